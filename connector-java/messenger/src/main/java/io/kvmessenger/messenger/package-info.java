@@ -1,0 +1,2 @@
+/** Protocol and state machines: Prefiller, Decoder, grants. Sees ports; no threads, no sockets. */
+package io.kvmessenger.messenger;

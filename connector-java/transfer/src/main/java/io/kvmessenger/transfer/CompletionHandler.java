@@ -1,0 +1,33 @@
+package io.kvmessenger.transfer;
+
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Receives what happened, on the thread that polls. Implementations record and return; they act in their next tick.
+ */
+public interface CompletionHandler {
+    /** The source of the request may be reused. Says nothing about the target. */
+    void onWriteCompleted(long cookie);
+
+    /** The request will not complete, and no more of its bytes will be sent; some may have been. */
+    void onWriteFailed(long cookie, TransferFault fault, String detail);
+
+    /** The window's expected weight has arrived and its payload is visible. */
+    void onWindowFilled(long cookie);
+
+    /** More than expected arrived: a protocol error of the peer; the window's content must not be trusted. */
+    void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight);
+
+    void onPeerReady(Peer peer);
+
+    void onPeerLost(Peer peer, TransferFault fault, String detail);
+
+    /** All data paths of the admitted peer are gone: it broke them, or {@code revoke} did. None can write any more. */
+    void onAdmissionClosed(Admission admission, String detail);
+
+    /** A peer's write was refused by this engine before a byte landed; its data path was closed. */
+    void onWriteRefused(Admission admission, String detail);
+
+    /** A small message; the segment is valid during the call only. */
+    void onMessage(Admission from, MemorySegment message);
+}

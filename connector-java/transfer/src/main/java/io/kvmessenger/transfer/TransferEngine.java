@@ -1,0 +1,91 @@
+package io.kvmessenger.transfer;
+
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Moves bytes into other engines' registered memory and counts what arrives in ours.
+ *
+ * <p>Contract. No order is assumed between writes. An immediate is seen only after its payload is visible. Local
+ * completion of a write means that its source may be reused; nothing may be concluded about the target. One slow or
+ * dead peer never delays writes to others. Inbound progress depends on no caller.
+ *
+ * <p>Threading: {@code submit}, {@code send}, {@code register}, {@code admit}, {@code connect} and {@code openWindow}
+ * may be called from any one thread at a time (the messenger's); {@link #poll} is called by that same thread and is the
+ * only place where a {@link CompletionHandler} runs. Workers never run user code.
+ *
+ * <p>It does not retry, does not know what a page means to an engine, and does not decide when a peer is dead: it
+ * reports facts.
+ */
+public interface TransferEngine extends AutoCloseable {
+    /** {@link #submit} took the request; its completion will be polled. */
+    int ACCEPTED = 0;
+    /** The queue to this peer is full: poll, then try again. Nothing was taken. */
+    int BACK_PRESSURE = -1;
+    /** The peer is gone, or was never reached; its loss has been or will be polled. Nothing was taken. */
+    int PEER_LOST = -2;
+    /** The write leaves its region or its window; nothing was taken, {@link #refusal()} names what was wrong. */
+    int REFUSED = -3;
+
+    /** How other engines reach this one: opaque bytes, at most {@link EngineAddress#LENGTH_MAX_BYTES}. */
+    EngineAddress address();
+
+    /**
+     * Makes memory a source of writes and, within windows, a target. The memory must outlive the region.
+     *
+     * @param memory host memory: a mapping of this process
+     * @param memfd the descriptor that {@code memory} maps from offset 0, or {@link Region#NOT_SHAREABLE}
+     */
+    Region register(MemorySegment memory, int memfd);
+
+    /**
+     * Lets one peer open data paths to this engine. The admission's key travels over the (authenticated) control
+     * channel; a data path without a live key is closed.
+     */
+    Admission admit(String peerName);
+
+    /** Ends an admission: its data paths are torn down; when {@code onAdmissionClosed} is polled, none can write. */
+    void revoke(Admission admission);
+
+    /** Starts to open data paths to a peer; {@code onPeerReady} or {@code onPeerLost} follows. Never blocks. */
+    Peer connect(EngineAddress address, byte[] admissionKey, String peerName);
+
+    /** Ends the data paths to a peer; writes not yet completed complete as failed. */
+    void disconnect(Peer peer);
+
+    /**
+     * Submits writes. {@code cookie} comes back in exactly one completion when {@link #ACCEPTED} was returned. The
+     * engine reads the request's arrays and source memory until that completion.
+     *
+     * @return {@link #ACCEPTED}, {@link #BACK_PRESSURE}, {@link #PEER_LOST} or {@link #REFUSED}
+     */
+    int submit(Peer peer, TransferRequest request, long cookie);
+
+    /** Why the last {@link #submit} was {@link #REFUSED}; one sentence. */
+    String refusal();
+
+    /** Sends a small message, copied at once, at most {@link #MESSAGE_MAX_BYTES}. Results as {@link #submit}. */
+    int send(Peer peer, MemorySegment message);
+
+    int MESSAGE_MAX_BYTES = 4096;
+
+    /**
+     * Opens a counter and the only ranges its writes may land in. Arrivals count from the first one, also if they
+     * precede this call's expectation.
+     *
+     * @param ranges where writes carrying the window's imm may land; pairwise disjoint, inside {@code region}
+     * @param expectedWeight sum of weights that completes the window; at least 1
+     * @param cookie comes back in {@code onWindowFilled} / {@code onWindowOvershot}
+     * @return the window, or {@code null} when all {@link Imm#SLOT_COUNT_MAX} slots are in use
+     */
+    ImmWindow openWindow(Admission from, Region region, WindowRanges ranges, long expectedWeight, long cookie);
+
+    /** Hands up to {@code limit} completions to the handler, on the calling thread. Returns how many. */
+    int poll(CompletionHandler handler, int limit);
+
+    /** Figures of this engine since it was opened. */
+    TransferCounters counters();
+
+    /** Tears down all paths and threads, in bounded time; idempotent. */
+    @Override
+    void close();
+}

@@ -1,0 +1,17 @@
+package io.kvmessenger.transfer;
+
+/** Why a write or a path ended. */
+public enum TransferFault {
+    /** Nobody answers at the address. */
+    UNREACHABLE,
+    /** The peer closed or reset the path, or died. */
+    PEER_CLOSED,
+    /** The peer does not know the key. */
+    NOT_ADMITTED,
+    /** The peer refused a write: outside its windows or regions. */
+    WRITE_REFUSED,
+    /** The peer speaks another version, or not this protocol. */
+    PROTOCOL,
+    /** This side ended the path. */
+    DISCONNECTED
+}
