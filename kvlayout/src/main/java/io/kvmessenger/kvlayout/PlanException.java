@@ -1,0 +1,17 @@
+package io.kvmessenger.kvlayout;
+
+/** There is no plan between two geometries; {@link Compatibility#check} would have said so. */
+public final class PlanException extends RuntimeException {
+    private static final long serialVersionUID = 1L;
+
+    private final transient Mismatch mismatch;
+
+    PlanException(Mismatch mismatch) {
+        super(mismatch.sentence());
+        this.mismatch = mismatch;
+    }
+
+    public Mismatch mismatch() {
+        return mismatch;
+    }
+}

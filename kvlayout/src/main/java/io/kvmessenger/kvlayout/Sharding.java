@@ -1,0 +1,46 @@
+package io.kvmessenger.kvlayout;
+
+/**
+ * How an engine is split over ranks: heads over TP, layers over PP; DP replicas are engines of their own, with the same
+ * geometry.
+ */
+public record Sharding(int tpSize, int ppSize, int dpSize) {
+    public static final Sharding ALONE = new Sharding(1, 1, 1);
+
+    public Sharding {
+        requirePositive("tpSize", tpSize);
+        requirePositive("ppSize", ppSize);
+        requirePositive("dpSize", dpSize);
+    }
+
+    private static void requirePositive(String name, int value) {
+        if (value < 1) {
+            throw new IllegalArgumentException(name + " is " + value + ", expected at least 1");
+        }
+    }
+
+    /** Heads of each rank: with more ranks than heads every rank has one, and neighbours hold the same. */
+    public int headsPerRank(int kvHeadCount) {
+        boolean divides = kvHeadCount >= tpSize ? kvHeadCount % tpSize == 0 : tpSize % kvHeadCount == 0;
+        if (!divides) {
+            throw new IllegalArgumentException("tpSize is " + tpSize + " with " + kvHeadCount
+                    + " KV heads, expected one to be a multiple of the other: choose another tensor parallel size");
+        }
+        return Math.max(1, kvHeadCount / tpSize);
+    }
+
+    /** Which heads a TP rank holds. */
+    public HeadRange headsOf(int tpRank, int kvHeadCount) {
+        if (tpRank < 0 || tpRank >= tpSize) {
+            throw new IllegalArgumentException("tpRank is " + tpRank + ", expected 0 to " + (tpSize - 1));
+        }
+        int headsPerRank = headsPerRank(kvHeadCount);
+        int from = kvHeadCount >= tpSize ? tpRank * headsPerRank : tpRank / (tpSize / kvHeadCount);
+        return new HeadRange(from, from + headsPerRank);
+    }
+
+    @Override
+    public String toString() {
+        return "TP " + tpSize + " x PP " + ppSize + " x DP " + dpSize;
+    }
+}

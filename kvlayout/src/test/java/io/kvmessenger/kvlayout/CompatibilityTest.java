@@ -1,0 +1,119 @@
+package io.kvmessenger.kvlayout;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import java.util.List;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
+import org.junit.jupiter.params.provider.MethodSource;
+
+class CompatibilityTest {
+    private static final KvGeometry BASE = geometry("m", "bfloat16", 2, 16, PageLayout.HND, 2, "a", 2048);
+
+    private static KvGeometry geometry(
+            String model,
+            String dtype,
+            int elementBytes,
+            int pageTokens,
+            PageLayout layout,
+            int kvHeadCount,
+            String layerName,
+            int pageBytes) {
+        LayerGeometry layer = new LayerGeometry(layerName, 0, pageBytes, pageBytes);
+        RankGeometry rank = new RankGeometry(0, 0, new HeadRange(0, kvHeadCount), 5, List.of(layer));
+        return new KvGeometry(
+                model, dtype, elementBytes, pageTokens, layout, kvHeadCount, Sharding.ALONE, List.of(rank));
+    }
+
+    static Stream<Arguments> mismatches() {
+        return Stream.of(
+                Arguments.of("model", geometry("n", "bfloat16", 2, 16, PageLayout.HND, 2, "a", 2048), "m", "n"),
+                Arguments.of(
+                        "dtype", geometry("m", "float16", 2, 16, PageLayout.HND, 2, "a", 2048), "bfloat16", "float16"),
+                Arguments.of("elementBytes", geometry("m", "bfloat16", 4, 16, PageLayout.HND, 2, "a", 2048), "2", "4"),
+                Arguments.of("pageTokens", geometry("m", "bfloat16", 2, 32, PageLayout.HND, 2, "a", 2048), "16", "32"),
+                Arguments.of("layout", geometry("m", "bfloat16", 2, 16, PageLayout.NHD, 2, "a", 2048), "HND", "NHD"),
+                Arguments.of("kvHeadCount", geometry("m", "bfloat16", 2, 16, PageLayout.HND, 4, "a", 2048), "2", "4"),
+                Arguments.of(
+                        "layer names", geometry("m", "bfloat16", 2, 16, PageLayout.HND, 2, "b", 2048), "[a]", "[b]"),
+                Arguments.of(
+                        "page bytes for each KV head of layer \"a\"",
+                        geometry("m", "bfloat16", 2, 16, PageLayout.HND, 2, "a", 4096),
+                        "1024",
+                        "2048"));
+    }
+
+    @ParameterizedTest
+    @MethodSource("mismatches")
+    void shouldNameTheFieldAndBothValues(String field, KvGeometry target, String sourceValue, String targetValue) {
+        assertThat(Compatibility.check(BASE, target)).contains(new Mismatch(field, sourceValue, targetValue));
+        assertThat(target.digest()).isNotEqualTo(BASE.digest());
+    }
+
+    @Test
+    void shouldSayInOneSentenceWhatToDo() {
+        KvGeometry other = geometry("m", "float32", 4, 16, PageLayout.HND, 2, "a", 4096);
+        assertThat(Compatibility.check(BASE, other).orElseThrow().sentence())
+                .isEqualTo("the prefiller's dtype is bfloat16, the decoder's is float32: start both with the same");
+    }
+
+    @Test
+    void shouldCountLayersBeforeComparingTheirNames() {
+        KvGeometry two = Shapes.geometry(PageLayout.HND, 2, 2, 2, 1, 1);
+        KvGeometry three = Shapes.geometry(PageLayout.HND, 2, 2, 3, 1, 1);
+        assertThat(Compatibility.check(two, three)).contains(new Mismatch("layer count", "2", "3"));
+    }
+
+    @Test
+    void shouldAcceptEqualGeometriesAndOtherPageCountsOffsetsAndStrides() {
+        LayerGeometry moved = new LayerGeometry("a", 4096, 8192, 2048);
+        KvGeometry other =
+                Shapes.withRanks(BASE, List.of(new RankGeometry(0, 0, new HeadRange(0, 2), 99, List.of(moved))));
+        assertThat(Compatibility.check(BASE, other)).isEmpty();
+        assertThat(other.digest()).isEqualTo(BASE.digest());
+    }
+
+    @Test
+    void shouldKeepTheDigestOverShardings() {
+        KvGeometry alone = Shapes.geometry(PageLayout.HND, 4, 2, 3, 1, 1);
+        KvGeometry sharded = Shapes.geometry(PageLayout.HND, 4, 2, 3, 8, 3);
+        assertThat(Compatibility.check(alone, sharded)).isEmpty();
+        assertThat(alone.digest()).isEqualTo(sharded.digest());
+    }
+
+    /** SHA-256 of the fields, each as "length:field" and a line feed, by another programme. */
+    @Test
+    void shouldKeepTheDigestOverProcessesAndVersions() {
+        assertThat(BASE.digest()).isEqualTo("02053af370dedc32050703f9cbdb648370f0aa74f37da1b99e6ea68ae3bed0f9");
+    }
+
+    @Test
+    void shouldRefuseNhdRowsThatAreNoWholeBytesWhenHeadsAreSplit() {
+        LayerGeometry layer = new LayerGeometry("a", 0, 6, 6);
+        KvGeometry alone = new KvGeometry(
+                "m",
+                "d",
+                1,
+                2,
+                PageLayout.NHD,
+                2,
+                Sharding.ALONE,
+                List.of(new RankGeometry(0, 0, new HeadRange(0, 2), 1, List.of(layer))));
+        LayerGeometry half = new LayerGeometry("a", 0, 3, 3);
+        KvGeometry split = new KvGeometry(
+                "m",
+                "d",
+                1,
+                2,
+                PageLayout.NHD,
+                2,
+                new Sharding(2, 1, 1),
+                List.of(
+                        new RankGeometry(0, 0, new HeadRange(0, 1), 1, List.of(half)),
+                        new RankGeometry(1, 0, new HeadRange(1, 2), 1, List.of(half))));
+        assertThat(Compatibility.check(alone, split).orElseThrow().field()).isEqualTo("sharding");
+        assertThat(Compatibility.check(split, split)).isEmpty();
+    }
+}
