@@ -1,0 +1,21 @@
+package io.kvmessenger.foreign;
+
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Views of memory that the JVM does not own.
+ *
+ * <p>Safe from any thread. It does not keep the memory alive: a view used after its memory is unmapped kills the process.
+ */
+public final class ForeignMemory {
+    private ForeignMemory() {}
+
+    /** The {@code lengthBytes} bytes at {@code address}, readable and writable from any thread, for ever. */
+    @SuppressWarnings("restricted")
+    public static MemorySegment at(long address, long lengthBytes) {
+        if (address == 0 || lengthBytes < 0) {
+            throw new IllegalArgumentException("no memory at address " + address + " of " + lengthBytes + " bytes");
+        }
+        return MemorySegment.ofAddress(address).reinterpret(lengthBytes);
+    }
+}
