@@ -3,8 +3,8 @@ package io.kvmessenger.transfer;
 /**
  * The 32 bits that travel with a write: which counter, which use of it, and how many pages the write covers.
  *
- * <p>Layout, high to low: slot (12 bits), generation (8 bits), weight (12 bits). 32 bits because EFA carries no more. A
- * weight of zero means "this write carries no immediate"; such a value never travels.
+ * <p>Layout, high to low: slot (12 bits), generation (8 bits), weight (12 bits). 32 bits because EFA carries no more.
+ * Slot and generation also name the window that a write lands in; with weight zero it lands there and counts nothing.
  *
  * <p>Pure functions on ints; safe from any thread.
  */
@@ -15,7 +15,7 @@ public final class Imm {
     public static final int GENERATION_COUNT = 1 << 8;
     /** The most pages a single immediate can stand for. */
     public static final int WEIGHT_MAX = (1 << 12) - 1;
-    /** A write that reports to no counter. */
+    /** No window at all: slot 0 is never given out, so a write that carries this is refused. */
     public static final int NONE = 0;
 
     private Imm() {}

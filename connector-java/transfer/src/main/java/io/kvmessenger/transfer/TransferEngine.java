@@ -9,8 +9,8 @@ import java.lang.foreign.MemorySegment;
  * completion of a write means that its source may be reused; nothing may be concluded about the target. One slow or
  * dead peer never delays writes to others. Inbound progress depends on no caller.
  *
- * <p>Threading: {@code submit}, {@code send}, {@code register}, {@code admit}, {@code connect} and {@code openWindow}
- * may be called from any one thread at a time (the messenger's); {@link #poll} is called by that same thread and is the
+ * <p>Threading: {@code submit}, {@code send}, {@code allow}, {@code register}, {@code admit}, {@code connect} and
+ * {@code openWindow} may be called from any one thread at a time (the messenger's); {@link #poll} is called by that same thread and is the
  * only place where a {@link CompletionHandler} runs. Workers never run user code.
  *
  * <p>It does not retry, does not know what a page means to an engine, and does not decide when a peer is dead: it
@@ -51,6 +51,19 @@ public interface TransferEngine extends AutoCloseable {
 
     /** Ends the data paths to a peer; writes not yet completed complete as failed. */
     void disconnect(Peer peer);
+
+    /**
+     * Lets writes to a peer's window be submitted: the peer has told us where its window lies. Every page of every
+     * later {@link #submit} is checked against what was allowed here, on every transport; on shared memory and RDMA,
+     * where the target cannot look, this is the only check there is.
+     *
+     * @param imm the window's slot and generation, weight zero
+     * @param ranges where writes that carry the imm may land, inside {@code target}
+     */
+    void allow(Peer peer, RegionDescriptor target, int imm, WindowRanges ranges);
+
+    /** Ends what {@link #allow} began: later submits are refused. Writes already accepted still complete. */
+    void disallow(Peer peer, int imm);
 
     /**
      * Submits writes. {@code cookie} comes back in exactly one completion when {@link #ACCEPTED} was returned. The

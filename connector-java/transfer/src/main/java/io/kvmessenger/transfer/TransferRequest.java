@@ -15,7 +15,7 @@ public sealed interface TransferRequest {
     /**
      * Pages of one size. Page {@code i} goes from {@code sourcePages.offsetOf(i)} to {@code targetPages.offsetOf(i)}.
      *
-     * @param imm slot, generation and the weight of <em>one page</em>; {@link Imm#NONE} for none. The engine may merge
+     * @param imm slot, generation and the weight of <em>one page</em>; weight zero to count nothing. The engine may merge
      *     pages into one write and add their weights.
      */
     record PagedWrites(
