@@ -1,5 +1,8 @@
 package io.kvmessenger.transfer;
 
+import java.util.Arrays;
+import java.util.Comparator;
+
 /**
  * Byte ranges of a region, sorted by offset, pairwise disjoint; built once for a grant, read for every write.
  *
@@ -15,32 +18,44 @@ public final class WindowRanges {
     }
 
     /**
+     * Ranges of one length.
+     *
      * @param offsetsBytes range starts, any order; the array is not kept
-     * @param lengthBytes the one length of all ranges
      * @throws IllegalArgumentException when two ranges overlap or a bound overflows
      */
     public static WindowRanges ofEqual(long[] offsetsBytes, long lengthBytes) {
-        long[] sorted = offsetsBytes.clone();
-        java.util.Arrays.sort(sorted);
-        long[] from = new long[sorted.length];
-        long[] to = new long[sorted.length];
+        long[] lengthsBytes = new long[offsetsBytes.length];
+        Arrays.fill(lengthsBytes, lengthBytes);
+        return of(offsetsBytes, lengthsBytes);
+    }
+
+    /**
+     * Ranges of any lengths.
+     *
+     * @param offsetsBytes range starts, any order; the array is not kept
+     * @param lengthsBytes of the range with the same index; at least 1
+     * @throws IllegalArgumentException when two ranges overlap or a bound overflows
+     */
+    public static WindowRanges of(long[] offsetsBytes, long[] lengthsBytes) {
+        Integer[] order = new Integer[offsetsBytes.length];
+        Arrays.setAll(order, i -> i);
+        Arrays.sort(order, Comparator.comparingLong(i -> offsetsBytes[i]));
+        long[] from = new long[order.length];
+        long[] to = new long[order.length];
         int count = 0;
-        for (long offset : sorted) {
-            long end = Math.addExact(offset, lengthBytes);
-            if (offset < 0 || lengthBytes <= 0) {
-                throw new IllegalArgumentException("range at " + offset + " of " + lengthBytes + " bytes");
+        for (int i : order) {
+            if (offsetsBytes[i] < 0 || lengthsBytes[i] <= 0 || offsetsBytes[i] > Long.MAX_VALUE - lengthsBytes[i]) {
+                throw new IllegalArgumentException("range at " + offsetsBytes[i] + " of " + lengthsBytes[i] + " bytes");
             }
-            if (count > 0 && offset < to[count - 1]) {
-                throw new IllegalArgumentException("ranges overlap at offset " + offset);
+            if (count > 0 && offsetsBytes[i] < to[count - 1]) {
+                throw new IllegalArgumentException("ranges overlap at offset " + offsetsBytes[i]);
             }
-            if (count > 0 && offset == to[count - 1]) {
-                to[count - 1] = end;
-            } else {
-                from[count] = offset;
-                to[count++] = end;
+            if (count == 0 || offsetsBytes[i] > to[count - 1]) {
+                from[count++] = offsetsBytes[i];
             }
+            to[count - 1] = offsetsBytes[i] + lengthsBytes[i];
         }
-        return new WindowRanges(java.util.Arrays.copyOf(from, count), java.util.Arrays.copyOf(to, count));
+        return new WindowRanges(Arrays.copyOf(from, count), Arrays.copyOf(to, count));
     }
 
     /** Whether the whole write lies inside one range. Allocates nothing. */

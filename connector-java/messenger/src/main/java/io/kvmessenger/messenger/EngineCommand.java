@@ -1,0 +1,59 @@
+package io.kvmessenger.messenger;
+
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+
+/** What the engine tells the messenger. Values; docs/boundary.md gives their meaning field by field. */
+public sealed interface EngineCommand {
+    /** A forward pass begins that computes these chunks. */
+    record Step(long stepIndex, long counterStart, List<Chunk> chunks) implements EngineCommand {}
+
+    /** One request's part of a forward pass: tokens {@code [firstToken, endToken)}. */
+    record Chunk(
+            String request,
+            String transferId,
+            int promptTokens,
+            int cachedTokens,
+            int firstToken,
+            int endToken,
+            int[] newPages) {}
+
+    /** The forward pass is over. */
+    record StepEnded(long stepIndex) implements EngineCommand {}
+
+    /** The engine has ended a prefill and holds its pages until {@link EngineEvents#released}. */
+    record PrefillEnded(String request, PrefillOutcome outcome) implements EngineCommand {}
+
+    /** How the engine ended a prefill. */
+    enum PrefillOutcome {
+        FINISHED,
+        ABORTED,
+        FAILED
+    }
+
+    /**
+     * The engine takes these requests' pages back and will compute them again; {@code fenced} completes when nothing
+     * reads them.
+     */
+    record Preempt(List<String> requests, CompletableFuture<Void> fenced) implements EngineCommand {}
+
+    /** A decoder wants KV for tokens {@code [firstToken, promptTokens)} in these pages. */
+    record Fetch(
+            String request,
+            String transferId,
+            String prefillerHost,
+            int prefillerPort,
+            String prefillerEngineId,
+            int promptTokens,
+            int firstToken,
+            int[] pages,
+            long limitNs,
+            int[] promptTokenIds)
+            implements EngineCommand {}
+
+    /** The engine has ended the request; its pages stay held until the fetch's terminal event. */
+    record Abandon(String request) implements EngineCommand {}
+
+    /** Answers what is still held; for leak checks at rest. */
+    record CountHeld(CompletableFuture<HeldCounts> answer) implements EngineCommand {}
+}

@@ -1,0 +1,28 @@
+package io.kvmessenger.messenger;
+
+/** Port: what the engine is told. Called on the messenger's thread; implementations enqueue and return. */
+public interface EngineEvents {
+    /** Prefiller: nothing reads the request's pages any more. Once for each {@link EngineCommand.PrefillEnded}. */
+    void released(String request);
+
+    /** Decoder: all pages of the fetch hold their KV; nothing writes to them any more. */
+    void arrived(String request, int pageCount);
+
+    /** Decoder: the fetch has ended without its KV; nothing writes to the pages any more. */
+    void failed(String request, String reason);
+
+    /** When a prefill's chunks and layers left; after its last write. */
+    void timeline(PrefillTimeline timeline);
+
+    /** When a fetch was granted and became ready; after its last immediate. */
+    void timeline(FetchTimeline timeline);
+
+    void log(Level level, String message);
+
+    /** How much a log line matters to an operator. */
+    enum Level {
+        INFO,
+        WARNING,
+        ERROR
+    }
+}

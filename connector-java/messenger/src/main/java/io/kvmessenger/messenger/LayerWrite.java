@@ -1,0 +1,17 @@
+package io.kvmessenger.messenger;
+
+/** A submitted write of some pages of one layer, until its completion. Pooled: one object a write in flight. */
+final class LayerWrite {
+    final int cookie;
+    Prefill prefill;
+    int layerIndex;
+    /** Pages {@code [.., toPage)} of the layer have left when this write has. */
+    int toPage;
+
+    int pageCount;
+    long bytes;
+
+    LayerWrite(int cookie) {
+        this.cookie = cookie;
+    }
+}

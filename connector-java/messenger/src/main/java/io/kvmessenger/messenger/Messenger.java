@@ -1,0 +1,240 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.CompletionHandler;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import java.lang.foreign.MemorySegment;
+import java.util.random.RandomGenerator;
+
+/**
+ * The agent that joins an engine's commands, its peers' frames and the transfer engine's completions.
+ *
+ * <p>One thread calls everything here; {@link #doWork} is its duty cycle. It owns no thread, no socket and no clock, so a
+ * simulation can run many of them in one thread. Frames from decoders go to {@link Prefiller}, frames from prefillers to
+ * {@link Decoder}: an engine may be both.
+ */
+public final class Messenger {
+    /** Completions handled in one turn, so that timers are never starved. */
+    private static final int COMPLETIONS_PER_TURN_MAX = 1024;
+
+    private final TransferEngine transfer;
+    private final Tally tally;
+    private final Sessions sessions;
+    private final Prefiller prefiller;
+    private final Decoder decoder;
+    private final LayerWriter writer;
+    private final NanoClock clock;
+    private final CompletionHandler completions = new Completions();
+
+    /** The ports a messenger stands on. */
+    public record Ports(
+            TransferEngine transfer,
+            ControlNetwork network,
+            EngineEvents engine,
+            EngineIntake intake,
+            LayerProgress progress,
+            Tally tally,
+            NanoClock clock,
+            RandomGenerator random) {}
+
+    public Messenger(
+            MessengerIdentity identity, KvGeometry geometry, Region region, ProtocolLimits limits, Ports ports) {
+        this.transfer = ports.transfer();
+        this.tally = ports.tally();
+        this.clock = ports.clock();
+        this.sessions =
+                new Sessions(identity, geometry, ports.network(), limits, tally, ports.random(), new SessionEvents());
+        this.writer = new LayerWriter(geometry, region, transfer);
+        this.prefiller = new Prefiller(
+                geometry,
+                transfer,
+                sessions,
+                ports.engine(),
+                ports.intake(),
+                ports.progress(),
+                writer,
+                tally,
+                clock,
+                limits);
+        this.decoder = new Decoder(geometry, region, transfer, sessions, ports.engine(), tally, clock, limits);
+    }
+
+    public void onCommand(EngineCommand command) {
+        long nowNs = clock.nowNs();
+        switch (command) {
+            case EngineCommand.Step step -> prefiller.stepBegan(step, nowNs);
+            case EngineCommand.StepEnded ended -> prefiller.stepEnded(ended.stepIndex(), nowNs);
+            case EngineCommand.PrefillEnded ended -> prefiller.prefillEnded(ended.request(), ended.outcome(), nowNs);
+            case EngineCommand.Preempt preempt -> prefiller.preempt(preempt);
+            case EngineCommand.Fetch fetch -> decoder.fetch(fetch, nowNs);
+            case EngineCommand.Abandon abandon -> decoder.abandon(abandon.request());
+            case EngineCommand.CountHeld count -> count.answer().complete(held());
+        }
+    }
+
+    public void onLinkOpened(long link, boolean inbound, String peerAddress) {
+        sessions.onLinkOpened(link, inbound, peerAddress, clock.nowNs());
+    }
+
+    public void onFrame(long link, ControlFrame frame) {
+        sessions.onFrame(link, frame, clock.nowNs());
+    }
+
+    public void onLinkClosed(long link, String reason) {
+        sessions.onLinkClosed(link, reason);
+    }
+
+    /** A peer's bytes were no control frame; its link is closed already. */
+    public void onGarbage() {
+        tally.add(MessengerMetric.FRAMES_INVALID, 1);
+    }
+
+    public void onEnqueueFailed(String transferId, String reason) {
+        prefiller.onEnqueueFailed(transferId, reason);
+    }
+
+    /** One turn of the duty cycle. Returns how much was done; 0 = nothing to do until an input or a deadline. */
+    public int doWork() {
+        long nowNs = clock.nowNs();
+        int work = transfer.poll(completions, COMPLETIONS_PER_TURN_MAX);
+        work += prefiller.tick(nowNs);
+        work += decoder.tick(nowNs);
+        work += sessions.tick(nowNs);
+        if (work > 0) {
+            publishGauges();
+        }
+        return work;
+    }
+
+    /** When {@link #doWork} has something to do although nothing comes in. */
+    public long nextDeadlineNs() {
+        long nowNs = clock.nowNs();
+        return Math.min(
+                sessions.nextDeadlineNs(nowNs),
+                Math.min(prefiller.nextDeadlineNs(nowNs), decoder.nextDeadlineNs(nowNs)));
+    }
+
+    /** Whether layers of the running forward pass are waited for: look at the counter often. */
+    public boolean watching() {
+        return prefiller.watching();
+    }
+
+    public HeldCounts held() {
+        return new HeldCounts(
+                decoder.fetchCount(),
+                prefiller.prefillCount(),
+                prefiller.grantsWaitingCount(),
+                writer.inFlightCount(),
+                decoder.windowCount(),
+                decoder.quarantinedPageCount());
+    }
+
+    /** Ends all sessions in good order; the caller closes the transfer engine afterwards. */
+    public void close(String reason) {
+        sessions.endAll(reason);
+    }
+
+    private void publishGauges() {
+        HeldCounts held = held();
+        tally.set(MessengerMetric.FETCHES_OPEN, held.fetches());
+        tally.set(MessengerMetric.PREFILLS_OPEN, held.prefills());
+        tally.set(MessengerMetric.GRANTS_WAITING, held.grantsWaiting());
+        tally.set(MessengerMetric.WRITES_IN_FLIGHT, held.writesInFlight());
+        tally.set(MessengerMetric.WINDOWS_OPEN, held.windowsOpen());
+        tally.set(MessengerMetric.PAGES_QUARANTINED, held.quarantinedPages());
+        tally.set(MessengerMetric.SESSIONS_OPEN, sessions.readyCount());
+    }
+
+    /** Sends what happens on a session to the side that dialled it or was dialled. */
+    private final class SessionEvents implements Sessions.Listener {
+        @Override
+        public void onAdmitting(Session session, Attach.Builder attach) {
+            decoder.onAdmitting(session, attach);
+        }
+
+        @Override
+        public void onAttached(Session session, Attach attach) {
+            prefiller.onAttached(session, attach);
+        }
+
+        @Override
+        public void onReady(Session session) {
+            if (!session.inbound) {
+                decoder.onReady(session);
+            }
+        }
+
+        @Override
+        public void onFrame(Session session, ControlFrame frame) {
+            if (session.inbound) {
+                prefiller.onFrame(session, frame, clock.nowNs());
+            } else {
+                decoder.onFrame(session, frame);
+            }
+        }
+
+        @Override
+        public void onEnded(Session session, String reason) {
+            if (session.inbound) {
+                prefiller.onEnded(session, reason);
+            } else {
+                decoder.onEnded(session, reason);
+            }
+        }
+    }
+
+    /** Sends completions to the side they belong to. */
+    private final class Completions implements CompletionHandler {
+        @Override
+        public void onWriteCompleted(long cookie) {
+            prefiller.onWriteCompleted(cookie);
+        }
+
+        @Override
+        public void onWriteFailed(long cookie, TransferFault fault, String detail) {
+            prefiller.onWriteFailed(cookie, fault, detail);
+        }
+
+        @Override
+        public void onWindowFilled(long cookie) {
+            decoder.onWindowFilled(cookie);
+        }
+
+        @Override
+        public void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
+            decoder.onWindowOvershot(cookie, arrivedWeight, expectedWeight);
+        }
+
+        @Override
+        public void onPeerReady(Peer peer) {
+            prefiller.onPeerReady(peer);
+        }
+
+        @Override
+        public void onPeerLost(Peer peer, TransferFault fault, String detail) {
+            prefiller.onPeerLost(peer, fault, detail);
+        }
+
+        @Override
+        public void onAdmissionClosed(Admission admission, String detail) {
+            decoder.onAdmissionClosed(admission, detail);
+        }
+
+        @Override
+        public void onWriteRefused(Admission admission, String detail) {
+            decoder.onWriteRefused(admission, detail);
+        }
+
+        @Override
+        public void onMessage(Admission from, MemorySegment message) {
+            // The messenger's own messages travel on the control channel; peers have no reason to send any here.
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+package io.kvmessenger.messenger;
+
+/** Every figure the messenger publishes, each with a sentence. Metrics pages, docs and dashboards are made from this. */
+public enum MessengerMetric {
+    FETCHES_STARTED(Kind.COUNTER, "fetches_started", "Fetches that the decoder's engine asked for."),
+    FETCHES_ARRIVED(Kind.COUNTER, "fetches_arrived", "Fetches whose pages all arrived."),
+    FETCHES_FAILED(Kind.COUNTER, "fetches_failed", "Fetches that ended without their KV."),
+    FETCHES_ABANDONED(Kind.COUNTER, "fetches_abandoned", "Fetches that the engine gave up before they had ended."),
+    FETCHES_REGRANTED(
+            Kind.COUNTER, "fetches_regranted", "Grants given again because the prefiller preempted the request."),
+    GRANTS_SENT(Kind.COUNTER, "grants_sent", "Grants that the decoder sent to prefillers."),
+    GRANTS_RECEIVED(Kind.COUNTER, "grants_received", "Grants that the prefiller got from decoders."),
+    GRANTS_DECLINED(Kind.COUNTER, "grants_declined", "Grants that the prefiller answered with cannot-deliver."),
+    CANCELS_SENT(Kind.COUNTER, "cancels_sent", "Cancellations that the decoder asked for."),
+    CANCELS_CONFIRMED(Kind.COUNTER, "cancels_confirmed", "Cancellations that a prefiller confirmed."),
+    PREFILLS_STARTED(Kind.COUNTER, "prefills_started", "Prefills whose KV is to be sent."),
+    PREFILLS_SENT(Kind.COUNTER, "prefills_sent", "Prefills whose KV has left completely."),
+    PREFILLS_EXPIRED(
+            Kind.COUNTER,
+            "prefills_expired",
+            "Prefills whose pages were given up because no grant came within the limit."),
+    PREFILLS_UNDELIVERED(
+            Kind.COUNTER,
+            "prefills_undelivered",
+            "Prefills that ended before their KV had left, for any other reason."),
+    LAYERS_SENT(Kind.COUNTER, "layers_sent", "Layer writes that left, one for each layer of each chunk."),
+    LAYERS_SENT_EARLY(
+            Kind.COUNTER, "layers_sent_early", "Layer writes that left before the forward pass of their chunk ended."),
+    PAGES_SENT(Kind.COUNTER, "pages_sent", "Pages (of one layer each) that the prefiller has written."),
+    BYTES_SENT(Kind.COUNTER, "sent_bytes", "Bytes of KV that the prefiller has written."),
+    PAGES_RECEIVED(Kind.COUNTER, "pages_received", "Pages (of one layer each) of fetches that arrived."),
+    BYTES_RECEIVED(Kind.COUNTER, "received_bytes", "Bytes of KV of fetches that arrived."),
+    WRITES_REFUSED(Kind.COUNTER, "writes_refused", "Writes refused because they left their window or region."),
+    WRITES_FAILED(Kind.COUNTER, "writes_failed", "Writes that ended without completing."),
+    WINDOWS_OVERSHOT(Kind.COUNTER, "windows_overshot", "Fetches failed because more immediates arrived than expected."),
+    BACK_PRESSURED(Kind.COUNTER, "back_pressured", "Writes put off because the queue to their peer was full."),
+    LINKS_OPENED(Kind.COUNTER, "links_opened", "Control links that completed their handshake."),
+    LINKS_LOST(Kind.COUNTER, "links_lost", "Control links that ended after their handshake."),
+    LINKS_REFUSED(Kind.COUNTER, "links_refused", "Control links refused in the handshake, by either side."),
+    FRAMES_INVALID(Kind.COUNTER, "frames_invalid", "Control frames that made no sense; each closed its link."),
+    PEERS_SILENT(Kind.COUNTER, "peers_silent", "Peers declared lost because they were silent beyond the limit."),
+    STALE_IDENTITIES(
+            Kind.COUNTER, "stale_identities", "Fetches that named an engine id that is no longer at its address."),
+    FETCHES_OPEN(Kind.GAUGE, "fetches_open", "Fetches not yet ended."),
+    PREFILLS_OPEN(Kind.GAUGE, "prefills_open", "Prefills whose pages are still needed by the messenger."),
+    GRANTS_WAITING(Kind.GAUGE, "grants_waiting", "Grants that wait for their prefill to start."),
+    WINDOWS_OPEN(Kind.GAUGE, "windows_open", "Imm windows in use."),
+    WRITES_IN_FLIGHT(Kind.GAUGE, "writes_in_flight", "Layer writes submitted and not completed."),
+    PAGES_QUARANTINED(Kind.GAUGE, "pages_quarantined", "Pages that wait for proof that nothing can write to them."),
+    SESSIONS_OPEN(Kind.GAUGE, "sessions_open", "Peers with a completed handshake."),
+    FETCH_SECONDS(Kind.HISTOGRAM, "fetch_seconds", "From the engine's fetch to its last immediate."),
+    PREFILL_TAIL_SECONDS(
+            Kind.HISTOGRAM,
+            "prefill_tail_seconds",
+            "From the end of the last forward pass to the last write's completion.");
+
+    /** How a figure behaves. */
+    public enum Kind {
+        COUNTER,
+        GAUGE,
+        HISTOGRAM
+    }
+
+    private final Kind kind;
+    private final String suffix;
+    private final String sentence;
+
+    MessengerMetric(Kind kind, String suffix, String sentence) {
+        this.kind = kind;
+        this.suffix = suffix;
+        this.sentence = sentence;
+    }
+
+    public Kind kind() {
+        return kind;
+    }
+
+    /** Prometheus name without the {@code _total} that a counter gets. */
+    public String metricName() {
+        return "kv_messenger_" + suffix;
+    }
+
+    public String sentence() {
+        return sentence;
+    }
+}

@@ -1,0 +1,17 @@
+package io.kvmessenger.messenger;
+
+/**
+ * A decoder's promise, as its prefiller holds it: these pages stay where they are until filled or confirmed cancelled.
+ *
+ * @param imm slot and generation that every write of this grant carries
+ * @param pages the decoder's page indices; {@code pages[0]} holds the tokens from {@code firstToken}
+ */
+record PageGrant(
+        Session session,
+        String transferId,
+        int imm,
+        int promptTokens,
+        int firstToken,
+        int[] pages,
+        long receivedNs,
+        long deadlineNs) {}

@@ -1,0 +1,95 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.messenger.wire.CannotDeliver;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+
+/**
+ * One prompt whose KV this prefiller computes and sends. State only, owned by the messenger's thread; {@link Prefiller}
+ * drives it.
+ *
+ * <p>Pages of a layer leave in page order, so one number a layer ({@link #nextPage}) says what has been submitted, and
+ * it does not matter whether the layer or the grant came first.
+ */
+final class Prefill {
+    final String request;
+    final String transferId;
+    final int promptTokens;
+    final List<ChunkTimeline> chunks = new ArrayList<>();
+
+    /** The engine's page indices so far; grown by copying, since submitted writes read the array they were given. */
+    private int[] pages = new int[0];
+
+    /** Tokens whose KV is in place in every layer. */
+    int settledTokens;
+    /** End of the chunk that the running forward pass computes; 0 when it computes none of this prompt. */
+    int runningEndToken;
+
+    PageGrant grant;
+    /** Next page to submit, by layer; meaningful once granted. */
+    int[] nextPage;
+
+    int writesInFlight;
+    long pagesSent;
+    long bytesSent;
+    long lastLeftNs;
+
+    /** No write will be submitted any more. */
+    boolean stopped;
+
+    String stopReason = "";
+    /** How a stop is told to the decoder; unspecified = as the confirmation of its cancel. */
+    CannotDeliver.Reason stopCode = CannotDeliver.Reason.REASON_UNSPECIFIED;
+    /** All pages have left. */
+    boolean sent;
+    /** The decoder has been told how it ended, or needs not be. */
+    boolean answered;
+    /** The engine has ended the request and waits for its release. */
+    boolean engineEnded;
+    /** When a finished prefill gives up waiting for its grant. */
+    long grantDeadlineNs;
+
+    CompletableFuture<Void> fenced;
+
+    Prefill(String request, String transferId, int promptTokens) {
+        this.request = request;
+        this.transferId = transferId;
+        this.promptTokens = promptTokens;
+    }
+
+    void addPages(int[] newPages) {
+        int from = pages.length;
+        pages = Arrays.copyOf(pages, from + newPages.length);
+        System.arraycopy(newPages, 0, pages, from, newPages.length);
+    }
+
+    int[] pages() {
+        return pages;
+    }
+
+    /** Tokens of a layer that are in place, given how many layers of the running pass have fired. */
+    int readableTokens(int layerIndex, int readableLayerCount) {
+        return runningEndToken > 0 && layerIndex < readableLayerCount ? runningEndToken : settledTokens;
+    }
+
+    /** Pages of a layer that are complete: full ones, and the last partial one once the whole prompt is in place. */
+    int completePages(int layerIndex, int readableLayerCount, int pageTokens) {
+        int tokens = readableTokens(layerIndex, readableLayerCount);
+        return tokens >= promptTokens ? Math.ceilDiv(promptTokens, pageTokens) : tokens / pageTokens;
+    }
+
+    boolean computed() {
+        return settledTokens >= promptTokens;
+    }
+
+    boolean everythingSubmitted(int pageCount) {
+        for (int next : nextPage) {
+            if (next < pageCount) {
+                return false;
+            }
+        }
+        return true;
+    }
+}

@@ -1,0 +1,24 @@
+package io.kvmessenger.messenger;
+
+import java.util.List;
+
+/** When a prefill's chunks were computed and left, on the machine's monotonic clock; 0 = not reached. */
+public record PrefillTimeline(
+        String request,
+        String transferId,
+        int promptTokens,
+        long pagesSent,
+        long bytesSent,
+        long grantedNs,
+        long lastLeftNs,
+        String transport,
+        List<ChunkTimeline> chunks) {
+    public PrefillTimeline {
+        chunks = List.copyOf(chunks);
+    }
+
+    /** Layer writes that had left before the forward pass of their chunk ended. */
+    public int layersSentEarly() {
+        return chunks.stream().mapToInt(ChunkTimeline::layersSentEarly).sum();
+    }
+}

@@ -1,0 +1,622 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.EngineCommand.Chunk;
+import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.Cancel;
+import io.kvmessenger.messenger.wire.CancelConfirmed;
+import io.kvmessenger.messenger.wire.CannotDeliver;
+import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Grant;
+import io.kvmessenger.transfer.EngineAddress;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * The sending side: matches prompts with grants, releases layers as the forward pass completes them, and gives pages
+ * back to the engine when nothing reads them.
+ *
+ * <p>It sends no "done": the decoder counts. It does say when it cannot deliver, and only once all its posted writes
+ * have completed.
+ *
+ * <p>Owned by the messenger's thread; which bytes a layer's pages are is {@link LayerWriter}'s business.
+ */
+final class Prefiller {
+    private final KvGeometry geometry;
+    private final TransferEngine transfer;
+    private final Sessions sessions;
+    private final EngineEvents engine;
+    private final EngineIntake intake;
+    private final LayerProgress progress;
+    private final LayerWriter writer;
+    private final Tally tally;
+    private final NanoClock clock;
+    private final ProtocolLimits limits;
+
+    private final Map<String, Prefill> byRequest = new LinkedHashMap<>();
+    private final Map<String, Prefill> byTransfer = new HashMap<>();
+    private final Map<String, PageGrant> grantsWaiting = new LinkedHashMap<>();
+    private final Map<Peer, Session> byPeer = new HashMap<>();
+    /** Why recent transfers ended, so that a late grant gets a precise answer. */
+    private final Map<String, String> endedTransfers = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    /** Prompts that the running forward pass computes a chunk of. */
+    private final List<Prefill> running = new ArrayList<>();
+    /** Preempted prompts whose writes have not all completed. */
+    private final List<Prefill> fencing = new ArrayList<>();
+
+    Prefiller(
+            KvGeometry geometry,
+            TransferEngine transfer,
+            Sessions sessions,
+            EngineEvents engine,
+            EngineIntake intake,
+            LayerProgress progress,
+            LayerWriter writer,
+            Tally tally,
+            NanoClock clock,
+            ProtocolLimits limits) {
+        this.geometry = geometry;
+        this.transfer = transfer;
+        this.sessions = sessions;
+        this.engine = engine;
+        this.intake = intake;
+        this.progress = progress;
+        this.writer = writer;
+        this.tally = tally;
+        this.clock = clock;
+        this.limits = limits;
+    }
+
+    // ---- from the engine
+
+    void stepBegan(EngineCommand.Step step, long nowNs) {
+        progress.stepBegan(step.stepIndex(), step.counterStart());
+        for (Chunk chunk : step.chunks()) {
+            Prefill prefill = byRequest.get(chunk.request());
+            if (prefill == null) {
+                prefill = start(chunk);
+            }
+            if (prefill != null) {
+                prefill.addPages(chunk.newPages());
+                prefill.runningEndToken = chunk.endToken();
+                prefill.chunks.add(new ChunkTimeline(chunk.firstToken(), chunk.endToken(), writer.layerCount(), nowNs));
+                running.add(prefill);
+                advance(prefill); // pages of the prefix cache go out at once
+            }
+        }
+    }
+
+    void stepEnded(long stepIndex, long nowNs) {
+        progress.stepEnded(stepIndex);
+        for (Prefill prefill : running) {
+            ChunkTimeline chunk = prefill.chunks.getLast();
+            for (int layer = 0; layer < writer.layerCount(); layer++) {
+                chunk.onReadable(layer, nowNs);
+            }
+            chunk.onForwardEnded(nowNs);
+            prefill.settledTokens = prefill.runningEndToken;
+            prefill.runningEndToken = 0;
+            advance(prefill);
+        }
+        running.clear();
+    }
+
+    void prefillEnded(String request, EngineCommand.PrefillOutcome outcome, long nowNs) {
+        Prefill prefill = byRequest.get(request);
+        if (prefill == null) {
+            engine.released(request); // preempted and never resumed, or ended before its first chunk
+            return;
+        }
+        prefill.engineEnded = true;
+        prefill.grantDeadlineNs = nowNs + limits.grantWaitNs();
+        if (outcome != EngineCommand.PrefillOutcome.FINISHED || !prefill.computed()) {
+            stop(
+                    prefill,
+                    Reason.PREFILL_ABORTED,
+                    "the prefiller's engine ended the request (" + outcome + ") before its KV was complete");
+        }
+        settle(prefill);
+    }
+
+    void preempt(EngineCommand.Preempt preempt) {
+        List<Prefill> busy = new ArrayList<>();
+        for (String request : preempt.requests()) {
+            Prefill prefill = byRequest.get(request);
+            if (prefill != null) {
+                running.remove(prefill);
+                stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
+                detach(prefill);
+                if (prefill.writesInFlight > 0) {
+                    prefill.fenced = preempt.fenced();
+                    busy.add(prefill);
+                }
+            }
+        }
+        if (busy.isEmpty()) {
+            preempt.fenced().complete(null);
+        }
+        fencing.addAll(busy);
+    }
+
+    // ---- from decoders
+
+    void onAttached(Session session, Attach attach) {
+        List<EngineAddress.TransportAddress> transports = attach.getTransportsList().stream()
+                .map(t -> new EngineAddress.TransportAddress(t.getTransport(), t.getLocation()))
+                .toList();
+        session.peerRegions = attach.getRegionsList().stream()
+                .map(r -> new RegionDescriptor(r.getRegionId(), r.getLengthBytes(), r.getVersion(), r.getShareable()))
+                .toList();
+        session.plan = writer.planFor(session.peerGeometry);
+        session.peer = transfer.connect(
+                new EngineAddress(transports), attach.getAdmissionKey().toByteArray(), session.peerName());
+        byPeer.put(session.peer, session);
+    }
+
+    void onFrame(Session session, ControlFrame frame, long nowNs) {
+        switch (frame.getBodyCase()) {
+            case GRANT -> onGrant(session, frame.getGrant(), nowNs);
+            case CANCEL -> onCancel(session, frame.getCancel());
+            default -> {
+                tally.add(MessengerMetric.FRAMES_INVALID, 1);
+                sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a prefiller");
+            }
+        }
+    }
+
+    void onPeerReady(Peer peer) {
+        Session session = byPeer.get(peer);
+        if (session != null) {
+            session.peerReady = true;
+            byTransfer.values().stream()
+                    .filter(p -> p.grant != null && p.grant.session() == session)
+                    .toList()
+                    .forEach(this::advance);
+        }
+    }
+
+    void onPeerLost(Peer peer, TransferFault fault, String detail) {
+        Session session = byPeer.remove(peer);
+        if (session == null) {
+            return;
+        }
+        session.peer = null;
+        session.peerReady = false;
+        String sentence = "the data paths to " + session.peerName() + " ended (" + fault + "): " + detail;
+        stopAll(session, Reason.PATH_LOST, sentence);
+        sessions.end(session, sentence);
+    }
+
+    void onEnded(Session session, String reason) {
+        stopAll(session, Reason.PATH_LOST, reason);
+        grantsWaiting.values().removeIf(grant -> grant.session() == session);
+        if (session.peer != null) {
+            byPeer.remove(session.peer);
+            transfer.disconnect(session.peer);
+            session.peer = null;
+            session.peerReady = false;
+        }
+    }
+
+    void onEnqueueFailed(String transferId, String reason) {
+        PageGrant grant = grantsWaiting.remove(transferId);
+        if (grant != null) {
+            decline(grant.session(), transferId, grant.imm(), Reason.NEVER_CAME, reason);
+        }
+    }
+
+    // ---- from the transfer engine
+
+    void onWriteCompleted(long cookie) {
+        long nowNs = clock.nowNs();
+        LayerWrite write = writer.complete((int) cookie);
+        Prefill prefill = write.prefill;
+        prefill.writesInFlight--;
+        prefill.pagesSent += write.pageCount;
+        prefill.bytesSent += write.bytes;
+        prefill.lastLeftNs = nowNs;
+        tally.add(MessengerMetric.PAGES_SENT, write.pageCount);
+        tally.add(MessengerMetric.BYTES_SENT, write.bytes);
+        tally.add(MessengerMetric.LAYERS_SENT, 1);
+        if (prefill.runningEndToken > 0 && write.toPage * geometry.pageTokens() > prefill.settledTokens) {
+            tally.add(MessengerMetric.LAYERS_SENT_EARLY, 1);
+        }
+        for (ChunkTimeline chunk : prefill.chunks) {
+            if (pagesCompletedBy(prefill, chunk.endToken()) <= write.toPage) {
+                chunk.onLeft(write.layerIndex, nowNs);
+            }
+        }
+        writer.recycle(write);
+        settle(prefill);
+    }
+
+    void onWriteFailed(long cookie, TransferFault fault, String detail) {
+        LayerWrite write = writer.complete((int) cookie);
+        Prefill prefill = write.prefill;
+        prefill.writesInFlight--;
+        tally.add(MessengerMetric.WRITES_FAILED, 1);
+        writer.recycle(write);
+        stop(prefill, Reason.PATH_LOST, "a write failed (" + fault + "): " + detail);
+        settle(prefill);
+    }
+
+    // ---- time
+
+    /** Submits what the running forward pass has completed, and ends waits that have lasted too long. */
+    int tick(long nowNs) {
+        int work = 0;
+        if (!running.isEmpty()) {
+            int readable = progress.readableLayerCount();
+            for (Prefill prefill : running) {
+                ChunkTimeline chunk = prefill.chunks.getLast();
+                for (int layer = 0; layer < readable; layer++) {
+                    chunk.onReadable(layer, nowNs);
+                }
+            }
+        }
+        for (Prefill prefill : List.copyOf(byTransfer.values())) {
+            work += advance(prefill);
+            if (prefill.engineEnded
+                    && prefill.grant == null
+                    && !prefill.stopped
+                    && nowNs - prefill.grantDeadlineNs >= 0) {
+                expire(prefill);
+                work++;
+            }
+        }
+        for (Iterator<PageGrant> i = grantsWaiting.values().iterator(); i.hasNext(); ) {
+            PageGrant grant = i.next();
+            if (nowNs - grant.deadlineNs() >= 0) {
+                i.remove();
+                decline(
+                        grant.session(),
+                        grant.transferId(),
+                        grant.imm(),
+                        Reason.NEVER_CAME,
+                        "no request with transfer id "
+                                + grant.transferId() + " reached the prefiller within "
+                                + limits.grantWaitNs() / 1_000_000
+                                + " ms (grant_wait_seconds)");
+                work++;
+            }
+        }
+        return work;
+    }
+
+    long nextDeadlineNs(long nowNs) {
+        long earliest = nowNs + limits.heartbeatNs();
+        for (Prefill prefill : byRequest.values()) {
+            if (prefill.engineEnded && prefill.grant == null && prefill.grantDeadlineNs - earliest < 0) {
+                earliest = prefill.grantDeadlineNs;
+            }
+        }
+        for (PageGrant grant : grantsWaiting.values()) {
+            if (grant.deadlineNs() - earliest < 0) {
+                earliest = grant.deadlineNs();
+            }
+        }
+        return earliest;
+    }
+
+    /** A forward pass runs whose layers somebody waits for: the counter is worth watching closely. */
+    boolean watching() {
+        for (Prefill prefill : running) {
+            if (prefill.grant != null && !prefill.stopped) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    int prefillCount() {
+        return byRequest.size() + fencing.size();
+    }
+
+    int grantsWaitingCount() {
+        return grantsWaiting.size();
+    }
+
+    // ---- inside
+
+    private Prefill start(Chunk chunk) {
+        if (byTransfer.containsKey(chunk.transferId())) {
+            engine.log(
+                    EngineEvents.Level.WARNING,
+                    "request " + chunk.request() + " names transfer " + chunk.transferId() + ", which request "
+                            + byTransfer.get(chunk.transferId()).request + " is sending; it is not sent twice");
+            return null;
+        }
+        tally.add(MessengerMetric.PREFILLS_STARTED, 1);
+        Prefill prefill = new Prefill(chunk.request(), chunk.transferId(), chunk.promptTokens());
+        prefill.settledTokens = chunk.cachedTokens();
+        byRequest.put(prefill.request, prefill);
+        byTransfer.put(prefill.transferId, prefill);
+        PageGrant grant = grantsWaiting.remove(chunk.transferId());
+        if (grant != null) {
+            join(prefill, grant);
+        }
+        return prefill;
+    }
+
+    private void onGrant(Session session, Grant wire, long nowNs) {
+        tally.add(MessengerMetric.GRANTS_RECEIVED, 1);
+        PageGrant grant = new PageGrant(
+                session,
+                wire.getTransferId(),
+                wire.getImm(),
+                wire.getPromptTokens(),
+                wire.getFirstToken(),
+                wire.getPageIndicesList().stream().mapToInt(Integer::intValue).toArray(),
+                nowNs,
+                nowNs + limits.grantWaitNs());
+        String unfit = writer.unfit(grant);
+        Prefill prefill = byTransfer.get(grant.transferId());
+        if (!unfit.isEmpty()) {
+            decline(session, grant.transferId(), grant.imm(), Reason.GRANT_UNFIT, unfit);
+        } else if (prefill != null) {
+            joinLate(prefill, grant);
+        } else if (endedTransfers.containsKey(grant.transferId()) && wire.getPromptTokenIdsCount() == 0) {
+            decline(session, grant.transferId(), grant.imm(), Reason.EXPIRED, endedTransfers.get(grant.transferId()));
+        } else if (grantsWaiting.size() >= ProtocolLimits.GRANTS_WAITING_MAX
+                || grantsWaiting.containsKey(grant.transferId())) {
+            decline(
+                    session,
+                    grant.transferId(),
+                    grant.imm(),
+                    Reason.GRANT_UNFIT,
+                    "transfer " + grant.transferId() + " is granted already, or " + ProtocolLimits.GRANTS_WAITING_MAX
+                            + " grants wait");
+        } else {
+            await(grant, wire);
+        }
+    }
+
+    private void await(PageGrant grant, Grant wire) {
+        if (wire.getPromptTokenIdsCount() > 0) {
+            if (!intake.available()) {
+                decline(
+                        grant.session(),
+                        grant.transferId(),
+                        grant.imm(),
+                        Reason.NEVER_CAME,
+                        "the request came to the decoder only and this prefiller does not know its own engine's address: "
+                                + "set engine_api_url on the prefiller");
+                return;
+            }
+            intake.enqueue(
+                    grant.transferId(),
+                    wire.getPromptTokenIdsList().stream()
+                            .mapToInt(Integer::intValue)
+                            .toArray());
+        }
+        grantsWaiting.put(grant.transferId(), grant);
+    }
+
+    private void joinLate(Prefill prefill, PageGrant grant) {
+        if (prefill.grant != null) {
+            decline(
+                    grant.session(),
+                    grant.transferId(),
+                    grant.imm(),
+                    Reason.GRANT_UNFIT,
+                    "transfer " + grant.transferId() + " is granted already by "
+                            + prefill.grant.session().peerName());
+        } else if (prefill.stopped) {
+            decline(grant.session(), grant.transferId(), grant.imm(), Reason.PREFILL_ABORTED, prefill.stopReason);
+        } else {
+            join(prefill, grant);
+        }
+    }
+
+    private void join(Prefill prefill, PageGrant grant) {
+        if (grant.promptTokens() != prefill.promptTokens) {
+            decline(
+                    grant.session(),
+                    grant.transferId(),
+                    grant.imm(),
+                    Reason.GRANT_UNFIT,
+                    "the prompt has " + prefill.promptTokens + " tokens at the prefiller and " + grant.promptTokens()
+                            + " at the decoder: both must tokenise alike");
+            return;
+        }
+        prefill.grant = grant;
+        prefill.nextPage = new int[writer.layerCount()];
+        java.util.Arrays.fill(prefill.nextPage, grant.firstToken() / geometry.pageTokens());
+        advance(prefill);
+    }
+
+    /** Submits every complete page not yet submitted. Returns how many writes were taken. */
+    private int advance(Prefill prefill) {
+        PageGrant grant = prefill.grant;
+        if (grant == null || prefill.stopped || prefill.sent || !grant.session().peerReady) {
+            return 0;
+        }
+        int readable = progress.readableLayerCount();
+        int submitted = 0;
+        for (int layer = 0; layer < writer.layerCount(); layer++) {
+            int toPage = prefill.completePages(layer, readable, geometry.pageTokens());
+            if (prefill.nextPage[layer] < toPage) {
+                int result = writer.submit(prefill, layer, toPage);
+                if (result == TransferEngine.BACK_PRESSURE) {
+                    tally.add(MessengerMetric.BACK_PRESSURED, 1);
+                    return submitted;
+                }
+                if (result != TransferEngine.ACCEPTED) {
+                    stop(prefill, Reason.PATH_LOST, writer.refusalOf(result, grant));
+                    settle(prefill);
+                    return submitted;
+                }
+                submitted++;
+                if (!prefill.chunks.isEmpty()) {
+                    prefill.chunks.getLast().onSubmitted(layer, clock.nowNs());
+                }
+            }
+        }
+        if (submitted == 0) {
+            settle(prefill);
+        }
+        return submitted;
+    }
+
+    private void onCancel(Session session, Cancel cancel) {
+        PageGrant waiting = grantsWaiting.get(cancel.getTransferId());
+        Prefill prefill = byTransfer.get(cancel.getTransferId());
+        if (waiting != null && waiting.session() == session && waiting.imm() == cancel.getImm()) {
+            grantsWaiting.remove(cancel.getTransferId());
+        } else if (prefill != null && holdsGrant(prefill, session, cancel.getImm())) {
+            stop(prefill, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer");
+            settle(prefill);
+            return;
+        }
+        confirm(session, cancel.getTransferId(), cancel.getImm());
+    }
+
+    private static boolean holdsGrant(Prefill prefill, Session session, int imm) {
+        return prefill.grant != null
+                && !prefill.answered
+                && prefill.grant.session() == session
+                && prefill.grant.imm() == imm;
+    }
+
+    private void stopAll(Session session, Reason reason, String sentence) {
+        for (Prefill prefill : List.copyOf(byTransfer.values())) {
+            if (prefill.grant != null && prefill.grant.session() == session && !prefill.sent) {
+                stop(prefill, reason, sentence);
+                settle(prefill);
+            }
+        }
+    }
+
+    private void stop(Prefill prefill, Reason reason, String sentence) {
+        if (!prefill.stopped && !prefill.sent) {
+            prefill.stopped = true;
+            prefill.stopReason = sentence;
+            prefill.stopCode = reason;
+        }
+    }
+
+    private void expire(Prefill prefill) {
+        tally.add(MessengerMetric.PREFILLS_EXPIRED, 1);
+        String sentence = "no grant for transfer " + prefill.transferId + " came within "
+                + limits.grantWaitNs() / 1_000_000 + " ms of the end of its prefill (grant_wait_seconds)";
+        engine.log(EngineEvents.Level.WARNING, sentence);
+        stop(prefill, Reason.EXPIRED, sentence);
+        settle(prefill);
+    }
+
+    /** Draws the consequences of where a prefill stands: sent, answered, released, forgotten. */
+    private void settle(Prefill prefill) {
+        if (prefill.writesInFlight > 0) {
+            return;
+        }
+        if (!prefill.stopped
+                && !prefill.sent
+                && prefill.grant != null
+                && prefill.computed()
+                && prefill.everythingSubmitted(writer.pageCount(prefill.promptTokens))) {
+            prefill.sent = true;
+            onSent(prefill);
+        }
+        if (prefill.stopped && !prefill.answered) {
+            prefill.answered = true;
+            answer(prefill);
+        }
+        if (prefill.fenced != null
+                && fencing.remove(prefill)
+                && fencing.stream().noneMatch(p -> p.fenced == prefill.fenced)) {
+            prefill.fenced.complete(null);
+        }
+        if (prefill.engineEnded && (prefill.sent || prefill.stopped) && byRequest.get(prefill.request) == prefill) {
+            detach(prefill);
+            endedTransfers.put(
+                    prefill.transferId,
+                    prefill.sent ? "transfer " + prefill.transferId + " was sent already" : prefill.stopReason);
+            engine.released(prefill.request);
+        }
+    }
+
+    private void onSent(Prefill prefill) {
+        tally.add(MessengerMetric.PREFILLS_SENT, 1);
+        long forwardEndNs = prefill.chunks.getLast().forwardEndNs();
+        tally.observe(MessengerMetric.PREFILL_TAIL_SECONDS, Math.max(0, prefill.lastLeftNs - forwardEndNs) / 1e9);
+        engine.timeline(new PrefillTimeline(
+                prefill.request,
+                prefill.transferId,
+                prefill.promptTokens,
+                prefill.pagesSent,
+                prefill.bytesSent,
+                prefill.grant.receivedNs(),
+                prefill.lastLeftNs,
+                prefill.grant.session().peer == null
+                        ? ""
+                        : prefill.grant.session().peer.transport(),
+                prefill.chunks));
+    }
+
+    private void answer(Prefill prefill) {
+        tally.add(MessengerMetric.PREFILLS_UNDELIVERED, 1);
+        if (prefill.grant == null) {
+            return;
+        }
+        if (prefill.stopCode == Reason.REASON_UNSPECIFIED) {
+            confirm(prefill.grant.session(), prefill.transferId, prefill.grant.imm());
+        } else {
+            decline(
+                    prefill.grant.session(),
+                    prefill.transferId,
+                    prefill.grant.imm(),
+                    prefill.stopCode,
+                    prefill.stopReason);
+        }
+    }
+
+    private void detach(Prefill prefill) {
+        byRequest.remove(prefill.request, prefill);
+        byTransfer.remove(prefill.transferId, prefill);
+        settleDetached(prefill);
+    }
+
+    /** A preempted prompt with nothing in flight is answered at once; its next life is another object. */
+    private void settleDetached(Prefill prefill) {
+        if (prefill.stopped && prefill.writesInFlight == 0 && !prefill.answered) {
+            prefill.answered = true;
+            answer(prefill);
+        }
+    }
+
+    private void decline(Session session, String transferId, int imm, Reason reason, String sentence) {
+        tally.add(MessengerMetric.GRANTS_DECLINED, 1);
+        sessions.send(
+                session,
+                ControlFrame.newBuilder()
+                        .setCannotDeliver(CannotDeliver.newBuilder()
+                                .setTransferId(transferId)
+                                .setImm(imm)
+                                .setReason(reason)
+                                .setSentence(sentence)));
+    }
+
+    private void confirm(Session session, String transferId, int imm) {
+        sessions.send(
+                session,
+                ControlFrame.newBuilder()
+                        .setCancelConfirmed(CancelConfirmed.newBuilder()
+                                .setTransferId(transferId)
+                                .setImm(imm)));
+    }
+
+    private int pagesCompletedBy(Prefill prefill, int endToken) {
+        return endToken >= prefill.promptTokens
+                ? writer.pageCount(prefill.promptTokens)
+                : endToken / geometry.pageTokens();
+    }
+}

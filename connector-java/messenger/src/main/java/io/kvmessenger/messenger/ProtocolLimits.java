@@ -1,0 +1,21 @@
+package io.kvmessenger.messenger;
+
+/**
+ * How long each wait may last. Every wait of the protocol is bounded by one of these.
+ *
+ * @param grantWaitNs a finished prefill waits for its grant, and a grant for its prefill
+ * @param fetchLimitNs a fetch ends, failed, if it has not been filled by then
+ * @param connectLimitNs from dialling to the end of the handshake
+ * @param heartbeatNs between two heartbeats
+ * @param silenceLimitNs silence after which a peer is declared lost
+ */
+public record ProtocolLimits(
+        long grantWaitNs, long fetchLimitNs, long connectLimitNs, long heartbeatNs, long silenceLimitNs) {
+    public static final int PROTOCOL_VERSION = 1;
+    /** Longest control frame: a grant of a million-token prompt with its token ids fits. */
+    public static final int FRAME_LENGTH_MAX_BYTES = 8 << 20;
+    /** Ended transfers remembered, so that a late message gets a precise answer. */
+    public static final int ENDED_TRANSFERS_MAX = 4096;
+    /** Grants that wait for their prefill, over all decoders. */
+    public static final int GRANTS_WAITING_MAX = 16_384;
+}

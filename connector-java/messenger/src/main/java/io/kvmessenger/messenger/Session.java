@@ -1,0 +1,69 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.TransferPlan;
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.RegionDescriptor;
+import java.util.List;
+
+/**
+ * One control link and the pair of incarnations it belongs to. A peer that comes back is another session.
+ *
+ * <p>State only, owned by the messenger's thread; {@link Sessions} drives it.
+ */
+final class Session {
+    /** Where the link is in its life. */
+    enum State {
+        DIALLING,
+        HANDSHAKING,
+        READY,
+        ENDED
+    }
+
+    final long link;
+    /** The peer dialled us: it is a decoder and we are its prefiller. */
+    final boolean inbound;
+    /** Where we dialled, or where the peer comes from; for sentences. */
+    final String peerAddress;
+
+    State state;
+    String peerEngineId = "";
+    long peerIncarnation;
+    KvGeometry peerGeometry;
+    byte[] ownNonce = new byte[0];
+    byte[] peerNonce = new byte[0];
+
+    long handshakeDeadlineNs;
+    long lastHeardNs;
+    long lastHeartbeatNs;
+    long heartbeatsSent;
+
+    /** Outbound: what the prefiller may write to us through. */
+    Admission admission;
+    /** Outbound: nothing admitted can write any more. */
+    boolean admissionClosed;
+
+    /** Inbound: how we write to the decoder. */
+    Peer peer;
+
+    boolean peerReady;
+    List<RegionDescriptor> peerRegions = List.of();
+    TransferPlan plan;
+
+    Session(long link, boolean inbound, String peerAddress, State state) {
+        this.link = link;
+        this.inbound = inbound;
+        this.peerAddress = peerAddress;
+        this.state = state;
+    }
+
+    boolean ready() {
+        return state == State.READY;
+    }
+
+    /** The peer in a sentence. */
+    String peerName() {
+        return peerEngineId.isEmpty() ? peerAddress : peerEngineId + " at " + peerAddress;
+    }
+}

@@ -1,0 +1,382 @@
+package io.kvmessenger.messenger;
+
+import com.google.protobuf.ByteString;
+import io.kvmessenger.kvlayout.Compatibility;
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.Mismatch;
+import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.Challenge;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Goodbye;
+import io.kvmessenger.messenger.wire.Heartbeat;
+import io.kvmessenger.messenger.wire.Hello;
+import io.kvmessenger.messenger.wire.Refusal;
+import io.kvmessenger.messenger.wire.Welcome;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.random.RandomGenerator;
+
+/**
+ * Brings links up, keeps them alive and declares them lost: handshake, heartbeats, silence.
+ *
+ * <p>The prefiller speaks first (Challenge), the decoder answers (Hello), is welcomed, and attaches. Either side may refuse.
+ * Owned by the messenger's thread. It does not know transfers; {@link Listener} does.
+ */
+final class Sessions {
+    private static final String PREFILLER = "prefiller";
+    private static final String DECODER = "decoder";
+
+    /** What the rest of the messenger hears of sessions. */
+    interface Listener {
+        /** Outbound, before Attach is sent: fill in what the prefiller needs to write to us. */
+        void onAdmitting(Session session, Attach.Builder attach);
+
+        void onAttached(Session session, Attach attach);
+
+        void onReady(Session session);
+
+        /** A frame other than the handshake's and heartbeats, on a session that is ready. */
+        void onFrame(Session session, ControlFrame frame);
+
+        /** Once for each session that was dialled or opened. */
+        void onEnded(Session session, String reason);
+    }
+
+    private final MessengerIdentity identity;
+    private final KvGeometry geometry;
+    private final ControlNetwork network;
+    private final ProtocolLimits limits;
+    private final Tally tally;
+    private final RandomGenerator random;
+    private final Listener listener;
+    private final Map<Long, Session> byLink = new LinkedHashMap<>();
+
+    Sessions(
+            MessengerIdentity identity,
+            KvGeometry geometry,
+            ControlNetwork network,
+            ProtocolLimits limits,
+            Tally tally,
+            RandomGenerator random,
+            Listener listener) {
+        this.identity = identity;
+        this.geometry = geometry;
+        this.network = network;
+        this.limits = limits;
+        this.tally = tally;
+        this.random = random;
+        this.listener = listener;
+    }
+
+    Session dial(String host, int port, long nowNs) {
+        long link = network.dial(host, port);
+        Session session = new Session(link, false, host + ":" + port, Session.State.DIALLING);
+        session.handshakeDeadlineNs = nowNs + limits.connectLimitNs();
+        byLink.put(link, session);
+        return session;
+    }
+
+    void onLinkOpened(long link, boolean inbound, String peerAddress, long nowNs) {
+        Session session = byLink.get(link);
+        if (inbound) {
+            session = new Session(link, true, peerAddress, Session.State.HANDSHAKING);
+            session.handshakeDeadlineNs = nowNs + limits.connectLimitNs();
+            byLink.put(link, session);
+            session.ownNonce = nonce();
+            network.send(
+                    link,
+                    ControlFrame.newBuilder()
+                            .setChallenge(Challenge.newBuilder()
+                                    .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                                    .setEngineId(identity.engineId())
+                                    .setIncarnation(identity.incarnation())
+                                    .setNonce(ByteString.copyFrom(session.ownNonce)))
+                            .build());
+        }
+        if (session != null) {
+            session.state = Session.State.HANDSHAKING;
+            session.lastHeardNs = nowNs;
+        }
+    }
+
+    void onLinkClosed(long link, String reason) {
+        Session session = byLink.remove(link);
+        if (session != null) {
+            ended(session, reason);
+        }
+    }
+
+    void onFrame(long link, ControlFrame frame, long nowNs) {
+        Session session = byLink.get(link);
+        if (session == null) {
+            return; // closed by us while the frame was on its way
+        }
+        session.lastHeardNs = nowNs;
+        switch (frame.getBodyCase()) {
+            case HEARTBEAT -> {}
+            case CHALLENGE -> onChallenge(session, frame.getChallenge());
+            case HELLO -> onHello(session, frame.getHello());
+            case WELCOME -> onWelcome(session, frame.getWelcome(), nowNs);
+            case ATTACH -> onAttach(session, frame.getAttach(), nowNs);
+            case REFUSAL -> {
+                tally.add(MessengerMetric.LINKS_REFUSED, 1);
+                end(
+                        session,
+                        "refused by " + session.peerName() + ": "
+                                + frame.getRefusal().getSentence());
+            }
+            case GOODBYE ->
+                end(
+                        session,
+                        session.peerName() + " said goodbye: "
+                                + frame.getGoodbye().getSentence());
+            case GRANT, CANNOT_DELIVER, CANCEL, CANCEL_CONFIRMED -> {
+                if (session.ready()) {
+                    listener.onFrame(session, frame);
+                } else {
+                    outOfPlace(session, frame);
+                }
+            }
+            case BODY_NOT_SET -> outOfPlace(session, frame);
+        }
+    }
+
+    /** Heartbeats, silence and handshakes that take too long. */
+    int tick(long nowNs) {
+        int work = 0;
+        for (Session session : List.copyOf(byLink.values())) {
+            work += tick(session, nowNs);
+        }
+        return work;
+    }
+
+    private int tick(Session session, long nowNs) {
+        if (!session.ready()) {
+            if (nowNs - session.handshakeDeadlineNs >= 0) {
+                end(
+                        session,
+                        session.peerName() + " did not complete the handshake within "
+                                + limits.connectLimitNs() / 1_000_000 + " ms (connect_limit_seconds)");
+                return 1;
+            }
+            return 0;
+        }
+        if (nowNs - session.lastHeardNs >= limits.silenceLimitNs()) {
+            tally.add(MessengerMetric.PEERS_SILENT, 1);
+            end(
+                    session,
+                    session.peerName() + " was silent for " + limits.silenceLimitNs() / 1_000_000
+                            + " ms (silence_limit_seconds)");
+            return 1;
+        }
+        if (nowNs - session.lastHeartbeatNs >= limits.heartbeatNs()) {
+            session.lastHeartbeatNs = nowNs;
+            network.send(
+                    session.link,
+                    ControlFrame.newBuilder()
+                            .setHeartbeat(Heartbeat.newBuilder().setSequence(++session.heartbeatsSent))
+                            .build());
+            return 1;
+        }
+        return 0;
+    }
+
+    /** Closes a link and ends its session. */
+    void end(Session session, String reason) {
+        if (byLink.remove(session.link) != null) {
+            network.close(session.link);
+            ended(session, reason);
+        }
+    }
+
+    /** Says goodbye on every link and closes it. */
+    void endAll(String reason) {
+        for (Session session : new ArrayList<>(byLink.values())) {
+            send(
+                    session,
+                    ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(reason)));
+            end(session, reason);
+        }
+    }
+
+    void send(Session session, ControlFrame.Builder frame) {
+        if (session.state != Session.State.ENDED) {
+            network.send(session.link, frame.build());
+        }
+    }
+
+    int readyCount() {
+        return (int) byLink.values().stream().filter(Session::ready).count();
+    }
+
+    /** The earliest moment at which {@link #tick} has something to do. */
+    long nextDeadlineNs(long nowNs) {
+        long wait = limits.heartbeatNs();
+        for (Session session : byLink.values()) {
+            long due = session.ready() ? session.lastHeartbeatNs + limits.heartbeatNs() : session.handshakeDeadlineNs;
+            wait = Math.min(wait, Math.max(0, due - nowNs));
+        }
+        return nowNs + wait;
+    }
+
+    private void ended(Session session, String reason) {
+        if (session.ready()) {
+            tally.add(MessengerMetric.LINKS_LOST, 1);
+        }
+        session.state = Session.State.ENDED;
+        listener.onEnded(session, reason);
+    }
+
+    private void onChallenge(Session session, Challenge challenge) {
+        if (session.inbound || session.ownNonce.length != 0) {
+            outOfPlace(session, "Challenge");
+            return;
+        }
+        session.peerEngineId = challenge.getEngineId();
+        session.peerIncarnation = challenge.getIncarnation();
+        if (versionDiffers(session, challenge.getProtocolVersion())) {
+            return;
+        }
+        session.peerNonce = challenge.getNonce().toByteArray();
+        session.ownNonce = nonce();
+        byte[] proof = HandshakeProof.of(identity.sharedSecret(), DECODER, session.peerNonce, session.ownNonce);
+        send(
+                session,
+                ControlFrame.newBuilder()
+                        .setHello(Hello.newBuilder()
+                                .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                                .setEngineId(identity.engineId())
+                                .setIncarnation(identity.incarnation())
+                                .setNonce(ByteString.copyFrom(session.ownNonce))
+                                .setProof(ByteString.copyFrom(proof))
+                                .setGeometry(GeometryWire.encode(geometry))));
+    }
+
+    private void onHello(Session session, Hello hello) {
+        if (!session.inbound || session.peerNonce.length != 0) {
+            outOfPlace(session, "Hello");
+            return;
+        }
+        session.peerEngineId = hello.getEngineId();
+        session.peerIncarnation = hello.getIncarnation();
+        session.peerNonce = hello.getNonce().toByteArray();
+        if (versionDiffers(session, hello.getProtocolVersion())) {
+            return;
+        }
+        byte[] expected = HandshakeProof.of(identity.sharedSecret(), DECODER, session.ownNonce, session.peerNonce);
+        if (secretDiffers(session, expected, hello.getProof()) || geometryDiffers(session, hello.getGeometry())) {
+            return;
+        }
+        byte[] proof = HandshakeProof.of(identity.sharedSecret(), PREFILLER, session.ownNonce, session.peerNonce);
+        send(
+                session,
+                ControlFrame.newBuilder()
+                        .setWelcome(Welcome.newBuilder()
+                                .setProof(ByteString.copyFrom(proof))
+                                .setGeometry(GeometryWire.encode(geometry))));
+    }
+
+    private void onWelcome(Session session, Welcome welcome, long nowNs) {
+        if (session.inbound || session.peerNonce.length == 0 || session.ready()) {
+            outOfPlace(session, "Welcome");
+            return;
+        }
+        byte[] expected = HandshakeProof.of(identity.sharedSecret(), PREFILLER, session.peerNonce, session.ownNonce);
+        if (secretDiffers(session, expected, welcome.getProof()) || geometryDiffers(session, welcome.getGeometry())) {
+            return;
+        }
+        Attach.Builder attach = Attach.newBuilder();
+        listener.onAdmitting(session, attach);
+        send(session, ControlFrame.newBuilder().setAttach(attach));
+        ready(session, nowNs);
+    }
+
+    private void onAttach(Session session, Attach attach, long nowNs) {
+        if (!session.inbound || session.peerGeometry == null || session.ready()) {
+            outOfPlace(session, "Attach");
+            return;
+        }
+        listener.onAttached(session, attach);
+        ready(session, nowNs);
+    }
+
+    private void ready(Session session, long nowNs) {
+        session.state = Session.State.READY;
+        session.lastHeartbeatNs = nowNs;
+        tally.add(MessengerMetric.LINKS_OPENED, 1);
+        listener.onReady(session);
+    }
+
+    private boolean versionDiffers(Session session, int peerVersion) {
+        if (peerVersion == ProtocolLimits.PROTOCOL_VERSION) {
+            return false;
+        }
+        refuse(
+                session,
+                "protocol_version",
+                "protocol_version is " + peerVersion + " at " + session.peerName()
+                        + " and " + ProtocolLimits.PROTOCOL_VERSION + " at " + identity.engineId()
+                        + ": install the same kv-connector on both sides");
+        return true;
+    }
+
+    private boolean secretDiffers(Session session, byte[] expected, ByteString presented) {
+        if (HandshakeProof.matches(expected, presented.toByteArray())) {
+            return false;
+        }
+        refuse(
+                session,
+                "shared_secret",
+                "shared_secret differs between " + identity.engineId() + " and " + session.peerName()
+                        + ": set the same value on both sides");
+        return true;
+    }
+
+    private boolean geometryDiffers(Session session, io.kvmessenger.messenger.wire.Geometry wire) {
+        KvGeometry peer;
+        try {
+            peer = GeometryWire.decode(wire);
+        } catch (IllegalArgumentException e) {
+            refuse(
+                    session,
+                    "geometry",
+                    "the KV geometry of " + session.peerName() + " makes no sense: " + e.getMessage());
+            return true;
+        }
+        Optional<Mismatch> mismatch =
+                session.inbound ? Compatibility.check(geometry, peer) : Compatibility.check(peer, geometry);
+        if (mismatch.isPresent()) {
+            refuse(session, mismatch.get().field(), mismatch.get().sentence());
+            return true;
+        }
+        session.peerGeometry = peer;
+        return false;
+    }
+
+    private void refuse(Session session, String field, String sentence) {
+        tally.add(MessengerMetric.LINKS_REFUSED, 1);
+        send(
+                session,
+                ControlFrame.newBuilder()
+                        .setRefusal(Refusal.newBuilder().setField(field).setSentence(sentence)));
+        end(session, sentence);
+    }
+
+    private void outOfPlace(Session session, ControlFrame frame) {
+        outOfPlace(session, frame.getBodyCase().name());
+    }
+
+    private void outOfPlace(Session session, String what) {
+        tally.add(MessengerMetric.FRAMES_INVALID, 1);
+        end(session, session.peerName() + " sent " + what + " where the protocol does not allow it");
+    }
+
+    private byte[] nonce() {
+        byte[] nonce = new byte[HandshakeProof.NONCE_LENGTH_BYTES];
+        random.nextBytes(nonce);
+        return nonce;
+    }
+}
