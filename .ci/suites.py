@@ -1,0 +1,161 @@
+"""Runs the project's test suites and prints one true total over Java and Python.
+
+    suites.py quick|all
+
+A suite is a command and, where it has one, the JUnit reports that it writes. The run fails when a test fails, when a
+command fails, when a suite that should write reports ran nothing, and when a test was skipped that
+``.ci/allowed-skips.txt`` does not name. Later suites run although earlier ones failed.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORTS = ROOT / "build" / "reports"
+ENVIRONMENT = "examples/setup/environment"
+PYTHON_FOLDERS = ("python", "examples", "e2e-tests", ".ci")
+EXAMPLE_FOLDERS = ("examples", "e2e-tests", ".ci")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A command with `reports` (a glob) is judged by them and its status; one without counts as a single test."""
+
+    name: str
+    command: Sequence[str]
+    reports: str | None = None
+    quick: bool = True
+
+
+@dataclass
+class Outcome:
+    passed: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def count(self) -> int:
+        return self.passed + len(self.skipped) + len(self.failed)
+
+
+def in_tools(*arguments: str) -> list[str]:
+    return [ENVIRONMENT, "run", "tools", "--", *arguments]
+
+
+def in_engine(*arguments: str) -> list[str]:
+    wheel = '"$(cat python/dist/.wheel)"'
+    return ["bash", "-c", f'exec {ENVIRONMENT} run engine --wheel {wheel} -- "$@"', "engine", *arguments]
+
+
+def pytest(folder: str, report: str) -> list[str]:
+    return ["-m", "pytest", folder, "-p", "no:cacheprovider", f"--junitxml={REPORTS / report}.xml"]
+
+
+def suites() -> list[Suite]:
+    maven = ["examples/setup/with-jdk", "mvn", "-B", "-q", "-Dmaven.test.failure.ignore=true"]
+    return [
+        Suite("java format", [*maven, "spotless:check"]),
+        Suite("java", [*maven, "verify"], "**/target/surefire-reports/TEST-*.xml"),
+        Suite("wheel", ["make", "--no-print-directory", "wheel"]),
+        Suite("python format", in_tools("-m", "ruff", "format", "--check", *PYTHON_FOLDERS)),
+        Suite("python lint", in_tools("-m", "ruff", "check", *PYTHON_FOLDERS)),
+        Suite("python types", in_tools("-m", "mypy", "--config-file", "python/pyproject.toml", "python/kv_connector")),
+        Suite("example types", in_tools("-m", "mypy", "--config-file", "e2e-tests/pyproject.toml", *EXAMPLE_FOLDERS)),
+        Suite("tidy", in_tools(*pytest("e2e-tests/tidy", "tidy")), "build/reports/tidy.xml"),
+        Suite("python", in_tools(*pytest("python/tests", "python")), "build/reports/python.xml"),
+        Suite("python, with vLLM", in_engine(*pytest("python/tests", "vllm")), "build/reports/vllm.xml", quick=False),
+        Suite("engines", in_engine(*pytest("e2e-tests", "engines")), "build/reports/engines.xml", quick=False),
+    ]
+
+
+def report_files(suite: Suite) -> list[Path]:
+    return sorted(Path(found) for found in glob.glob(str(ROOT / (suite.reports or "")), recursive=True))
+
+
+def cases(report: Path) -> Iterator[tuple[str, ElementTree.Element]]:
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        yield f"{case.get('classname')}::{case.get('name')}", case
+
+
+def read_reports(suite: Suite) -> Outcome:
+    outcome = Outcome()
+    for report in report_files(suite):
+        for name, case in cases(report):
+            skip = case.find("skipped")
+            if case.find("failure") is not None or case.find("error") is not None:
+                outcome.failed.append(name)
+            elif skip is not None:
+                outcome.skipped.append((name, (skip.get("message") or "no reason given").strip()))
+            else:
+                outcome.passed += 1
+    return outcome
+
+
+def allowed_skips() -> list[str]:
+    lines = (ROOT / ".ci" / "allowed-skips.txt").read_text(encoding="utf-8").splitlines()
+    return [line.partition("#")[0].strip() for line in lines if line.partition("#")[0].strip()]
+
+
+def run_suite(suite: Suite) -> Outcome:
+    if suite.reports:
+        for stale in report_files(suite):
+            stale.unlink()
+    print(f"\n=== {suite.name}", flush=True)
+    begun = time.monotonic()
+    try:
+        status = subprocess.run(suite.command, cwd=ROOT, check=False).returncode
+    except OSError as missing:
+        print(missing)
+        status = 127
+    outcome = read_reports(suite) if suite.reports else Outcome(passed=1 if status == 0 else 0)
+    if outcome.count() == 0 and suite.reports:
+        outcome.failed.append(f"{suite.name}: wrote no test report")
+    elif status != 0 and not outcome.failed:
+        outcome.failed.append(f"{suite.name}: status {status}")
+    print(f"=== {suite.name}: {totals(outcome)} in {time.monotonic() - begun:.0f} s", flush=True)
+    return outcome
+
+
+def totals(outcome: Outcome) -> str:
+    return f"{outcome.passed} passed, {len(outcome.failed)} failed, {len(outcome.skipped)} skipped"
+
+
+def main() -> int:
+    quick = sys.argv[1:] == ["quick"]
+    if not quick and sys.argv[1:] != ["all"]:
+        print(__doc__)
+        return 2
+    os.environ.pop("PYTHONPATH", None)
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
+    whole = Outcome()
+    for suite in [s for s in suites() if s.quick or not quick]:
+        outcome = run_suite(suite)
+        whole.passed += outcome.passed
+        whole.failed += outcome.failed
+        whole.skipped += outcome.skipped
+    print("\n=== summary")
+    allowed = allowed_skips()
+    for name, reason in whole.skipped:
+        known = any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed)
+        print(f"skipped{'' if known else ' and not allowed to'}: {name}: {reason}")
+        if not known:
+            whole.failed.append(f"{name}: skipped, and .ci/allowed-skips.txt does not allow it")
+    for name in whole.failed:
+        print(f"failed: {name}")
+    print(totals(whole))
+    return 1 if whole.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+# Every target does its own set-up: it needs a JDK >= 25, Maven and Python >= 3.11, and says so when one is missing.
+# What is installed goes to $KV_MESSENGER_CACHE (default ~/.cache/kv-messenger), outside the tree, and is reused.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+ENVIRONMENT := examples/setup/environment
+MVN := examples/setup/with-jdk mvn -B -q
+JAR := python/kv_connector/_jar/kv-messenger.jar
+WHEEL_MARK := python/dist/.wheel
+JAVA_SOURCES := $(shell find kvlayout engine-hooks connector-java -path '*/src/main/*' -type f) \
+    $(shell find . -name pom.xml -not -path './build/*')
+PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -path '*/tests/*' 2>/dev/null) \
+    $(wildcard python/pyproject.toml python/README.md)
+ARGS ?=
+
+.PHONY: help demo test check java wheel kvperf format clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: wheel ## one prefiller, one decoder and a router on this machine: tokens compared with a single vLLM
+	@$(ENVIRONMENT) run engine --wheel "$$(cat $(WHEEL_MARK))" -- examples/vllm-1p1d/demo.py $(ARGS)
+
+test: ## all tests, Java, Python and real engines
+	@$(ENVIRONMENT) run tools -- .ci/suites.py all
+
+check: ## the quick part of the tests, no engine, under 5 minutes
+	@$(ENVIRONMENT) run tools -- .ci/suites.py quick
+
+java: $(JAR) ## the jar, into python/kv_connector/_jar
+
+$(JAR): $(JAVA_SOURCES)
+	@echo "building $(JAR)"
+	@$(MVN) -DskipTests package
+	@test -s $@ || { echo "maven did not leave a jar at $@" >&2; exit 1; }
+	@touch $@
+
+wheel: $(WHEEL_MARK) ## the wheel, jar inside, into python/dist
+
+$(WHEEL_MARK): $(JAR) $(PYTHON_SOURCES)
+	@echo "building the wheel"
+	@rm -rf python/dist python/build && mkdir -p python/dist
+	@"$$($(ENVIRONMENT) make tools)" -m pip --disable-pip-version-check -q wheel --no-deps --no-build-isolation \
+	    -w python/dist ./python
+	@ls "$(CURDIR)"/python/dist/*.whl > $@ && cat $@
+
+kvperf: java ## the two-process benchmark of the transfer engine: make kvperf ARGS="--help"
+	@examples/setup/with-jdk bash -c 'exec "$$JAVA_HOME/bin/java" --enable-native-access=ALL-UNNAMED \
+	    -cp "$$(echo */target/classes connector-java/*/target/classes | tr " " :)" \
+	    io.kvmessenger.benchmarks.KvPerf $(ARGS)'
+
+format: ## formats Java and Python
+	@$(MVN) spotless:apply
+	@$(ENVIRONMENT) run tools -- -m ruff format python examples e2e-tests .ci
+	@$(ENVIRONMENT) run tools -- -m ruff check --fix python examples e2e-tests .ci
+
+clean: ## removes what was built in the tree (not the cache outside it)
+	@$(MVN) clean
+	@rm -rf build python/dist python/build $(JAR)

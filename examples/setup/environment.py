@@ -1,0 +1,216 @@
+"""Makes the Python environments of the demo and the tests, once each, and runs commands in them.
+
+An environment is a venv outside the tree, in ``$KV_MESSENGER_CACHE`` (default ``~/.cache/kv-messenger``), named by a
+hash of its pins: who changes a pin gets a new one, everybody else reuses the old one. KV Messenger itself is never
+installed into these: each wheel gets a small venv of its own on top, so that two checkouts do not disturb each other.
+Runs on the bare interpreter (standard library only).
+
+    environment make tools|engine                    prints the interpreter's path
+    environment run  tools|engine [--wheel W] -- ARGS…   runs the interpreter with ARGS
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes.util
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ENVIRONMENTS = ("tools", "engine")
+ENGINE_DISK_GIB = 14  # 7 GiB stay, the rest are downloads while pip runs
+WHEEL_VENVS_KEPT = 8
+TICK_SECONDS = 10.0
+STARTED = time.monotonic()
+
+
+def say(message: str) -> None:
+    print(f"[{time.monotonic() - STARTED:5.0f} s] {message}", file=sys.stderr, flush=True)
+
+
+def cache_home() -> Path:
+    return Path(os.environ.get("KV_MESSENGER_CACHE") or Path.home() / ".cache" / "kv-messenger")
+
+
+def pins(name: str) -> Path:
+    return HERE / f"{name}.lock"
+
+
+def key_of(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(hashlib.sha256(part).digest())
+    return digest.hexdigest()[:12]
+
+
+def interpreter_tag() -> bytes:
+    return f"{sys.version_info[0]}.{sys.version_info[1]} {sysconfig.get_platform()}".encode()
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Held while a venv is made: two make runs at once share the work instead of spoiling it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def ticking(what: str, log: Path) -> Iterator[None]:
+    """Prints now and then that `what` is still going on, and the last thing it logged."""
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.wait(TICK_SECONDS):
+            last = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2].strip()
+            say(f"  … {what}: {last[:80]}")
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def run_step(what: str, command: list[str], log: Path) -> None:
+    with open(log, "a", encoding="utf-8") as out, ticking(what, log):
+        out.write(f"\n$ {' '.join(command)}\n")
+        out.flush()
+        status = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
+    if status != 0:
+        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:])
+        raise SystemExit(f"{tail}\n\n{what} failed with status {status}; the whole log is {log}")
+
+
+def new_venv(home: Path, log: Path, *options: str) -> None:
+    shutil.rmtree(home, ignore_errors=True)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    run_step("making a venv", [sys.executable, "-m", "venv", *options, str(home)], log)
+
+
+def python_of(home: Path) -> Path:
+    return home / "bin" / "python"
+
+
+def site_packages_of(home: Path) -> Path:
+    return home / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+
+def check_engine_fits() -> None:
+    free_gib = shutil.disk_usage(existing_parent(cache_home())).free / 2**30
+    if free_gib < ENGINE_DISK_GIB:
+        raise SystemExit(
+            f"vLLM needs {ENGINE_DISK_GIB} GiB of disk while it is installed, {cache_home()} has {free_gib:.1f} GiB: "
+            "free some, or set KV_MESSENGER_CACHE to a folder on another disk."
+        )
+    if ctypes.util.find_library("numa") is None:
+        install_libnuma()
+
+
+def existing_parent(path: Path) -> Path:
+    return path if path.exists() else existing_parent(path.parent)
+
+
+def install_libnuma() -> None:
+    remedy = "vLLM on CPU needs libnuma.so.1: install it (Debian: apt install libnuma1)."
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise SystemExit(remedy)
+    say("installing libnuma1 (vLLM's CPU kernels need it)")
+    log = cache_home() / "apt.log"
+    run_step("apt-get update", ["apt-get", "update"], log)
+    run_step("apt-get install", ["apt-get", "install", "-y", "--no-install-recommends", "libnuma1"], log)
+
+
+def make(name: str) -> Path:
+    """The interpreter of the pinned environment, made now if this machine does not have it."""
+    home = cache_home() / f"{name}-{key_of(pins(name).read_bytes(), interpreter_tag())}"
+    done = home / ".complete"
+    if done.exists():
+        return python_of(home)
+    with locked(home.with_suffix(".lock")):
+        if done.exists():
+            return python_of(home)
+        if name == "engine":
+            check_engine_fits()
+        count = sum(1 for line in pins(name).read_text(encoding="utf-8").splitlines() if "==" in line)
+        size = ", 7 GiB, some minutes" if name == "engine" else ""
+        say(f"installing {count} pinned packages for '{name}' into {home}{size}")
+        log = home.with_suffix(".log")
+        log.unlink(missing_ok=True)
+        new_venv(home, log)
+        pip = [str(python_of(home)), "-m", "pip", "--disable-pip-version-check", "install"]
+        run_step(
+            f"pip installs {count} packages",
+            [*pip, "--only-binary=:all:", "--no-deps", "--progress-bar=off", "-r", str(pins(name))],
+            log,
+        )
+        done.touch()
+        say(f"'{name}' is ready")
+    return python_of(home)
+
+
+def with_wheel(base: Path, wheel: Path) -> Path:
+    """A venv with `wheel` installed by pip, and everything of the base environment visible beneath it."""
+    base_home = base.parent.parent
+    home = cache_home() / "wheels" / f"{base_home.name}-{key_of(wheel.read_bytes())}"
+    done = home / ".complete"
+    with locked(home.with_suffix(".lock")):
+        if not done.exists():
+            log = home.with_suffix(".log")
+            new_venv(home, log, "--without-pip")
+            beneath = f"import site; site.addsitedir({str(site_packages_of(base_home))!r})\n"
+            (site_packages_of(home) / "beneath.pth").write_text(beneath, encoding="utf-8")
+            pip = [str(base), "-m", "pip", "--disable-pip-version-check", "--python", str(python_of(home))]
+            run_step("pip installs the wheel", [*pip, "install", "--no-deps", str(wheel)], log)
+            done.touch()
+        os.utime(done)
+    forget_old_wheels(home.parent)
+    return python_of(home)
+
+
+def forget_old_wheels(folder: Path) -> None:
+    marks = sorted(folder.glob("*/.complete"), key=lambda mark: mark.stat().st_mtime, reverse=True)
+    for mark in marks[WHEEL_VENVS_KEPT:]:
+        shutil.rmtree(mark.parent, ignore_errors=True)
+        for rest in (".lock", ".log"):
+            mark.parent.with_suffix(rest).unlink(missing_ok=True)
+
+
+def run(name: str, wheel: Path | None, arguments: list[str]) -> None:
+    base = make(name)
+    python = with_wheel(base, wheel) if wheel else base
+    environment = dict(os.environ, KV_MESSENGER_BASE_PYTHON=str(base))
+    environment["PATH"] = f"{python.parent}{os.pathsep}{base.parent}{os.pathsep}{environment.get('PATH', '')}"
+    environment.pop("PYTHONPATH", None)  # what runs is what is installed, nothing else
+    os.execve(python, [str(python), *arguments], environment)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="environment", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("what", choices=("make", "run"))
+    parser.add_argument("name", choices=ENVIRONMENTS)
+    parser.add_argument("--wheel", type=Path)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    if given.what == "make":
+        print(make(given.name))
+        return
+    arguments = given.arguments[1:] if given.arguments[:1] == ["--"] else given.arguments
+    run(given.name, given.wheel, arguments)
+
+
+if __name__ == "__main__":
+    main()
