@@ -1,0 +1,98 @@
+"""Makes a tiny Llama with random weights: real in every mechanism (layers, grouped heads, pages), fast on two cores.
+
+The weights are drawn with a fixed seed and a wide spread (``initializer_range`` 0.2), so that greedy tokens vary with
+the prompt and a page gone wrong shows in the tokens. Run in the engine environment:
+
+    environment run engine -- examples/make_model.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+RECIPE = 2  # goes up when the code below makes another model of the same numbers
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    layer_count: int = 4
+    hidden_size: int = 512
+    head_count: int = 8
+    kv_head_count: int = 4
+    head_dim: int = 64
+    vocabulary_size: int = 512
+    positions_max: int = 4096
+    initializer_range: float = 0.2
+    seed: int = 20
+
+    def key(self) -> str:
+        numbers = json.dumps([RECIPE, dataclasses.asdict(self)])
+        return hashlib.sha256(numbers.encode()).hexdigest()[:12]
+
+
+SPECIAL_WORDS = ("<begin>", "<end>", "<pad>", "<unknown>")  # found inside other words too, so unlike any of them
+
+
+def word(token: int) -> str:
+    """The word of a token: one word is one token, so texts compare as tokens do."""
+    return SPECIAL_WORDS[token] if token < len(SPECIAL_WORDS) else f"w{token}"
+
+
+def write_model(shape: TinyModel, folder: Path) -> None:
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(shape.seed)
+    config = LlamaConfig(
+        vocab_size=shape.vocabulary_size,
+        hidden_size=shape.hidden_size,
+        intermediate_size=2 * shape.hidden_size,
+        num_hidden_layers=shape.layer_count,
+        num_attention_heads=shape.head_count,
+        num_key_value_heads=shape.kv_head_count,
+        head_dim=shape.head_dim,
+        max_position_embeddings=shape.positions_max,
+        initializer_range=shape.initializer_range,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+    )
+    LlamaForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    vocabulary = {word(token): token for token in range(shape.vocabulary_size)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=word(3)))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=word(0), eos_token=word(1), pad_token=word(2), unk_token=word(3)
+    ).save_pretrained(folder)
+
+
+def cached_model(home: Path, shape: TinyModel | None = None) -> Path:
+    """The model's folder under `home`, made now if it is not there."""
+    wanted = shape or TinyModel()
+    folder = home / "models" / f"tiny-llama-{wanted.key()}"
+    if not folder.exists():
+        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+        write_model(wanted, partial)
+        try:
+            partial.rename(folder)
+        except OSError:
+            if not folder.exists():  # not merely a second maker that came first
+                raise
+    return folder
+
+
+def main() -> None:
+    home = os.environ.get("KV_MESSENGER_CACHE") or Path.home() / ".cache" / "kv-messenger"
+    print(cached_model(Path(sys.argv[1] if len(sys.argv) > 1 else home)))
+
+
+if __name__ == "__main__":
+    main()
