@@ -1,0 +1,57 @@
+package io.kvmessenger.hooks;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
+
+class LayerCounterTest {
+    @Test
+    void shouldReadTheWordAsTheEngineWritesIt() {
+        MemorySegment word = Arena.ofAuto().allocate(8, 8);
+        word.set(ValueLayout.JAVA_BYTE, 0, (byte) 0xfe);
+        word.set(ValueLayout.JAVA_BYTE, 1, (byte) 0x01);
+        assertThat(new LayerCounter(word).count()).isEqualTo(0x1fe);
+    }
+
+    @Test
+    void shouldRefuseMemoryThatCannotHoldTheWord() {
+        MemorySegment memory = Arena.ofAuto().allocate(16, 8);
+        for (MemorySegment wrong : new MemorySegment[] {
+            memory, memory.asSlice(0, 4), memory.asSlice(4, 8), MemorySegment.ofArray(new long[1])
+        }) {
+            assertThatThrownBy(() -> new LayerCounter(wrong))
+                    .isInstanceOf(IllegalArgumentException.class)
+                    .hasMessageContaining("expected 8 aligned bytes of native memory");
+        }
+    }
+
+    /** The writer fills a layer, then counts it; a reader that sees the count must see the layer. */
+    @Test
+    void shouldShowALayerBeforeItsCount() throws Exception {
+        int layerCount = 200_000;
+        SimulatedCounter engine = new SimulatedCounter();
+        LayerCounter counter = engine.counter();
+        long[] layers = new long[layerCount];
+        CompletableFuture<Void> forward = CompletableFuture.runAsync(() -> {
+            for (int layer = 0; layer < layerCount; layer++) {
+                layers[layer] = layer + 1L;
+                engine.bump(1);
+            }
+        });
+        int seen = 0;
+        while (seen < layerCount && !forward.isCompletedExceptionally()) {
+            long count = counter.count();
+            for (; seen < count; seen++) {
+                assertThat(layers[seen]).isEqualTo(seen + 1);
+            }
+        }
+        forward.get(1, TimeUnit.MINUTES);
+        assertThat(seen).isEqualTo(layerCount);
+    }
+}
