@@ -1,0 +1,81 @@
+"""A proxy for the decoder-first mode: a request goes to the decoder alone, which fetches the KV through its messenger.
+
+The proxy names the prefiller in ``kv_transfer_params``; the decoder's messenger passes the prompt on to the
+prefiller's, which puts it into its own engine. Answers are handed through as they come, streamed ones too.
+
+    environment run engine -- examples/decoder_first_proxy.py --port 8000 \
+        --decoder http://127.0.0.1:8200 --prefiller 127.0.0.1:7100
+
+``--prefiller`` is the control address of the prefiller's messenger (option ``listen_port``), not its HTTP API, and may
+be given several times: they take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
+
+FORWARDED = ("/v1/completions", "/v1/chat/completions")
+HOP_HEADERS = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
+REQUEST_BYTES_MAX = 64 * 2**20
+
+
+@dataclass
+class Proxy:
+    decoders: Sequence[str]
+    prefillers: Sequence[str]
+    turn: itertools.count[int] = field(default_factory=itertools.count)
+
+    async def forward(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        turn = next(self.turn)
+        body["kv_transfer_params"] = {
+            "do_remote_prefill": True,
+            "prefiller": self.prefillers[turn % len(self.prefillers)],
+        }
+        url = self.decoders[turn % len(self.decoders)] + request.path
+        headers = {key: value for key, value in request.headers.items() if key.lower() not in HOP_HEADERS}
+        async with ClientSession(timeout=ClientTimeout(total=None)) as session:
+            try:
+                answered = await session.post(url, json=body, headers=headers)
+            except ClientError as unreachable:
+                raise web.HTTPBadGateway(text=f"no answer from the decoder {url}: {unreachable}") from unreachable
+            async with answered:
+                response = web.StreamResponse(status=answered.status)
+                response.content_type = answered.content_type
+                await response.prepare(request)
+                async for part in answered.content.iter_any():
+                    await response.write(part)
+                await response.write_eof()
+                return response
+
+
+async def health(request: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
+def application(proxy: Proxy) -> web.Application:
+    made = web.Application(client_max_size=REQUEST_BYTES_MAX)
+    made.router.add_get("/health", health)
+    for path in FORWARDED:
+        made.router.add_post(path, proxy.forward)
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--decoder", action="append", required=True, metavar="URL")
+    parser.add_argument("--prefiller", action="append", required=True, metavar="HOST:PORT")
+    given = parser.parse_args()
+    proxy = Proxy([url.rstrip("/") for url in given.decoder], given.prefiller)
+    web.run_app(application(proxy), host=given.host, port=given.port, print=None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""One prefiller, one decoder and the stock router on this machine; prints whether the tokens are those of one vLLM.
+
+For each prompt: same tokens as a single vLLM, bytes moved, layers that had left before the forward pass that computed
+them ended, milliseconds from the last layer to ready. The last line is the sum; the status is 0 when all are the same.
+
+    make demo            or, with a wheel at hand:
+    examples/setup/environment run engine --wheel python/dist/<wheel> -- examples/vllm-1p1d/demo.py
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from make_model import cached_model
+from prompts import cache_home, random_prompt, reference_answers
+from servers import EngineOptions, Server, complete, engine, router, start_all, wait_until, words_of
+from timeline import FetchTimeline, PrefillTimeline, fetches, prefills
+
+PROMPT_TOKENS = (1, 20, 127, 128, 129, 200, 700, 1500)
+ANSWER_TOKENS = 16
+SEED = 1
+TIMELINE_LIMIT_SECONDS = 30.0
+ROOT = Path(__file__).resolve().parents[2]
+STARTED = time.monotonic()
+
+
+def say(message: str) -> None:
+    print(f"[{time.monotonic() - STARTED:5.0f} s] {message}", flush=True)
+
+
+@dataclass(frozen=True)
+class Bed:
+    prefiller: Server
+    decoder: Server
+    router: Server
+
+
+def start(stack: ExitStack, model: Path, folder: Path) -> Bed:
+    prefiller = engine("prefiller", EngineOptions(model, kv_role="kv_producer", core=0), folder)
+    decoder = engine("decoder", EngineOptions(model, kv_role="kv_consumer", core=1), folder)
+    front = router("router", [prefiller], [decoder], folder)
+    for server in (prefiller, decoder, front):
+        stack.callback(server.stop)
+    say(f"starting a prefiller and a decoder, logs in {folder}")
+    start_all([prefiller, decoder], say)
+    start_all([front], say)
+    return Bed(prefiller, decoder, front)
+
+
+def new_transfer(bed: Bed, known: set[str]) -> tuple[PrefillTimeline, FetchTimeline]:
+    """The timelines of the transfer that was not known yet, once both sides have logged theirs."""
+
+    def fresh() -> set[str]:
+        return (fetches(bed.decoder.log()).keys() & prefills(bed.prefiller.log()).keys()) - known
+
+    wait_until(lambda: bool(fresh()), TIMELINE_LIMIT_SECONDS, "both sides have logged the transfer's timeline")
+    transfer = fresh().pop()
+    known.add(transfer)
+    return prefills(bed.prefiller.log())[transfer], fetches(bed.decoder.log())[transfer]
+
+
+def row(tokens: int, same: bool, prefill: PrefillTimeline, fetch: FetchTimeline) -> str:
+    early = sum(chunk.left_early() for chunk in prefill.computed())
+    layers = sum(len(chunk.layers) for chunk in prefill.computed())
+    ready_ms = (fetch.ready_ns - prefill.last_layer_ns()) / 1e6
+    return (
+        f"{tokens:6d} tokens   same tokens: {'yes' if same else 'NO '}   {fetch.length_bytes:12,d} bytes   "
+        f"{early:3d} of {layers:3d} layers left before their forward pass ended   "
+        f"{ready_ms:8.2f} ms from last layer to ready"
+    )
+
+
+def ask(bed: Bed, prompts: list[str], expected: list[list[str]]) -> int:
+    """Asks each prompt through the router; how many answers were the reference's."""
+    known: set[str] = set()
+    say("one request ahead: from its answer the router learns to send both legs at once")
+    words_of(complete(bed.router, random_prompt(5, SEED + 1), 1))
+    new_transfer(bed, known)
+    same_count = 0
+    for prompt, answer in zip(prompts, expected, strict=True):
+        same = words_of(complete(bed.router, prompt, ANSWER_TOKENS)) == answer
+        same_count += same
+        print(row(len(prompt.split()), same, *new_transfer(bed, known)), flush=True)
+    return same_count
+
+
+def attribute(bed: Bed) -> None:
+    external = bed.decoder.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
+    computed = bed.decoder.metric("vllm:prompt_tokens_by_source_total", source="local_compute")
+    say(f"the decoder's own metrics: {external:.0f} prompt tokens by KV transfer, {computed:.0f} computed by itself")
+
+
+def stop_on(signal_number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signal_number)  # unwinds the ExitStack, which stops the servers
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, stop_on)
+    folder = ROOT / "build" / "demo" / time.strftime("%Y%m%d-%H%M%S")
+    model = cached_model(cache_home())
+    prompts = [random_prompt(count, SEED) for count in PROMPT_TOKENS]
+    expected = reference_answers(model, prompts, ANSWER_TOKENS, say)
+    with ExitStack() as stack:
+        bed = start(stack, model, folder)
+        same_count = ask(bed, prompts, expected)
+        attribute(bed)
+        say("stopping")
+    print(f"{same_count} of {len(prompts)} prompts: same tokens")
+    return 0 if same_count == len(prompts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
