@@ -15,7 +15,6 @@ import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
-import io.kvmessenger.transfer.WindowRanges;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -91,7 +90,7 @@ final class Decoder {
             return;
         }
         try {
-            fetch.ranges = rangesOf(ask.pages());
+            fetch.ranges = GrantedRanges.of(geometry, ask.pages());
         } catch (IllegalArgumentException e) {
             fail(fetch, "the engine gave pages that cannot be granted: " + e.getMessage());
             return;
@@ -403,21 +402,6 @@ final class Decoder {
             fetch.window.close(drained);
             fetch.window = null;
         }
-    }
-
-    private WindowRanges rangesOf(int[] pages) {
-        List<LayerGeometry> layers = layers();
-        int count = pages.length * layers.size();
-        long[] offsets = new long[count];
-        long[] lengths = new long[count];
-        int at = 0;
-        for (LayerGeometry layer : layers) {
-            for (int page : pages) {
-                offsets[at] = layer.offsetBytes() + page * layer.pageStrideBytes();
-                lengths[at++] = layer.pageBytes();
-            }
-        }
-        return WindowRanges.of(offsets, lengths);
     }
 
     private long bytesOf(int pageCount) {

@@ -9,4 +9,4 @@ public record FetchTimeline(
         long askedNs,
         long grantedNs,
         long readyNs,
-        String transport) {}
+        String prefiller) {}

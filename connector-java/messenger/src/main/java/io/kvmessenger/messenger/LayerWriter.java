@@ -71,6 +71,24 @@ final class LayerWriter {
         return "";
     }
 
+    /** Tells the transfer engine where the grant lets us write: exactly the granted pages of every layer. */
+    void allow(PageGrant grant) {
+        if (grant.session().peer != null) {
+            transfer.allow(
+                    grant.session().peer,
+                    grant.session().peerRegions.getFirst(),
+                    grant.imm(),
+                    GrantedRanges.of(grant.session().peerGeometry, grant.pages()));
+        }
+    }
+
+    /** Takes it back; writes already accepted still complete. */
+    void disallow(PageGrant grant) {
+        if (grant.session().peer != null) {
+            transfer.disallow(grant.session().peer, grant.imm());
+        }
+    }
+
     /**
      * Submits pages {@code [nextPage[layer], toPage)} of a layer, and moves {@code nextPage} by what was taken.
      *

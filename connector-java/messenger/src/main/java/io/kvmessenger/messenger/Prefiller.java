@@ -429,6 +429,7 @@ final class Prefiller {
             return;
         }
         prefill.grant = grant;
+        writer.allow(grant);
         prefill.nextPage = new int[writer.layerCount()];
         java.util.Arrays.fill(prefill.nextPage, grant.firstToken() / geometry.pageTokens());
         advance(prefill);
@@ -524,6 +525,7 @@ final class Prefiller {
                 && prefill.computed()
                 && prefill.everythingSubmitted(writer.pageCount(prefill.promptTokens))) {
             prefill.sent = true;
+            writer.disallow(prefill.grant);
             onSent(prefill);
         }
         if (prefill.stopped && !prefill.answered) {
@@ -567,6 +569,7 @@ final class Prefiller {
         if (prefill.grant == null) {
             return;
         }
+        writer.disallow(prefill.grant);
         if (prefill.stopCode == Reason.REASON_UNSPECIFIED) {
             confirm(prefill.grant.session(), prefill.transferId, prefill.grant.imm());
         } else {
