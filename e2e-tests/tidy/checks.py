@@ -1,0 +1,171 @@
+"""House rules that a machine can see. Each check takes a path and its text and yields sentences, one a breach."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+FILE_LINES_MAX = 600
+METHOD_LINES_MAX = 60
+CODE_SUFFIXES = {".java", ".py", ".sh", ".proto", ".h", ".c"}
+BANNED_WORDS = ("util", "utils", "common", "impl", "manager", "helper", "helpers")
+BANNED_CLASS = re.compile(
+    r"\b(?:class|record|interface|enum)\s+(\w*(?:Util|Utils|Common|Impl|Manager|Helper|Helpers))\b"
+)
+MACHINE_PATH = re.compile(r"(?<![\w.~$}*-])/(?:work|root|home/\w+|Users/\w+)/[\w.]")
+REGISTRY_HOST = re.compile(
+    r"\b(?:pypi\.org|pythonhosted\.org|repo\d?\.maven\.|maven\.org|debian\.org)|--(?:extra-)?index-url"
+)
+UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+RELEASE = re.compile(r"## (?:Unreleased|\d+\.\d+\.\d+ – \d{4}-\d{2}-\d{2})")
+CHANGE_KINDS = ("### New", "### Changed", "### Breaking", "### Fixed")
+CHANGE = re.compile(r"- \*\*[\w -]+\*\*: \S")
+
+# Strings, characters and comments of Java, so that a brace inside one does not count.
+JAVA_OPAQUE = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|//[^\n]*|/\*.*?\*/', re.DOTALL
+)
+JAVA_TYPE = re.compile(r"\b(?:class|interface|enum|record)\b|@interface\b")
+JAVA_CONTROL = re.compile(r"^(?:if|for|while|switch|try|catch|finally|else|do|synchronized|return|new|throw)\b")
+
+Check = Callable[[PurePosixPath, str], Iterator[str]]
+
+
+def file_length(path: PurePosixPath, text: str) -> Iterator[str]:
+    count = text.count("\n")
+    if path.suffix in CODE_SUFFIXES and count >= FILE_LINES_MAX:
+        yield f"{path} has {count} lines, expected fewer than {FILE_LINES_MAX}: split it by topic"
+
+
+def python_method_length(path: PurePosixPath, text: str) -> Iterator[str]:
+    if path.suffix != ".py":
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from too_long(path, node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1)
+
+
+def java_method_length(path: PurePosixPath, text: str) -> Iterator[str]:
+    """A method is a pair of braces inside a type whose head has parentheses: found by matching, no parser needed."""
+    if path.suffix != ".java":
+        return
+    bare = JAVA_OPAQUE.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
+    blocks: list[tuple[str, str, int]] = []  # kind, head and first line of each open block
+    head_start = 0
+    for at, character in enumerate(bare):
+        if character == "{":
+            head = " ".join(bare[head_start:at].split())
+            inside = blocks[-1][0] if blocks else "file"
+            first = bare.count("\n", 0, at) + 1 - bare[head_start:at].strip().count("\n")
+            blocks.append((kind_of(head, inside), head, first))
+        elif character == "}" and blocks:
+            kind, head, first = blocks.pop()
+            if kind == "method":
+                name = head.partition("(")[0].split()[-1]
+                yield from too_long(path, name, first, bare.count("\n", 0, at) + 1 - first + 1)
+        if character in "{};":
+            head_start = at + 1
+
+
+def kind_of(head: str, inside: str) -> str:
+    before_parentheses = head.partition("(")[0]
+    if JAVA_TYPE.search(before_parentheses):
+        return "type"
+    if inside == "type" and "(" in head and "=" not in before_parentheses and not JAVA_CONTROL.match(head):
+        return "method"
+    return "other"
+
+
+def too_long(path: PurePosixPath, name: str, line: int, length: int) -> Iterator[str]:
+    if length > METHOD_LINES_MAX:
+        yield f"{path}:{line} {name} has {length} lines, expected at most {METHOD_LINES_MAX}"
+
+
+def names(path: PurePosixPath, text: str) -> Iterator[str]:
+    for part in (*path.parent.parts, path.stem):
+        if part.lower() in BANNED_WORDS:
+            yield f"{path}: '{part}' says nothing; name what is in it"
+    if path.suffix in {".java", ".py"}:
+        for found in BANNED_CLASS.finditer(text):
+            yield f"{path}: '{found.group(1)}' says nothing; name its role"
+
+
+def machine_paths(path: PurePosixPath, text: str) -> Iterator[str]:
+    yield from matches(path, text, MACHINE_PATH, "a path of one machine")
+
+
+def registry_hosts(path: PurePosixPath, text: str) -> Iterator[str]:
+    yield from matches(path, text, REGISTRY_HOST, "a package registry's host; the user's own client knows it")
+
+
+def unfinished(path: PurePosixPath, text: str) -> Iterator[str]:
+    yield from matches(path, text, UNFINISHED, "a note to self; finish it, or say in docs what is missing")
+
+
+def matches(path: PurePosixPath, text: str, pattern: re.Pattern[str], what: str) -> Iterator[str]:
+    for found in pattern.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        yield f"{path}:{line} '{found.group()}': {what}"
+
+
+def markdown_title(path: PurePosixPath, text: str) -> Iterator[str]:
+    if path.suffix == ".md":
+        titles = [line for line in outside_fences(text) if line.startswith("# ")]
+        if len(titles) != 1:
+            yield f"{path} has {len(titles)} titles, expected one"
+
+
+def outside_fences(text: str) -> Iterator[str]:
+    fenced = False
+    for line in text.splitlines():
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            yield line
+
+
+def links(root: Path) -> Check:
+    """Relative links of a markdown file lead to files of the tree."""
+
+    def leads_somewhere(path: PurePosixPath, target: str) -> bool:
+        file = target.partition("#")[0]
+        return not file or "://" in file or file.startswith("mailto:") or (root / path.parent / file).exists()
+
+    def check(path: PurePosixPath, text: str) -> Iterator[str]:
+        if path.suffix == ".md":
+            for target in LINK.findall("\n".join(outside_fences(text))):
+                if not leads_somewhere(path, target):
+                    yield f"{path}: the link {target} leads nowhere"
+
+    return check
+
+
+def changelog(path: PurePosixPath, text: str) -> Iterator[str]:
+    """Releases, then kinds of change, then one line a change that begins with the part it touches."""
+    if path.name != "CHANGELOG.md":
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("## ") and not RELEASE.fullmatch(line):
+            yield f"{path}:{number} '{line}', expected '## Unreleased' or '## 1.2.3 – 2026-01-31'"
+        elif line.startswith("### ") and line not in CHANGE_KINDS:
+            yield f"{path}:{number} '{line}', expected one of {', '.join(CHANGE_KINDS)}"
+        elif line.startswith("- ") and not CHANGE.match(line):
+            yield f"{path}:{number} expected '- **part**: what changed for the user'"
+
+
+def checks(root: Path) -> dict[str, Check]:
+    return {
+        "files are short": file_length,
+        "python methods are short": python_method_length,
+        "java methods are short": java_method_length,
+        "names say something": names,
+        "no machine paths": machine_paths,
+        "no registry hosts": registry_hosts,
+        "nothing is left to finish": unfinished,
+        "one title a page": markdown_title,
+        "links lead somewhere": links(root),
+        "the changelog has its form": changelog,
+    }

@@ -1,0 +1,50 @@
+"""Each rule finds its breach, and leaves its neighbour alone."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+from checks import checks
+
+RULES = checks(Path("/nowhere"))
+JAVA_LONG = (
+    'class Sender {\n    String brace = "}{";\n    void send(int count) {\n' + "        run();\n" * 60 + "    }\n}\n"
+)
+JAVA_SHORT = (
+    "final class Sender {\n    void send() {\n        if (ready()) {\n            go();\n        }\n    }\n"
+    + "    // a comment with a brace {\n    int field;\n" * 70
+    + "}\n"
+)
+PYTHON_LONG = "def send():\n" + "    run()\n" * 60
+PYTHON_SHORT = "def send():\n" + "    run()\n" * 59
+
+# rule: (path and text of a breach, path and text of what only looks like one)
+CASES = {
+    "files are short": ("Long.java", "\n" * 600, "Short.java", "\n" * 599),
+    "python methods are short": ("long.py", PYTHON_LONG, "short.py", PYTHON_SHORT),
+    "java methods are short": ("Long.java", JAVA_LONG, "Short.java", JAVA_SHORT),
+    "names say something": ("io/util/Sender.java", "", "io/utility/Sender.java", "final class Sender {}"),
+    "no machine paths": ("a.md", "see /root/.cache", "a.md", "see ~/.cache and the network"),
+    "no registry hosts": ("a.md", "from pypi.org", "a.md", "from PyPI"),
+    "nothing is left to finish": ("a.py", "# TODO later", "a.py", "# what is to do"),
+    "one title a page": ("a.md", "# One\n# Two\n", "a.md", "# One\n```\n# a comment\n```\n"),
+    "links lead somewhere": ("a.md", "[a](b.md)", "a.md", "[a](https://example.org) [b](#here)"),
+    "the changelog has its form": ("CHANGELOG.md", "- fixed it\n", "CHANGELOG.md", "- **tcp**: fixed it\n"),
+}
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+def test_rule_finds_its_breach(rule: str) -> None:
+    path, text, _, _ = CASES[rule]
+    assert len(list(RULES[rule](PurePosixPath(path), text))) == 1
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+def test_rule_leaves_the_neighbour_alone(rule: str) -> None:
+    _, _, path, text = CASES[rule]
+    assert list(RULES[rule](PurePosixPath(path), text)) == []
+
+
+def test_class_named_by_no_role_is_found() -> None:
+    assert list(RULES["names say something"](PurePosixPath("A.java"), "public final class PageManager {}"))

@@ -1,0 +1,44 @@
+"""The repository keeps the house rules that a machine can see."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+from checks import checks
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKS = checks(ROOT)
+RULES_THEMSELVES = ("e2e-tests/tidy/",)  # they name what they forbid
+
+
+@pytest.fixture(scope="module")
+def tree() -> dict[PurePosixPath, str]:
+    """Every text file that is tracked or would be."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    found = {}
+    for name in listed:
+        if name.startswith(RULES_THEMSELVES) or not (ROOT / name).is_file():
+            continue
+        try:
+            found[PurePosixPath(name)] = (ROOT / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("rule", list(CHECKS))
+def test_tree_keeps_the_rule(tree: dict[PurePosixPath, str], rule: str) -> None:
+    breaches = [breach for path, text in tree.items() for breach in CHECKS[rule](path, text)]
+    assert not breaches, "\n".join(breaches)
+
+
+def test_the_tree_was_looked_at(tree: dict[PurePosixPath, str]) -> None:
+    assert {".java", ".py", ".md"} <= {path.suffix for path in tree}
