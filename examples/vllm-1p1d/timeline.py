@@ -78,7 +78,7 @@ def prefills(log: str) -> dict[str, PrefillTimeline]:
     """The last timeline of each transfer in a prefiller's log."""
     found = {}
     for fields in lines(log):
-        if "chunks" in fields:
+        if fields["side"] == "prefiller":
             chunks = tuple(ChunkTimes.parse(chunk) for chunk in fields["chunks"])
             found[fields["transfer"]] = PrefillTimeline(fields["transfer"], chunks)
     return found
@@ -88,7 +88,7 @@ def fetches(log: str) -> dict[str, FetchTimeline]:
     """The last timeline of each transfer in a decoder's log."""
     found = {}
     for fields in lines(log):
-        if "readyNs" in fields:
+        if fields["side"] == "decoder":
             found[fields["transfer"]] = FetchTimeline(
                 fields["transfer"], fields["grantedNs"], fields["readyNs"], fields["pages"], fields["bytes"]
             )

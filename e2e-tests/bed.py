@@ -1,0 +1,189 @@
+"""A prefiller and its decoders under test, and the ways in which a request can reach the two sides."""
+
+from __future__ import annotations
+
+import urllib.request
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from servers import LOOPBACK, EngineOptions, Server, complete, engine, free_port, metric_sum, start_all, wait_until
+
+REST_LIMIT_SECONDS = 60.0
+GRANT_LIMIT_SECONDS = 60.0
+HELD_GAUGES = (
+    "kv_messenger_fetches_open",
+    "kv_messenger_prefills_open",
+    "kv_messenger_grants_waiting",
+    "kv_messenger_writes_in_flight",
+    "kv_messenger_windows_open",
+    "kv_messenger_pages_quarantined",
+)
+ENGINE_GAUGES = ("vllm:kv_cache_usage_perc", "vllm:num_requests_running", "vllm:num_requests_waiting")
+
+
+@dataclass
+class Messenger:
+    """An engine server together with the addresses of the messenger inside its worker."""
+
+    server: Server
+    metrics_port: int
+    control_port: int
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{self.metrics_port}{path}", timeout=30) as answer:
+            return str(answer.read().decode())
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A figure of the messenger's own metrics page."""
+        return metric_sum(self.get("/metrics"), name, labels)
+
+    def held(self) -> dict[str, float]:
+        """Whatever is held for unfinished work: the messenger's leak check, and the engine's own gauges."""
+        text, of_engine = self.get("/metrics"), self.server.get("/metrics")
+        held = {name: metric_sum(text, name, {}) for name in HELD_GAUGES}
+        held |= {name: metric_sum(of_engine, name, {}) for name in ENGINE_GAUGES}
+        return {name: value for name, value in held.items() if value != 0}
+
+    def wait_at_rest(self) -> None:
+        try:
+            wait_until(lambda: not self.held(), REST_LIMIT_SECONDS, f"{self.server.name} is at rest")
+        except TimeoutError as leaked:
+            raise AssertionError(f"{leaked}, held: {self.held()}") from leaked
+
+    def has_metrics(self) -> bool:
+        return all(name in self.get("/metrics") for name in HELD_GAUGES)
+
+
+@dataclass(frozen=True)
+class Side:
+    """How one side is started; `extra` goes into kv_connector_extra_config."""
+
+    name: str
+    kv_role: str
+    core: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def prefiller(name: str, **more: Any) -> Side:
+    return Side(name, "kv_producer", 0, **more)
+
+
+def decoder(name: str, **more: Any) -> Side:
+    return Side(name, "kv_consumer", 1, **more)
+
+
+def messenger(side: Side, model: Path, folder: Path, control_port: int | None = None) -> Messenger:
+    """A server that is made, not started. A prefiller's ports are fixed, so that it can come back at them."""
+    port, metrics_port, control = free_port(), free_port(), control_port or free_port()
+    extra: dict[str, Any] = {"metrics_port": metrics_port}
+    if side.kv_role == "kv_producer":
+        extra |= {"listen_port": control, "engine_api_url": f"http://{LOOPBACK}:{port}"}
+    fields: dict[str, Any] = {
+        "model": model,
+        "kv_role": side.kv_role,
+        "core": side.core,
+        "prefix_caching": True,
+        "extra_config": {**extra, **side.extra},
+        **side.options,
+    }
+    return Messenger(engine(side.name, EngineOptions(**fields), folder, port), metrics_port, control)
+
+
+PREFILL_LEG: Mapping[str, Any] = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+
+
+def decode_leg(prefiller: Messenger, request: str) -> dict[str, Any]:
+    """What a router that sends both legs at once puts on the decoder's."""
+    return {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_host": LOOPBACK,
+        "remote_port": prefiller.control_port,
+        "remote_request_id": request,
+    }
+
+
+def send_prefill(prefiller: Messenger, prompt: str, request: str) -> dict[str, Any]:
+    return complete(prefiller.server, prompt, 1, PREFILL_LEG, {"X-Request-Id": request})
+
+
+def send_decode(decoder: Messenger, prompt: str, tokens: int, leg: Mapping[str, Any], request: str) -> dict[str, Any]:
+    return complete(decoder.server, prompt, tokens, leg, {"X-Request-Id": request})
+
+
+def serial(prefiller: Messenger, decoder: Messenger, prompt: str, tokens: int) -> dict[str, Any]:
+    """The prefiller's leg, then, with the parameters of its answer, the decoder's: the router's first request."""
+    request = f"serial-{uuid.uuid4()}"
+    answer = send_prefill(prefiller, prompt, request)
+    named = answer.get("kv_transfer_params")
+    assert named, f"the prefiller's answer names no parameters: {answer}"
+    assert named["transfer_mode"] == "push", named
+    leg = decode_leg(prefiller, request)
+    leg |= {key: named[key] for key in ("remote_engine_id", "remote_host", "remote_port", "tp_size")}
+    return send_decode(decoder, prompt, tokens, leg, request)
+
+
+def decoder_waits(prefiller: Messenger, decoder: Messenger, prompt: str, tokens: int) -> dict[str, Any]:
+    """The decoder's leg first, the prefiller's once it has the grant: pages are granted before their KV exists."""
+    request = f"waits-{uuid.uuid4()}"
+    waiting_before = prefiller.metric("kv_messenger_grants_waiting")
+    with ThreadPoolExecutor(1) as other:
+        leg: Future[dict[str, Any]] = other.submit(
+            send_decode, decoder, prompt, tokens, decode_leg(prefiller, request), request
+        )
+        wait_until(
+            lambda: leg.done() or prefiller.metric("kv_messenger_grants_waiting") > waiting_before,
+            GRANT_LIMIT_SECONDS,
+            "the prefiller has the decoder's grant",
+        )
+        if not leg.done():  # a leg that is over before the prefill began has failed: its answer says why
+            send_prefill(prefiller, prompt, request)
+        return leg.result()
+
+
+def together(prefiller: Messenger, decoder: Messenger, prompt: str, tokens: int) -> dict[str, Any]:
+    """Both legs at the same time; either may come first."""
+    request = f"together-{uuid.uuid4()}"
+    with ThreadPoolExecutor(1) as other:
+        prefill = other.submit(send_prefill, prefiller, prompt, request)
+        answer = send_decode(decoder, prompt, tokens, decode_leg(prefiller, request), request)
+        prefill.result()
+        return answer
+
+
+@dataclass
+class Bed:
+    """One prefiller and one decoder, shared by the tests of a run; what a test adds ends with its own stack."""
+
+    prefiller: Messenger
+    decoder: Messenger
+    model: Path
+    folder: Path
+
+    def external_tokens(self) -> float:
+        return self.decoder.server.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
+
+    def started(self, stack: ExitStack, *sides: Side) -> list[Messenger]:
+        """More servers, side by side, that end with `stack`."""
+        made = [messenger(side, self.model, self.folder) for side in sides]
+        start_messengers(stack, made)
+        return made
+
+
+def start_messengers(stack: ExitStack, messengers: list[Messenger]) -> None:
+    for made in messengers:
+        stack.callback(made.server.stop)
+    start_all([made.server for made in messengers], lambda line: print(line, flush=True))

@@ -1,0 +1,68 @@
+"""The servers that most end-to-end tests share: each start costs half a minute of two cores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from bed import Bed, decoder, messenger, prefiller, start_messengers
+from make_model import cached_model
+from prompts import cache_home, reference_answers
+from workload import ANSWER_TOKENS, all_prompts
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Reference:
+    """What a single plain vLLM answers."""
+
+    def __init__(self, answers: dict[str, list[str]]) -> None:
+        self._answers = answers
+
+    def to(self, prompt: str, tokens: int = ANSWER_TOKENS) -> list[str]:
+        return self._answers[prompt][:tokens]
+
+
+@pytest.fixture(scope="session")
+def run_folder() -> Path:
+    """Where the logs of this run's servers stay."""
+    return ROOT / "build" / "e2e" / time.strftime("%Y%m%d-%H%M%S")
+
+
+@pytest.fixture(scope="session")
+def model() -> Path:
+    return cached_model(cache_home())
+
+
+@pytest.fixture(scope="session")
+def reference(model: Path) -> Reference:
+    prompts = all_prompts()
+    answers = reference_answers(model, prompts, ANSWER_TOKENS, lambda line: print(line, flush=True))
+    return Reference(dict(zip(prompts, answers, strict=True)))
+
+
+@pytest.fixture(scope="session")
+def bed(model: Path, run_folder: Path, reference: Reference) -> Iterator[Bed]:
+    """`reference` comes first: three engines at once on two cores would only slow each other down."""
+    with ExitStack() as stack:
+        source = messenger(prefiller("prefiller"), model, run_folder)
+        target = messenger(decoder("decoder"), model, run_folder)
+        start_messengers(stack, [source, target])
+        yield Bed(source, target, model, run_folder)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """What one test starts, it ends."""
+    with ExitStack() as held:
+        yield held
+
+
+@pytest.fixture(autouse=True)
+def name_run_folder(request: pytest.FixtureRequest, run_folder: Path) -> Iterator[None]:
+    yield
+    if request.session.testsfailed and run_folder.exists():
+        print(f"the servers' logs are in {run_folder}")

@@ -1,0 +1,49 @@
+"""What a server's processes and threads cost, read from /proc."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class ThreadCost:
+    thread_id: int
+    name: str
+    cpu_seconds: float
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """`pid` and all processes beneath it."""
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text(encoding="ascii").split():
+            yield from descendants(int(child))
+
+
+def maps_a_jvm(pid: int) -> bool:
+    return "libjvm.so" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+
+
+def threads(pid: int) -> list[ThreadCost]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            head, _, tail = (task / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+        except FileNotFoundError:  # the thread ended meanwhile
+            continue
+        fields = tail.split()
+        ticks = int(fields[11]) + int(fields[12])  # utime and stime, counted behind the name
+        found.append(ThreadCost(int(task.name), head.partition("(")[2], ticks / TICKS_A_SECOND))
+    return found
+
+
+def resident_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError(f"process {pid} has no VmRSS")

@@ -1,0 +1,65 @@
+"""Every prompt that the end-to-end tests send, in one place, so that one start of the reference answers all of them.
+
+A prompt is used by one test only: with prefix caching on, a second use would be answered from pages, not by a transfer.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from prompts import random_prompt
+
+ANSWER_TOKENS: Final = 16
+LENGTHS: Final = (1, 2, 20, 127, 128, 129, 200, 700, 1500)
+LOAD_REQUESTS: Final = 64
+LOAD_IN_FLIGHT: Final = 16
+LOAD_TOKENS_MAX: Final = 600
+
+
+@dataclass(frozen=True)
+class Series:
+    """The prompts of one test: `lengths` tokens each, drawn from `seed`."""
+
+    seed: int
+    lengths: tuple[int, ...]
+
+    def prompts(self) -> list[str]:
+        return [random_prompt(length, self.seed + 1000 * index) for index, length in enumerate(self.lengths)]
+
+
+def load_lengths() -> tuple[int, ...]:
+    draw = random.Random(64)
+    return tuple(draw.randint(1, LOAD_TOKENS_MAX) for _ in range(LOAD_REQUESTS))
+
+
+BOTH_LEGS: Final = Series(seed=1, lengths=LENGTHS)
+ROUTED: Final = Series(seed=2, lengths=(300, 300, 700, 40, 129))
+ROUTED_AFTER_RESTART: Final = Series(seed=3, lengths=(300, 130, 515))
+DECODER_FIRST: Final = Series(seed=4, lengths=(1, 128, 700, 40))
+DROPPED: Final = Series(seed=5, lengths=(200, 700))
+OVERLAPPED: Final = Series(seed=6, lengths=(700, 1500))
+LOAD: Final = Series(seed=7, lengths=load_lengths())
+CACHED_ON_PREFILLER: Final = Series(seed=8, lengths=(640,))
+CACHED_ON_DECODER: Final = Series(seed=9, lengths=(640,))
+AFTER_FAILURES: Final = Series(seed=10, lengths=tuple([150] * 12))
+ALONE: Final = Series(seed=11, lengths=(300,))
+
+ALL: Final = (
+    BOTH_LEGS,
+    ROUTED,
+    ROUTED_AFTER_RESTART,
+    DECODER_FIRST,
+    DROPPED,
+    OVERLAPPED,
+    LOAD,
+    CACHED_ON_PREFILLER,
+    CACHED_ON_DECODER,
+    AFTER_FAILURES,
+    ALONE,
+)
+
+
+def all_prompts() -> list[str]:
+    return [prompt for series in ALL for prompt in series.prompts()]
