@@ -1,0 +1,50 @@
+package io.kvmessenger.connector.boot;
+
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.charset.StandardCharsets;
+
+/** What a failed call says, as bytes that fit. Safe from any thread; it does not throw, whatever has happened. */
+final class ErrorSentence {
+    private static final byte[] LAST_RESORT =
+            "the messenger failed and could not say why: the JVM is out of memory, raise -Xmx in jvm_options"
+                    .getBytes(StandardCharsets.UTF_8);
+
+    private ErrorSentence() {}
+
+    /** Writes the sentence to {@code out} and returns the call's negative result. */
+    static long write(Throwable failure, MemorySegment out) {
+        byte[] sentence;
+        try {
+            sentence = of(failure).getBytes(StandardCharsets.UTF_8);
+        } catch (Throwable another) {
+            sentence = LAST_RESORT;
+        }
+        int lengthBytes = wholeCharacters(sentence, out.byteSize());
+        for (int i = 0; i < lengthBytes; i++) {
+            out.set(ValueLayout.JAVA_BYTE, i, sentence[i]);
+        }
+        return -1L - lengthBytes;
+    }
+
+    private static String of(Throwable failure) {
+        if (failure instanceof RefusedException) {
+            return failure.getMessage();
+        }
+        StackTraceElement[] trace = failure.getStackTrace();
+        String where = trace.length == 0 ? "" : " at " + trace[0];
+        return "a bug in the messenger: " + failure + where + "; please report it with this line";
+    }
+
+    /** The longest prefix of at most {@code capacityBytes} that does not cut a character in two. */
+    private static int wholeCharacters(byte[] utf8, long capacityBytes) {
+        if (utf8.length <= capacityBytes) {
+            return utf8.length;
+        }
+        int lengthBytes = (int) capacityBytes;
+        while (lengthBytes > 0 && (utf8[lengthBytes] & 0xC0) == 0x80) {
+            lengthBytes--;
+        }
+        return lengthBytes;
+    }
+}

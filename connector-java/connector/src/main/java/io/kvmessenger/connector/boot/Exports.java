@@ -1,0 +1,144 @@
+package io.kvmessenger.connector.boot;
+
+import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.foreign.ForeignMemory;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.time.Duration;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Objects;
+
+/**
+ * The functions of docs/boundary.md, one method each, as C calls them.
+ *
+ * <p>Any thread may call, also one that the JVM has never seen. Nothing is ever thrown: a failure becomes a negative
+ * result and a sentence. It keeps no state and understands no request; {@link Messengers} does.
+ */
+final class Exports {
+    private static final byte[] NOTHING = new byte[0];
+    private static final long OUT_LENGTH_MAX_BYTES = Integer.MAX_VALUE - 8;
+
+    private final Messengers messengers;
+    private final Duration closeLimit;
+
+    Exports(Messengers messengers, Duration closeLimit) {
+        this.messengers = messengers;
+        this.closeLimit = closeLimit;
+    }
+
+    long describe(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
+        return guarded(in, inLengthBytes, out, outCapacityBytes, (request, capacityBytes) -> describe());
+    }
+
+    long open(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
+        return guarded(
+                in, inLengthBytes, out, outCapacityBytes, (request, capacityBytes) -> encode(messengers.open(request)));
+    }
+
+    long submit(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
+        return guarded(in, inLengthBytes, out, outCapacityBytes, (request, capacityBytes) -> {
+            messengers.submit(handle, request);
+            return NOTHING;
+        });
+    }
+
+    long poll(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
+        return guarded(
+                in,
+                inLengthBytes,
+                out,
+                outCapacityBytes,
+                (request, capacityBytes) -> messengers.poll(handle, capacityBytes));
+    }
+
+    long stats(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
+        return guarded(in, inLengthBytes, out, outCapacityBytes, (request, capacityBytes) -> messengers.stats(handle));
+    }
+
+    long fence(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
+        return guarded(
+                in,
+                inLengthBytes,
+                out,
+                outCapacityBytes,
+                (request, capacityBytes) -> messengers.fence(handle, request));
+    }
+
+    long leakCheck(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
+        return guarded(
+                in, inLengthBytes, out, outCapacityBytes, (request, capacityBytes) -> messengers.leakCheck(handle));
+    }
+
+    long close(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
+        return guarded(in, inLengthBytes, out, outCapacityBytes, (request, capacityBytes) -> closeWithinLimit(handle));
+    }
+
+    /** On a thread of its own: a process that ends must not hang on a messenger that does not. */
+    private byte[] closeWithinLimit(long handle) throws InterruptedException {
+        Throwable[] failure = new Throwable[1];
+        Thread closing = Thread.ofPlatform()
+                .daemon()
+                .name("kv-messenger-close-" + handle)
+                .uncaughtExceptionHandler((thread, thrown) -> failure[0] = thrown)
+                .start(() -> messengers.close(handle));
+        if (!closing.join(closeLimit)) {
+            throw new RefusedException("the messenger did not close within " + closeLimit.toSeconds()
+                    + " s: it is left as it is, its memory must stay mapped until the process ends");
+        }
+        if (failure[0] instanceof RefusedException refused) {
+            throw refused;
+        }
+        if (failure[0] != null) {
+            throw new IllegalStateException("close failed", failure[0]);
+        }
+        return NOTHING;
+    }
+
+    private static byte[] describe() throws IOException {
+        Map<String, Object> said = new LinkedHashMap<>();
+        said.put("buildId", BuildId.value());
+        said.put("version", BuildId.version());
+        said.put("java", Runtime.version().toString());
+        return JSON.std.asBytes(said);
+    }
+
+    private static byte[] encode(OpenResult opened) throws IOException {
+        Map<String, Object> said = new LinkedHashMap<>();
+        said.put("handle", opened.handle());
+        said.put("engineId", opened.engineId());
+        said.put("incarnation", opened.incarnation());
+        said.put("controlHost", opened.controlHost());
+        said.put("controlPort", opened.controlPort());
+        said.put("metricsHost", opened.metricsHost());
+        said.put("metricsPort", opened.metricsPort());
+        said.put("layerCounterAddress", opened.layerCounterAddress());
+        return JSON.std.asBytes(said);
+    }
+
+    private static long guarded(long in, long inLengthBytes, long out, long outCapacityBytes, Call call) {
+        MemorySegment answerSpace = MemorySegment.NULL;
+        try {
+            answerSpace = ForeignMemory.at(out, Math.min(outCapacityBytes, OUT_LENGTH_MAX_BYTES));
+            byte[] request = inLengthBytes == 0
+                    ? NOTHING
+                    : ForeignMemory.at(in, inLengthBytes).toArray(ValueLayout.JAVA_BYTE);
+            byte[] answer = Objects.requireNonNull(call.answer(request, (int) answerSpace.byteSize()));
+            if (answer.length > answerSpace.byteSize()) {
+                throw new RefusedException("the answer has " + answer.length + " bytes and there is room for "
+                        + answerSpace.byteSize() + ": call with a larger out");
+            }
+            MemorySegment.copy(answer, 0, answerSpace, ValueLayout.JAVA_BYTE, 0, answer.length);
+            return answer.length;
+        } catch (Throwable failure) {
+            return ErrorSentence.write(failure, answerSpace);
+        }
+    }
+
+    /** What one export does between reading its request and writing its answer. */
+    @FunctionalInterface
+    private interface Call {
+        byte[] answer(byte[] request, int capacityBytes) throws Exception;
+    }
+}
