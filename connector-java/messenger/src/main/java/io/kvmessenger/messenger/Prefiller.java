@@ -48,6 +48,8 @@ final class Prefiller {
     private final Map<Peer, Session> byPeer = new HashMap<>();
     /** Why recent transfers ended, so that a late grant gets a precise answer. */
     private final Map<String, String> endedTransfers = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    /** Cancelled before their prefill began: nobody will ever grant them, so their pages need not wait. */
+    private final Map<String, Boolean> cancelledTransfers = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
     /** Prompts that the running forward pass computes a chunk of. */
     private final List<Prefill> running = new ArrayList<>();
     /** Preempted prompts whose writes have not all completed. */
@@ -343,6 +345,8 @@ final class Prefiller {
         PageGrant grant = grantsWaiting.remove(chunk.transferId());
         if (grant != null) {
             join(prefill, grant);
+        } else if (cancelledTransfers.remove(chunk.transferId()) != null) {
+            stop(prefill, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer before its prefill began");
         }
         return prefill;
     }
@@ -381,6 +385,7 @@ final class Prefiller {
     }
 
     private void await(PageGrant grant, Grant wire) {
+        cancelledTransfers.remove(grant.transferId());
         if (wire.getPromptTokenIdsCount() > 0) {
             if (!intake.available()) {
                 decline(
@@ -473,6 +478,7 @@ final class Prefiller {
         Prefill prefill = byTransfer.get(cancel.getTransferId());
         if (waiting != null && waiting.session() == session && waiting.imm() == cancel.getImm()) {
             grantsWaiting.remove(cancel.getTransferId());
+            cancelledTransfers.put(cancel.getTransferId(), true);
         } else if (prefill != null && holdsGrant(prefill, session, cancel.getImm())) {
             stop(prefill, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer");
             settle(prefill);
