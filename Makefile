@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 ENVIRONMENT := examples/setup/environment
-MVN := examples/setup/with-jdk mvn -B -q
+MVN := examples/setup/with-jdk mvn -B -q -Dstyle.color=never
 JAR := python/kv_connector/_jar/kv-messenger.jar
 WHEEL_MARK := python/dist/.wheel
 JAVA_SOURCES := $(shell find kvlayout engine-hooks connector-java -path '*/src/main/*' -type f) \

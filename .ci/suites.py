@@ -62,7 +62,7 @@ def pytest(folder: str, report: str) -> list[str]:
 
 
 def suites() -> list[Suite]:
-    maven = ["examples/setup/with-jdk", "mvn", "-B", "-q", "-Dmaven.test.failure.ignore=true"]
+    maven = ["examples/setup/with-jdk", "mvn", "-B", "-q", "-Dstyle.color=never", "-Dmaven.test.failure.ignore=true"]
     return [
         Suite("java format", [*maven, "spotless:check"]),
         Suite("java", [*maven, "verify"], "**/target/surefire-reports/TEST-*.xml"),

@@ -14,7 +14,7 @@ IDLE_CORES_MAX = 0.01
 BOOT_SECONDS_MAX = 1.0
 BOOT_MIB_MAX = 100.0
 BOOT_LINE = re.compile(r"kv_messenger booted in (\d+) ms, (\d+) MiB")
-PYTHON_THREAD_NAMES = re.compile(r"^(VLLM|python|pt_|OMP|iou-|ZMQ|cuda)", re.IGNORECASE)
+PYTHON_THREAD_NAMES = re.compile(r"^(VLLM|python|pt_|gloo|ZMQ)", re.IGNORECASE)
 
 
 def worker_of(side: Messenger) -> int:
