@@ -37,16 +37,40 @@ public enum MessengerMetric {
     LINKS_OPENED(Kind.COUNTER, "links_opened", "Control links that completed their handshake."),
     LINKS_LOST(Kind.COUNTER, "links_lost", "Control links that ended after their handshake."),
     LINKS_REFUSED(Kind.COUNTER, "links_refused", "Control links refused in the handshake, by either side."),
+    SECRETS_DIFFERENT(
+            Kind.COUNTER, "secrets_different", "Control links refused here because the peer did not prove the secret."),
+    VERSIONS_DIFFERENT(
+            Kind.COUNTER, "versions_different", "Control links refused here because the peer speaks another version."),
+    GEOMETRIES_DIFFERENT(
+            Kind.COUNTER,
+            "geometries_different",
+            "Control links refused here because the KV of the peer does not fit to ours."),
     FRAMES_INVALID(Kind.COUNTER, "frames_invalid", "Control frames that made no sense; each closed its link."),
+    HEARTBEATS_MISSED(
+            Kind.COUNTER, "heartbeats_missed", "Heartbeat periods in which nothing was heard from a connected peer."),
     PEERS_SILENT(Kind.COUNTER, "peers_silent", "Peers declared lost because they were silent beyond the limit."),
     STALE_IDENTITIES(
             Kind.COUNTER, "stale_identities", "Fetches that named an engine id that is no longer at its address."),
+    EVENTS_DROPPED(Kind.COUNTER, "events_dropped", "Log lines and timelines dropped because the engine did not poll."),
+    TRANSPORT_BYTES_SENT(Kind.COUNTER, "transport_sent_bytes", "Payload bytes that all transports have sent."),
+    TRANSPORT_BYTES_RECEIVED(
+            Kind.COUNTER, "transport_received_bytes", "Payload bytes that transports have counted as received."),
+    TRANSPORT_WRITES_REFUSED(
+            Kind.COUNTER, "transport_writes_refused", "Writes that a transport refused: outside a grant or a region."),
+    TRANSPORT_BACK_PRESSURED(
+            Kind.COUNTER,
+            "transport_back_pressured",
+            "Requests that a transport did not admit because its queue was full."),
+    STRAYS(Kind.COUNTER, "strays", "Immediates that came for no open window."),
+    PATHS_OPENED(Kind.COUNTER, "paths_opened", "Data paths to peers that were set up."),
+    PATHS_LOST(Kind.COUNTER, "paths_lost", "Data paths to peers that broke."),
     FETCHES_OPEN(Kind.GAUGE, "fetches_open", "Fetches not yet ended."),
     PREFILLS_OPEN(Kind.GAUGE, "prefills_open", "Prefills whose pages are still needed by the messenger."),
     GRANTS_WAITING(Kind.GAUGE, "grants_waiting", "Grants that wait for their prefill to start."),
     WINDOWS_OPEN(Kind.GAUGE, "windows_open", "Imm windows in use."),
     WRITES_IN_FLIGHT(Kind.GAUGE, "writes_in_flight", "Layer writes submitted and not completed."),
     PAGES_QUARANTINED(Kind.GAUGE, "pages_quarantined", "Pages that wait for proof that nothing can write to them."),
+    REGIONS_OPEN(Kind.GAUGE, "regions_open", "Memory regions registered for transfer."),
     SESSIONS_OPEN(Kind.GAUGE, "sessions_open", "Peers with a completed handshake."),
     FETCH_SECONDS(Kind.HISTOGRAM, "fetch_seconds", "From the engine's fetch to its last immediate."),
     PREFILL_TAIL_SECONDS(

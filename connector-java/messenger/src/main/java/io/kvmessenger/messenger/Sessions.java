@@ -173,6 +173,9 @@ final class Sessions {
             return 1;
         }
         if (nowNs - session.lastHeartbeatNs >= limits.heartbeatNs()) {
+            if (nowNs - session.lastHeardNs >= 2 * limits.heartbeatNs()) {
+                tally.add(MessengerMetric.HEARTBEATS_MISSED, 1);
+            }
             session.lastHeartbeatNs = nowNs;
             network.send(
                     session.link,
@@ -358,6 +361,13 @@ final class Sessions {
 
     private void refuse(Session session, String field, String sentence) {
         tally.add(MessengerMetric.LINKS_REFUSED, 1);
+        tally.add(
+                switch (field) {
+                    case "protocol_version" -> MessengerMetric.VERSIONS_DIFFERENT;
+                    case "shared_secret" -> MessengerMetric.SECRETS_DIFFERENT;
+                    default -> MessengerMetric.GEOMETRIES_DIFFERENT;
+                },
+                1);
         send(
                 session,
                 ControlFrame.newBuilder()
