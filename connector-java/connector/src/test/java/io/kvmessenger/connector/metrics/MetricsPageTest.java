@@ -1,0 +1,55 @@
+package io.kvmessenger.connector.metrics;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.messenger.MessengerMetric;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Locale;
+import org.junit.jupiter.api.Test;
+
+/** Makes docs/metrics.md from the enum; {@code -Dkvmessenger.rewriteDocs=true} writes it anew. */
+class MetricsPageTest {
+    private static final Path PAGE = Path.of("../../docs/metrics.md");
+
+    @Test
+    void shouldKeepTheMetricsPageLikeTheEnum() throws IOException {
+        if (Boolean.getBoolean("kvmessenger.rewriteDocs")) {
+            Files.writeString(PAGE, page());
+        }
+        assertThat(PAGE)
+                .as("docs/metrics.md is stale: run mvn test -pl connector-java/connector -am -Dtest=MetricsPageTest"
+                        + " -Dsurefire.failIfNoSpecifiedTests=false -Dkvmessenger.rewriteDocs=true")
+                .exists()
+                .content()
+                .isEqualTo(page());
+    }
+
+    private static String page() {
+        StringBuilder page = new StringBuilder("""
+                # Metrics
+
+                Made from `MessengerMetric`; edit that, not this page. The pages are at `metrics_host:metrics_port`: `/metrics` in the
+                Prometheus format and `/health`, which answers 200, or 503 with a sentence. A counter carries `_total` there. Totals
+                count from the moment the messenger was opened.
+
+                | name | kind | unit | what it counts |
+                | --- | --- | --- | --- |
+                """);
+        for (MessengerMetric metric : MessengerMetric.values()) {
+            page.append("| `%s` | %s | %s | %s |%n"
+                    .formatted(
+                            metric.metricName(),
+                            metric.kind().name().toLowerCase(Locale.ROOT),
+                            unit(metric),
+                            metric.sentence()));
+        }
+        return page.toString();
+    }
+
+    private static String unit(MessengerMetric metric) {
+        String name = metric.metricName();
+        return name.endsWith("_bytes") ? "bytes" : name.endsWith("_seconds") ? "seconds" : "–";
+    }
+}
