@@ -1,0 +1,75 @@
+"""The totals that CI prints are true: a failure, an error, no report, or a skip that nobody allowed fails the run."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORT = """<testsuites><testsuite>
+<testcase classname="a.B" name="passes"/>
+<testcase classname="a.B" name="fails"><failure message="no"/></testcase>
+<testcase classname="a.B" name="breaks"><error message="no"/></testcase>
+<testcase classname="a.B" name="skips"><skipped message="no such device"/></testcase>
+</testsuite></testsuites>"""
+PASSING = '<testsuite><testcase classname="a.B" name="passes"/></testsuite>'
+
+
+@pytest.fixture
+def suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("suites", ROOT / ".ci" / "suites.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "suites", module)
+    spec.loader.exec_module(module)
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci" / "allowed-skips.txt").write_text("# reasons\na.B::allowed # there is no device in CI\n")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "REPORTS", tmp_path / "build" / "reports")
+    return module
+
+
+def writing(suites: ModuleType, report: str, status: int = 0) -> int:
+    """The status of a run of one suite that writes `report` and ends with `status`."""
+    command = ["bash", "-c", f"printf '%s' '{report}' > build/reports/one.xml; exit {status}"]
+    return int(suites.run([suites.Suite("one", command, "build/reports/one.xml")]))
+
+
+def test_every_kind_of_result_is_counted(suites: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert writing(suites, REPORT) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "1 passed, 3 failed, 1 skipped"  # the third failure is the skip
+    assert "skipped and not allowed to: a.B::skips: no such device" in lines
+
+
+def test_allowed_skip_is_printed_and_does_not_fail(suites: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    report = PASSING.replace('"passes"/>', '"allowed"><skipped message="none"/></testcase>')
+    assert writing(suites, report) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "skipped: a.B::allowed: none" in lines
+    assert lines[-1] == "0 passed, 0 failed, 1 skipped"
+
+
+def test_passing_reports_do_not_hide_a_failing_command(suites: ModuleType) -> None:
+    assert writing(suites, PASSING, status=3) == 1
+
+
+def test_suite_without_a_report_fails(suites: ModuleType) -> None:
+    assert suites.run([suites.Suite("one", ["true"], "build/reports/one.xml")]) == 1
+
+
+def test_report_of_an_earlier_run_does_not_count(suites: ModuleType) -> None:
+    folder = suites.ROOT / "target"
+    folder.mkdir()
+    (folder / "TEST-old.xml").write_text(PASSING)
+    assert suites.run([suites.Suite("one", ["true"], "target/TEST-*.xml")]) == 1
+
+
+def test_later_suites_run_after_a_failure(suites: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert suites.run([suites.Suite("one", ["false"]), suites.Suite("two", ["true"])]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
