@@ -15,6 +15,7 @@ from kv_connector._facade import (
     Stats,
     Timeline,
 )
+from kv_connector._version import __version__
 from kv_connector.exceptions import BootError, KvConnectorError, MessengerError, OptionError, PreflightError
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options, parse_options
@@ -40,5 +41,6 @@ __all__ = [
     "Released",
     "Stats",
     "Timeline",
+    "__version__",
     "parse_options",
 ]

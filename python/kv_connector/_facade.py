@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, TypedDict
 
-from kv_connector._jvm import Function, FunctionTable, boot
+from kv_connector._jvm import boot
+from kv_connector._table import Function, FunctionTable
 from kv_connector.exceptions import MessengerError
 from kv_connector.options import Options
 

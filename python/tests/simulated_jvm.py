@@ -1,0 +1,58 @@
+"""What a fresh process of a boot test imports: a JVM with the messengers that Java's own tests simulate."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kv_connector import Messenger, Options, _facade, _jvm, _preflight, parse_options
+
+ENTRY_CLASS = "io/kvmessenger/connector/boot/SimulatedBoot"
+
+
+def setup(**changes: Any) -> _jvm.JvmSetup:
+    jar = _preflight.check_jar()
+    java = _preflight.find_java("")
+    simulated = Path(os.environ["KV_TEST_SIMULATED_JAR"])
+    made = _jvm.JvmSetup(
+        java=java,
+        class_path=(jar.path, simulated),
+        class_path_hashes=(jar.sha256, "simulated"),
+        options=_jvm.JVM_OPTIONS,
+        build_id=jar.build_id,
+        entry_class=ENTRY_CLASS,
+    )
+    return replace(made, **changes)
+
+
+def options(**said: Any) -> Options:
+    return parse_options(said, role="decoder", engine_id="here")
+
+
+def open_messenger(**changes: Any) -> Messenger:
+    _jvm.boot_setup(setup(**changes))
+    return Messenger.open(options(), geometry())
+
+
+def geometry() -> _facade.Geometry:
+    return {
+        "model": "m",
+        "dtype": "float32",
+        "elementBytes": 4,
+        "pageTokens": 16,
+        "layout": "HND",
+        "kvHeadCount": 2,
+        "tpSize": 1,
+        "tpRank": 0,
+        "ppSize": 1,
+        "ppRank": 0,
+        "pageCount": 4,
+        "memory": {"address": 4096, "lengthBytes": 4096, "memfd": -1},
+        "layers": [{"name": "0", "offsetBytes": 0, "pageStrideBytes": 64, "pageBytes": 64}],
+    }
+
+
+def misbehave(how: str) -> dict[str, str]:
+    return {"do": "misbehave", "how": how}
