@@ -45,10 +45,8 @@ $(WHEEL_MARK): $(JAR) $(PYTHON_SOURCES)
 	    -w python/dist ./python
 	@ls "$(CURDIR)"/python/dist/*.whl > $@ && cat $@
 
-kvperf: java ## the two-process benchmark of the transfer engine: make kvperf ARGS="--help"
-	@examples/setup/with-jdk bash -c 'exec "$$JAVA_HOME/bin/java" --enable-native-access=ALL-UNNAMED \
-	    -cp "$$(echo */target/classes connector-java/*/target/classes | tr " " :)" \
-	    io.kvmessenger.benchmarks.KvPerf $(ARGS)'
+kvperf: ## the two-process benchmark of the transfer engine: make kvperf ARGS="--help"
+	@connector-java/benchmarks/kvperf $(ARGS)
 
 format: ## formats Java and Python
 	@$(MVN) spotless:apply
