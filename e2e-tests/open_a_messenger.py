@@ -1,0 +1,67 @@
+"""Opens a messenger on a few pages of its own, as a worker would, and prints as JSON what that took. No engine."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import json
+import time
+import urllib.request
+from pathlib import Path
+
+PAGE_BYTES = 4096
+PAGE_COUNT = 4
+
+
+def status_mib(field: str) -> float:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) / 1024
+    raise ValueError(f"no {field}")
+
+
+def main() -> None:
+    registered = importlib.metadata.entry_points(group="vllm.general_plugins", name="kv_messenger")
+    assert len(registered) == 1, "the wheel does not register itself with vLLM"
+
+    import kv_connector
+
+    assert "libjvm" not in Path("/proc/self/maps").read_text(encoding="utf-8"), "importing alone has loaded a JVM"
+    memory = ctypes.create_string_buffer(PAGE_COUNT * PAGE_BYTES)
+    layer: kv_connector._facade.Layer = {
+        "name": "layer 0",
+        "offsetBytes": 0,
+        "pageStrideBytes": PAGE_BYTES,
+        "pageBytes": PAGE_BYTES,
+    }
+    geometry: kv_connector.Geometry = {
+        "model": "none",
+        "dtype": "float32",
+        "elementBytes": 4,
+        "pageTokens": 16,
+        "layout": "HND",
+        "kvHeadCount": 1,
+        "tpSize": 1,
+        "tpRank": 0,
+        "ppSize": 1,
+        "ppRank": 0,
+        "pageCount": PAGE_COUNT,
+        "memory": {"address": ctypes.addressof(memory), "lengthBytes": len(memory), "memfd": -1},
+        "layers": [layer],
+    }
+    resident_before, begun = status_mib("VmRSS"), time.monotonic()
+    options = kv_connector.parse_options({"listen_port": 0}, role="prefiller", engine_id="alone")
+    messenger = kv_connector.Messenger.open(options, geometry)
+    milliseconds, resident = 1000 * (time.monotonic() - begun), status_mib("VmRSS") - resident_before
+    at = f"http://{messenger.opened.metrics_host}:{messenger.opened.metrics_port}"
+    with urllib.request.urlopen(f"{at}/metrics", timeout=30) as page:
+        assert b"kv_messenger_prefills_open" in page.read()
+    with urllib.request.urlopen(f"{at}/health", timeout=30) as page:
+        assert page.status == 200
+    held = messenger.leak_check()
+    messenger.close()
+    print(json.dumps({"milliseconds": milliseconds, "mebibytes": resident, "clean": held.clean}))
+
+
+if __name__ == "__main__":
+    main()
