@@ -60,6 +60,7 @@ class JvmSetup:
     build_id: str
     cache_folder: Path | None = None
     entry_class: str = ENTRY_CLASS
+    training_class: str = TRAINING_CLASS
 
     @property
     def all_options(self) -> tuple[str, ...]:
@@ -123,7 +124,7 @@ def boot_setup(setup: JvmSetup) -> FunctionTable:
         _check_build(table, setup)
         _booted = _Booted(os.getpid(), setup, table)
     if cache is not None and not cached:
-        cache.train(setup.java, setup.all_options, TRAINING_CLASS)
+        cache.train(setup.java, setup.all_options, setup.training_class)
     return table
 
 

@@ -1,0 +1,53 @@
+"""Writes docs/options.md from the table of options: ``python tests/options_page.py > ../docs/options.md``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+
+from kv_connector.options import OPTION_SPECS, Options, OptionSpec
+
+
+def options_page() -> str:
+    lines = [
+        "# Options",
+        "",
+        "Made from `kv_connector/options.py`; edit that, not this page. They go into `kv_connector_extra_config` of",
+        "vLLM's `--kv-transfer-config`, under these names. An unknown name, a wrong type or a value out of range is",
+        "refused with one sentence before anything starts.",
+        "",
+        "| option | type | default | limits | meaning |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for field in dataclasses.fields(Options):
+        spec = OPTION_SPECS.get(field.name)
+        if spec is not None:
+            default = spec.default_said or _default_said(field.default)
+            lines.append(f"| `{field.name}` | {spec.kind} | {default} | {_limits_said(spec)} | {spec.sentence} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default_said(default: object) -> str:
+    match default:
+        case bool():
+            return f"`{str(default).lower()}`"
+        case tuple():
+            return f"`{json.dumps(default)}`"
+        case float():
+            return f"`{default:g}`"
+        case _:
+            return f"`{default}`"
+
+
+def _limits_said(spec: OptionSpec) -> str:
+    if spec.choices:
+        return "some of " + ", ".join(f"`{choice}`" for choice in spec.choices)
+    if math.isfinite(spec.minimum):
+        return f"{spec.minimum:g} to {spec.maximum:g}{' ' * bool(spec.unit)}{spec.unit}"
+    return "none"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(options_page())

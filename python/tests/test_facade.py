@@ -1,0 +1,83 @@
+"""The facade over a table made in Python: what is sent, what is understood, what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kv_connector import Arrived, Failed, Log, Messenger, MessengerError, MessengerPort, Opened, Released, Timeline
+from kv_connector._table import Function
+
+OPENED = Opened(5, "e", "7", "127.0.0.1", 1, "127.0.0.1", 2, 4096)
+
+
+class RecordingTable:
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.calls: list[tuple[Function, int, Any]] = []
+
+    def call(self, function: Function, handle: int, request: bytes, _out: object) -> bytes:
+        return self.wait(function, handle, request)
+
+    def wait(self, function: Function, handle: int, request: bytes) -> bytes:
+        self.calls.append((function, handle, json.loads(request) if request else None))
+        answer = self.answers.pop(0) if self.answers else None
+        return b"" if answer is None else json.dumps(answer).encode()
+
+
+def messenger(*answers: Any) -> tuple[Messenger, RecordingTable]:
+    table = RecordingTable(*answers)
+    return Messenger(table, OPENED), table  # type: ignore[arg-type]
+
+
+def test_should_be_a_messenger_port() -> None:
+    port: MessengerPort = messenger()[0]
+    assert port.opened is OPENED
+
+
+def test_should_understand_every_event() -> None:
+    events = [
+        {"event": "released", "request": "a"},
+        {"event": "arrived", "request": "b", "pages": 3},
+        {"event": "failed", "request": "c", "reason": "why"},
+        {"event": "timeline", "transfer": "t", "chunks": [1]},
+        {"event": "log", "level": "warning", "message": "m"},
+    ]
+    assert messenger({"events": events})[0].poll() == [
+        Released("a"),
+        Arrived("b", 3),
+        Failed("c", "why"),
+        Timeline("t", {"chunks": [1]}),
+        Log("warning", "m"),
+    ]
+
+
+def test_should_refuse_an_event_of_another_version() -> None:
+    with pytest.raises(MessengerError, match="event is 'sung', which this wheel does not know"):
+        messenger({"events": [{"event": "sung"}]})[0].poll()
+
+
+def test_should_send_commands_in_one_request_and_none_when_there_are_none() -> None:
+    opened, table = messenger()
+    opened.submit([])
+    opened.submit([{"do": "abandon", "request": "a"}, {"do": "abandon", "request": "b"}])
+    assert [call[0] for call in table.calls] == [Function.SUBMIT]
+    assert table.calls[0][2] == {"commands": [{"do": "abandon", "request": "a"}, {"do": "abandon", "request": "b"}]}
+
+
+def test_should_fence_in_milliseconds() -> None:
+    opened, table = messenger({"fenced": ["a"]})
+    assert opened.fence(["a", "b"], 0.25) == ["a"]
+    assert table.calls == [(Function.FENCE, 5, {"requests": ["a", "b"], "limitMillis": 250})]
+    assert opened.fence([], 1) == []
+
+
+def test_should_close_once_and_refuse_calls_afterwards() -> None:
+    opened, table = messenger()
+    opened.close()
+    opened.close()
+    assert [call[0] for call in table.calls] == [Function.CLOSE]
+    with pytest.raises(MessengerError, match="is closed: open another one"):
+        opened.poll()

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from options_page import options_page
+
+from kv_connector import OptionError, parse_options
+from kv_connector.options import OPTION_SPECS
+
+OPTIONS_PAGE = Path(__file__).parents[2] / "docs" / "options.md"
+BOUNDARY_PAGE = Path(__file__).parents[2] / "docs" / "boundary.md"
+
+
+def parse(role: Any = "decoder", **said: Any) -> Any:
+    return parse_options(said, role=role, engine_id="e")
+
+
+def test_should_pass_every_option_under_its_name_of_the_boundary() -> None:
+    section = BOUNDARY_PAGE.read_text(encoding="utf-8").split("## Options")[1].split("\n## ")[0]
+    said = parse().for_java()
+    assert all(f"`{name}`" in section for name in said)
+    assert set(said) == {"role", "engineId"} | {spec.boundary for spec in OPTION_SPECS.values() if spec.boundary}
+
+
+def test_should_tell_java_times_in_milliseconds() -> None:
+    said = parse(fetch_limit_seconds=2, heartbeat_seconds=0.25).for_java()
+    assert said["fetchLimitMillis"] == 2000
+    assert said["heartbeatMillis"] == 250
+
+
+@pytest.mark.parametrize(("role", "port"), [("prefiller", 14579), ("both", 14579), ("decoder", 0)])
+def test_should_listen_where_the_role_expects_it(role: str, port: int) -> None:
+    assert parse(role=role).listen_port == port
+
+
+def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
+    assert parse_options({}, role="prefiller", engine_id="e", kv_port=14600).listen_port == 14600
+    assert parse_options({"listen_port": 7}, role="prefiller", engine_id="e", kv_port=14600).listen_port == 7
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ({"listen_prt": 1}, "unknown option 'listen_prt' in kv_connector_extra_config: did you mean 'listen_port'?"),
+        ({"zzz": 1}, "unknown option 'zzz' in kv_connector_extra_config: known options are listen_host,"),
+        ({"listen_port": "80"}, "option 'listen_port' is '80', expected an integer: mend it in"),
+        ({"listen_port": True}, "option 'listen_port' is True, expected an integer"),
+        ({"listen_port": 70_000}, "option 'listen_port' is 70000, expected a value from 0 to 65535"),
+        ({"metrics_port": -2}, "option 'metrics_port' is -2, expected a value from -1 to 65535"),
+        ({"fetch_limit_seconds": "5"}, "option 'fetch_limit_seconds' is '5', expected a number of seconds"),
+        ({"fetch_limit_seconds": 0}, "option 'fetch_limit_seconds' is 0, expected a value from 0.001 to 86400 s"),
+        ({"fetch_limit_seconds": float("nan")}, "option 'fetch_limit_seconds' is nan, expected a number of seconds"),
+        ({"transports": "tcp"}, "option 'transports' is 'tcp', expected a list of texts"),
+        ({"transports": []}, "option 'transports' is [], expected a list with one or more of shm, tcp, each once"),
+        ({"transports": ["tcp", "rdma"]}, "option 'transports' is ['tcp', 'rdma'], expected a list with one or more"),
+        ({"transports": ["tcp", "tcp"]}, "each once"),
+        ({"aot_cache": 1}, "option 'aot_cache' is 1, expected true or false"),
+        ({"listen_host": "0.0.0.0"}, "'shared_secret' is not set: set the same shared_secret on all engines"),
+        ({"silence_limit_seconds": 1.5}, "option 'silence_limit_seconds' is 1.5, expected at least twice"),
+    ],
+)
+def test_should_refuse_with_one_sentence(said: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        parse(**said)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_should_not_repeat_a_secret_in_a_sentence() -> None:
+    with pytest.raises(OptionError) as refused:
+        parse(shared_secret=918273)
+    assert "918273" not in str(refused.value)
+
+
+def test_should_listen_beyond_loopback_with_a_secret() -> None:
+    assert parse(listen_host="10.0.0.1", shared_secret="s").listen_host == "10.0.0.1"
+    assert parse(listen_host="::1").listen_host == "::1"
+
+
+def test_should_keep_the_options_page_like_the_table() -> None:
+    assert OPTIONS_PAGE.read_text(encoding="utf-8") == options_page(), (
+        "docs/options.md is stale: run python tests/options_page.py > ../docs/options.md in python/"
+    )
