@@ -1,0 +1,35 @@
+package io.kvmessenger.foreign;
+
+/**
+ * Why a C function failed, by number; <a href="https://man7.org/linux/man-pages/man3/errno.3.html">errno(3)</a>. Values
+ * of Linux on x86_64 and aarch64.
+ */
+public final class Errno {
+    public static final int EPERM = 1;
+    public static final int ENOENT = 2;
+    public static final int EINTR = 4;
+    public static final int EAGAIN = 11;
+    public static final int EINVAL = 22;
+    public static final int EPIPE = 32;
+    public static final int ECONNRESET = 104;
+    public static final int ECONNREFUSED = 111;
+    public static final int EINPROGRESS = 115;
+
+    private Errno() {}
+
+    /** A word for a message: the symbol where this class has one, the number otherwise. */
+    public static String name(int errno) {
+        return switch (errno) {
+            case EPERM -> "EPERM";
+            case ENOENT -> "ENOENT";
+            case EINTR -> "EINTR";
+            case EAGAIN -> "EAGAIN";
+            case EINVAL -> "EINVAL";
+            case EPIPE -> "EPIPE";
+            case ECONNRESET -> "ECONNRESET";
+            case ECONNREFUSED -> "ECONNREFUSED";
+            case EINPROGRESS -> "EINPROGRESS";
+            default -> "errno " + errno;
+        };
+    }
+}

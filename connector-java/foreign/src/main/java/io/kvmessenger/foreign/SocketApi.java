@@ -1,0 +1,30 @@
+package io.kvmessenger.foreign;
+
+/** Constants of the socket calls; <a href="https://man7.org/linux/man-pages/man7/socket.7.html">socket(7)</a>. */
+public final class SocketApi {
+    public static final int AF_UNIX = 1;
+    public static final int AF_INET = 2;
+    public static final int AF_INET6 = 10;
+    public static final int SOCK_STREAM = 1;
+    public static final int SOCK_NONBLOCK = 0x800;
+    public static final int SOCK_CLOEXEC = 0x80000;
+    public static final int SOL_SOCKET = 1;
+    public static final int SO_REUSEADDR = 2;
+    public static final int SO_ERROR = 4;
+    public static final int SO_SNDBUF = 7;
+    public static final int SO_RCVBUF = 8;
+    public static final int SO_PEERCRED = 17;
+    public static final int IPPROTO_TCP = 6;
+    public static final int TCP_NODELAY = 1;
+    public static final int MSG_NOSIGNAL = 0x4000;
+    public static final int MSG_CMSG_CLOEXEC = 0x40000000;
+    public static final int MSG_CTRUNC = 0x8;
+    public static final int SCM_RIGHTS = 1;
+    public static final int SHUT_WR = 1;
+    /** {@code struct ucred}, what SO_PEERCRED yields: pid, uid, gid. */
+    public static final long UCRED_SIZE_BYTES = 12;
+
+    public static final long UCRED_UID_OFFSET = 4;
+
+    private SocketApi() {}
+}
