@@ -1,6 +1,11 @@
 package io.kvmessenger.transfer;
 
-/** A snapshot of one engine's figures since it was opened. */
+/**
+ * A snapshot of one engine's figures since it was opened.
+ *
+ * @param straysCounted immediates that named no open window
+ * @param pathsRejected sockets closed before they became a path: garbage, another version, a wrong key, too slow
+ */
 public record TransferCounters(
         long bytesSent,
         long bytesReceived,
@@ -13,4 +18,5 @@ public record TransferCounters(
         long pathsLost,
         int windowsOpen,
         int regionsOpen,
-        int requestsInFlight) {}
+        int requestsInFlight,
+        long pathsRejected) {}

@@ -48,7 +48,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     private final Map<MessengerMetric, Histogram> histograms = new EnumMap<>(MessengerMetric.class);
     private final Optional<MetricsServer> server;
     private volatile Supplier<TransferCounters> transports =
-            () -> new TransferCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+            () -> new TransferCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     private volatile Supplier<Optional<String>> illness = Optional::empty;
 
     private MessengerMetrics(String host, int port) {

@@ -19,7 +19,7 @@ import org.junit.jupiter.api.Test;
 
 class MessengerMetricsTest {
     private static final TransferCounters SOME_TRANSPORTS =
-            new TransferCounters(11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22);
+            new TransferCounters(11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23);
 
     private final HttpClient client = HttpClient.newHttpClient();
     private final MessengerMetrics metrics = MessengerMetrics.open("127.0.0.1", 0);

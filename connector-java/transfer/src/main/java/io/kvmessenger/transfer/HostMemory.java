@@ -1,0 +1,67 @@
+package io.kvmessenger.transfer;
+
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.ForeignMemory;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MemoryApi;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Host memory behind a memfd, so that a same-host peer may map it: for tests, benchmarks and context slots.
+ *
+ * <p>Allocated and closed by any one thread; the memory is usable from all. It does not register itself.
+ */
+public final class HostMemory implements AutoCloseable {
+    private final MemorySegment memory;
+    private final int memfd;
+    private boolean closed;
+
+    private HostMemory(MemorySegment memory, int memfd) {
+        this.memory = memory;
+        this.memfd = memfd;
+    }
+
+    /**
+     * @param name shown in /proc, for people
+     * @throws IllegalStateException when the operating system refuses
+     */
+    public static HostMemory allocate(String name, long lengthBytes) {
+        int memfd;
+        try (Arena arena = Arena.ofConfined()) {
+            memfd = LibC.memfd_create(arena.allocateFrom(name), MemoryApi.MFD_CLOEXEC | MemoryApi.MFD_ALLOW_SEALING);
+        }
+        requireDone("memfd_create", memfd);
+        requireDone("ftruncate", LibC.ftruncate(memfd, lengthBytes));
+        // A peer that maps memory which then shrinks would die of SIGBUS.
+        requireDone("fcntl", LibC.fcntl(memfd, MemoryApi.F_ADD_SEALS, MemoryApi.F_SEAL_SHRINK));
+        long address =
+                LibC.mmap(0, lengthBytes, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, memfd, 0);
+        requireDone("mmap", address);
+        return new HostMemory(ForeignMemory.at(address, lengthBytes), memfd);
+    }
+
+    public MemorySegment memory() {
+        return memory;
+    }
+
+    public int memfd() {
+        return memfd;
+    }
+
+    /** Unmaps; the caller has made sure that no region is registered on it. */
+    @Override
+    public void close() {
+        if (!closed) {
+            closed = true;
+            requireDone("munmap", LibC.munmap(memory.address(), memory.byteSize()));
+            requireDone("close", LibC.close(memfd));
+        }
+    }
+
+    private static void requireDone(String call, long result) {
+        if (result < 0) {
+            throw new IllegalStateException(call + " failed with " + Errno.name((int) -result));
+        }
+    }
+}

@@ -1,0 +1,83 @@
+package io.kvmessenger.transfer;
+
+import java.util.List;
+import java.util.Set;
+
+/**
+ * How an engine is to be opened.
+ *
+ * @param listenHost literal address or name that the engine listens on
+ * @param advertiseHost what peers are told to connect to; empty for {@code listenHost}
+ * @param transports names of the transports offered and tried, fastest first
+ * @param streamsPerPeer data sockets to each tcp peer
+ * @param requestsPerPeerMax writes that wait for or are on their way to one peer; a power of two
+ * @param connectLimitNs how long one transport may take to reach a peer
+ */
+public record TransferOptions(
+        String listenHost,
+        String advertiseHost,
+        List<String> transports,
+        int streamsPerPeer,
+        int requestsPerPeerMax,
+        long connectLimitNs) {
+    public static final String SHM = "shm";
+    public static final String TCP = "tcp";
+    public static final int STREAMS_PER_PEER_MAX = 16;
+    public static final int REQUESTS_PER_PEER_MAX = 1 << 12;
+
+    private static final Set<String> KNOWN = Set.of(SHM, TCP);
+
+    public TransferOptions {
+        transports = List.copyOf(transports);
+        for (String transport : transports) {
+            require(KNOWN.contains(transport), "transports", transport, "each one of shm, tcp");
+        }
+        require(!transports.isEmpty(), "transports", transports, "at least one of shm, tcp");
+        require(
+                streamsPerPeer >= 1 && streamsPerPeer <= STREAMS_PER_PEER_MAX,
+                "streamsPerPeer",
+                streamsPerPeer,
+                "1 to " + STREAMS_PER_PEER_MAX);
+        require(
+                Integer.bitCount(requestsPerPeerMax) == 1
+                        && requestsPerPeerMax >= 2
+                        && requestsPerPeerMax <= REQUESTS_PER_PEER_MAX,
+                "requestsPerPeerMax",
+                requestsPerPeerMax,
+                "a power of two, 2 to " + REQUESTS_PER_PEER_MAX);
+        require(connectLimitNs > 0, "connectLimitNs", connectLimitNs, "more than 0");
+    }
+
+    /** Loopback, shared memory before tcp. */
+    public static TransferOptions defaults() {
+        return new TransferOptions("127.0.0.1", "", List.of(SHM, TCP), 2, 512, 5_000_000_000L);
+    }
+
+    public TransferOptions withHosts(String listen, String advertise) {
+        return new TransferOptions(listen, advertise, transports, streamsPerPeer, requestsPerPeerMax, connectLimitNs);
+    }
+
+    public TransferOptions withTransports(String... names) {
+        return new TransferOptions(
+                listenHost, advertiseHost, List.of(names), streamsPerPeer, requestsPerPeerMax, connectLimitNs);
+    }
+
+    public TransferOptions withStreamsPerPeer(int count) {
+        return new TransferOptions(listenHost, advertiseHost, transports, count, requestsPerPeerMax, connectLimitNs);
+    }
+
+    public TransferOptions withRequestsPerPeerMax(int count) {
+        return new TransferOptions(listenHost, advertiseHost, transports, streamsPerPeer, count, connectLimitNs);
+    }
+
+    public TransferOptions withConnectLimitNs(long limitNs) {
+        return new TransferOptions(listenHost, advertiseHost, transports, streamsPerPeer, requestsPerPeerMax, limitNs);
+    }
+
+    private static void require(boolean holds, String option, Object seen, String expected) {
+        if (!holds) {
+            throw new IllegalArgumentException(
+                    "option " + option + " is " + seen + ", expected " + expected + "; change it and open again");
+        }
+    }
+}

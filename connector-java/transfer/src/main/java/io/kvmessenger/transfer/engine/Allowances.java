@@ -1,0 +1,127 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.TransferRequest.ImmOnly;
+import io.kvmessenger.transfer.TransferRequest.PageList;
+import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import io.kvmessenger.transfer.TransferRequest.SingleWrite;
+import io.kvmessenger.transfer.WindowRanges;
+
+/**
+ * What one peer has granted this engine to write, by slot; every submitted page is checked against it.
+ *
+ * <p>Messenger's thread only. Only what is refused costs an object.
+ */
+final class Allowances {
+    private record Allowance(int imm, RegionDescriptor target, WindowRanges ranges) {}
+
+    private final RegionTable sources;
+    private final Allowance[] allowances = new Allowance[Imm.SLOT_COUNT_MAX];
+
+    Allowances(RegionTable sources) {
+        this.sources = sources;
+    }
+
+    void allow(RegionDescriptor target, int imm, WindowRanges ranges) {
+        if (!target.contains(0, ranges.endBytes())) {
+            throw new IllegalArgumentException("ranges end at " + ranges.endBytes() + ", region " + target.regionId()
+                    + " has " + target.lengthBytes() + " bytes");
+        }
+        int window = imm & ~Imm.WEIGHT_MAX;
+        allowances[Imm.slot(window)] = new Allowance(window, target, ranges);
+    }
+
+    void disallow(int imm) {
+        Allowance allowance = allowances[Imm.slot(imm)];
+        if (allowance != null && allowance.imm == (imm & ~Imm.WEIGHT_MAX)) {
+            allowances[Imm.slot(imm)] = null;
+        }
+    }
+
+    /** Why the request may not be submitted, or null. */
+    String refusal(TransferRequest request) {
+        return switch (request) {
+            case PagedWrites paged -> refusal(paged);
+            case SingleWrite single -> refusal(single);
+            case ImmOnly only -> find(only.imm()) == null ? notAllowed(only.imm()) : null;
+        };
+    }
+
+    private Allowance find(int imm) {
+        Allowance allowance = allowances[Imm.slot(imm)];
+        return allowance != null && allowance.imm == (imm & ~Imm.WEIGHT_MAX) ? allowance : null;
+    }
+
+    private String refusal(PagedWrites paged) {
+        String refusal = refusal(paged.imm(), paged.source(), paged.target());
+        if (refusal != null) {
+            return refusal;
+        }
+        WindowRanges ranges = find(paged.imm()).ranges;
+        long sourceBytes = paged.source().memory().byteSize();
+        PageList from = paged.sourcePages();
+        PageList to = paged.targetPages();
+        int pageBytes = paged.pageBytes();
+        for (int i = 0; i < from.count(); i++) {
+            if (!inside(from.offsetOf(i), pageBytes, sourceBytes)) {
+                return outsideSource(from.offsetOf(i), pageBytes, sourceBytes);
+            }
+            if (!ranges.contains(to.offsetOf(i), pageBytes)) {
+                return outsideWindow(to.offsetOf(i), pageBytes, paged.target(), paged.imm());
+            }
+        }
+        return null;
+    }
+
+    private String refusal(SingleWrite single) {
+        String refusal = refusal(single.imm(), single.source(), single.target());
+        if (refusal != null) {
+            return refusal;
+        }
+        long sourceBytes = single.source().memory().byteSize();
+        if (!inside(single.sourceOffsetBytes(), single.lengthBytes(), sourceBytes)) {
+            return outsideSource(single.sourceOffsetBytes(), single.lengthBytes(), sourceBytes);
+        }
+        if (!find(single.imm()).ranges.contains(single.targetOffsetBytes(), single.lengthBytes())) {
+            return outsideWindow(single.targetOffsetBytes(), single.lengthBytes(), single.target(), single.imm());
+        }
+        return null;
+    }
+
+    private String refusal(int imm, Region source, RegionDescriptor target) {
+        Allowance allowance = find(imm);
+        if (allowance == null) {
+            return notAllowed(imm);
+        }
+        if (allowance.target.regionId() != target.regionId()) {
+            return "the write targets region " + target.regionId() + ", its window lies on region "
+                    + allowance.target.regionId();
+        }
+        if (!(source instanceof HostRegion region) || !region.isLiveIn(sources)) {
+            return "the source is not a region registered with this engine";
+        }
+        return null;
+    }
+
+    private static boolean inside(long offsetBytes, long lengthBytes, long regionBytes) {
+        return offsetBytes >= 0 && lengthBytes >= 0 && offsetBytes <= regionBytes - lengthBytes;
+    }
+
+    private static String notAllowed(int imm) {
+        return "no window with slot " + Imm.slot(imm) + " generation " + Imm.generation(imm) + " was allowed";
+    }
+
+    private static String outsideSource(long offsetBytes, long lengthBytes, long regionBytes) {
+        return "source offset " + offsetBytes + " with " + lengthBytes + " bytes is outside its region of "
+                + regionBytes + " bytes";
+    }
+
+    private static String outsideWindow(long offsetBytes, long lengthBytes, RegionDescriptor target, int imm) {
+        return "target offset " + offsetBytes + " with " + lengthBytes + " bytes is outside the window with slot "
+                + Imm.slot(imm) + " generation " + Imm.generation(imm) + " on region " + target.regionId() + " of "
+                + target.lengthBytes() + " bytes";
+    }
+}

@@ -1,0 +1,308 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.CompletionHandler;
+import io.kvmessenger.transfer.Doorbell;
+import io.kvmessenger.transfer.EngineAddress;
+import io.kvmessenger.transfer.EngineAddress.TransportAddress;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferCounters;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.engine.WindowTable.Window;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.Transport;
+import java.lang.foreign.MemorySegment;
+import java.security.SecureRandom;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+
+/**
+ * The engine for host memory: what the messenger's thread sees of it.
+ *
+ * <p>All methods on the messenger's thread. It checks, queues and hands out; the worker does the rest.
+ */
+final class HostTransferEngine implements TransferEngine {
+    static final int COMPLETIONS_MAX = 1 << 16;
+    /** Peers and admissions alive at once, each. */
+    static final int PEERS_MAX = 1 << 10;
+
+    private final TransferOptions options;
+    private final Figures figures = new Figures();
+    private final RegionTable regions = new RegionTable();
+    private final WindowTable windows = new WindowTable();
+    private final CompletionRing completions;
+    private final InboundDesk desk;
+    private final Worker worker;
+    private final List<Transport> transports;
+    private final EngineAddress address;
+    private final Set<Integer> liveAdmissions = new HashSet<>();
+    private final Set<OutboundPeer> peers = new HashSet<>();
+    private final SecureRandom random = new SecureRandom();
+    private volatile String bug;
+    private int lastPeerId;
+    private int lastAdmissionId;
+    private int requestsInFlight;
+    private long backPressured;
+    private String refusal = "";
+    private boolean closed;
+
+    /** Makes the transports, which need the engine's inner parts. */
+    interface TransportFactory {
+        List<Transport> create(EventLoop loop, InboundDesk desk, Figures figures);
+    }
+
+    HostTransferEngine(TransferOptions options, Doorbell doorbell, TransportFactory factory) {
+        this.options = options;
+        completions = new CompletionRing(COMPLETIONS_MAX, doorbell);
+        desk = new InboundDesk(windows, regions, completions, figures);
+        EventLoop loop = new EventLoop(System::nanoTime);
+        worker = new Worker(
+                "kvm-transfer", loop, Runtime.getRuntime().availableProcessors(), error -> bug = error.toString());
+        try {
+            transports = factory.create(loop, desk, figures);
+        } catch (RuntimeException e) {
+            loop.close();
+            throw e;
+        }
+        address = new EngineAddress(transports.stream()
+                .map(transport -> new TransportAddress(transport.name(), transport.location()))
+                .toList());
+        worker.start(transports);
+    }
+
+    @Override
+    public EngineAddress address() {
+        return address;
+    }
+
+    @Override
+    public Region register(MemorySegment memory, int memfd) {
+        return regions.add(memory, memfd);
+    }
+
+    @Override
+    public Admission admit(String peerName) {
+        requireRoom(liveAdmissions.size(), "admissions");
+        byte[] key = new byte[Admission.KEY_LENGTH_BYTES];
+        random.nextBytes(key);
+        Admission admission = new Admission(++lastAdmissionId, peerName, key);
+        liveAdmissions.add(admission.id());
+        desk.admit(admission);
+        return admission;
+    }
+
+    @Override
+    public void revoke(Admission admission) {
+        worker.execute(() -> desk.revoke(admission, "revoked"));
+    }
+
+    @Override
+    public Peer connect(EngineAddress target, byte[] admissionKey, String peerName) {
+        requireRoom(peers.size(), "peers");
+        List<OutboundPeer.Road> roads = new ArrayList<>();
+        for (Transport transport : transports) {
+            for (TransportAddress offered : target.transports()) {
+                if (offered.transport().equals(transport.name())) {
+                    roads.add(new OutboundPeer.Road(transport, offered));
+                }
+            }
+        }
+        OutboundPeer peer = new OutboundPeer(
+                ++lastPeerId,
+                peerName,
+                admissionKey,
+                roads,
+                options.requestsPerPeerMax(),
+                new Allowances(regions),
+                completions);
+        peers.add(peer);
+        worker.execute(() -> worker.add(peer));
+        return peer;
+    }
+
+    private void requireRoom(int count, String what) {
+        if (count >= PEERS_MAX || completions.size() > completions.capacity() / 2) {
+            throw new IllegalStateException(count + " " + what + " are live and " + completions.size()
+                    + " completions wait; poll, and end some first");
+        }
+    }
+
+    @Override
+    public void disconnect(Peer peer) {
+        OutboundPeer outbound = (OutboundPeer) peer;
+        if (peers.remove(outbound)) {
+            worker.execute(() -> {
+                outbound.disconnect(TransferFault.DISCONNECTED, "disconnected by this engine");
+                worker.remove(outbound);
+            });
+        }
+    }
+
+    @Override
+    public void allow(Peer peer, RegionDescriptor target, int imm, WindowRanges ranges) {
+        ((OutboundPeer) peer).allowances().allow(target, imm, ranges);
+    }
+
+    @Override
+    public void disallow(Peer peer, int imm) {
+        ((OutboundPeer) peer).allowances().disallow(imm);
+    }
+
+    @Override
+    public int submit(Peer peer, TransferRequest request, long cookie) {
+        OutboundPeer outbound = (OutboundPeer) peer;
+        if (isGone(outbound)) {
+            return PEER_LOST;
+        }
+        if (!outbound.outbox().requests().hasRoom() || !completionsHaveRoom()) {
+            backPressured++;
+            return BACK_PRESSURE;
+        }
+        String why = outbound.allowances().refusal(request);
+        if (why != null) {
+            refusal = why;
+            return REFUSED;
+        }
+        outbound.outbox().requests().offer(request, cookie);
+        requestsInFlight++;
+        worker.wake();
+        return ACCEPTED;
+    }
+
+    private boolean isGone(OutboundPeer peer) {
+        return closed || bug != null || peer.isLost() || !peers.contains(peer);
+    }
+
+    /** Everything that can still happen must fit into the ring, with what waits there to be polled. */
+    private boolean completionsHaveRoom() {
+        int half = completions.capacity() / 2;
+        int possible = requestsInFlight + 2 * windows.openCount() + 2 * peers.size() + 2 * liveAdmissions.size();
+        return possible < half && completions.size() < half;
+    }
+
+    @Override
+    public String refusal() {
+        return refusal;
+    }
+
+    @Override
+    public int send(Peer peer, MemorySegment message) {
+        OutboundPeer outbound = (OutboundPeer) peer;
+        if (isGone(outbound)) {
+            return PEER_LOST;
+        }
+        if (message.byteSize() > MESSAGE_MAX_BYTES) {
+            refusal = "a message of " + message.byteSize() + " bytes, at most " + MESSAGE_MAX_BYTES;
+            return REFUSED;
+        }
+        if (!outbound.outbox().messages().offer(message)) {
+            backPressured++;
+            return BACK_PRESSURE;
+        }
+        worker.wake();
+        return ACCEPTED;
+    }
+
+    @Override
+    public ImmWindow openWindow(Admission from, Region region, WindowRanges ranges, long expectedWeight, long cookie) {
+        if (!(region instanceof HostRegion host) || !host.isLiveIn(regions)) {
+            throw new IllegalArgumentException("the region is not registered with this engine");
+        }
+        if (!liveAdmissions.contains(from.id())) {
+            throw new IllegalArgumentException("the admission of " + from.peerName() + " has ended");
+        }
+        if (expectedWeight < 1 || !region.descriptor().contains(0, ranges.endBytes())) {
+            throw new IllegalArgumentException("expected weight " + expectedWeight + ", ranges up to "
+                    + ranges.endBytes() + " of " + region.descriptor().lengthBytes());
+        }
+        return completionsHaveRoom() ? windows.open(from, host, ranges, expectedWeight, cookie) : null;
+    }
+
+    @Override
+    public int poll(CompletionHandler handler, int limit) {
+        return completions.drain(
+                (kind, cookie, value, subject, detail) -> dispatch(handler, kind, cookie, value, subject, detail),
+                limit);
+    }
+
+    private void dispatch(CompletionHandler handler, int kind, long cookie, long value, Object subject, String detail) {
+        switch (kind) {
+            case CompletionRing.WRITE_COMPLETED -> {
+                requestsInFlight--;
+                handler.onWriteCompleted(cookie);
+            }
+            case CompletionRing.WRITE_FAILED -> {
+                requestsInFlight--;
+                handler.onWriteFailed(cookie, (TransferFault) subject, detail);
+            }
+            case CompletionRing.WINDOW_FILLED -> {
+                if (!((Window) subject).isClosed()) {
+                    handler.onWindowFilled(((Window) subject).cookie);
+                }
+            }
+            case CompletionRing.WINDOW_OVERSHOT -> {
+                Window window = (Window) subject;
+                if (!window.isClosed()) {
+                    handler.onWindowOvershot(window.cookie, value, window.expectedWeight);
+                }
+            }
+            case CompletionRing.PEER_READY -> handler.onPeerReady((Peer) subject);
+            case CompletionRing.PEER_LOST -> {
+                OutboundPeer.Loss loss = (OutboundPeer.Loss) subject;
+                disconnect(loss.peer());
+                handler.onPeerLost(loss.peer(), loss.fault(), detail);
+            }
+            case CompletionRing.ADMISSION_CLOSED -> {
+                Admission admission = (Admission) subject;
+                liveAdmissions.remove(admission.id());
+                windows.onAdmissionClosed(admission);
+                handler.onAdmissionClosed(admission, detail);
+            }
+            case CompletionRing.WRITE_REFUSED -> handler.onWriteRefused((Admission) subject, detail);
+            case CompletionRing.MESSAGE -> {
+                try {
+                    handler.onMessage((Admission) subject, desk.messages().peek());
+                } finally {
+                    desk.messages().release();
+                }
+            }
+            default -> throw new AssertionError("completion of kind " + kind);
+        }
+    }
+
+    @Override
+    public TransferCounters counters() {
+        return new TransferCounters(
+                figures.bytesSent.get(),
+                figures.bytesReceived.get(),
+                figures.pagesSent.get(),
+                figures.pagesReceived.get(),
+                figures.writesRefused.get(),
+                figures.strays.get(),
+                backPressured,
+                figures.pathsOpened.get(),
+                figures.pathsLost.get(),
+                windows.openCount(),
+                regions.count(),
+                requestsInFlight,
+                figures.pathsRejected.get());
+    }
+
+    @Override
+    public void close() {
+        if (!closed) {
+            closed = true;
+            worker.close();
+        }
+    }
+}

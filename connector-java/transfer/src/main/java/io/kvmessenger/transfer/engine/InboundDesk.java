@@ -1,0 +1,122 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.engine.WindowTable.Window;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.MessageQueue;
+import io.kvmessenger.transfer.spi.OpenWindow;
+import java.lang.foreign.MemorySegment;
+import java.security.MessageDigest;
+import java.util.Collection;
+import java.util.concurrent.CopyOnWriteArrayList;
+
+/**
+ * Where peers' writes are checked and counted. Worker only, except {@link #admit} and the message queue's reading end.
+ */
+final class InboundDesk implements InboundPort {
+    private static final int MESSAGES_MAX = 256;
+
+    private final CopyOnWriteArrayList<InboundAdmission> admissions = new CopyOnWriteArrayList<>();
+    private final WindowTable windows;
+    private final RegionTable regions;
+    private final CompletionRing completions;
+    private final Figures figures;
+    private final MessageQueue messages = new MessageQueue(MESSAGES_MAX);
+
+    InboundDesk(WindowTable windows, RegionTable regions, CompletionRing completions, Figures figures) {
+        this.windows = windows;
+        this.regions = regions;
+        this.completions = completions;
+        this.figures = figures;
+    }
+
+    /** Any thread: the key works when this returns. */
+    void admit(Admission admission) {
+        admissions.add(new InboundAdmission(admission));
+    }
+
+    void revoke(Admission admission, String detail) {
+        for (InboundAdmission entry : admissions) {
+            if (entry.admission().id() != admission.id()) {
+                continue;
+            }
+            if (entry.link() != null) {
+                entry.link().revoke(detail);
+            }
+            if (entry.link() == null) {
+                onClosed(entry, detail);
+            }
+        }
+    }
+
+    MessageQueue messages() {
+        return messages;
+    }
+
+    @Override
+    public InboundAdmission admissionOf(byte[] key) {
+        InboundAdmission found = null;
+        for (InboundAdmission entry : admissions) {
+            // All are compared, in constant time each: how long it takes tells nothing about the keys.
+            if (MessageDigest.isEqual(entry.admission().key(), key)) {
+                found = entry;
+            }
+        }
+        return found;
+    }
+
+    @Override
+    public OpenWindow windowOf(InboundAdmission from, int imm) {
+        return windows.find(from.admission().id(), imm);
+    }
+
+    @Override
+    public void onArrived(InboundAdmission from, int imm, long weight) {
+        Window window = windows.find(from.admission().id(), imm);
+        int outcome = window == null ? ImmCounters.STRAY : windows.counters().arrive(imm, weight);
+        switch (outcome) {
+            case ImmCounters.FILLED -> completions.push(CompletionRing.WINDOW_FILLED, 0, 0, window, null);
+            case ImmCounters.OVERSHOT ->
+                completions.push(
+                        CompletionRing.WINDOW_OVERSHOT, 0, windows.counters().arrivedWeight(imm), window, null);
+            case ImmCounters.STRAY -> figures.strays.incrementAndGet();
+            default -> {}
+        }
+    }
+
+    @Override
+    public void onRefused(InboundAdmission from, String detail) {
+        figures.writesRefused.incrementAndGet();
+        completions.push(CompletionRing.WRITE_REFUSED, 0, 0, from.admission(), detail);
+    }
+
+    @Override
+    public void onClosed(InboundAdmission from, String detail) {
+        if (admissions.remove(from)) {
+            from.giveBack();
+            completions.push(CompletionRing.ADMISSION_CLOSED, 0, 0, from.admission(), detail);
+        }
+    }
+
+    @Override
+    public boolean onMessage(InboundAdmission from, MemorySegment message) {
+        if (!messages.offer(message)) {
+            return false;
+        }
+        completions.push(CompletionRing.MESSAGE, 0, 0, from.admission(), null);
+        return true;
+    }
+
+    @Override
+    public Collection<Region> regions() {
+        return regions.all();
+    }
+
+    @Override
+    public int memfdOf(int regionId) {
+        return regions.memfdOf(regionId);
+    }
+}

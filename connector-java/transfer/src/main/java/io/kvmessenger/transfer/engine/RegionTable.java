@@ -1,0 +1,57 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MemoryApi;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import java.lang.foreign.MemorySegment;
+import java.util.Collection;
+import java.util.List;
+import java.util.concurrent.ConcurrentHashMap;
+
+/** The registered regions by id. Changed by the messenger's thread, read by the worker when a peer wants to map. */
+final class RegionTable {
+    private final ConcurrentHashMap<Integer, HostRegion> regions = new ConcurrentHashMap<>();
+    private int lastId;
+
+    HostRegion add(MemorySegment memory, int memfd) {
+        if (!memory.isNative()) {
+            throw new IllegalArgumentException("a region must be native memory, this is on the Java heap");
+        }
+        boolean shareable = memfd != Region.NOT_SHAREABLE;
+        if (shareable) {
+            requireBacked(memory, memfd);
+        }
+        var descriptor = new RegionDescriptor(++lastId, memory.byteSize(), RegionDescriptor.VERSION, shareable);
+        HostRegion region = new HostRegion(this, descriptor, memory, memfd);
+        regions.put(lastId, region);
+        return region;
+    }
+
+    private static void requireBacked(MemorySegment memory, int memfd) {
+        long fileBytes = LibC.lseek(memfd, 0, MemoryApi.SEEK_END);
+        if (fileBytes < memory.byteSize()) {
+            String seen = fileBytes < 0 ? Errno.name((int) -fileBytes) : fileBytes + " bytes";
+            throw new IllegalArgumentException("memfd " + memfd + " has " + seen + ", expected at least "
+                    + memory.byteSize() + " bytes; pass the descriptor that the memory maps from offset 0, or -1");
+        }
+    }
+
+    void remove(HostRegion region) {
+        regions.remove(region.descriptor().regionId());
+    }
+
+    int count() {
+        return regions.size();
+    }
+
+    Collection<Region> all() {
+        return List.copyOf(regions.values());
+    }
+
+    int memfdOf(int regionId) {
+        HostRegion region = regions.get(regionId);
+        return region == null ? Region.NOT_SHAREABLE : region.memfd();
+    }
+}

@@ -1,0 +1,63 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.transfer.Doorbell;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.Transport;
+import io.kvmessenger.transfer.tcp.TcpTransport;
+import java.net.InetAddress;
+import java.net.UnknownHostException;
+import java.util.ArrayList;
+import java.util.List;
+
+/** Opens transfer engines. Any thread. */
+public final class TransferEngines {
+    private TransferEngines() {}
+
+    /**
+     * Opens an engine that listens when this returns.
+     *
+     * @param doorbell rung from the worker when there is something to poll
+     * @throws IllegalArgumentException naming the option that is wrong
+     */
+    public static TransferEngine open(TransferOptions options, Doorbell doorbell) {
+        InetAddress listenHost = resolve("listenHost", options.listenHost());
+        InetAddress advertiseHost =
+                options.advertiseHost().isEmpty() ? listenHost : resolve("advertiseHost", options.advertiseHost());
+        if (advertiseHost.isAnyLocalAddress()) {
+            throw new IllegalArgumentException("option advertiseHost is " + advertiseHost.getHostAddress()
+                    + ", which no peer can connect to; set it to an address of this machine");
+        }
+        return new HostTransferEngine(
+                options,
+                doorbell,
+                (loop, desk, figures) -> transports(options, listenHost, advertiseHost, loop, desk, figures));
+    }
+
+    private static List<Transport> transports(
+            TransferOptions options,
+            InetAddress listenHost,
+            InetAddress advertiseHost,
+            EventLoop loop,
+            InboundDesk desk,
+            Figures figures) {
+        List<Transport> transports = new ArrayList<>();
+        for (String name : options.transports()) {
+            if (name.equals(TransferOptions.TCP)) {
+                transports.add(new TcpTransport(loop, options, listenHost, advertiseHost, desk, figures));
+            }
+        }
+        return transports;
+    }
+
+    private static InetAddress resolve(String option, String host) {
+        try {
+            return InetAddress.getByName(host);
+        } catch (UnknownHostException e) {
+            throw new IllegalArgumentException(
+                    "option " + option + " is " + host + ", expected an address of this machine; correct it", e);
+        }
+    }
+}

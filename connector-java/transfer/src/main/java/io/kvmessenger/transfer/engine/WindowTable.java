@@ -1,0 +1,142 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.spi.OpenWindow;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * The open windows, by slot: who may write where, and the counter beside.
+ *
+ * <p>Opened and closed by the messenger's thread, looked up by the worker. A window closed without proof keeps its slot
+ * and its hold on the region until its admission has ended.
+ */
+final class WindowTable {
+    private final ImmCounters counters = new ImmCounters();
+    private final Window[] windows = new Window[Imm.SLOT_COUNT_MAX];
+    private int openCount;
+
+    /** The window, or null when all slots are in use. */
+    Window open(Admission from, HostRegion region, WindowRanges ranges, long expectedWeight, long cookie) {
+        int imm = counters.reserve(expectedWeight);
+        if (imm == Imm.NONE) {
+            return null;
+        }
+        Window window = new Window(imm, from, region, ranges, expectedWeight, cookie);
+        windows[Imm.slot(imm)] = window;
+        region.hold();
+        openCount++;
+        counters.publish(imm);
+        return window;
+    }
+
+    /** Frees what was closed without proof: the admission has ended. */
+    void onAdmissionClosed(Admission admission) {
+        for (Window window : windows) {
+            if (window != null && window.from.id() == admission.id()) {
+                window.admissionClosed = true;
+                if (window.closed) {
+                    window.free();
+                }
+            }
+        }
+    }
+
+    /** Windows open or not yet free. */
+    int openCount() {
+        return openCount;
+    }
+
+    ImmCounters counters() {
+        return counters;
+    }
+
+    /** Worker: the open window with this imm that the admission may write to, or null. */
+    Window find(int admissionId, int imm) {
+        if (!counters.isOpen(imm)) {
+            return null;
+        }
+        Window window = windows[Imm.slot(imm)];
+        // The messenger may have closed the window, and even opened the slot anew, since it was found open.
+        boolean same = window != null && window.imm == (imm & ~Imm.WEIGHT_MAX) && window.from.id() == admissionId;
+        return same ? window : null;
+    }
+
+    /** One window; its final fields are read by the worker. */
+    final class Window implements ImmWindow, OpenWindow {
+        final int imm;
+        final Admission from;
+        final HostRegion region;
+        final WindowRanges ranges;
+        final long expectedWeight;
+        final long cookie;
+        private boolean closed;
+        private boolean admissionClosed;
+        private long finalWeight;
+
+        Window(int imm, Admission from, HostRegion region, WindowRanges ranges, long expectedWeight, long cookie) {
+            this.imm = imm;
+            this.from = from;
+            this.region = region;
+            this.ranges = ranges;
+            this.expectedWeight = expectedWeight;
+            this.cookie = cookie;
+        }
+
+        @Override
+        public int imm() {
+            return imm;
+        }
+
+        @Override
+        public int regionId() {
+            return region.descriptor().regionId();
+        }
+
+        @Override
+        public WindowRanges ranges() {
+            return ranges;
+        }
+
+        @Override
+        public MemorySegment memory() {
+            return region.memory();
+        }
+
+        @Override
+        public long arrivedWeight() {
+            return closed ? finalWeight : counters.arrivedWeight(imm);
+        }
+
+        @Override
+        public long expectedWeight() {
+            return expectedWeight;
+        }
+
+        @Override
+        public void close(boolean drained) {
+            if (closed) {
+                return;
+            }
+            finalWeight = counters.arrivedWeight(imm);
+            closed = true;
+            counters.retire(imm);
+            if (drained || admissionClosed) {
+                free();
+            }
+        }
+
+        boolean isClosed() {
+            return closed;
+        }
+
+        private void free() {
+            windows[Imm.slot(imm)] = null;
+            openCount--;
+            region.release();
+            counters.free(imm);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+package io.kvmessenger.transfer.socket;
+
+import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
+
+import io.kvmessenger.foreign.Epoll;
+import io.kvmessenger.foreign.IoVector;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MessageHeader;
+import io.kvmessenger.foreign.SocketApi;
+import io.kvmessenger.transfer.TransferEngine;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteOrder;
+import java.util.ArrayDeque;
+
+/**
+ * Small typed records both ways over one socket; over a Unix socket they may carry descriptors.
+ *
+ * <p>Worker only. It does not know what records mean.
+ */
+public final class ControlStream implements Pollable {
+    public static final int ACCEPTED = 1;
+    public static final int READY = 2;
+    public static final int MESSAGE = 3;
+    public static final int NOTICE = 4;
+    public static final int REGION_WANTED = 5;
+    public static final int REGION = 6;
+    public static final int STOP_WRITING = 7;
+
+    /** No descriptor came with the record. */
+    public static final int NO_DESCRIPTOR = -1;
+
+    private static final int PREFIX_BYTES = 8;
+    private static final int IN_BYTES = PREFIX_BYTES + TransferEngine.MESSAGE_MAX_BYTES;
+    private static final int OUT_BYTES = 8 * IN_BYTES;
+    private static final int DESCRIPTORS_MAX = 4;
+    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+
+    /** What is done with records, and with the end of the stream. */
+    public interface Reader {
+        /** Returns whether the record was taken; if not, it is offered again by {@link ControlStream#resume}. */
+        boolean onRecord(int type, MemorySegment payload, long nowNs);
+
+        /** The stream has ended; its owner closes it. */
+        void onEnd(String detail, boolean garbage);
+    }
+
+    private final EventLoop loop;
+    private final int fd;
+    private final Reader reader;
+    private final Arena arena = Arena.ofConfined();
+    private final MemorySegment in = arena.allocate(IN_BYTES, 8);
+    private final MemorySegment out = arena.allocate(OUT_BYTES, 8);
+    private final MemorySegment vector = arena.allocate(IoVector.SIZE_BYTES, 8);
+    private final MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
+    private final MemorySegment control = arena.allocate(MessageHeader.controlSpaceBytes(DESCRIPTORS_MAX), 8);
+    private final ArrayDeque<Integer> descriptors = new ArrayDeque<>();
+    private final long key;
+    private int mask = Epoll.EPOLLIN;
+    private int inBytes;
+    private int outFrom;
+    private int outTo;
+    private boolean refusing;
+    private boolean ended;
+    private boolean closed;
+
+    public ControlStream(EventLoop loop, int fd, Reader reader) {
+        this.loop = loop;
+        this.fd = fd;
+        this.reader = reader;
+        key = loop.add(fd, mask, this);
+    }
+
+    /** Whether a record of this length can be taken now. */
+    public boolean hasRoom(long payloadBytes) {
+        return OUT_BYTES - outTo + outFrom >= PREFIX_BYTES + payloadBytes;
+    }
+
+    /** Queues a record and sends what can be sent; false when there is no room. */
+    public boolean offer(int type, MemorySegment payload) {
+        if (!hasRoom(payload.byteSize())) {
+            return false;
+        }
+        if (outTo + PREFIX_BYTES + payload.byteSize() > OUT_BYTES) {
+            MemorySegment.copy(out, outFrom, out, 0, outTo - outFrom);
+            outTo -= outFrom;
+            outFrom = 0;
+        }
+        append(type, payload);
+        flush();
+        return true;
+    }
+
+    /**
+     * Sends a record with descriptors; only while nothing is queued, so that they travel with their record.
+     *
+     * @return false when something is queued; try again later
+     */
+    public boolean offerDescriptors(int type, MemorySegment payload, int... fds) {
+        if (outTo != outFrom || ended) {
+            return false;
+        }
+        outFrom = 0;
+        outTo = 0;
+        append(type, payload);
+        MessageHeader.setDescriptors(control, fds);
+        MessageHeader.control(header, control, MessageHeader.controlSpaceBytes(fds.length));
+        long sent = send();
+        if (sent <= 0) {
+            outTo = 0;
+        } else {
+            outFrom += (int) sent;
+            flush();
+        }
+        return sent > 0;
+    }
+
+    private void append(int type, MemorySegment payload) {
+        out.set(INT, outTo, type);
+        out.set(INT, outTo + 4, (int) payload.byteSize());
+        MemorySegment.copy(payload, 0, out, outTo + PREFIX_BYTES, payload.byteSize());
+        outTo += PREFIX_BYTES + (int) payload.byteSize();
+    }
+
+    private void flush() {
+        while (outFrom < outTo) {
+            MessageHeader.control(header, control, 0);
+            long sent = send();
+            if (sent <= 0) {
+                watch(IoResult.wouldBlock(sent) ? mask | Epoll.EPOLLOUT : mask);
+                return;
+            }
+            outFrom += (int) sent;
+        }
+        outFrom = 0;
+        outTo = 0;
+        watch(mask & ~Epoll.EPOLLOUT);
+    }
+
+    private long send() {
+        IoVector.set(vector, 0, out.address() + outFrom, outTo - outFrom);
+        MessageHeader.vectors(header, vector, 0, 1);
+        return LibC.sendmsg(fd, header, SocketApi.MSG_NOSIGNAL);
+    }
+
+    @Override
+    public void onReady(int ready, long nowNs) {
+        if ((ready & Epoll.EPOLLOUT) != 0) {
+            flush();
+        }
+        boolean broken = (ready & (Epoll.EPOLLHUP | Epoll.EPOLLERR)) != 0;
+        if (refusing && broken && !closed) {
+            // Nobody makes room for its message, and the hang-up would be reported for ever.
+            end("the peer closed the path", false);
+        } else if (broken || (ready & Epoll.EPOLLIN) != 0) {
+            drain(nowNs);
+        }
+    }
+
+    /** Reads all that has arrived. */
+    public void drain(long nowNs) {
+        while (!closed && !ended && !refusing) {
+            IoVector.set(vector, 0, in.address() + inBytes, IN_BYTES - inBytes);
+            MessageHeader.vectors(header, vector, 0, 1);
+            MessageHeader.control(header, control, control.byteSize());
+            long count = LibC.recvmsg(fd, header, SocketApi.MSG_CMSG_CLOEXEC);
+            if (IoResult.wouldBlock(count)) {
+                return;
+            }
+            if (count <= 0) {
+                end(IoResult.endOf(count), false);
+                return;
+            }
+            for (int i = 0; i < MessageHeader.descriptorCount(header, control); i++) {
+                descriptors.add(MessageHeader.descriptor(control, i));
+            }
+            inBytes += (int) count;
+            dispatch(nowNs);
+        }
+    }
+
+    private void dispatch(long nowNs) {
+        int from = 0;
+        while (!closed && !ended && inBytes - from >= PREFIX_BYTES) {
+            int lengthBytes = in.get(INT, from + 4);
+            if (lengthBytes < 0 || lengthBytes > TransferEngine.MESSAGE_MAX_BYTES) {
+                end("a control record claims " + lengthBytes + " bytes", true);
+                return;
+            }
+            if (inBytes - from < PREFIX_BYTES + lengthBytes) {
+                break;
+            }
+            if (!reader.onRecord(in.get(INT, from), in.asSlice(from + PREFIX_BYTES, lengthBytes), nowNs)) {
+                refusing = true;
+                watch(mask & ~Epoll.EPOLLIN);
+                break;
+            }
+            from += PREFIX_BYTES + lengthBytes;
+        }
+        if (!closed) {
+            MemorySegment.copy(in, from, in, 0, inBytes - from);
+            inBytes -= from;
+        }
+    }
+
+    /** Offers a refused record again; returns whether it was taken. */
+    public boolean resume(long nowNs) {
+        if (!refusing || closed) {
+            return false;
+        }
+        refusing = false;
+        dispatch(nowNs);
+        if (refusing || closed) {
+            return false;
+        }
+        watch(mask | Epoll.EPOLLIN);
+        return true;
+    }
+
+    private void end(String detail, boolean garbage) {
+        ended = true;
+        watch(0);
+        reader.onEnd(detail, garbage);
+    }
+
+    private void watch(int wanted) {
+        if (wanted != mask && !closed) {
+            mask = wanted;
+            loop.change(key, fd, mask);
+        }
+    }
+
+    /** The next descriptor that came with records, now the caller's; or {@link #NO_DESCRIPTOR}. */
+    public int takeDescriptor() {
+        return descriptors.isEmpty() ? NO_DESCRIPTOR : descriptors.remove();
+    }
+
+    public int fd() {
+        return fd;
+    }
+
+    /** Sends what is queued as far as possible, and says that no more follows; the peer can still be read. */
+    public void finish() {
+        flush();
+        LibC.shutdown(fd, SocketApi.SHUT_WR);
+    }
+
+    public void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        loop.remove(key, fd);
+        LibC.close(fd);
+        while (!descriptors.isEmpty()) {
+            LibC.close(descriptors.remove());
+        }
+        arena.close();
+    }
+}

@@ -1,0 +1,86 @@
+package io.kvmessenger.transfer.socket;
+
+import io.kvmessenger.foreign.Epoll;
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.SocketApi;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.net.InetSocketAddress;
+
+/** One outgoing socket until it is connected and has said its hello. Worker only; its time limit is its owner's. */
+public final class Dialer implements Pollable {
+    /** How it went; called once at most, and not from the constructor. */
+    public interface Events {
+        /** The socket is the listener's from now on. */
+        void onConnected(int fd);
+
+        void onFailed(String detail);
+    }
+
+    private final EventLoop loop;
+    private final InetSocketAddress target;
+    private final Hello hello;
+    private final Events events;
+    private final int fd;
+    private long key;
+    private boolean closed;
+
+    public Dialer(EventLoop loop, InetSocketAddress target, Hello hello, Events events) {
+        this.loop = loop;
+        this.target = target;
+        this.hello = hello;
+        this.events = events;
+        fd = SocketCalls.connectInet(target.getAddress(), target.getPort());
+        if (fd >= 0) {
+            key = loop.add(fd, Epoll.EPOLLOUT, this);
+        }
+    }
+
+    /** Reports a connect that failed at once: the constructor's caller could not be called back yet. */
+    public void doWork() {
+        if (fd < 0 && !closed) {
+            fail(-fd);
+        }
+    }
+
+    @Override
+    public void onReady(int mask, long nowNs) {
+        int errno = SocketCalls.pendingError(fd);
+        if (errno != 0) {
+            fail(errno);
+            return;
+        }
+        SocketCalls.setNoDelay(fd);
+        long sent;
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment bytes = arena.allocate(Hello.LENGTH_BYTES, 8);
+            hello.encode(bytes);
+            sent = LibC.send(fd, bytes, Hello.LENGTH_BYTES, SocketApi.MSG_NOSIGNAL);
+        }
+        if (sent != Hello.LENGTH_BYTES) {
+            // A fresh socket has room for a hello, so a short count is a broken one.
+            fail(sent < 0 ? (int) -sent : Errno.EPIPE);
+            return;
+        }
+        closed = true;
+        loop.remove(key, fd);
+        events.onConnected(fd);
+    }
+
+    private void fail(int errno) {
+        close();
+        events.onFailed("connecting to " + target + " failed with " + Errno.name(errno));
+    }
+
+    /** Gives up; nothing happens once connected. */
+    public void close() {
+        if (!closed) {
+            closed = true;
+            if (fd >= 0) {
+                loop.remove(key, fd);
+                LibC.close(fd);
+            }
+        }
+    }
+}

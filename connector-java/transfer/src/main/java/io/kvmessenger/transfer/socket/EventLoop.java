@@ -1,0 +1,119 @@
+package io.kvmessenger.transfer.socket;
+
+import io.kvmessenger.foreign.Epoll;
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MemoryApi;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
+import java.util.function.LongSupplier;
+
+/**
+ * One epoll descriptor and one eventfd: tells owners of descriptors what became ready, and can be woken.
+ *
+ * <p>{@link #wake} and {@link #wakeDescriptor} from any thread, everything else by the worker.
+ */
+public final class EventLoop implements AutoCloseable {
+    private static final int EVENTS_MAX = 64;
+    private static final long WAKE = -1;
+
+    private final Arena arena = Arena.ofShared();
+    private final MemorySegment events = arena.allocate(EVENTS_MAX * Epoll.SIZE_BYTES, 8);
+    private final MemorySegment change = arena.allocate(Epoll.SIZE_BYTES, 8);
+    private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_LONG, 1L);
+    private final MemorySegment wakeCount = arena.allocate(ValueLayout.JAVA_LONG);
+    private final int epoll;
+    private final int wakeFd;
+    private final LongSupplier clock;
+    private long nowNs;
+    private Pollable[] owners = new Pollable[64];
+    private int[] generations = new int[64];
+
+    /** @param clock monotonic, in ns */
+    public EventLoop(LongSupplier clock) {
+        this.clock = clock;
+        nowNs = clock.getAsLong();
+        epoll = SocketCalls.require("epoll_create1", LibC.epoll_create1(Epoll.EPOLL_CLOEXEC));
+        wakeFd = SocketCalls.require("eventfd", LibC.eventfd(0, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK));
+        control(Epoll.EPOLL_CTL_ADD, wakeFd, Epoll.EPOLLIN, WAKE);
+    }
+
+    /** Watches a descriptor; returns the key for {@link #change} and {@link #remove}. */
+    public long add(int fd, int mask, Pollable owner) {
+        int index = 0;
+        while (index < owners.length && owners[index] != null) {
+            index++;
+        }
+        if (index == owners.length) {
+            owners = Arrays.copyOf(owners, index * 2);
+            generations = Arrays.copyOf(generations, index * 2);
+        }
+        owners[index] = owner;
+        long key = ((long) ++generations[index] << 32) | index;
+        control(Epoll.EPOLL_CTL_ADD, fd, mask, key);
+        return key;
+    }
+
+    public void change(long key, int fd, int mask) {
+        control(Epoll.EPOLL_CTL_MOD, fd, mask, key);
+    }
+
+    /** Stops watching; events already fetched for the owner are dropped. Call before the descriptor is closed. */
+    public void remove(long key, int fd) {
+        control(Epoll.EPOLL_CTL_DEL, fd, 0, key);
+        owners[(int) key] = null;
+    }
+
+    /** When the last {@link #poll} found what it handed out. */
+    public long nowNs() {
+        return nowNs;
+    }
+
+    /** Hands out what is ready; waits for it at most so long. Returns how many owners were called. */
+    public int poll(int timeoutMillis) {
+        int count = LibC.epoll_wait(epoll, events, EVENTS_MAX, timeoutMillis);
+        nowNs = clock.getAsLong();
+        if (count == -Errno.EINTR) {
+            return 0;
+        }
+        SocketCalls.require("epoll_wait", count);
+        int called = 0;
+        for (int i = 0; i < count; i++) {
+            long key = Epoll.data(events, i);
+            if (key == WAKE) {
+                LibC.read(wakeFd, wakeCount, Long.BYTES);
+                continue;
+            }
+            int index = (int) key;
+            if (owners[index] != null && generations[index] == (int) (key >>> 32)) {
+                owners[index].onReady(Epoll.mask(events, i), nowNs);
+                called++;
+            }
+        }
+        return called;
+    }
+
+    /** Ends a wait in {@link #poll}, or the next one. */
+    public void wake() {
+        LibC.write(wakeFd, one, Long.BYTES);
+    }
+
+    /** The eventfd: whoever writes to it wakes the loop. */
+    public int wakeDescriptor() {
+        return wakeFd;
+    }
+
+    private void control(int operation, int fd, int mask, long key) {
+        Epoll.set(change, 0, mask, key);
+        SocketCalls.require("epoll_ctl", LibC.epoll_ctl(epoll, operation, fd, change));
+    }
+
+    @Override
+    public void close() {
+        LibC.close(wakeFd);
+        LibC.close(epoll);
+        arena.close();
+    }
+}

@@ -1,0 +1,66 @@
+package io.kvmessenger.transfer.socket;
+
+import io.kvmessenger.transfer.TransferFault;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayDeque;
+
+/**
+ * Sockets that were turned away: each is told why, and closed when its peer has hung up or the time is over.
+ *
+ * <p>Worker only. Closing at once could destroy the words before they are read.
+ */
+public final class Farewells {
+    static final int COUNT_MAX = 64;
+    static final long LIMIT_NS = 1_000_000_000L;
+
+    private final EventLoop loop;
+    private final ArrayDeque<Farewell> farewells = new ArrayDeque<>();
+
+    public Farewells(EventLoop loop) {
+        this.loop = loop;
+    }
+
+    /** Takes the socket over. */
+    public void say(int fd, TransferFault fault, String detail) {
+        if (farewells.size() == COUNT_MAX) {
+            farewells.removeFirst().stream.close();
+        }
+        Farewell farewell = new Farewell(fd, loop.nowNs() + LIMIT_NS);
+        farewells.add(farewell);
+        farewell.stream.offer(ControlStream.NOTICE, new Notice(fault, detail).encode());
+        farewell.stream.finish();
+    }
+
+    public void doWork(long nowNs) {
+        while (!farewells.isEmpty() && (farewells.getFirst().ended || nowNs - farewells.getFirst().deadlineNs > 0)) {
+            farewells.removeFirst().stream.close();
+        }
+    }
+
+    public void close() {
+        farewells.forEach(farewell -> farewell.stream.close());
+        farewells.clear();
+    }
+
+    private final class Farewell implements ControlStream.Reader {
+        final ControlStream stream;
+        final long deadlineNs;
+        boolean ended;
+
+        Farewell(int fd, long deadlineNs) {
+            this.deadlineNs = deadlineNs;
+            stream = new ControlStream(loop, fd, this);
+        }
+
+        @Override
+        public boolean onRecord(int type, MemorySegment payload, long nowNs) {
+            return true;
+        }
+
+        @Override
+        public void onEnd(String detail, boolean garbage) {
+            ended = true;
+            stream.close();
+        }
+    }
+}

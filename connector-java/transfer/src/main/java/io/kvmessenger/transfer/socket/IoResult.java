@@ -1,0 +1,17 @@
+package io.kvmessenger.transfer.socket;
+
+import io.kvmessenger.foreign.Errno;
+
+/** How to read the result of a non-blocking read or write. Pure functions. */
+public final class IoResult {
+    private IoResult() {}
+
+    public static boolean wouldBlock(long result) {
+        return result == -Errno.EAGAIN || result == -Errno.EINTR;
+    }
+
+    /** Words for the end of a stream: {@code result} is 0 or {@code -errno}. */
+    public static String endOf(long result) {
+        return result == 0 ? "the peer closed the path" : "the path broke with " + Errno.name((int) -result);
+    }
+}

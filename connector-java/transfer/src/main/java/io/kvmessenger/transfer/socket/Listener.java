@@ -1,0 +1,126 @@
+package io.kvmessenger.transfer.socket;
+
+import io.kvmessenger.foreign.Epoll;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.SocketApi;
+import io.kvmessenger.transfer.spi.Figures;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * Accepts sockets and reads their {@link Hello}; strangers get little memory and little time. Worker only.
+ *
+ * <p>It does not look at keys: whoever said a whole hello is handed on.
+ */
+public final class Listener {
+    /** Sockets that have not said who they are; one more, and the oldest is closed. */
+    public static final int PENDING_MAX = 64;
+    /** How long a socket may take to say its hello. */
+    public static final long HELLO_LIMIT_NS = 5_000_000_000L;
+
+    /** Takes over sockets. */
+    @FunctionalInterface
+    public interface Receptionist {
+        /** The socket is the receptionist's from now on, to use or to close. */
+        void onHello(int fd, Hello hello, long nowNs);
+    }
+
+    private final EventLoop loop;
+    private final int listenFd;
+    private final long listenKey;
+    private final Figures figures;
+    private final Receptionist receptionist;
+    private final List<Stranger> strangers = new ArrayList<>();
+
+    public Listener(EventLoop loop, int listenFd, Figures figures, Receptionist receptionist) {
+        this.loop = loop;
+        this.listenFd = listenFd;
+        this.figures = figures;
+        this.receptionist = receptionist;
+        listenKey = loop.add(listenFd, Epoll.EPOLLIN, this::onAcceptable);
+    }
+
+    private void onAcceptable(int mask, long nowNs) {
+        int fd = LibC.accept4(
+                listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
+        if (fd < 0) {
+            return;
+        }
+        if (strangers.size() == PENDING_MAX) {
+            reject(strangers.getFirst());
+        }
+        strangers.add(new Stranger(fd, nowNs + HELLO_LIMIT_NS));
+    }
+
+    /** Closes those whose time is over. */
+    public int doWork(long nowNs) {
+        int work = 0;
+        while (!strangers.isEmpty() && nowNs - strangers.getFirst().deadlineNs > 0) {
+            reject(strangers.getFirst());
+            work++;
+        }
+        return work;
+    }
+
+    private void reject(Stranger stranger) {
+        figures.pathsRejected.incrementAndGet();
+        stranger.forget();
+        LibC.close(stranger.fd);
+    }
+
+    public void close() {
+        loop.remove(listenKey, listenFd);
+        LibC.close(listenFd);
+        for (Stranger stranger : List.copyOf(strangers)) {
+            stranger.forget();
+            LibC.close(stranger.fd);
+        }
+    }
+
+    /** A socket that has not said its hello. */
+    private final class Stranger implements Pollable {
+        final int fd;
+        final long deadlineNs;
+        private final Arena arena = Arena.ofConfined();
+        private final MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
+        private final long key;
+        private int readBytes;
+
+        Stranger(int fd, long deadlineNs) {
+            this.fd = fd;
+            this.deadlineNs = deadlineNs;
+            key = loop.add(fd, Epoll.EPOLLIN, this);
+        }
+
+        @Override
+        public void onReady(int mask, long nowNs) {
+            long count = LibC.read(fd, hello.asSlice(readBytes), Hello.LENGTH_BYTES - readBytes);
+            if (IoResult.wouldBlock(count)) {
+                return;
+            }
+            if (count <= 0) {
+                reject(this);
+                return;
+            }
+            readBytes += (int) count;
+            if (readBytes < Hello.LENGTH_BYTES) {
+                return;
+            }
+            Hello said = Hello.parse(hello);
+            if (said == null) {
+                reject(this);
+                return;
+            }
+            forget();
+            receptionist.onHello(fd, said, nowNs);
+        }
+
+        void forget() {
+            loop.remove(key, fd);
+            strangers.remove(this);
+            arena.close();
+        }
+    }
+}

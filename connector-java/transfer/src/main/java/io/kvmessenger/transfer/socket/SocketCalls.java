@@ -1,0 +1,119 @@
+package io.kvmessenger.transfer.socket;
+
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.SocketAddresses;
+import io.kvmessenger.foreign.SocketApi;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.net.InetAddress;
+
+/** Opening of non-blocking sockets. Any thread; allocates, so not for the data path. */
+public final class SocketCalls {
+    private static final int BACKLOG = 128;
+    private static final int FLAGS = SocketApi.SOCK_STREAM | SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC;
+
+    private SocketCalls() {}
+
+    /** @throws IllegalStateException when the call failed, which it does only for want of resources */
+    public static int require(String call, int result) {
+        if (result < 0) {
+            throw new IllegalStateException(call + " failed with " + Errno.name(-result));
+        }
+        return result;
+    }
+
+    /** A listening socket; @throws IllegalArgumentException when the host cannot be listened on */
+    public static int listenInet(InetAddress host) {
+        int fd = require("socket", LibC.socket(SocketAddresses.family(host), FLAGS, 0));
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
+            int bound = LibC.bind(fd, address, SocketAddresses.setInet(address, host, 0));
+            if (bound < 0) {
+                LibC.close(fd);
+                throw new IllegalArgumentException("option listenHost is " + host.getHostAddress()
+                        + ", which this machine cannot listen on (" + Errno.name(-bound)
+                        + "); name one of its own addresses");
+            }
+        }
+        require("listen", LibC.listen(fd, BACKLOG));
+        return fd;
+    }
+
+    public static int listenAbstract(String name) {
+        int fd = require("socket", LibC.socket(SocketApi.AF_UNIX, FLAGS, 0));
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
+            require("bind", LibC.bind(fd, address, SocketAddresses.setAbstract(address, name)));
+        }
+        require("listen", LibC.listen(fd, BACKLOG));
+        return fd;
+    }
+
+    public static int port(int fd) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
+            MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketAddresses.SIZE_MAX_BYTES);
+            require("getsockname", LibC.getsockname(fd, address, length));
+            return SocketAddresses.port(address);
+        }
+    }
+
+    /** Starts to connect; the descriptor, or {@code -errno}. */
+    public static int connectInet(InetAddress host, int port) {
+        int fd = require("socket", LibC.socket(SocketAddresses.family(host), FLAGS, 0));
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
+            return connected(fd, LibC.connect(fd, address, SocketAddresses.setInet(address, host, port)));
+        }
+    }
+
+    /** Connects to a name in the abstract namespace; the descriptor, or {@code -errno}. */
+    public static int connectAbstract(String name) {
+        int fd = require("socket", LibC.socket(SocketApi.AF_UNIX, FLAGS, 0));
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
+            return connected(fd, LibC.connect(fd, address, SocketAddresses.setAbstract(address, name)));
+        }
+    }
+
+    private static int connected(int fd, int result) {
+        if (result < 0 && result != -Errno.EINPROGRESS) {
+            LibC.close(fd);
+            return result;
+        }
+        return fd;
+    }
+
+    /** Small frames must not wait for the acknowledgement of earlier ones. */
+    public static void setNoDelay(int fd) {
+        setInt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_NODELAY, 1);
+    }
+
+    public static void setInt(int fd, int level, int name, int value) {
+        try (Arena arena = Arena.ofConfined()) {
+            LibC.setsockopt(fd, level, name, arena.allocateFrom(ValueLayout.JAVA_INT, value), Integer.BYTES);
+        }
+    }
+
+    /** Why a connect failed, as errno; 0 when it did not. */
+    public static int pendingError(int fd) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment value = arena.allocate(ValueLayout.JAVA_INT);
+            MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, Integer.BYTES);
+            LibC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_ERROR, value, length);
+            return value.get(ValueLayout.JAVA_INT, 0);
+        }
+    }
+
+    /** The user at the other end of a Unix socket. */
+    public static int peerUid(int fd) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment value = arena.allocate(SocketApi.UCRED_SIZE_BYTES, 4);
+            MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketApi.UCRED_SIZE_BYTES);
+            require("getsockopt", LibC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_PEERCRED, value, length));
+            return value.get(ValueLayout.JAVA_INT, SocketApi.UCRED_UID_OFFSET);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+package io.kvmessenger.transfer.spi;
+
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.TransferRequest.ImmOnly;
+import io.kvmessenger.transfer.TransferRequest.PageList;
+import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import io.kvmessenger.transfer.TransferRequest.SingleWrite;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Some pages of one request that travel together: what a path sends next. Mutable, one for each path, so that no page
+ * costs an object. Worker only.
+ */
+public final class Batch {
+    private int entry;
+    private TransferRequest request;
+    private MemorySegment source;
+    private PageList sourcePages;
+    private PageList targetPages;
+    private long sourceOffsetBytes;
+    private long targetOffsetBytes;
+    private int firstPage;
+    private int pageCount;
+    private long pageBytes;
+    private int regionId;
+    private int imm;
+
+    /** How many pages a request is made of. */
+    static int pageCountOf(TransferRequest request) {
+        return switch (request) {
+            case PagedWrites paged -> paged.sourcePages().count();
+            case SingleWrite single -> 1;
+            case ImmOnly imm -> 0;
+        };
+    }
+
+    static long pageBytesOf(TransferRequest request) {
+        return switch (request) {
+            case PagedWrites paged -> paged.pageBytes();
+            case SingleWrite single -> single.lengthBytes();
+            case ImmOnly imm -> 0;
+        };
+    }
+
+    static int immOf(TransferRequest request) {
+        return switch (request) {
+            case PagedWrites paged -> paged.imm();
+            case SingleWrite single -> single.imm();
+            case ImmOnly only -> only.imm();
+        };
+    }
+
+    void set(int entryIndex, TransferRequest of, int from, int count) {
+        if (of != request) {
+            describe(of);
+        }
+        entry = entryIndex;
+        firstPage = from;
+        pageCount = count;
+    }
+
+    private void describe(TransferRequest of) {
+        request = of;
+        pageBytes = pageBytesOf(of);
+        imm = immOf(of);
+        switch (of) {
+            case PagedWrites paged -> {
+                source = paged.source().memory();
+                sourcePages = paged.sourcePages();
+                targetPages = paged.targetPages();
+                regionId = paged.target().regionId();
+            }
+            case SingleWrite single -> {
+                source = single.source().memory();
+                sourcePages = null;
+                sourceOffsetBytes = single.sourceOffsetBytes();
+                targetOffsetBytes = single.targetOffsetBytes();
+                regionId = single.target().regionId();
+            }
+            case ImmOnly only -> {
+                source = null;
+                regionId = 0;
+            }
+        }
+    }
+
+    /** What to hand back to {@link RequestQueue#batchDone}. */
+    public int entry() {
+        return entry;
+    }
+
+    public MemorySegment source() {
+        return source;
+    }
+
+    public long sourceOffsetBytes(int i) {
+        return sourcePages == null ? sourceOffsetBytes : sourcePages.offsetOf(firstPage + i);
+    }
+
+    public long targetOffsetBytes(int i) {
+        return sourcePages == null ? targetOffsetBytes : targetPages.offsetOf(firstPage + i);
+    }
+
+    /** Zero for a batch that is only an immediate. */
+    public int pageCount() {
+        return pageCount;
+    }
+
+    public long pageBytes() {
+        return pageBytes;
+    }
+
+    public long payloadBytes() {
+        return pageCount * pageBytes;
+    }
+
+    public int regionId() {
+        return regionId;
+    }
+
+    /** Slot and generation, weight zero. */
+    public int window() {
+        return imm & ~Imm.WEIGHT_MAX;
+    }
+
+    /** The weight of all pages together. */
+    public long weight() {
+        return (long) Imm.weight(imm) * Math.max(1, pageCount);
+    }
+
+    /** Forgets the request, so that its memory can be collected. */
+    public void clear() {
+        request = null;
+        source = null;
+        sourcePages = null;
+        targetPages = null;
+    }
+}

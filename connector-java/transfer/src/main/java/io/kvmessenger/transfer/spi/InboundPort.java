@@ -1,0 +1,30 @@
+package io.kvmessenger.transfer.spi;
+
+import io.kvmessenger.transfer.Region;
+import java.lang.foreign.MemorySegment;
+import java.util.Collection;
+
+/** The target half of an engine, as a transport sees it: who may write what where, and what has arrived. Worker only. */
+public interface InboundPort {
+    /** The live admission with this key, compared in constant time, or null. */
+    InboundAdmission admissionOf(byte[] key);
+
+    /** The open window that this admission's writes with this imm may land in, or null. */
+    OpenWindow windowOf(InboundAdmission from, int imm);
+
+    /** Adds weight to a counter; the payload is in place and visible. */
+    void onArrived(InboundAdmission from, int imm, long weight);
+
+    void onRefused(InboundAdmission from, String detail);
+
+    /** All paths are gone, none can write any more; the admission is dead. */
+    void onClosed(InboundAdmission from, String detail);
+
+    /** Takes a message if there is room for it. */
+    boolean onMessage(InboundAdmission from, MemorySegment message);
+
+    Collection<Region> regions();
+
+    /** The region's descriptor for mapping, or {@link Region#NOT_SHAREABLE}; also when there is no such region. */
+    int memfdOf(int regionId);
+}

@@ -1,0 +1,28 @@
+package io.kvmessenger.transfer.spi;
+
+/**
+ * One way to move bytes between engines.
+ *
+ * <p>Called by the worker only, except where said. It does not choose peers and does not know other transports.
+ */
+public interface Transport {
+    String name();
+
+    /** Where peers reach this engine by this transport. Fixed once open; any thread. */
+    String location();
+
+    /** Starts to open data paths; the events tell how it went. Never blocks. */
+    OutboundLink connect(String location, byte[] admissionKey, Outbox outbox, OutboundEvents events, long nowNs);
+
+    /** Does what no event triggers; returns how much was done, 0 when idle. */
+    int doWork(long nowNs);
+
+    /** The worker is about to sleep: peers that do not speak through a descriptor must wake it from now on. */
+    default void beforePark() {}
+
+    /** The worker sleeps no more. */
+    default void afterPark() {}
+
+    /** Closes all links, without events, and releases everything. */
+    void close();
+}

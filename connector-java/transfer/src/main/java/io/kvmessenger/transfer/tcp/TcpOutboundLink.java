@@ -1,0 +1,197 @@
+package io.kvmessenger.transfer.tcp;
+
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.socket.ControlStream;
+import io.kvmessenger.transfer.socket.Dialer;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.Hello;
+import io.kvmessenger.transfer.socket.Notice;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.OutboundEvents;
+import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.Outbox;
+import java.lang.foreign.MemorySegment;
+import java.net.InetSocketAddress;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * All sockets to one peer: first the control stream, then, once accepted, the data paths; ready when the peer says so.
+ *
+ * <p>Worker only. It does not reconnect: a new admission needs a new link.
+ */
+final class TcpOutboundLink implements OutboundLink, ControlStream.Reader {
+    /** How long a broken data path waits for the peer's notice, which says why it broke. */
+    private static final long NOTICE_WAIT_NS = 200_000_000L;
+
+    private final EventLoop loop;
+    private final InetSocketAddress target;
+    private final byte[] admissionKey;
+    private final Outbox outbox;
+    private final OutboundEvents events;
+    private final Figures figures;
+    private final int dataPathCount;
+    private final List<Dialer> dialers = new ArrayList<>();
+    private final List<TcpSendPath> paths = new ArrayList<>();
+    private final long connectDeadlineNs;
+    private ControlStream control;
+    private boolean ready;
+    private boolean breaking;
+    private long noticeDeadlineNs;
+    private boolean closed;
+    private int firstPath;
+
+    TcpOutboundLink(
+            EventLoop loop,
+            InetSocketAddress target,
+            byte[] admissionKey,
+            Outbox outbox,
+            OutboundEvents events,
+            Figures figures,
+            int dataPathCount,
+            long connectDeadlineNs) {
+        this.loop = loop;
+        this.target = target;
+        this.admissionKey = admissionKey;
+        this.outbox = outbox;
+        this.events = events;
+        this.figures = figures;
+        this.dataPathCount = dataPathCount;
+        this.connectDeadlineNs = connectDeadlineNs;
+        dial(Hello.CONTROL);
+    }
+
+    private void dial(int role) {
+        Hello hello = Hello.of(role, dataPathCount, admissionKey);
+        dialers.add(new Dialer(loop, target, hello, new Dialer.Events() {
+            @Override
+            public void onConnected(int fd) {
+                connected(role, fd);
+            }
+
+            @Override
+            public void onFailed(String detail) {
+                lose(TransferFault.UNREACHABLE, detail);
+            }
+        }));
+    }
+
+    private void connected(int role, int fd) {
+        if (role == Hello.CONTROL) {
+            control = new ControlStream(loop, fd, this);
+        } else {
+            paths.add(new TcpSendPath(loop, fd, outbox.requests(), figures, this::onBreak));
+            figures.pathsOpened.incrementAndGet();
+        }
+    }
+
+    @Override
+    public boolean onRecord(int type, MemorySegment payload, long nowNs) {
+        switch (type) {
+            case ControlStream.ACCEPTED -> {
+                for (int role = 1; role <= dataPathCount && !closed; role++) {
+                    dial(role);
+                }
+            }
+            case ControlStream.READY -> onReady();
+            case ControlStream.NOTICE -> {
+                Notice notice = Notice.parse(payload);
+                lose(notice.fault(), notice.detail());
+            }
+            default -> lose(TransferFault.PROTOCOL, "unexpected control record " + type);
+        }
+        return true;
+    }
+
+    private void onReady() {
+        if (ready || paths.size() != dataPathCount) {
+            lose(TransferFault.PROTOCOL, "the peer is ready too early");
+            return;
+        }
+        ready = true;
+        paths.forEach(TcpSendPath::open);
+        events.onReady();
+    }
+
+    @Override
+    public void onEnd(String detail, boolean garbage) {
+        lose(garbage ? TransferFault.PROTOCOL : TransferFault.PEER_CLOSED, detail);
+    }
+
+    private void onBreak() {
+        if (closed || breaking) {
+            return;
+        }
+        breaking = true;
+        noticeDeadlineNs = loop.nowNs() + NOTICE_WAIT_NS;
+        // What the peer said before it closed the path has probably arrived already.
+        control.drain(loop.nowNs());
+    }
+
+    private void lose(TransferFault fault, String detail) {
+        if (!closed) {
+            close();
+            events.onLost(fault, detail);
+        }
+    }
+
+    @Override
+    public int doWork(long nowNs) {
+        if (closed) {
+            return 0;
+        }
+        if (breaking) {
+            if (nowNs - noticeDeadlineNs > 0) {
+                lose(TransferFault.PEER_CLOSED, "the peer broke a data path");
+            }
+            return 0;
+        }
+        if (!ready) {
+            for (int i = 0; i < dialers.size() && !closed; i++) {
+                dialers.get(i).doWork();
+            }
+            if (!closed && nowNs - connectDeadlineNs > 0) {
+                lose(TransferFault.UNREACHABLE, "no answer from " + target + " in time");
+            }
+            return 0;
+        }
+        return sendMessages() + sendBatches();
+    }
+
+    private int sendMessages() {
+        int work = 0;
+        for (MemorySegment message = outbox.messages().peek();
+                message != null && control.offer(ControlStream.MESSAGE, message);
+                message = outbox.messages().peek()) {
+            outbox.messages().release();
+            work++;
+        }
+        return work;
+    }
+
+    private int sendBatches() {
+        int work = 0;
+        int count = paths.size();
+        for (int i = 0; i < count && !closed && !breaking; i++) {
+            work += paths.get((firstPath + i) % count).send();
+        }
+        // Small writes go round, so that no path is busy while others are idle.
+        firstPath = (firstPath + 1) % count;
+        return work;
+    }
+
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        dialers.forEach(Dialer::close);
+        if (control != null) {
+            control.close();
+        }
+        paths.forEach(TcpSendPath::close);
+        figures.pathsLost.addAndGet(paths.size());
+        paths.clear();
+    }
+}

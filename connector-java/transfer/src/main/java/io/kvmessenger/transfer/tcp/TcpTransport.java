@@ -1,0 +1,121 @@
+package io.kvmessenger.transfer.tcp;
+
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.Farewells;
+import io.kvmessenger.transfer.socket.Hello;
+import io.kvmessenger.transfer.socket.Listener;
+import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.socket.SocketLocation;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.OutboundEvents;
+import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.Outbox;
+import io.kvmessenger.transfer.spi.Transport;
+import java.net.InetAddress;
+import java.util.ArrayList;
+import java.util.List;
+
+/** Listens for peers' sockets and opens sockets to peers. Worker only, except where said. */
+public final class TcpTransport implements Transport {
+    private final EventLoop loop;
+    private final TransferOptions options;
+    private final InboundPort port;
+    private final Figures figures;
+    private final String location;
+    private final Listener listener;
+    private final Farewells farewells;
+    private final List<TcpInboundLink> inbound = new ArrayList<>();
+
+    public TcpTransport(
+            EventLoop loop,
+            TransferOptions options,
+            InetAddress listenHost,
+            InetAddress advertiseHost,
+            InboundPort port,
+            Figures figures) {
+        this.loop = loop;
+        this.options = options;
+        this.port = port;
+        this.figures = figures;
+        int listenFd = SocketCalls.listenInet(listenHost);
+        location = SocketLocation.format(advertiseHost, SocketCalls.port(listenFd));
+        listener = new Listener(loop, listenFd, figures, this::onHello);
+        farewells = new Farewells(loop);
+    }
+
+    @Override
+    public String name() {
+        return TransferOptions.TCP;
+    }
+
+    @Override
+    public String location() {
+        return location;
+    }
+
+    @Override
+    public OutboundLink connect(
+            String peerLocation, byte[] admissionKey, Outbox outbox, OutboundEvents events, long nowNs) {
+        return new TcpOutboundLink(
+                loop,
+                SocketLocation.parse(peerLocation),
+                admissionKey,
+                outbox,
+                events,
+                figures,
+                options.streamsPerPeer(),
+                nowNs + options.connectLimitNs());
+    }
+
+    private void onHello(int fd, Hello hello, long nowNs) {
+        if (hello.version() != Hello.VERSION) {
+            reject(fd, TransferFault.PROTOCOL, Hello.versionFault(hello));
+            return;
+        }
+        InboundAdmission admission = port.admissionOf(hello.key());
+        if (admission == null) {
+            reject(fd, TransferFault.NOT_ADMITTED, "no live admission has this key");
+        } else if (hello.role() == Hello.CONTROL) {
+            acceptControl(fd, hello, admission, nowNs);
+        } else if (!(admission.link() instanceof TcpInboundLink link) || !link.attach(fd, hello.role())) {
+            reject(fd, TransferFault.PROTOCOL, "no place for data path " + hello.role());
+        }
+    }
+
+    private void acceptControl(int fd, Hello hello, InboundAdmission admission, long nowNs) {
+        int count = hello.dataPathCount();
+        if (admission.link() != null) {
+            reject(fd, TransferFault.NOT_ADMITTED, "the admission is in use");
+        } else if (count < 1 || count > TransferOptions.STREAMS_PER_PEER_MAX) {
+            reject(fd, TransferFault.PROTOCOL, "a peer wants " + count + " data paths");
+        } else {
+            SocketCalls.setNoDelay(fd);
+            inbound.add(
+                    new TcpInboundLink(loop, port, admission, figures, fd, count, nowNs + options.connectLimitNs()));
+        }
+    }
+
+    private void reject(int fd, TransferFault fault, String detail) {
+        figures.pathsRejected.incrementAndGet();
+        farewells.say(fd, fault, detail);
+    }
+
+    @Override
+    public int doWork(long nowNs) {
+        inbound.removeIf(link -> !link.doWork(nowNs));
+        farewells.doWork(nowNs);
+        return listener.doWork(nowNs);
+    }
+
+    @Override
+    public void close() {
+        listener.close();
+        farewells.close();
+        inbound.forEach(TcpInboundLink::abandon);
+        inbound.clear();
+    }
+}
