@@ -1,0 +1,196 @@
+package io.kvmessenger.testkit.transfer;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.CompletionHandler;
+import io.kvmessenger.transfer.HostMemory;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.engine.TransferEngines;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
+
+/**
+ * An engine with one region, driven by a test: records every completion and waits for conditions.
+ *
+ * <p>One thread. It sleeps on the doorbell, so that a bell that is not rung shows as a test that does not end.
+ */
+public final class DrivenEngine implements CompletionHandler, AutoCloseable {
+    private static final long AWAIT_LIMIT_NS = TimeUnit.SECONDS.toNanos(60);
+    /** Conditions that no bell announces, like a process's end, are looked at so often. */
+    private static final long LOOK_MILLIS = 20;
+
+    private static final int POLL_LIMIT = 64;
+
+    /** A write that failed. */
+    public record Failure(TransferFault fault, String detail) {}
+
+    /** A window that got too much. */
+    public record Overshoot(long arrivedWeight, long expectedWeight) {}
+
+    private final Semaphore bell = new Semaphore(0);
+    private final TransferEngine engine;
+    private final HostMemory memory;
+    private final Region region;
+
+    /** How often each cookie completed, in whichever way. */
+    public final Map<Long, Integer> endings = new HashMap<>();
+
+    public final List<Long> completed = new ArrayList<>();
+    public final Map<Long, Failure> failed = new HashMap<>();
+    public final List<Long> filled = new ArrayList<>();
+    public final Map<Long, Overshoot> overshot = new HashMap<>();
+    public final List<Peer> ready = new ArrayList<>();
+    public final Map<Integer, Failure> lost = new HashMap<>();
+    public final Map<Integer, String> closedAdmissions = new HashMap<>();
+    public final List<String> refused = new ArrayList<>();
+    public final List<byte[]> messages = new ArrayList<>();
+    private Runnable onFilled = () -> {};
+
+    public DrivenEngine(TransferOptions options, String name, long memoryBytes) {
+        engine = TransferEngines.open(options, bell::release);
+        memory = HostMemory.allocate(name, memoryBytes);
+        region = engine.register(memory.memory(), memory.memfd());
+    }
+
+    public TransferEngine engine() {
+        return engine;
+    }
+
+    public Region region() {
+        return region;
+    }
+
+    public MemorySegment memory() {
+        return memory.memory();
+    }
+
+    /** Runs inside {@code onWindowFilled}: what is visible at that moment. */
+    public void onFilled(Runnable action) {
+        onFilled = action;
+    }
+
+    public ImmWindow openWindow(Admission from, WindowRanges ranges, long expectedWeight, long cookie) {
+        return engine.openWindow(from, region, ranges, expectedWeight, cookie);
+    }
+
+    /** Submits, waiting out back pressure. */
+    public void submit(Peer peer, TransferRequest request, long cookie) {
+        await("room for request " + cookie, () -> {
+            int result = engine.submit(peer, request, cookie);
+            if (result != TransferEngine.ACCEPTED && result != TransferEngine.BACK_PRESSURE) {
+                throw new AssertionError("submit returned " + result + ": " + engine.refusal());
+            }
+            return result == TransferEngine.ACCEPTED;
+        });
+    }
+
+    /** Polls until the condition holds. */
+    public void await(String what, BooleanSupplier condition) {
+        awaitBoth(what, this, this, condition);
+    }
+
+    /** Polls two engines until the condition holds. */
+    public static void awaitBoth(String what, DrivenEngine one, DrivenEngine other, BooleanSupplier condition) {
+        long beganNs = System.nanoTime();
+        while (!condition.getAsBoolean()) {
+            int polled = one.poll() + (other == one ? 0 : other.poll());
+            if (System.nanoTime() - beganNs > AWAIT_LIMIT_NS) {
+                throw new AssertionError("waited in vain for " + what + "; " + one + " / " + other);
+            }
+            if (polled == 0 && !condition.getAsBoolean()) {
+                one.listen();
+            }
+        }
+    }
+
+    /** Hands out what waits. */
+    public int poll() {
+        bell.drainPermits();
+        return engine.poll(this, POLL_LIMIT);
+    }
+
+    private void listen() {
+        try {
+            bell.tryAcquire(LOOK_MILLIS, TimeUnit.MILLISECONDS);
+        } catch (InterruptedException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    private void ended(long cookie) {
+        endings.merge(cookie, 1, Integer::sum);
+    }
+
+    @Override
+    public void onWriteCompleted(long cookie) {
+        ended(cookie);
+        completed.add(cookie);
+    }
+
+    @Override
+    public void onWriteFailed(long cookie, TransferFault fault, String detail) {
+        ended(cookie);
+        failed.put(cookie, new Failure(fault, detail));
+    }
+
+    @Override
+    public void onWindowFilled(long cookie) {
+        filled.add(cookie);
+        onFilled.run();
+    }
+
+    @Override
+    public void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
+        overshot.put(cookie, new Overshoot(arrivedWeight, expectedWeight));
+    }
+
+    @Override
+    public void onPeerReady(Peer peer) {
+        ready.add(peer);
+    }
+
+    @Override
+    public void onPeerLost(Peer peer, TransferFault fault, String detail) {
+        lost.put(peer.id(), new Failure(fault, detail));
+    }
+
+    @Override
+    public void onAdmissionClosed(Admission admission, String detail) {
+        closedAdmissions.put(admission.id(), detail);
+    }
+
+    @Override
+    public void onWriteRefused(Admission admission, String detail) {
+        refused.add(detail);
+    }
+
+    @Override
+    public void onMessage(Admission from, MemorySegment message) {
+        messages.add(message.toArray(ValueLayout.JAVA_BYTE));
+    }
+
+    @Override
+    public String toString() {
+        return "completed " + completed.size() + ", failed " + failed + ", filled " + filled + ", overshot " + overshot
+                + ", lost " + lost + ", closed " + closedAdmissions + ", refused " + refused + ", " + engine.counters();
+    }
+
+    @Override
+    public void close() {
+        engine.close();
+        memory.close();
+    }
+}

@@ -1,0 +1,440 @@
+package io.kvmessenger.testkit.transfer;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.TransferRequest.ImmOnly;
+import io.kvmessenger.transfer.TransferRequest.PageList;
+import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import io.kvmessenger.transfer.TransferRequest.SingleWrite;
+import io.kvmessenger.transfer.WindowRanges;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.charset.StandardCharsets;
+import java.util.Random;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/**
+ * What every transport must do, whatever it is made of. A transport's test inherits all of it and names the transport.
+ *
+ * <p>{@code writer} writes into {@code target}. Both live in this process, on their own workers.
+ */
+@Timeout(120)
+public abstract class TransportContractTest {
+    protected static final int PAGE_BYTES = 4096;
+    protected static final int PAGE_COUNT = 512;
+    protected static final long MEMORY_BYTES = (long) PAGE_BYTES * PAGE_COUNT;
+    private static final byte GUARD = 0x5A;
+    private static final int ROUNDS = 200;
+
+    protected DrivenEngine writer;
+    protected DrivenEngine target;
+    protected Admission admission;
+    protected Peer peer;
+
+    /** The transport's name. */
+    protected abstract String transport();
+
+    /** Whether the target itself refuses a write that leaves its window. */
+    protected abstract boolean targetChecksWrites();
+
+    protected TransferOptions options() {
+        return TransferOptions.defaults().withTransports(transport()).withStreamsPerPeer(4);
+    }
+
+    @BeforeEach
+    void connect() {
+        writer = new DrivenEngine(options(), "writer", MEMORY_BYTES);
+        target = new DrivenEngine(options(), "target", MEMORY_BYTES);
+        admission = target.engine().admit("writer");
+        peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
+        writer.await("the peer to be ready", () -> writer.ready.contains(peer));
+        target.memory().fill(GUARD);
+    }
+
+    @AfterEach
+    void close() {
+        writer.close();
+        target.close();
+    }
+
+    /** The whole of the target's region. */
+    protected static WindowRanges everything() {
+        return WindowRanges.ofEqual(new long[] {0}, MEMORY_BYTES);
+    }
+
+    protected static WindowRanges pages(int... indices) {
+        return WindowRanges.ofEqual(
+                IntStream.of(indices).mapToLong(i -> (long) i * PAGE_BYTES).toArray(), PAGE_BYTES);
+    }
+
+    protected static PageList list(int... indices) {
+        return new PageList(indices, 0, indices.length, PAGE_BYTES, 0);
+    }
+
+    /** Opens a window at the target and tells the writer of it. */
+    protected ImmWindow grant(WindowRanges ranges, long expectedWeight, long cookie) {
+        ImmWindow window = target.openWindow(admission, ranges, expectedWeight, cookie);
+        writer.engine().allow(peer, target.region().descriptor(), window.imm(), ranges);
+        return window;
+    }
+
+    protected PagedWrites paged(int imm, int[] sources, int[] targets) {
+        return new PagedWrites(
+                writer.region(),
+                list(sources),
+                target.region().descriptor(),
+                list(targets),
+                PAGE_BYTES,
+                Imm.withWeight(imm, 1));
+    }
+
+    protected SingleWrite single(int imm, long sourceOffset, long targetOffset, long lengthBytes) {
+        return new SingleWrite(
+                writer.region(), sourceOffset, target.region().descriptor(), targetOffset, lengthBytes, imm);
+    }
+
+    protected void fillSource(Random random) {
+        byte[] bytes = new byte[(int) MEMORY_BYTES];
+        random.nextBytes(bytes);
+        MemorySegment.copy(bytes, 0, writer.memory(), ValueLayout.JAVA_BYTE, 0, bytes.length);
+    }
+
+    private static int[] shuffled(int count, Random random) {
+        int[] indices = IntStream.range(0, PAGE_COUNT).toArray();
+        for (int i = indices.length - 1; i > 0; i--) {
+            int j = random.nextInt(i + 1);
+            int swap = indices[i];
+            indices[i] = indices[j];
+            indices[j] = swap;
+        }
+        return java.util.Arrays.copyOf(indices, count);
+    }
+
+    private boolean pageArrived(int source, int at) {
+        return writer.memory()
+                        .asSlice((long) source * PAGE_BYTES, PAGE_BYTES)
+                        .mismatch(target.memory().asSlice((long) at * PAGE_BYTES, PAGE_BYTES))
+                == -1;
+    }
+
+    private static boolean isGuard(MemorySegment bytes) {
+        for (long i = 0; i < bytes.byteSize(); i++) {
+            if (bytes.get(ValueLayout.JAVA_BYTE, i) != GUARD) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    @Test
+    void shouldUseTheTransportAskedFor() {
+        assertThat(peer.transport()).isEqualTo(transport());
+    }
+
+    @Test
+    void shouldWriteOneRangeAndNothingElse() {
+        fillSource(new Random(1));
+        long length = 300_001;
+        ImmWindow window = grant(WindowRanges.ofEqual(new long[] {77}, length), 5, 9);
+        writer.submit(peer, single(Imm.withWeight(window.imm(), 5), 13, 77, length), 1);
+        DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(9L));
+        assertThat(target.memory().asSlice(77, length).mismatch(writer.memory().asSlice(13, length)))
+                .isEqualTo(-1);
+        assertThat(isGuard(target.memory().asSlice(0, 77))).isTrue();
+        assertThat(isGuard(target.memory().asSlice(77 + length))).isTrue();
+        writer.await("the completion", () -> writer.completed.contains(1L));
+        assertThat(window.arrivedWeight()).isEqualTo(5);
+    }
+
+    @Test
+    void shouldWritePagesInAnyOrder() {
+        Random random = new Random(2);
+        fillSource(random);
+        int[] from = shuffled(300, random);
+        int[] to = shuffled(300, random);
+        ImmWindow window = grant(pages(to), 300, 4);
+        writer.submit(peer, paged(window.imm(), from, to), 1);
+        DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(4L));
+        for (int i = 0; i < from.length; i++) {
+            assertThat(pageArrived(from[i], to[i])).as("page %d", i).isTrue();
+        }
+    }
+
+    @Test
+    void shouldShowPayloadBeforeItsImmediate() {
+        Random random = new Random(3);
+        for (int round = 0; round < ROUNDS; round++) {
+            fillSource(random);
+            int count = 1 + random.nextInt(PAGE_COUNT);
+            int[] from = shuffled(count, random);
+            int[] to = shuffled(count, random);
+            ImmWindow window = grant(pages(to), count, round);
+            boolean[] right = {true};
+            target.onFilled(() -> {
+                for (int i = 0; i < count; i++) {
+                    right[0] &= pageArrived(from[i], to[i]);
+                }
+            });
+            submitInPieces(window.imm(), from, to, random, round * 1000L);
+            long cookie = round;
+            DrivenEngine.awaitBoth("round " + round, target, writer, () -> target.filled.contains(cookie));
+            assertThat(right[0]).as("every byte of round %d", round).isTrue();
+            DrivenEngine.awaitBoth(
+                    "completions",
+                    writer,
+                    target,
+                    () -> writer.engine().counters().requestsInFlight() == 0);
+            writer.engine().disallow(peer, window.imm());
+            window.close(true);
+        }
+        assertThat(writer.endings.values()).containsOnly(1);
+        assertThat(target.engine().counters().windowsOpen()).isZero();
+    }
+
+    private void submitInPieces(int imm, int[] from, int[] to, Random random, long firstCookie) {
+        long cookie = firstCookie;
+        for (int done = 0; done < from.length; ) {
+            int piece = Math.min(from.length - done, 1 + random.nextInt(100));
+            writer.submit(
+                    peer,
+                    paged(
+                            imm,
+                            java.util.Arrays.copyOfRange(from, done, done + piece),
+                            java.util.Arrays.copyOfRange(to, done, done + piece)),
+                    cookie++);
+            done += piece;
+        }
+    }
+
+    @Test
+    void shouldCountImmediatesThatArriveBeforeAnybodyPolls() {
+        ImmWindow window = grant(everything(), 3, 8);
+        for (int i = 0; i < 3; i++) {
+            writer.submit(peer, new ImmOnly(Imm.withWeight(window.imm(), 1)), i);
+        }
+        writer.await("all sent", () -> writer.completed.size() == 3);
+        writer.await("all arrived, without a poll at the target", () -> window.arrivedWeight() == 3);
+        assertThat(target.filled).isEmpty();
+        target.await("the window", () -> target.filled.contains(8L));
+    }
+
+    @Test
+    void shouldReportMoreThanExpected() {
+        ImmWindow window = grant(everything(), 3, 8);
+        writer.submit(peer, new ImmOnly(Imm.withWeight(window.imm(), 4)), 0);
+        DrivenEngine.awaitBoth("the overshoot", target, writer, () -> target.overshot.containsKey(8L));
+        assertThat(target.overshot.get(8L)).isEqualTo(new DrivenEngine.Overshoot(4, 3));
+        assertThat(target.filled).isEmpty();
+    }
+
+    @Test
+    void shouldCountNothingForAWriteWithoutWeight() {
+        fillSource(new Random(4));
+        ImmWindow window = grant(pages(7), 1, 8);
+        writer.submit(peer, single(window.imm(), 0, 7L * PAGE_BYTES, PAGE_BYTES), 0);
+        writer.await("the bytes", () -> pageArrived(0, 7));
+        assertThat(window.arrivedWeight()).isZero();
+    }
+
+    @Test
+    void shouldCompleteARequestWithoutPages() {
+        ImmWindow window = grant(everything(), 1, 8);
+        writer.submit(peer, paged(window.imm(), new int[0], new int[0]), 5);
+        writer.await("the completion", () -> writer.completed.contains(5L));
+        assertThat(window.arrivedWeight()).isZero();
+    }
+
+    @Test
+    void shouldNeverCountForAnEarlierUseOfASlot() {
+        ImmWindow old = grant(everything(), 1, 1);
+        writer.submit(peer, new ImmOnly(Imm.withWeight(old.imm(), 1)), 0);
+        target.await("the first use", () -> target.filled.contains(1L));
+        old.close(true);
+        ImmWindow reused = reopen(Imm.slot(old.imm()));
+        assertThat(Imm.generation(reused.imm())).isEqualTo(Imm.generation(old.imm()) + 1);
+        // The writer was never told that the old window has ended.
+        writer.submit(peer, new ImmOnly(Imm.withWeight(old.imm(), 1)), 1);
+        if (targetChecksWrites()) {
+            target.await("the refusal", () -> !target.refused.isEmpty());
+        } else {
+            target.await("the stray", () -> target.engine().counters().straysCounted() == 1);
+        }
+        assertThat(reused.arrivedWeight()).isZero();
+    }
+
+    /** Opens and closes windows until the slot comes round again. */
+    private ImmWindow reopen(int slot) {
+        for (int i = 0; i < Imm.SLOT_COUNT_MAX; i++) {
+            ImmWindow window = target.openWindow(admission, everything(), 1, 100 + i);
+            if (Imm.slot(window.imm()) == slot) {
+                return window;
+            }
+            window.close(true);
+        }
+        throw new AssertionError("slot " + slot + " was not used again");
+    }
+
+    @Test
+    void shouldKeepAnUndrainedSlotUntilItsAdmissionEnds() {
+        ImmWindow window = grant(everything(), 1, 1);
+        window.close(false);
+        assertThat(target.engine().counters().windowsOpen()).isEqualTo(1);
+        target.engine().revoke(admission);
+        DrivenEngine.awaitBoth(
+                "the end of the admission", target, writer, () -> target.closedAdmissions.containsKey(admission.id()));
+        assertThat(target.engine().counters().windowsOpen()).isZero();
+    }
+
+    @Test
+    void shouldRefuseWhatLeavesItsWindowBeforeItIsSent() {
+        ImmWindow window = grant(pages(10, 11), 2, 1);
+        assertRefused(paged(window.imm(), new int[] {0, 1}, new int[] {10, 12}), "outside the window");
+        assertRefused(single(window.imm(), 0, 10L * PAGE_BYTES - 1, 2), "outside the window");
+        assertRefused(single(window.imm(), 0, 11L * PAGE_BYTES, PAGE_BYTES + 1), "outside the window");
+        assertRefused(single(window.imm(), 0, -1, 1), "outside the window");
+        assertRefused(single(window.imm(), 0, Long.MAX_VALUE, 2), "outside the window");
+        assertRefused(single(window.imm(), MEMORY_BYTES - 1, 10L * PAGE_BYTES, 2), "outside its region");
+        assertRefused(single(Imm.NONE, 0, 10L * PAGE_BYTES, 1), "no window");
+        writer.engine().disallow(peer, window.imm());
+        assertRefused(single(window.imm(), 0, 10L * PAGE_BYTES, 1), "no window");
+        assertThat(writer.engine().counters().requestsInFlight()).isZero();
+        assertThat(isGuard(target.memory())).isTrue();
+    }
+
+    private void assertRefused(TransferRequest request, String why) {
+        assertThat(writer.engine().submit(peer, request, 0)).isEqualTo(TransferEngine.REFUSED);
+        assertThat(writer.engine().refusal()).contains(why);
+    }
+
+    @Test
+    void shouldRefuseAtTheTargetWhatTheWriterLetPass() {
+        if (!targetChecksWrites()) {
+            System.out.println("not applicable to " + transport() + ": its target cannot look at writes");
+            return;
+        }
+        fillSource(new Random(5));
+        ImmWindow window = target.openWindow(admission, pages(10, 11), 2, 1);
+        writer.engine().allow(peer, target.region().descriptor(), window.imm(), everything());
+        writer.submit(peer, paged(window.imm(), new int[] {0, 1}, new int[] {10, 12}), 3);
+        target.await("the refusal", () -> !target.refused.isEmpty());
+        assertThat(target.refused.getFirst()).contains("writer", "offset " + 12 * PAGE_BYTES, "leaves its window");
+        target.await("the end", () -> target.closedAdmissions.containsKey(admission.id()));
+        assertThat(isGuard(target.memory()))
+                .as("not even the page that was allowed")
+                .isTrue();
+        writer.await("the loss", () -> writer.lost.containsKey(peer.id()));
+        assertThat(writer.lost.get(peer.id()).fault()).isEqualTo(TransferFault.WRITE_REFUSED);
+        assertThat(writer.endings).containsOnly(java.util.Map.entry(3L, 1));
+        assertThat(target.engine().counters().writesRefused()).isEqualTo(1);
+    }
+
+    @Test
+    void shouldNotAdmitAWrongKey() {
+        byte[] wrong = admission.key().clone();
+        wrong[15] ^= 1;
+        Peer stranger = writer.engine().connect(target.engine().address(), wrong, "stranger");
+        writer.await("the loss", () -> writer.lost.containsKey(stranger.id()));
+        assertThat(writer.lost.get(stranger.id()).fault()).isEqualTo(TransferFault.NOT_ADMITTED);
+        shouldCompleteARequestWithoutPages();
+    }
+
+    @Test
+    void shouldDeliverMessages() {
+        for (int i = 0; i < 100; i++) {
+            byte[] text = ("message " + i).getBytes(StandardCharsets.UTF_8);
+            DrivenEngine.awaitBoth(
+                    "room",
+                    writer,
+                    target,
+                    () -> writer.engine().send(peer, MemorySegment.ofArray(text)) == TransferEngine.ACCEPTED);
+        }
+        DrivenEngine.awaitBoth("all messages", target, writer, () -> target.messages.size() == 100);
+        for (int i = 0; i < 100; i++) {
+            assertThat(new String(target.messages.get(i), StandardCharsets.UTF_8))
+                    .isEqualTo("message " + i);
+        }
+    }
+
+    @Test
+    void shouldLetNothingLandAfterTheAdmissionHasEnded() {
+        fillSource(new Random(6));
+        int[] all = IntStream.range(0, PAGE_COUNT).toArray();
+        ImmWindow window = grant(everything(), Long.MAX_VALUE, 1);
+        int submitted = 0;
+        while (submitted < 100
+                && writer.engine().submit(peer, paged(window.imm(), all, all), submitted) == TransferEngine.ACCEPTED) {
+            submitted++;
+        }
+        target.engine().revoke(admission);
+        target.await("the end", () -> target.closedAdmissions.containsKey(admission.id()));
+        target.memory().fill(GUARD);
+        writer.await("the loss", () -> writer.lost.containsKey(peer.id()));
+        assertThat(isGuard(target.memory())).isTrue();
+        assertThat(writer.endings)
+                .hasSize(submitted)
+                .allSatisfy((cookie, times) -> assertThat(times).isEqualTo(1));
+        assertThat(writer.engine().submit(peer, new ImmOnly(Imm.withWeight(window.imm(), 1)), 999))
+                .isEqualTo(TransferEngine.PEER_LOST);
+    }
+
+    @Test
+    void shouldTellBothSidesWhenTheWriterGoes() {
+        grant(everything(), 1, 1);
+        writer.engine().close();
+        target.await("the end of the admission", () -> target.closedAdmissions.containsKey(admission.id()));
+    }
+
+    @Test
+    void shouldFailEveryWriteOnceWhenTheTargetGoes() {
+        int[] all = IntStream.range(0, PAGE_COUNT).toArray();
+        ImmWindow window = grant(everything(), Long.MAX_VALUE, 1);
+        int submitted = 0;
+        while (submitted < 200
+                && writer.engine().submit(peer, paged(window.imm(), all, all), submitted) == TransferEngine.ACCEPTED) {
+            submitted++;
+        }
+        target.engine().close();
+        writer.await("the loss", () -> writer.lost.containsKey(peer.id()));
+        assertThat(writer.lost.get(peer.id()).fault()).isIn(TransferFault.PEER_CLOSED, TransferFault.DISCONNECTED);
+        assertThat(writer.endings)
+                .hasSize(submitted)
+                .allSatisfy((cookie, times) -> assertThat(times).isEqualTo(1));
+    }
+
+    @Test
+    void shouldFailWhatIsOnItsWayWhenDisconnected() {
+        int[] all = IntStream.range(0, PAGE_COUNT).toArray();
+        ImmWindow window = grant(everything(), Long.MAX_VALUE, 1);
+        int submitted = 0;
+        while (submitted < 200
+                && writer.engine().submit(peer, paged(window.imm(), all, all), submitted) == TransferEngine.ACCEPTED) {
+            submitted++;
+        }
+        int count = submitted;
+        writer.engine().disconnect(peer);
+        writer.await("all endings", () -> writer.endings.size() == count);
+        assertThat(writer.endings.values()).containsOnly(1);
+        assertThat(writer.engine().submit(peer, new ImmOnly(1), 999)).isEqualTo(TransferEngine.PEER_LOST);
+        target.await("the end of the admission", () -> target.closedAdmissions.containsKey(admission.id()));
+    }
+
+    @Test
+    void shouldReportAPeerThatNobodyAnswersFor() {
+        target.engine().close();
+        Peer nobody = writer.engine().connect(target.engine().address(), admission.key(), "nobody");
+        writer.await("the loss", () -> writer.lost.containsKey(nobody.id()));
+        assertThat(writer.lost.get(nobody.id()).fault()).isEqualTo(TransferFault.UNREACHABLE);
+    }
+}

@@ -1,0 +1,15 @@
+package io.kvmessenger.testkit.transfer;
+
+import io.kvmessenger.transfer.TransferOptions;
+
+final class TcpTransportContractTest extends TransportContractTest {
+    @Override
+    protected String transport() {
+        return TransferOptions.TCP;
+    }
+
+    @Override
+    protected boolean targetChecksWrites() {
+        return true;
+    }
+}
