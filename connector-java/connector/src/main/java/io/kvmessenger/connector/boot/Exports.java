@@ -3,6 +3,7 @@ package io.kvmessenger.connector.boot;
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.foreign.ForeignMemory;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.time.Duration;
@@ -23,13 +24,16 @@ final class Exports {
     private final Messengers messengers;
     private final Duration closeLimit;
 
+    /** Made at once, so that every class cache holds the build id of the code it holds. */
+    private final byte[] description = describeBuild();
+
     Exports(Messengers messengers, Duration closeLimit) {
         this.messengers = messengers;
         this.closeLimit = closeLimit;
     }
 
     long describe(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
-        return guarded(in, inLengthBytes, out, outCapacityBytes, (request, capacityBytes) -> describe());
+        return guarded(in, inLengthBytes, out, outCapacityBytes, (request, capacityBytes) -> description);
     }
 
     long open(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
@@ -96,12 +100,16 @@ final class Exports {
         return NOTHING;
     }
 
-    private static byte[] describe() throws IOException {
+    private static byte[] describeBuild() {
         Map<String, Object> said = new LinkedHashMap<>();
         said.put("buildId", BuildId.value());
         said.put("version", BuildId.version());
         said.put("java", Runtime.version().toString());
-        return JSON.std.asBytes(said);
+        try {
+            return JSON.std.asBytes(said);
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
     }
 
     private static byte[] encode(OpenResult opened) throws IOException {

@@ -1,0 +1,157 @@
+"""The class cache makes boot faster, and never runs code that the jar does not hold."""
+
+from __future__ import annotations
+
+import os
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import PROCESS_LIMIT_SECONDS, RunPython
+
+from kv_connector import _jvm, _preflight
+from kv_connector._aot_cache import CACHES_KEPT_MAX, AotCache, cache_folder
+
+TRAINING_CLASS = "io.kvmessenger.connector.boot.SimulatedBoot"
+
+BOOT = """
+    import os, pathlib, time
+    import simulated_jvm
+    from kv_connector import _aot_cache, _jvm, _preflight
+    jar = _preflight.check_jar(pathlib.Path(os.environ["KV_TEST_JAR"]))
+    simulated = pathlib.Path(os.environ["KV_TEST_SIMULATED_JAR"])
+    setup = simulated_jvm.setup(
+        class_path=(jar.path, simulated),
+        class_path_hashes=(jar.sha256, "simulated"),
+        build_id=jar.build_id,
+        cache_folder=_aot_cache.cache_folder(),
+        training_class="io.kvmessenger.connector.boot.SimulatedBoot",
+    )
+    setup = simulated_jvm.replace(setup, options=(*setup.options, *os.environ.get("KV_TEST_JVM_OPTIONS", "").split()))
+    cached = setup.aot_cache.usable()
+    wall, cpu = time.perf_counter(), time.process_time()
+    _jvm.boot_setup(setup)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    print("cached" if cached else "plain", jar.build_id, setup.aot_cache.path)
+    print(f"wall {wall * 1e3:.0f} ms, cpu {cpu * 1e3:.0f} ms")
+"""
+
+
+def wait_for(path: Path) -> None:
+    limit = time.monotonic() + PROCESS_LIMIT_SECONDS
+    while not path.exists():
+        assert time.monotonic() < limit, f"{path} was not made: {sorted(path.parent.glob('*'))}"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def own_jar(jar: _preflight.Jar, tmp_path: Path) -> Path:
+    """A copy that the test may replace."""
+    copy = tmp_path / "own.jar"
+    copy.write_bytes(jar.path.read_bytes())
+    return copy
+
+
+def change_code(jar: Path, build_id: str) -> str:
+    """Gives the jar another build id, in the class and beside it, as another build would."""
+    other = ("f" if build_id[0] != "f" else "e") + build_id[1:]
+    changed = jar.with_suffix(".changed")
+    with zipfile.ZipFile(jar) as source, zipfile.ZipFile(changed, "w", zipfile.ZIP_DEFLATED) as target:
+        for entry in source.infolist():
+            target.writestr(entry, source.read(entry).replace(build_id.encode(), other.encode()))
+    changed.replace(jar)
+    return other
+
+
+def test_should_boot_with_the_cache_that_the_first_boot_made(run_with_jvm: RunPython, own_jar: Path) -> None:
+    first = run_with_jvm(BOOT, KV_TEST_JAR=str(own_jar)).stdout.splitlines()
+    state, _, made = first[0].split()
+    assert state == "plain"
+    wait_for(Path(made))
+    second = run_with_jvm(BOOT, KV_TEST_JAR=str(own_jar), KV_TEST_JVM_OPTIONS="").stdout.splitlines()
+    assert second[0].split()[0] == "cached"
+    print(f"\nboot without class cache: {first[1]}; with it: {second[1]}")
+
+
+def test_should_run_the_new_code_when_the_jar_was_replaced(
+    run_with_jvm: RunPython, own_jar: Path, jar: _preflight.Jar
+) -> None:
+    made = run_with_jvm(BOOT, KV_TEST_JAR=str(own_jar)).stdout.split()[2]
+    wait_for(Path(made))
+    other = change_code(own_jar, jar.build_id)
+
+    state, build_id, next_made = run_with_jvm(BOOT, KV_TEST_JAR=str(own_jar)).stdout.split()[:3]
+    assert (state, build_id) == ("plain", other)
+    assert next_made != made
+
+    # The control: the JVM itself takes the old cache, runs the old code, and only the build id tells.
+    forced = run_with_jvm(
+        BOOT,
+        KV_TEST_JAR=str(own_jar),
+        KV_TEST_JVM_OPTIONS=f"-XX:AOTCache={made}",
+        succeeds=False,
+    )
+    assert forced.returncode != 0
+    assert f"the JVM runs build {jar.build_id} of the messenger, and the jar holds build {other}" in forced.stderr
+
+
+def test_should_name_the_file_after_what_it_was_made_of(java: _preflight.JavaRuntime, tmp_path: Path) -> None:
+    def name(build: _preflight.JavaRuntime = java, jar_hash: str = "1", option: str = "-Xmx64m") -> str:
+        return AotCache(build, [jar_hash], [option], tmp_path).path.name
+
+    other_java = replace(java, identity=java.identity + "x")
+    assert len({name(), name(jar_hash="2"), name(option="-Xmx65m"), name(build=other_java)}) == 4
+    assert name() == name()
+
+
+def test_should_not_use_a_file_that_others_could_have_written(java: _preflight.JavaRuntime, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    cache = AotCache(java, ["1"], [], folder)
+    cache.path.touch(mode=0o600)
+    assert cache.usable()
+    cache.path.chmod(0o622)
+    assert not cache.usable()
+    cache.path.chmod(0o600)
+    folder.chmod(0o777)
+    assert not cache.usable()
+
+
+def test_should_train_once_at_a_time_and_forget_old_files(java: _preflight.JavaRuntime, tmp_path: Path) -> None:
+    cache = AotCache(java, ["1"], [], tmp_path)
+    for i in range(CACHES_KEPT_MAX + 2):
+        old = tmp_path / f"{i}.aot"
+        old.touch()
+        os.utime(old, (i, i))
+    lock = cache.path.with_suffix(".lock")
+    lock.touch()
+    assert not cache.train(java, [], "No")
+    os.utime(lock, (1, 1))  # left by a training that never ended
+    assert cache.train(java, [], "No")
+    assert sorted(file.name for file in tmp_path.glob("*.aot")) == ["3.aot", "4.aot", "5.aot"]
+    limit = time.monotonic() + PROCESS_LIMIT_SECONDS
+    while lock.exists():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    assert not cache.path.exists(), "a training that failed must not leave a file"
+
+
+def test_should_boot_without_a_folder_to_write_to(run_with_jvm: RunPython, own_jar: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    done = run_with_jvm(BOOT, KV_TEST_JAR=str(own_jar), KV_MESSENGER_CACHE=str(blocked))
+    assert done.stdout.startswith("plain")
+
+
+def test_should_keep_its_files_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KV_MESSENGER_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "kv-messenger" / "aot"
+    monkeypatch.setenv("KV_MESSENGER_CACHE", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own" / "aot"
+
+
+def test_should_train_the_real_messenger_by_default() -> None:
+    assert _jvm.TRAINING_CLASS.replace(".", "/").rsplit("/", 1)[0] == _jvm.ENTRY_CLASS.rsplit("/", 1)[0]
