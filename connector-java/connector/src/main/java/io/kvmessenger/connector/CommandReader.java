@@ -1,0 +1,76 @@
+package io.kvmessenger.connector;
+
+import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.messenger.EngineCommand;
+import io.kvmessenger.messenger.EngineCommand.Chunk;
+import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
+import java.io.IOException;
+import java.util.List;
+import java.util.Locale;
+import java.util.concurrent.TimeUnit;
+
+/** Turns the engine's JSON commands (docs/boundary.md) into values. Pure. */
+final class CommandReader {
+    private CommandReader() {}
+
+    static List<EngineCommand> read(byte[] json) {
+        return parse("submit", json).objects("commands").stream()
+                .map(CommandReader::command)
+                .toList();
+    }
+
+    static Fields parse(String what, byte[] json) {
+        try {
+            return Fields.of(what, JSON.std.anyFrom(json));
+        } catch (IOException e) {
+            throw new IllegalArgumentException(what + " is not JSON: " + e.getMessage(), e);
+        }
+    }
+
+    private static EngineCommand command(Fields fields) {
+        return switch (fields.text("do")) {
+            case "step" ->
+                new EngineCommand.Step(
+                        fields.integer("step"),
+                        fields.integer("counterStart"),
+                        fields.objects("chunks").stream()
+                                .map(CommandReader::chunk)
+                                .toList());
+            case "stepEnded" -> new EngineCommand.StepEnded(fields.integer("step"));
+            case "prefillEnded" ->
+                new EngineCommand.PrefillEnded(
+                        fields.text("request"),
+                        PrefillOutcome.valueOf(fields.text("outcome").toUpperCase(Locale.ROOT)));
+            case "fetch" -> fetch(fields);
+            case "abandon" -> new EngineCommand.Abandon(fields.text("request"));
+            default ->
+                throw new IllegalArgumentException("command " + fields.text("do") + " is not one of step, "
+                        + "stepEnded, prefillEnded, fetch, abandon");
+        };
+    }
+
+    private static Chunk chunk(Fields fields) {
+        return new Chunk(
+                fields.text("request"),
+                fields.text("transfer"),
+                fields.count("promptTokens"),
+                fields.count("cachedTokens"),
+                fields.count("firstToken"),
+                fields.count("endToken"),
+                fields.counts("newPages"));
+    }
+
+    private static EngineCommand fetch(Fields fields) {
+        return new EngineCommand.Fetch(
+                fields.text("request"),
+                fields.text("transfer"),
+                fields.text("prefillerHost"),
+                fields.count("prefillerPort"),
+                fields.text("prefillerEngineId"),
+                fields.count("promptTokens"),
+                fields.count("firstToken"),
+                fields.counts("pages"),
+                TimeUnit.MILLISECONDS.toNanos(fields.integer("limitMillis")),
+                fields.has("promptTokenIds") ? fields.counts("promptTokenIds") : new int[0]);
+    }
+}

@@ -1,0 +1,82 @@
+package io.kvmessenger.connector;
+
+import java.util.List;
+import java.util.Map;
+
+/** Reads one JSON object that crossed the boundary, and names what is missing or of another type. Not for peers' data. */
+record Fields(String what, Map<String, Object> values) {
+    @SuppressWarnings("unchecked") // jackson-jr gives Map<String, Object> for every object
+    static Fields of(String what, Object value) {
+        if (value instanceof Map<?, ?> map) {
+            return new Fields(what, (Map<String, Object>) map);
+        }
+        throw new IllegalArgumentException(what + " is " + describe(value) + " where an object is expected");
+    }
+
+    boolean has(String name) {
+        return values.get(name) != null;
+    }
+
+    Fields object(String name) {
+        return of(what + "." + name, values.get(name));
+    }
+
+    String text(String name) {
+        if (values.get(name) instanceof String text) {
+            return text;
+        }
+        throw unexpected(name, "a string");
+    }
+
+    long integer(String name) {
+        Object value = values.get(name);
+        if (value instanceof Integer || value instanceof Long) {
+            return ((Number) value).longValue();
+        }
+        throw unexpected(name, "an integer");
+    }
+
+    int count(String name) {
+        long value = integer(name);
+        if (value < 0 || value > Integer.MAX_VALUE) {
+            throw unexpected(name, "an integer from 0 to " + Integer.MAX_VALUE);
+        }
+        return (int) value;
+    }
+
+    List<?> list(String name) {
+        if (values.get(name) instanceof List<?> list) {
+            return list;
+        }
+        throw unexpected(name, "a list");
+    }
+
+    List<Fields> objects(String name) {
+        return list(name).stream().map(o -> of(what + "." + name, o)).toList();
+    }
+
+    List<String> texts(String name) {
+        return list(name).stream().map(String::valueOf).toList();
+    }
+
+    int[] counts(String name) {
+        List<?> list = list(name);
+        int[] counts = new int[list.size()];
+        for (int i = 0; i < counts.length; i++) {
+            if (!(list.get(i) instanceof Integer count) || count < 0) {
+                throw unexpected(name, "a list of integers from 0 to " + Integer.MAX_VALUE);
+            }
+            counts[i] = count;
+        }
+        return counts;
+    }
+
+    private IllegalArgumentException unexpected(String name, String expected) {
+        return new IllegalArgumentException(
+                what + "." + name + " is " + describe(values.get(name)) + " where " + expected + " is expected");
+    }
+
+    private static String describe(Object value) {
+        return value == null ? "missing" : value.getClass().getSimpleName() + " " + value;
+    }
+}

@@ -1,0 +1,219 @@
+package io.kvmessenger.connector;
+
+import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.connector.boot.OpenResult;
+import io.kvmessenger.connector.metrics.MessengerMetrics;
+import io.kvmessenger.foreign.ForeignMemory;
+import io.kvmessenger.hooks.LayerCounter;
+import io.kvmessenger.hooks.LayerProgressWatcher;
+import io.kvmessenger.messenger.EngineCommand;
+import io.kvmessenger.messenger.EngineEvents;
+import io.kvmessenger.messenger.HeldCounts;
+import io.kvmessenger.messenger.Messenger;
+import io.kvmessenger.messenger.MessengerIdentity;
+import io.kvmessenger.messenger.NanoClock;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferEngine;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.nio.charset.StandardCharsets;
+import java.security.SecureRandom;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/**
+ * One engine's messenger with everything it stands on: the composition root.
+ *
+ * <p>Called by the engine's thread; the messenger itself lives on its {@link AgentThread}. It contains no protocol and no
+ * policy, only wiring and the order in which things start and stop.
+ */
+final class OpenMessenger {
+    /** How long an answer of the messenger's own thread may take; it never blocks, so this is generous. */
+    private static final long ANSWER_LIMIT_MILLIS = 5_000;
+
+    private static final long STOP_LIMIT_MILLIS = 2_000;
+    /** The counter stands alone in its cache lines: the engine writes it while the watcher reads. */
+    private static final long COUNTER_ALIGNMENT_BYTES = 128;
+
+    private static final int NOT_LISTENING = -1;
+
+    private static final NanoClock CLOCK = System::nanoTime;
+
+    private final OpenRequest request;
+    private final long incarnation;
+    private final EventQueue events = new EventQueue();
+    private final MessengerMetrics metrics;
+    private final MemorySegment counterWord;
+    private final AgentThread agent;
+    private final Inbox inbox;
+    private final TransferEngine transfer;
+    private final Region region;
+    private final NettyControlNetwork network;
+    private final Messenger messenger;
+    private final int controlPort;
+
+    private OpenMessenger(OpenRequest request, Deque<AutoCloseable> started) {
+        SecureRandom random = new SecureRandom();
+        this.request = request;
+        this.incarnation = random.nextLong();
+        this.metrics = MessengerMetrics.open(request.metricsHost(), request.metricsPort());
+        started.push(metrics);
+        this.counterWord = Arena.global().allocate(COUNTER_ALIGNMENT_BYTES, COUNTER_ALIGNMENT_BYTES);
+        this.agent = new AgentThread(CLOCK, this::onFault);
+        this.inbox = new Inbox(agent);
+        this.transfer = TransferWiring.open(request, agent);
+        started.push(transfer);
+        metrics.follow(transfer::counters);
+        this.region = transfer.register(
+                ForeignMemory.at(request.memoryAddress(), request.memoryLengthBytes()), request.memfd());
+        this.network = new NettyControlNetwork(
+                inbox, TimeUnit.NANOSECONDS.toMillis(request.limits().connectLimitNs()));
+        started.push(network);
+        this.messenger = new Messenger(
+                new MessengerIdentity(
+                        request.engineId(), incarnation, request.sharedSecret().getBytes(StandardCharsets.UTF_8)),
+                request.geometry(),
+                region,
+                request.limits(),
+                new Messenger.Ports(
+                        transfer,
+                        network,
+                        events,
+                        new HttpIntake(
+                                request.engineApiUrl(),
+                                Duration.ofNanos(request.limits().fetchLimitNs()),
+                                inbox),
+                        new HookedLayerProgress(
+                                new LayerProgressWatcher(
+                                        new LayerCounter(counterWord.asSlice(0, LayerCounter.LENGTH_BYTES)),
+                                        LayerProgressWatcher.LAG_NONE),
+                                request.geometry().ranks().getFirst().layers().size()),
+                        metrics,
+                        CLOCK,
+                        random));
+        this.controlPort =
+                request.role().listens() ? network.listen(request.listenHost(), request.listenPort()) : NOT_LISTENING;
+        agent.start(messenger, inbox);
+    }
+
+    /** Starts everything, or nothing: what had started when a later part failed is closed again. */
+    static OpenMessenger open(OpenRequest request) {
+        Deque<AutoCloseable> started = new ArrayDeque<>();
+        try {
+            return new OpenMessenger(request, started);
+        } catch (RuntimeException failure) {
+            for (AutoCloseable part : started) {
+                try {
+                    part.close();
+                } catch (Exception second) {
+                    failure.addSuppressed(second);
+                }
+            }
+            throw failure;
+        }
+    }
+
+    OpenResult result(long handle) {
+        return new OpenResult(
+                handle,
+                request.engineId(),
+                Long.toHexString(incarnation),
+                request.reachableHost(),
+                controlPort,
+                request.metricsHost(),
+                metrics.port(),
+                counterWord.address());
+    }
+
+    void submit(byte[] json) {
+        List<EngineCommand> commands = CommandReader.read(json);
+        for (EngineCommand command : commands) {
+            inbox.add(m -> m.onCommand(command));
+        }
+    }
+
+    byte[] poll(int capacityBytes) {
+        return events.drain(capacityBytes);
+    }
+
+    byte[] stats() {
+        return metrics.snapshotJson();
+    }
+
+    byte[] fence(byte[] json) {
+        Fields fields = CommandReader.parse("fence", json);
+        List<String> requests = fields.texts("requests");
+        CompletableFuture<Void> fenced = new CompletableFuture<>();
+        inbox.add(m -> m.onCommand(new EngineCommand.Preempt(requests, fenced)));
+        await(fenced, fields.integer("limitMillis"), "writes that read the pages of " + requests);
+        return encode(Map.of("fenced", requests));
+    }
+
+    byte[] leakCheck() {
+        CompletableFuture<HeldCounts> answer = new CompletableFuture<>();
+        inbox.add(m -> m.onCommand(new EngineCommand.CountHeld(answer)));
+        HeldCounts held = await(answer, ANSWER_LIMIT_MILLIS, "the messenger's answer");
+        Map<String, Object> counts = new LinkedHashMap<>();
+        counts.put("fetches", held.fetches());
+        counts.put("prefills", held.prefills());
+        counts.put("grantsWaiting", held.grantsWaiting());
+        counts.put("writesInFlight", held.writesInFlight());
+        counts.put("windowsOpen", held.windowsOpen());
+        counts.put("quarantinedPages", held.quarantinedPages());
+        return encode(Map.of("clean", held.clean(), "held", counts));
+    }
+
+    /** Says goodbye, stops the threads, tears the paths down; bounded in time. */
+    void close() {
+        CompletableFuture<Void> goodbyes = new CompletableFuture<>();
+        inbox.add(m -> {
+            m.close("the engine shut down");
+            goodbyes.complete(null);
+        });
+        try {
+            await(goodbyes, STOP_LIMIT_MILLIS, "the last words to peers");
+        } catch (IllegalStateException late) {
+            events.log(EngineEvents.Level.WARNING, late.getMessage());
+        }
+        agent.stop(STOP_LIMIT_MILLIS);
+        network.close();
+        transfer.close();
+        metrics.close();
+    }
+
+    private void onFault(Throwable fault) {
+        java.io.StringWriter trace = new java.io.StringWriter();
+        fault.printStackTrace(new java.io.PrintWriter(trace));
+        events.log(EngineEvents.Level.ERROR, "a bug in the messenger: " + trace);
+    }
+
+    private static <T> T await(CompletableFuture<T> answer, long limitMillis, String what) {
+        try {
+            return answer.get(limitMillis, TimeUnit.MILLISECONDS);
+        } catch (TimeoutException e) {
+            throw new IllegalStateException(what + " did not end within " + limitMillis + " ms", e);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException("interrupted while waiting for " + what, e);
+        } catch (ExecutionException e) {
+            throw new IllegalStateException(what + " failed: " + e.getCause().getMessage(), e);
+        }
+    }
+
+    private static byte[] encode(Map<String, Object> json) {
+        try {
+            return JSON.std.asBytes(json);
+        } catch (IOException e) {
+            throw new java.io.UncheckedIOException(e);
+        }
+    }
+}

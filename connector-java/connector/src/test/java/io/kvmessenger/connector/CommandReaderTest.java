@@ -1,0 +1,57 @@
+package io.kvmessenger.connector;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import io.kvmessenger.messenger.EngineCommand;
+import java.nio.charset.StandardCharsets;
+import org.junit.jupiter.api.Test;
+
+class CommandReaderTest {
+    @Test
+    void shouldReadEveryCommandOfTheBoundary() {
+        assertThat(read("""
+                {"commands":[
+                 {"do":"step","step":7,"counterStart":12,"chunks":[{"request":"p","transfer":"t","promptTokens":40,
+                  "cachedTokens":16,"firstToken":16,"endToken":40,"newPages":[3,1]}]},
+                 {"do":"stepEnded","step":7},
+                 {"do":"prefillEnded","request":"p","outcome":"aborted"},
+                 {"do":"fetch","request":"d","transfer":"t","prefillerHost":"h","prefillerPort":9,"prefillerEngineId":"",
+                  "promptTokens":40,"firstToken":0,"pages":[5],"limitMillis":250},
+                 {"do":"abandon","request":"d"}]}"""))
+                .satisfiesExactly(
+                        step -> assertThat(((EngineCommand.Step) step)
+                                        .chunks()
+                                        .getFirst()
+                                        .newPages())
+                                .containsExactly(3, 1),
+                        ended -> assertThat(ended).isEqualTo(new EngineCommand.StepEnded(7)),
+                        ended -> assertThat(ended)
+                                .isEqualTo(new EngineCommand.PrefillEnded("p", EngineCommand.PrefillOutcome.ABORTED)),
+                        fetch -> assertThat(((EngineCommand.Fetch) fetch).limitNs())
+                                .isEqualTo(250_000_000L),
+                        abandon -> assertThat(abandon).isEqualTo(new EngineCommand.Abandon("d")));
+    }
+
+    @Test
+    void shouldNameTheFieldThatIsWrong() {
+        assertRefused("not json", "submit is not JSON");
+        assertRefused("{}", "submit.commands is missing");
+        assertRefused("{\"commands\":[{\"do\":\"dance\"}]}", "dance");
+        assertRefused("{\"commands\":[{\"do\":\"abandon\",\"request\":3}]}", "request is Integer 3");
+        assertRefused(
+                "{\"commands\":[{\"do\":\"step\",\"step\":1,\"counterStart\":0,\"chunks\":[{\"request\":\"p\","
+                        + "\"transfer\":\"t\",\"promptTokens\":-1}]}]}",
+                "promptTokens is Integer -1");
+    }
+
+    private static void assertRefused(String json, String sentence) {
+        assertThatThrownBy(() -> read(json))
+                .isInstanceOf(IllegalArgumentException.class)
+                .hasMessageContaining(sentence);
+    }
+
+    private static java.util.List<EngineCommand> read(String json) {
+        return CommandReader.read(json.getBytes(StandardCharsets.UTF_8));
+    }
+}

@@ -1,0 +1,104 @@
+package io.kvmessenger.connector;
+
+import static com.tngtech.archunit.lang.syntax.ArchRuleDefinition.classes;
+import static com.tngtech.archunit.lang.syntax.ArchRuleDefinition.noClasses;
+import static com.tngtech.archunit.library.dependencies.SlicesRuleDefinition.slices;
+
+import com.tngtech.archunit.core.domain.JavaClasses;
+import com.tngtech.archunit.core.importer.ClassFileImporter;
+import com.tngtech.archunit.core.importer.ImportOption;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.SymbolLookup;
+import org.junit.jupiter.api.Test;
+
+/** Holds the packages to the directions that docs/architecture.md draws. */
+class DirectionTest {
+    private static final String ROOT = "io.kvmessenger.";
+    private static final JavaClasses PRODUCTION = new ClassFileImporter()
+            .withImportOption(new ImportOption.DoNotIncludeTests())
+            .importPackages("io.kvmessenger");
+
+    @Test
+    void shouldLetLayoutKnowNothingButItself() {
+        classes()
+                .that()
+                .resideInAPackage(ROOT + "kvlayout..")
+                .should()
+                .onlyDependOnClassesThat()
+                .resideInAnyPackage(ROOT + "kvlayout..", "java..")
+                .check(PRODUCTION);
+    }
+
+    @Test
+    void shouldKeepTransferApartFromEverythingAboveIt() {
+        onlyKnows("transfer", "transfer", "foreign");
+        onlyKnows("foreign", "foreign");
+        onlyKnows("hooks", "hooks");
+    }
+
+    @Test
+    void shouldLetTheMessengerSeePortsOnly() {
+        onlyKnows("messenger", "messenger", "transfer", "kvlayout");
+        noClasses()
+                .that()
+                .resideInAPackage(ROOT + "messenger..")
+                .should()
+                .dependOnClassesThat()
+                .resideInAnyPackage("java.net..", "java.nio.channels..", "io.netty..", "java.lang.Thread")
+                .check(PRODUCTION);
+        noClasses()
+                .that()
+                .resideInAPackage(ROOT + "messenger..")
+                .should()
+                .dependOnClassesThat()
+                .areAssignableTo(Thread.class)
+                .check(PRODUCTION);
+    }
+
+    @Test
+    void shouldLetTheMessengerNameNoTransport() {
+        noClasses()
+                .that()
+                .resideOutsideOfPackage(ROOT + "transfer..")
+                .should()
+                .dependOnClassesThat()
+                .resideInAnyPackage(ROOT + "transfer.tcp..", ROOT + "transfer.shm..")
+                .check(PRODUCTION);
+    }
+
+    @Test
+    void shouldCallNativeFunctionsFromForeignOnly() {
+        noClasses()
+                .that()
+                .resideOutsideOfPackage(ROOT + "foreign..")
+                .should()
+                .dependOnClassesThat()
+                .areAssignableTo(Linker.class)
+                .orShould()
+                .dependOnClassesThat()
+                .areAssignableTo(SymbolLookup.class)
+                .orShould()
+                .callMethod(MemorySegment.class, "reinterpret", long.class)
+                .check(PRODUCTION);
+    }
+
+    @Test
+    void shouldHaveNoCycles() {
+        slices().matching(ROOT + "(*)..").should().beFreeOfCycles().check(PRODUCTION);
+    }
+
+    private static void onlyKnows(String who, String... whom) {
+        for (String other : new String[] {"kvlayout", "foreign", "transfer", "hooks", "messenger", "connector"}) {
+            if (!java.util.List.of(whom).contains(other)) {
+                noClasses()
+                        .that()
+                        .resideInAPackage(ROOT + who + "..")
+                        .should()
+                        .dependOnClassesThat()
+                        .resideInAPackage(ROOT + other + "..")
+                        .check(PRODUCTION);
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+package io.kvmessenger.connector;
+
+import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.connector.boot.OpenResult;
+import io.kvmessenger.foreign.ForeignMemory;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/** An engine's side of the boundary for tests: KV memory, commands in, events out. Drives a real messenger by JSON. */
+final class EngineDouble implements AutoCloseable {
+    static final int PAGE_TOKENS = 16;
+    static final int PAGE_COUNT = 64;
+    static final int LAYER_COUNT = 3;
+    static final int PAGE_BYTES = 4096;
+    private static final long LAYER_BYTES = (long) PAGE_COUNT * PAGE_BYTES;
+    private static final int POLL_CAPACITY_BYTES = 1 << 16;
+
+    final MessengerHost host = new MessengerHost();
+    final OpenResult opened;
+    final MemorySegment memory;
+    final List<Map<String, Object>> events = new ArrayList<>();
+    private final Arena arena = Arena.ofShared();
+    private final MemorySegment counter;
+    private long bumps;
+
+    EngineDouble(String role, Map<String, Object> optionChanges, Map<String, Object> geometryChanges) {
+        memory = arena.allocate(LAYER_BYTES * LAYER_COUNT, 4096);
+        Map<String, Object> options = options(role);
+        options.putAll(optionChanges);
+        Map<String, Object> geometry = geometry();
+        geometry.putAll(geometryChanges);
+        opened = host.open(encode(Map.of("options", options, "geometry", geometry)));
+        counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
+    }
+
+    static EngineDouble of(String role) {
+        return new EngineDouble(role, Map.of(), Map.of());
+    }
+
+    void submit(Map<String, Object> command) {
+        host.submit(opened.handle(), encode(Map.of("commands", List.of(command))));
+    }
+
+    /** One forward pass over a chunk: fills its pages layer by layer and bumps the counter after each. */
+    void compute(
+            long step,
+            String request,
+            String transfer,
+            int promptTokens,
+            int from,
+            int to,
+            List<Integer> newPages,
+            List<Integer> allPages) {
+        Map<String, Object> chunk = new LinkedHashMap<>();
+        chunk.put("request", request);
+        chunk.put("transfer", transfer);
+        chunk.put("promptTokens", promptTokens);
+        chunk.put("cachedTokens", 0);
+        chunk.put("firstToken", from);
+        chunk.put("endToken", to);
+        chunk.put("newPages", newPages);
+        submit(Map.of("do", "step", "step", step, "counterStart", bumps, "chunks", List.of(chunk)));
+        for (int layer = 0; layer < LAYER_COUNT; layer++) {
+            for (int k = from / PAGE_TOKENS; k < Math.ceilDiv(to, PAGE_TOKENS); k++) {
+                fill(layer, allPages.get(k), content(transfer, layer, k));
+            }
+            counter.setAtIndex(ValueLayout.JAVA_LONG, 0, ++bumps);
+        }
+        submit(Map.of("do", "stepEnded", "step", step));
+    }
+
+    void fetch(
+            String request,
+            String transfer,
+            OpenResult prefiller,
+            int promptTokens,
+            int firstToken,
+            List<Integer> pages) {
+        Map<String, Object> command = new LinkedHashMap<>();
+        command.put("do", "fetch");
+        command.put("request", request);
+        command.put("transfer", transfer);
+        command.put("prefillerHost", prefiller.controlHost());
+        command.put("prefillerPort", prefiller.controlPort());
+        command.put("prefillerEngineId", prefiller.engineId());
+        command.put("promptTokens", promptTokens);
+        command.put("firstToken", firstToken);
+        command.put("pages", pages);
+        command.put("limitMillis", 0);
+        submit(command);
+    }
+
+    static byte content(String transfer, int layer, int pageOfRequest) {
+        return (byte) (1 + Math.floorMod(transfer.hashCode() * 31 + layer * 7 + pageOfRequest, 250));
+    }
+
+    void fill(int layer, int page, byte value) {
+        page(layer, page).fill(value);
+    }
+
+    boolean holds(int layer, int page, byte value) {
+        MemorySegment bytes = page(layer, page);
+        for (long i = 0; i < PAGE_BYTES; i++) {
+            if (bytes.get(ValueLayout.JAVA_BYTE, i) != value) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Polls until an event of this kind for the request has come; fails after a generous limit. */
+    Map<String, Object> await(String kind, String request) {
+        long limitNs = System.nanoTime() + 20_000_000_000L;
+        while (System.nanoTime() < limitNs) {
+            poll();
+            for (Map<String, Object> event : events) {
+                if (kind.equals(event.get("event")) && request.equals(event.get("request"))) {
+                    return event;
+                }
+            }
+            Thread.onSpinWait();
+        }
+        throw new AssertionError("no " + kind + " for " + request + " came; events: " + events);
+    }
+
+    boolean clean() {
+        return (Boolean) decode(host.leakCheck(opened.handle())).get("clean");
+    }
+
+    String held() {
+        return decode(host.leakCheck(opened.handle())).toString();
+    }
+
+    @Override
+    public void close() {
+        host.close(opened.handle());
+        arena.close();
+    }
+
+    @SuppressWarnings("unchecked") // events are objects
+    private void poll() {
+        byte[] json = host.poll(opened.handle(), POLL_CAPACITY_BYTES);
+        if (json.length > 0) {
+            events.addAll((List<Map<String, Object>>) decode(json).get("events"));
+        }
+    }
+
+    private MemorySegment page(int layer, int page) {
+        return memory.asSlice(layer * LAYER_BYTES + (long) page * PAGE_BYTES, PAGE_BYTES);
+    }
+
+    private static Map<String, Object> options(String role) {
+        Map<String, Object> options = new LinkedHashMap<>();
+        options.put("role", role);
+        options.put("engineId", "test-" + role);
+        options.put("listenHost", "127.0.0.1");
+        options.put("listenPort", 0);
+        options.put("advertiseHost", "");
+        options.put("metricsHost", "127.0.0.1");
+        options.put("metricsPort", 0);
+        options.put("sharedSecret", "");
+        options.put("transports", List.of("tcp"));
+        options.put("streamsPerPeer", 2);
+        options.put("grantWaitMillis", 15_000);
+        options.put("fetchLimitMillis", 15_000);
+        options.put("connectLimitMillis", 5_000);
+        options.put("heartbeatMillis", 200);
+        options.put("silenceLimitMillis", 5_000);
+        options.put("engineApiUrl", "");
+        return options;
+    }
+
+    private Map<String, Object> geometry() {
+        List<Map<String, Object>> layers = new ArrayList<>();
+        for (int layer = 0; layer < LAYER_COUNT; layer++) {
+            layers.add(Map.of(
+                    "name",
+                    "layer." + layer,
+                    "offsetBytes",
+                    layer * LAYER_BYTES,
+                    "pageStrideBytes",
+                    PAGE_BYTES,
+                    "pageBytes",
+                    PAGE_BYTES));
+        }
+        Map<String, Object> geometry = new LinkedHashMap<>();
+        geometry.put("model", "tiny@1");
+        geometry.put("dtype", "float32");
+        geometry.put("elementBytes", 4);
+        geometry.put("pageTokens", PAGE_TOKENS);
+        geometry.put("layout", "HND");
+        geometry.put("kvHeadCount", 4);
+        geometry.put("tpSize", 1);
+        geometry.put("tpRank", 0);
+        geometry.put("ppSize", 1);
+        geometry.put("ppRank", 0);
+        geometry.put("pageCount", PAGE_COUNT);
+        geometry.put("memory", Map.of("address", memory.address(), "lengthBytes", memory.byteSize(), "memfd", -1));
+        geometry.put("layers", layers);
+        return geometry;
+    }
+
+    private static byte[] encode(Object json) {
+        try {
+            return JSON.std.asBytes(json);
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+
+    private static Map<String, Object> decode(byte[] json) {
+        try {
+            return JSON.std.mapFrom(json);
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+}
