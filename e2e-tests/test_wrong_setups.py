@@ -96,7 +96,7 @@ MALFORMED: Mapping[str, tuple[dict[str, Any], str]] = {
     "port is no number": ({"remote_port": "seven"}, "remote_port"),
     "port out of range": ({"remote_port": 70_000}, "remote_port"),
     "host is missing": ({"remote_host": None}, "remote_host"),
-    "request id is a list": ({"remote_request_id": ["a"]}, "remote_request_id"),
+    "transfer id is a list": ({"transfer_id": ["a"]}, "transfer_id"),
 }
 
 
