@@ -10,7 +10,7 @@ from checks import checks
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = checks(ROOT)
-RULES_THEMSELVES = ("e2e-tests/tidy/",)  # they name what they forbid
+RULES_THEMSELVES = ("e2e-tests/quick/",)  # they name what they forbid
 
 
 @pytest.fixture(scope="module")

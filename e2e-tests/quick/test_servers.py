@@ -1,0 +1,67 @@
+"""The servers' keeper: waits by health, fails early with the log's end, leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from servers import Server, ServerFailed, free_port, metric_sum, start_all, wait_until
+
+HEALTHY = """
+import http.server, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("child", child.pid, flush=True)
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+
+
+def python_server(name: str, program: str, folder: Path) -> Server:
+    port = free_port()
+    return Server(name, [sys.executable, "-c", program, str(port)], port, folder)
+
+
+def test_dying_server_fails_the_start_at_once_with_the_end_of_its_log(tmp_path: Path) -> None:
+    server = python_server("dying", "raise SystemExit('no model at this address')", tmp_path)
+    begun = time.monotonic()
+    with pytest.raises(ServerFailed, match="no model at this address"):
+        start_all([server], print)
+    assert time.monotonic() - begun < 60
+
+
+def test_silent_server_fails_at_its_limit(tmp_path: Path) -> None:
+    with python_server("silent", "import time; print('loading', flush=True); time.sleep(600)", tmp_path) as server:
+        wait_until(lambda: "loading" in server.log(), 60, "it runs")
+        with pytest.raises(ServerFailed, match="loading"):
+            server.wait_healthy(1)
+
+
+def test_stop_ends_the_whole_process_group(tmp_path: Path) -> None:
+    server = python_server("parent", HEALTHY, tmp_path)
+    start_all([server], print)
+    (child,) = [int(found) for found in re.findall(r"^child (\d+)$", server.log(), re.MULTILINE)]
+    server.stop()
+    assert not server.alive()
+    wait_until(lambda: not runs(child), 30, "the child has ended too")
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z"
+
+
+def test_metric_is_summed_over_the_samples_that_carry_the_labels() -> None:
+    text = '# TYPE a counter\na{x="1",y="2"} 3\na{x="1",y="5"} 4\na{x="2",y="2"} 8\nab{x="1"} 16\na 32\n'
+    assert metric_sum(text, "a", {"x": "1"}) == 7
+    assert metric_sum(text, "a", {}) == 47

@@ -1,0 +1,43 @@
+"""Timeline lines are read from logs as both sides write them."""
+
+from __future__ import annotations
+
+import json
+
+from timeline import fetches, prefills
+
+
+def line(**fields: object) -> str:
+    return f"(Worker pid=7) INFO 11-21 10:00:00 [worker_half.py:1] kv_messenger timeline {json.dumps(fields)}\n"
+
+
+def chunk(first: int, forward: tuple[int, int], left: list[int]) -> dict[str, object]:
+    layers = [
+        {"layer": layer, "readableNs": at - 2, "submittedNs": at - 1, "leftNs": at} for layer, at in enumerate(left)
+    ]
+    return {
+        "firstToken": first,
+        "endToken": first + 256,
+        "forwardStartNs": forward[0],
+        "forwardEndNs": forward[1],
+        "layers": layers,
+    }
+
+
+PREFILL = line(
+    transfer="t1", side="prefiller", chunks=[chunk(256, (200, 300), [250, 310]), chunk(0, (100, 200), [150, 190])]
+)
+FETCH = line(transfer="t1", side="decoder", pages=4, bytes=1024, grantedNs=90, readyNs=320, askedNs=80)
+
+
+def test_prefill_is_read_with_its_chunks_in_order() -> None:
+    timeline = prefills("noise\n" + FETCH + PREFILL)["t1"]
+    assert [computed.first_token for computed in timeline.computed()] == [0, 256]
+    assert [computed.left_early() for computed in timeline.computed()] == [2, 1]
+    assert timeline.computed()[1].wholly_left_ns() == 310
+    assert timeline.last_layer_ns() == 308
+
+
+def test_fetch_is_read() -> None:
+    fetch = fetches(PREFILL + FETCH)["t1"]
+    assert (fetch.pages, fetch.length_bytes, fetch.granted_ns, fetch.ready_ns) == (4, 1024, 90, 320)
