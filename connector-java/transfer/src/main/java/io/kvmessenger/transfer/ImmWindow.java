@@ -10,9 +10,14 @@ public interface ImmWindow {
     long expectedWeight();
 
     /**
-     * Closes the window: later writes that carry its imm are refused (tcp) or counted as strays (shm, RDMA). The
-     * caller has made sure that none can follow, or accepts that the slot stays unused until the admission ends: pass
-     * {@code drained = false} then.
+     * Closes the window. When this returns, no byte of a write that carries its imm lands any more on tcp, not even the
+     * rest of one that is half received; such writes are discarded and counted as strays. On shared memory and RDMA,
+     * where the target cannot look, only the writer's word or the end of the admission gives that certainty.
+     *
+     * <p>May wait for the worker to let go of a half received write: bounded by one turn of it.
+     *
+     * @param drained whether the caller has made sure that the writer posts nothing more for this imm; if not, the slot
+     *     stays unused until the admission ends
      */
     void close(boolean drained);
 }

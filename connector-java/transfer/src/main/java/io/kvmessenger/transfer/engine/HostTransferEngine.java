@@ -18,6 +18,7 @@ import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.Transport;
 import java.lang.foreign.MemorySegment;
 import java.security.SecureRandom;
@@ -25,6 +26,7 @@ import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.locks.LockSupport;
 
 /**
  * The engine for host memory: what the messenger's thread sees of it.
@@ -36,10 +38,12 @@ final class HostTransferEngine implements TransferEngine {
     /** Peers and admissions alive at once, each. */
     static final int PEERS_MAX = 1 << 10;
 
+    private static final long LET_GO_LOOK_NS = 20_000;
+
     private final TransferOptions options;
     private final Figures figures = new Figures();
     private final RegionTable regions = new RegionTable();
-    private final WindowTable windows = new WindowTable();
+    private final WindowTable windows = new WindowTable(this::letGo);
     private final CompletionRing completions;
     private final InboundDesk desk;
     private final Worker worker;
@@ -181,6 +185,14 @@ final class HostTransferEngine implements TransferEngine {
 
     private boolean isGone(OutboundPeer peer) {
         return closed || bug != null || peer.isLost() || !peers.contains(peer);
+    }
+
+    /** Waits until nothing is half received for a closed window: the worker is told, and never blocks. */
+    private void letGo(OpenWindow window) {
+        worker.execute(() -> transports.forEach(transport -> transport.onWindowClosed(window)));
+        while (((Window) window).isLanding() && worker.isRunning()) {
+            LockSupport.parkNanos(LET_GO_LOOK_NS);
+        }
     }
 
     /** Everything that can still happen must fit into the ring, with what waits there to be polled. */

@@ -65,7 +65,7 @@ final class ImmCounters {
 
     /** Worker: whether arrivals for this imm count. */
     boolean isOpen(int imm) {
-        return live.getAcquire(Imm.slot(imm)) == ((imm & ~Imm.WEIGHT_MAX) | OPEN_BIT);
+        return live.get(Imm.slot(imm)) == ((imm & ~Imm.WEIGHT_MAX) | OPEN_BIT);
     }
 
     /** Worker: counts; the caller has made sure that the payload is visible. */
@@ -90,7 +90,7 @@ final class ImmCounters {
 
     /** Ends the use of a slot; later arrivals are strays. It is not free yet. */
     void retire(int imm) {
-        live.setRelease(Imm.slot(imm), 0);
+        live.set(Imm.slot(imm), 0);
     }
 
     /** Nothing can arrive for the imm any more: the slot may be used again, with the next generation. */

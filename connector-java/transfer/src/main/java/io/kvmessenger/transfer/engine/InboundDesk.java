@@ -69,14 +69,21 @@ final class InboundDesk implements InboundPort {
     }
 
     @Override
-    public OpenWindow windowOf(InboundAdmission from, int imm) {
-        return windows.find(from.admission().id(), imm);
+    public OpenWindow windowOf(int imm) {
+        return windows.find(imm);
+    }
+
+    @Override
+    public void onStray() {
+        figures.strays.incrementAndGet();
     }
 
     @Override
     public void onArrived(InboundAdmission from, int imm, long weight) {
-        Window window = windows.find(from.admission().id(), imm);
-        int outcome = window == null ? ImmCounters.STRAY : windows.counters().arrive(imm, weight);
+        Window window = windows.find(imm);
+        int outcome = window == null || !window.isOf(from)
+                ? ImmCounters.STRAY
+                : windows.counters().arrive(imm, weight);
         switch (outcome) {
             case ImmCounters.FILLED -> completions.push(CompletionRing.WINDOW_FILLED, 0, 0, window, null);
             case ImmCounters.OVERSHOT ->

@@ -4,8 +4,11 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import java.lang.foreign.MemorySegment;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Consumer;
 
 /**
  * The open windows, by slot: who may write where, and the counter beside.
@@ -15,8 +18,14 @@ import java.lang.foreign.MemorySegment;
  */
 final class WindowTable {
     private final ImmCounters counters = new ImmCounters();
+    private final Consumer<OpenWindow> release;
     private final Window[] windows = new Window[Imm.SLOT_COUNT_MAX];
     private int openCount;
+
+    /** @param release makes the worker let go of what is half received for a closed window */
+    WindowTable(Consumer<OpenWindow> release) {
+        this.release = release;
+    }
 
     /** The window, or null when all slots are in use. */
     Window open(Admission from, HostRegion region, WindowRanges ranges, long expectedWeight, long cookie) {
@@ -53,15 +62,14 @@ final class WindowTable {
         return counters;
     }
 
-    /** Worker: the open window with this imm that the admission may write to, or null. */
-    Window find(int admissionId, int imm) {
+    /** Worker: the open window with this slot and generation, or null. */
+    Window find(int imm) {
         if (!counters.isOpen(imm)) {
             return null;
         }
         Window window = windows[Imm.slot(imm)];
         // The messenger may have closed the window, and even opened the slot anew, since it was found open.
-        boolean same = window != null && window.imm == (imm & ~Imm.WEIGHT_MAX) && window.from.id() == admissionId;
-        return same ? window : null;
+        return window != null && window.imm == (imm & ~Imm.WEIGHT_MAX) ? window : null;
     }
 
     /** One window; its final fields are read by the worker. */
@@ -72,6 +80,7 @@ final class WindowTable {
         final WindowRanges ranges;
         final long expectedWeight;
         final long cookie;
+        private final AtomicInteger landings = new AtomicInteger();
         private boolean closed;
         private boolean admissionClosed;
         private long finalWeight;
@@ -123,9 +132,37 @@ final class WindowTable {
             finalWeight = counters.arrivedWeight(imm);
             closed = true;
             counters.retire(imm);
+            // Either the worker sees the retired slot before it lets a write land, or we see that write here.
+            if (landings.get() > 0) {
+                release.accept(this);
+            }
             if (drained || admissionClosed) {
                 free();
             }
+        }
+
+        @Override
+        public boolean isOf(InboundAdmission writer) {
+            return from.id() == writer.admission().id();
+        }
+
+        @Override
+        public boolean beginLanding() {
+            landings.incrementAndGet();
+            if (counters.isOpen(imm)) {
+                return true;
+            }
+            landings.decrementAndGet();
+            return false;
+        }
+
+        @Override
+        public void endLanding() {
+            landings.decrementAndGet();
+        }
+
+        boolean isLanding() {
+            return landings.get() > 0;
         }
 
         boolean isClosed() {

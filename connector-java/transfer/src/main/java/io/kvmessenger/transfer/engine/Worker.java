@@ -72,8 +72,9 @@ final class Worker implements Runnable {
         peers.remove(peer);
     }
 
-    EventLoop loop() {
-        return loop;
+    /** Any thread: false when no byte is moved any more. */
+    boolean isRunning() {
+        return thread.isAlive();
     }
 
     @Override

@@ -9,8 +9,11 @@ public interface InboundPort {
     /** The live admission with this key, compared in constant time, or null. */
     InboundAdmission admissionOf(byte[] key);
 
-    /** The open window that this admission's writes with this imm may land in, or null. */
-    OpenWindow windowOf(InboundAdmission from, int imm);
+    /** The open window with this slot and generation, or null; whose it is must still be asked. */
+    OpenWindow windowOf(int imm);
+
+    /** A write came too late for its window and was discarded. */
+    void onStray();
 
     /** Adds weight to a counter; the payload is in place and visible. */
     void onArrived(InboundAdmission from, int imm, long weight);

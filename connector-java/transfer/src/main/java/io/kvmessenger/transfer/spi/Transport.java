@@ -17,6 +17,9 @@ public interface Transport {
     /** Does what no event triggers; returns how much was done, 0 when idle. */
     int doWork(long nowNs);
 
+    /** The window was closed: whatever is half received for it must let go, by {@link OpenWindow#endLanding}. */
+    default void onWindowClosed(OpenWindow window) {}
+
     /** The worker is about to sleep: peers that do not speak through a descriptor must wake it from now on. */
     default void beforePark() {}
 

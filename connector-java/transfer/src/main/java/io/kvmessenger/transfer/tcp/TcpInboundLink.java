@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundLink;
 import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.OpenWindow;
 import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 
@@ -24,6 +25,7 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
     private final InboundPort port;
     private final InboundAdmission from;
     private final Figures figures;
+    private final MemorySegment scrap;
     private final ControlStream control;
     private final TcpReceivePath[] paths;
     private int pathsOpened;
@@ -42,11 +44,13 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
             Figures figures,
             int controlFd,
             int dataPathCount,
+            MemorySegment scrap,
             long deadlineNs) {
         this.loop = loop;
         this.port = port;
         this.from = from;
         this.figures = figures;
+        this.scrap = scrap;
         this.deadlineNs = deadlineNs;
         paths = new TcpReceivePath[dataPathCount];
         control = new ControlStream(loop, controlFd, this);
@@ -59,13 +63,21 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
         if (closed || dataClosed || role < 1 || role > paths.length || paths[role - 1] != null) {
             return false;
         }
-        paths[role - 1] = new TcpReceivePath(loop, fd, port, from, figures, this);
+        paths[role - 1] = new TcpReceivePath(loop, fd, port, from, figures, scrap, this);
         pathsOpened++;
         figures.pathsOpened.incrementAndGet();
         if (isReady()) {
             control.offer(ControlStream.READY, MemorySegment.NULL);
         }
         return true;
+    }
+
+    void onWindowClosed(OpenWindow window) {
+        for (TcpReceivePath path : paths) {
+            if (path != null) {
+                path.onWindowClosed(window);
+            }
+        }
     }
 
     private boolean isReady() {

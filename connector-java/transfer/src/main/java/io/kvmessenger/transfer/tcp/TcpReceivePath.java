@@ -46,24 +46,36 @@ final class TcpReceivePath implements Pollable {
     /** Pages, and the next frame's header, so that a stream of frames costs one call less for each. */
     private final VectorRun run = new VectorRun(arena, TcpFrame.PAGES_MAX + 1);
 
+    /** Where bytes go that nobody wants any more. Never read. */
+    private final MemorySegment scrap;
+
     private final long key;
     private int frameBytes;
     private long payloadLeftBytes;
-    private boolean receiving;
+    /** Where the payload lands; null while there is none, or while it is discarded. */
+    private OpenWindow target;
+
     private boolean closed;
 
-    private OpenWindow target;
     private int pageCount;
     private long pageBytes;
-    private int window;
+    private int imm;
     private long weight;
 
-    TcpReceivePath(EventLoop loop, int fd, InboundPort port, InboundAdmission from, Figures figures, Events events) {
+    TcpReceivePath(
+            EventLoop loop,
+            int fd,
+            InboundPort port,
+            InboundAdmission from,
+            Figures figures,
+            MemorySegment scrap,
+            Events events) {
         this.loop = loop;
         this.fd = fd;
         this.port = port;
         this.from = from;
         this.figures = figures;
+        this.scrap = scrap;
         this.events = events;
         key = loop.add(fd, Epoll.EPOLLIN, this);
     }
@@ -72,26 +84,35 @@ final class TcpReceivePath implements Pollable {
     public void onReady(int mask, long nowNs) {
         long turnBytes = TURN_BYTES;
         while (!closed && turnBytes > 0) {
-            long count = receiving
-                    ? LibC.readv(fd, run.vectors().asSlice(run.next() * IoVector.SIZE_BYTES), run.count())
-                    : LibC.read(fd, frame.asSlice(frameBytes), wantedBytes() - frameBytes);
+            long count = read();
             if (IoResult.wouldBlock(count)) {
                 return;
             }
             if (count <= 0) {
-                events.onEnd(IoResult.endOf(count), count == 0 && !receiving && frameBytes == 0, nowNs);
+                boolean between = payloadLeftBytes == 0 && frameBytes == 0;
+                events.onEnd(IoResult.endOf(count), count == 0 && between, nowNs);
                 return;
             }
             turnBytes -= count;
-            if (receiving) {
+            if (payloadLeftBytes > 0) {
                 onPayload(count);
             } else {
                 frameBytes += (int) count;
             }
-            if (!receiving && !closed) {
+            if (payloadLeftBytes == 0) {
                 onFrameBytes();
             }
         }
+    }
+
+    private long read() {
+        if (payloadLeftBytes == 0) {
+            return LibC.read(fd, frame.asSlice(frameBytes), wantedBytes() - frameBytes);
+        }
+        if (target == null) {
+            return LibC.read(fd, scrap, Math.min(payloadLeftBytes, scrap.byteSize()));
+        }
+        return LibC.readv(fd, run.vectors().asSlice(run.next() * IoVector.SIZE_BYTES), run.count());
     }
 
     /** How long the part of the frame before the payload is, as far as is known. */
@@ -113,27 +134,27 @@ final class TcpReceivePath implements Pollable {
         if (frameBytes < wantedBytes()) {
             return;
         }
-        String refusal = refusal();
+        OpenWindow window = port.windowOf(TcpFrame.window(frame));
+        String refusal = window == null ? null : refusal(window);
         if (refusal != null) {
             events.onRefused(refusal);
             return;
         }
-        beginPayload();
+        beginPayload(window);
     }
 
-    /** Why the frame may not be written, or null. */
-    private String refusal() {
-        target = port.windowOf(from, TcpFrame.window(frame));
-        if (target == null) {
-            return describe() + " names no open window of this peer";
+    /** Why the frame may not be written to the window it names, or null. */
+    private String refusal(OpenWindow window) {
+        if (!window.isOf(from)) {
+            return describe() + " names a window of another peer";
         }
-        if (TcpFrame.pageCount(frame) > 0 && target.regionId() != TcpFrame.regionId(frame)) {
-            return describe() + " names region " + TcpFrame.regionId(frame) + ", its window lies on region "
-                    + target.regionId();
-        }
-        WindowRanges ranges = target.ranges();
-        long lengthBytes = TcpFrame.pageBytes(frame);
         int count = TcpFrame.pageCount(frame);
+        if (count > 0 && window.regionId() != TcpFrame.regionId(frame)) {
+            return describe() + " names region " + TcpFrame.regionId(frame) + ", its window lies on region "
+                    + window.regionId();
+        }
+        WindowRanges ranges = window.ranges();
+        long lengthBytes = TcpFrame.pageBytes(frame);
         for (int i = 0; i < count; i++) {
             if (!ranges.contains(TcpFrame.targetOffset(frame, i), lengthBytes)) {
                 return describe() + " at offset " + TcpFrame.targetOffset(frame, i) + " of " + lengthBytes
@@ -149,51 +170,75 @@ final class TcpReceivePath implements Pollable {
                 + Imm.generation(imm);
     }
 
-    private void beginPayload() {
+    /** @param window where the payload may land; null when there is no such window any more */
+    private void beginPayload(OpenWindow window) {
         pageCount = TcpFrame.pageCount(frame);
         pageBytes = TcpFrame.pageBytes(frame);
-        window = TcpFrame.window(frame);
+        imm = TcpFrame.window(frame);
         weight = TcpFrame.weight(frame);
         payloadLeftBytes = pageCount * pageBytes;
-        run.clear();
-        if (payloadLeftBytes > 0) {
-            long base = target.memory().address();
+        frameBytes = 0;
+        if (window == null || !window.beginLanding()) {
+            // Writes may still be on their way when a window is closed: that is no fault of the peer.
+            port.onStray();
+        } else {
+            target = window;
+            run.clear();
+            long base = window.memory().address();
             for (int i = 0; i < pageCount; i++) {
                 run.add(base + TcpFrame.targetOffset(frame, i), pageBytes);
             }
+            run.add(frame.address(), TcpFrame.HEADER_BYTES);
         }
-        frameBytes = 0;
-        run.add(frame.address(), TcpFrame.HEADER_BYTES);
-        receiving = true;
         if (payloadLeftBytes == 0) {
             payloadArrived();
         }
     }
 
     private void onPayload(long count) {
-        run.advance(count);
+        if (target != null) {
+            run.advance(count);
+        }
         if (count < payloadLeftBytes) {
             payloadLeftBytes -= count;
             return;
         }
         frameBytes = (int) (count - payloadLeftBytes);
+        payloadLeftBytes = 0;
         payloadArrived();
     }
 
     private void payloadArrived() {
-        payloadLeftBytes = 0;
-        receiving = false;
-        target = null;
+        if (target == null) {
+            return;
+        }
+        letGo();
         figures.bytesReceived.addAndGet(pageCount * pageBytes);
         figures.pagesReceived.addAndGet(pageCount);
         if (weight > 0) {
-            port.onArrived(from, window, weight);
+            port.onArrived(from, imm, weight);
+        }
+    }
+
+    private void letGo() {
+        target.endLanding();
+        target = null;
+    }
+
+    /** Lets nothing more land in a window that was closed: the rest of a frame is discarded. */
+    void onWindowClosed(OpenWindow window) {
+        if (target == window) {
+            letGo();
+            port.onStray();
         }
     }
 
     void close() {
         if (!closed) {
             closed = true;
+            if (target != null) {
+                letGo();
+            }
             loop.remove(key, fd);
             LibC.close(fd);
             arena.close();

@@ -11,16 +11,21 @@ import io.kvmessenger.transfer.socket.SocketLocation;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.OutboundEvents;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.Outbox;
 import io.kvmessenger.transfer.spi.Transport;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.net.InetAddress;
 import java.util.ArrayList;
 import java.util.List;
 
 /** Listens for peers' sockets and opens sockets to peers. Worker only, except where said. */
 public final class TcpTransport implements Transport {
+    private static final long SCRAP_BYTES = 1 << 16;
+
     private final EventLoop loop;
     private final TransferOptions options;
     private final InboundPort port;
@@ -28,6 +33,8 @@ public final class TcpTransport implements Transport {
     private final String location;
     private final Listener listener;
     private final Farewells farewells;
+    private final Arena arena = Arena.ofShared();
+    private final MemorySegment scrap = arena.allocate(SCRAP_BYTES);
     private final List<TcpInboundLink> inbound = new ArrayList<>();
 
     public TcpTransport(
@@ -94,8 +101,8 @@ public final class TcpTransport implements Transport {
             reject(fd, TransferFault.PROTOCOL, "a peer wants " + count + " data paths");
         } else {
             SocketCalls.setNoDelay(fd);
-            inbound.add(
-                    new TcpInboundLink(loop, port, admission, figures, fd, count, nowNs + options.connectLimitNs()));
+            inbound.add(new TcpInboundLink(
+                    loop, port, admission, figures, fd, count, scrap, nowNs + options.connectLimitNs()));
         }
     }
 
@@ -112,10 +119,16 @@ public final class TcpTransport implements Transport {
     }
 
     @Override
+    public void onWindowClosed(OpenWindow window) {
+        inbound.forEach(link -> link.onWindowClosed(window));
+    }
+
+    @Override
     public void close() {
         listener.close();
         farewells.close();
         inbound.forEach(TcpInboundLink::abandon);
         inbound.clear();
+        arena.close();
     }
 }
