@@ -20,7 +20,7 @@ help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: wheel ## one prefiller, one decoder and a router on this machine: tokens compared with a single vLLM
-	@$(ENVIRONMENT) run engine --wheel "$$(cat $(WHEEL_MARK))" -- examples/vllm-1p1d/demo.py $(ARGS)
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- examples/vllm-1p1d/demo.py $(ARGS)
 
 test: ## all tests, Java, Python and real engines
 	@$(ENVIRONMENT) run tools -- .ci/suites.py all
