@@ -1,0 +1,346 @@
+"""``KvMessengerConnector``: the class that vLLM loads, by name or by ``kv_connector_module_path``.
+
+One object in the scheduler's process, one in each worker's. It only passes calls on to the two halves, and lets no
+exception out once the engine runs: a fault becomes a logged sentence and a failed request, never a dead engine.
+A set-up that cannot work ends the start of the engine instead, with a sentence that names the remedy.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar, cast
+
+from kv_connector._facade import Geometry, Messenger, MessengerPort
+from kv_connector.exceptions import KvConnectorError
+from kv_connector.layer_counter import LayerCounter
+from kv_connector.options import Options
+from kv_connector.vllm import geometry
+from kv_connector.vllm.engine_facts import EngineFacts, rank_options, read_facts
+from kv_connector.vllm.metadata import MessengerAddress, StepMetadata
+from kv_connector.vllm.scheduler_half import SchedulerHalf
+from kv_connector.vllm.stats import MessengerPromMetrics, MessengerStats
+from kv_connector.vllm.transfer_params import Side
+from kv_connector.vllm.vllm_api import (
+    CacheHitSource,
+    KVConnectorBase,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
+    attention_packing,
+    init_logger,
+    own_ranks,
+)
+from kv_connector.vllm.worker_half import Reports, WorkerHalf
+
+logger = init_logger("vllm.kv_messenger")
+
+OpenMessenger = Callable[[Options, Geometry], MessengerPort]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def guarded(otherwise: Callable[[], object]) -> Callable[[Method], Method]:
+    """Makes a method answer ``otherwise()`` when it fails: vLLM ends the engine on any exception of a connector."""
+
+    def guard(method: Method) -> Method:
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> object:
+            try:
+                return method(*args, **kwargs)
+            except Exception:
+                logger.exception("%s failed; the engine goes on", method.__name__)
+                return otherwise()
+
+        return cast("Method", call)
+
+    return guard
+
+
+class KvMessengerConnector(KVConnectorBase, SupportsHMA):
+    """Sends KV from prefillers and receives it on decoders, by the messenger in the worker's process."""
+
+    _cache_hit_source = CacheHitSource.P2P
+
+    open_messenger: OpenMessenger = staticmethod(Messenger.open)
+    """How a worker gets its messenger."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        self._config = vllm_config
+        self._caches = kv_cache_config
+        self._facts: EngineFacts = read_facts(vllm_config, kv_cache_config)
+        self._allocation: Any = None
+        self._scheduler: SchedulerHalf | None = None
+        self._worker: WorkerHalf | None = None
+        self._legacy_failed_blocks: set[int] = set()
+        if role == KVConnectorRole.SCHEDULER:
+            side = Side(self._facts.options.role, self._facts.tp_size, self._facts.pp_size)
+            self._scheduler = SchedulerHalf(side, self._facts.block_tokens, logger)
+
+    # ---- classmethods: called before any object exists, in any process
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """Head ranges are one run of bytes under HND; latent KV has no heads."""
+        return None if vllm_config.model_config.use_mla else "HND"
+
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:  # noqa: ARG003
+        """The messenger cannot follow the KV cache to another address."""
+        return False
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> MessengerStats:
+        """Figures that came from another process."""
+        return MessengerStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> MessengerPromMetrics:
+        """Figures on vLLM's metrics page."""
+        return MessengerPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    # ---- worker: start and end
+
+    def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
+        """Puts the KV cache into memory that peers on this host can map, where that is possible."""
+        if "shm" not in self._facts.options.transports or self._config.device_config.device_type != "cpu":
+            return None
+        try:
+            from kv_connector.vllm.shareable_memory import ShareableAllocation
+
+            self._allocation = ShareableAllocation(importlib.import_module("torch"), logger)
+        except Exception:
+            logger.exception("KV memory cannot be shared with other processes: shm is not offered")
+            return None
+        else:
+            return self._allocation  # type: ignore[no-any-return]
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """Opens the messenger over the KV cache; a set-up that cannot work ends the start of the engine here."""
+        try:
+            self._open(kv_caches)
+        except KvConnectorError as fault:
+            logger.error("KV Messenger cannot start: %s", fault)
+            raise
+
+    def _open(self, kv_caches: Mapping[str, Any]) -> None:
+        facts = self._facts
+        model = self._config.model_config
+        tp_rank, pp_rank = own_ranks()
+        attention_layers = self._config.compilation_config.static_forward_context
+        described = geometry.describe(
+            kv_caches,
+            layer_names=facts.layer_names,
+            latent=facts.latent,
+            model=facts.options.model_id
+            or geometry.fingerprint(
+                model.model, model.hf_text_config, attention_packing(attention_layers, facts.layer_names)
+            ),
+            kv_head_count=model.get_total_num_kv_heads(),
+            tp=(tp_rank, facts.tp_size),
+            pp=(pp_rank, facts.pp_size),
+        )
+        memory = described["memory"]
+        if self._allocation is not None:
+            memory["memfd"] = self._allocation.memfd_of(memory["address"], memory["lengthBytes"])
+        if facts.block_tokens % described["pageTokens"]:
+            raise KvConnectorError(
+                f"a block of the scheduler has {facts.block_tokens} tokens and a page of the KV cache has"
+                f" {described['pageTokens']}, expected a multiple: set block_size to one"
+            )
+        rank_index = pp_rank * facts.tp_size + tp_rank
+        messenger = self.open_messenger(rank_options(facts.options, rank_index), described)
+        names = [layer["name"] for layer in described["layers"]]
+        self._worker = WorkerHalf(
+            messenger,
+            LayerCounter(messenger.opened.layer_counter_address, names),
+            names,
+            described["pageTokens"],
+            facts.block_tokens // described["pageTokens"],
+            rank_index,
+            logger,
+        )
+        opened = messenger.opened
+        logger.info(
+            "KV Messenger is open: engine %s, incarnation %s, control %s:%d, metrics %s:%d, model %s, %d pages of %d"
+            " tokens in %d layers, %s, memory %s",
+            opened.engine_id,
+            opened.incarnation,
+            opened.control_host,
+            opened.control_port,
+            opened.metrics_host,
+            opened.metrics_port,
+            described["model"],
+            described["pageCount"],
+            described["pageTokens"],
+            len(names),
+            described["layout"],
+            "shareable" if memory["memfd"] >= 0 else "private",
+        )
+
+    @guarded(lambda: None)
+    def get_handshake_metadata(self) -> MessengerAddress | None:
+        """Where this rank's messenger listens; vLLM brings it to the scheduler's object."""
+        return self._worker.address() if self._worker is not None else None
+
+    @guarded(lambda: None)
+    def shutdown(self) -> None:
+        """Ends the messenger."""
+        if self._worker is not None:
+            self._worker.close()
+
+    # ---- worker: each step
+
+    @guarded(lambda: None)
+    def handle_preemptions(self, kv_connector_metadata: Any) -> None:
+        """Before blocks of preempted requests are overwritten."""
+        if self._worker is not None and isinstance(kv_connector_metadata, StepMetadata):
+            self._worker.fence(kv_connector_metadata)
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        """Before the forward pass: the messenger learns the chunks here, because start_load_kv comes after it."""
+        super().bind_connector_metadata(connector_metadata)
+        self._begin(connector_metadata)
+
+    @guarded(lambda: None)
+    def _begin(self, connector_metadata: Any) -> None:
+        if self._worker is not None and isinstance(connector_metadata, StepMetadata):
+            self._worker.begin(connector_metadata)
+
+    def has_connector_metadata(self) -> bool:
+        """False switches the hooks of all layers off for a step in which nothing is to be sent."""
+        return self._worker is not None and self._worker.wants_layers
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Nothing: fetches started when the metadata was bound."""
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Nothing: a request is scheduled only when all its KV is there."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Counts the layer."""
+        try:
+            if self._worker is not None:
+                self._worker.layer_complete(layer_name)
+        except Exception:
+            logger.exception("layer %s was not counted; it leaves at the end of the step", layer_name)
+
+    @guarded(lambda: None)
+    def wait_for_save(self) -> None:
+        """The forward pass is over; returns at once, because blocks are kept until they are sent."""
+        if self._worker is not None:
+            self._worker.end()
+
+    @guarded(KVConnectorTransferResults)
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:  # noqa: ARG002
+        """Requests that were sent, received, or failed since the last step."""
+        reports = self._collect()
+        return KVConnectorTransferResults(
+            finished_sending=reports.sent,
+            finished_recving=reports.received,
+            failed_recving=set(reports.failed),
+        )
+
+    @guarded(lambda: (None, None))
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:  # noqa: ARG002
+        """The older form of get_transfer_results: failures are told by their blocks."""
+        reports = self._collect()
+        for blocks in reports.failed.values():
+            self._legacy_failed_blocks.update(blocks)
+        return reports.sent or None, reports.received or None
+
+    def _collect(self) -> Reports:
+        return self._worker.collect() if self._worker is not None else Reports()
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Empty, unless the engine asks for results in the older form: it must not hear of a failure twice."""
+        blocks, self._legacy_failed_blocks = self._legacy_failed_blocks, set()
+        return blocks
+
+    @guarded(lambda: None)
+    def get_kv_connector_stats(self) -> MessengerStats | None:
+        """Figures for vLLM's log and metrics; the scheduler's object has none."""
+        figures = self._worker.figures() if self._worker is not None else None
+        return MessengerStats(data=figures) if figures is not None else None
+
+    # ---- scheduler
+
+    @property
+    def _half(self) -> SchedulerHalf:
+        if self._scheduler is None:
+            raise AssertionError("a scheduler's method was called on a worker's object")
+        return self._scheduler
+
+    @guarded(lambda: None)
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
+        """All ranks' addresses."""
+        self._half.set_addresses(metadata)
+
+    @guarded(lambda: None)
+    def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
+        """All ranks' addresses, without pipeline ranks."""
+        self._half.set_addresses({(0, rank): address for rank, address in metadata.items()})
+
+    @guarded(lambda: (0, False))
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """How much of the prompt will come from a prefiller."""
+        return self._half.matched_tokens(request, num_computed_tokens)
+
+    def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:  # noqa: ARG002
+        """A fetch fills the request's own blocks in every group that is transferred."""
+        return tuple(self._caches.transfer_group_ids)
+
+    @guarded(lambda: None)
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """The request has its blocks."""
+        try:
+            self._half.allocated(request, blocks.get_block_ids(), num_external_tokens)
+        except Exception:
+            if num_external_tokens:
+                self._half.refuse(request.request_id)  # else it would wait for ever
+            raise
+
+    @guarded(lambda: StepMetadata(step=0))
+    def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
+        """The step's metadata; vLLM sends it to all workers."""
+        return self._half.build(scheduler_output)
+
+    @guarded(lambda: None)
+    def update_connector_output(self, connector_output: Any) -> None:
+        """What all workers have reported."""
+        self._half.reported(connector_output.finished_sending or (), connector_output.finished_recving or ())
+
+    @guarded(lambda: (True, None))
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:  # noqa: ARG002
+        """For engines with one group of KV caches."""
+        return self._half.finished(request)
+
+    @guarded(lambda: (True, None))
+    def request_finished_all_groups(
+        self,
+        request: Any,
+        block_ids: tuple[list[int], ...],  # noqa: ARG002
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """The engine has ended the request; True keeps its blocks until it is reported.
+
+        Should it fail, the blocks are kept: blocks that something may still read or write are never given back.
+        """
+        return self._half.finished(request)
+
+    @guarded(lambda: False)
+    def has_pending_push_work(self) -> bool:
+        """Keeps the engine stepping until all that it waits for is reported."""
+        return self._half.has_work()
+
+    def reset_cache(self) -> bool:
+        """True: nothing is cached here."""
+        return True

@@ -1,0 +1,181 @@
+"""Turns the KV tensors that the engine registers into the geometry of docs/boundary.md. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, Literal, Protocol
+
+from kv_connector._facade import Geometry, Layer
+from kv_connector.exceptions import OptionError
+
+PageLayout = Literal["HND", "NHD", "LATENT"]
+
+_FINGERPRINT_FIELDS = (
+    "architectures",
+    "attention_bias",
+    "head_dim",
+    "hidden_size",
+    "intermediate_size",
+    "kv_lora_rank",
+    "layer_types",
+    "model_type",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "partial_rotary_factor",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "quantization_config",
+    "rms_norm_eps",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "sliding_window",
+    "tie_word_embeddings",
+    "v_head_dim",
+    "vocab_size",
+)
+
+
+class KvTensor(Protocol):
+    """What is read of a torch tensor."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Sizes, in elements."""
+
+    @property
+    def dtype(self) -> object:
+        """Element type."""
+
+    @property
+    def device(self) -> Any:
+        """Where it lives."""
+
+    def stride(self) -> Sequence[int]:
+        """Strides, in elements."""
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+
+    def element_size(self) -> int:
+        """Bytes of an element."""
+
+    def untyped_storage(self) -> Any:
+        """The allocation it views."""
+
+
+def fingerprint(model: str, hf_config: object, packing: str) -> str:
+    """Names a model so that two engines can tell whether their KV is interchangeable.
+
+    Weights are not read: of two trainings of one architecture under one name it cannot tell the difference.
+    """
+    said = {name: getattr(hf_config, name, None) for name in _FINGERPRINT_FIELDS}
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    return f"{PurePath(model).name}@{digest}/{packing}"
+
+
+def describe(
+    tensors: Mapping[str, KvTensor],
+    *,
+    layer_names: Sequence[str],
+    latent: bool,
+    model: str,
+    kv_head_count: int,
+    tp: tuple[int, int],
+    pp: tuple[int, int],
+) -> Geometry:
+    """The geometry of one rank; ``tp`` and ``pp`` are (rank, size). Raises OptionError if pages cannot be addressed.
+
+    Tensors of layers that are not in ``layer_names`` are aliases of others and left out.
+    """
+    owned = {name: tensors[name] for name in layer_names if name in tensors}
+    if not owned:
+        raise OptionError(f"the engine registered KV for {sorted(tensors)}, expected layers of {list(layer_names)}")
+    first_name, first = next(iter(owned.items()))
+    if first.device.type != "cpu":
+        raise OptionError(
+            f"the KV cache is on device {str(first.device)!r}, expected 'cpu': this build of KV Messenger moves KV in"
+            " host memory only"
+        )
+    base, length_bytes = first.untyped_storage().data_ptr(), first.untyped_storage().nbytes()
+    layout, head_count, page_tokens = _page_layout(first_name, first, latent)
+    layers = []
+    for name, tensor in owned.items():
+        if tensor.untyped_storage().data_ptr() != base:
+            raise OptionError(
+                f"the KV of layer {name!r} is in another allocation than that of {first_name!r}, expected one"
+                " allocation for all layers: unset options that allocate KV caches apart"
+            )
+        if tensor.dtype != first.dtype or tensor.shape[0] != first.shape[0]:
+            raise OptionError(
+                f"layer {name!r} has {tensor.shape[0]} pages of {tensor.dtype}, expected {first.shape[0]} of"
+                f" {first.dtype} as in layer {first_name!r}"
+            )
+        if _page_layout(name, tensor, latent) != (layout, head_count, page_tokens):
+            raise OptionError(f"layer {name!r} has another KV layout than {first_name!r}, expected the same in all")
+        layers.append(_layer(name, tensor, base))
+    expected_heads = 1 if latent else max(1, kv_head_count // tp[1])
+    if head_count != expected_heads:
+        raise OptionError(
+            f"layer {first_name!r} has {head_count} KV heads on this rank, expected {expected_heads} of {kv_head_count}"
+            f" with tensor_parallel_size {tp[1]}"
+        )
+    return Geometry(
+        model=model,
+        dtype=str(first.dtype).removeprefix("torch."),
+        elementBytes=first.element_size(),
+        pageTokens=page_tokens,
+        layout=layout,
+        kvHeadCount=1 if latent else kv_head_count,
+        tpRank=tp[0],
+        tpSize=tp[1],
+        ppRank=pp[0],
+        ppSize=pp[1],
+        pageCount=int(first.shape[0]),
+        memory={"address": base, "lengthBytes": length_bytes, "memfd": -1},
+        layers=layers,
+    )
+
+
+def _page_layout(name: str, tensor: KvTensor, latent: bool) -> tuple[PageLayout, int, int]:
+    """(layout, heads, tokens) of a page; a page must be one run of bytes."""
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    if len(shape) != 4:
+        raise OptionError(f"the KV of layer {name!r} has shape {shape}, expected (pages, heads, tokens, content)")
+    _, heads, tokens, content = (int(size) for size in shape)
+    within = tuple(0 if size == 1 else stride for size, stride in zip(shape[1:], strides[1:], strict=True))
+    if strides[0] >= heads * tokens * content:
+        if latent and heads == 1 and within == (0, _unless_one(tokens, content), _unless_one(content, 1)):
+            return "LATENT", heads, tokens
+        if within == _dense((heads, tokens, content), (tokens * content, content, 1)):
+            return "HND", heads, tokens
+        if within == _dense((heads, tokens, content), (content, heads * content, 1)):
+            return "NHD", heads, tokens
+    raise OptionError(
+        f"the KV of layer {name!r} has shape {shape} with strides {strides}, expected pages that are one run of bytes:"
+        " set VLLM_KV_CACHE_LAYOUT to HND or NHD"
+    )
+
+
+def _dense(sizes: tuple[int, int, int], strides: tuple[int, int, int]) -> tuple[int, ...]:
+    return tuple(_unless_one(size, stride) for size, stride in zip(sizes, strides, strict=True))
+
+
+def _unless_one(size: int, stride: int) -> int:
+    """The stride of a dimension of size one means nothing."""
+    return 0 if size == 1 else stride
+
+
+def _layer(name: str, tensor: KvTensor, base: int) -> Layer:
+    element_bytes = tensor.element_size()
+    _, heads, tokens, content = tensor.shape
+    return Layer(
+        name=name,
+        offsetBytes=tensor.data_ptr() - base,
+        pageStrideBytes=int(tensor.stride()[0]) * element_bytes,
+        pageBytes=int(heads * tokens * content) * element_bytes,
+    )

@@ -1,0 +1,84 @@
+"""What travels between the two halves of the connector: plain values, pickled by vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kv_connector.vllm.vllm_api import KVConnectorHandshakeMetadata, KVConnectorMetadata
+
+PrefillOutcome = Literal["finished", "aborted", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A request's part of the step's forward pass: tokens ``[first_token, end_token)``."""
+
+    request: str
+    transfer: str
+    prompt_tokens: int
+    cached_tokens: int
+    first_token: int
+    end_token: int
+    new_blocks: Sequence[int]
+    """Blocks of the engine that hold the request's next tokens, after those sent with its earlier chunks."""
+
+    @property
+    def last(self) -> bool:
+        """Whether the prompt is complete after it."""
+        return self.end_token == self.prompt_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillEnd:
+    """The engine has ended a prefill and holds its pages until it is reported as sent."""
+
+    request: str
+    outcome: PrefillOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A request waits for the KV of tokens ``[first_token, prompt_tokens)`` in these blocks."""
+
+    request: str
+    transfer: str
+    prefiller_host: str
+    prefiller_port: int
+    prefiller_engine_id: str
+    prompt_tokens: int
+    first_token: int
+    blocks: Sequence[int]
+    prompt_token_ids: Sequence[int] | None = None
+    """Present when the prefiller has to enqueue the prompt itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request whose kv_transfer_params cannot be served; it ends as a failed load."""
+
+    request: str
+    blocks: Sequence[int]
+
+
+@dataclass
+class StepMetadata(KVConnectorMetadata):
+    """All that one step means for the workers."""
+
+    step: int
+    preempted: list[str] = field(default_factory=list)
+    prefill_ends: list[PrefillEnd] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+    fetches: list[Fetch] = field(default_factory=list)
+    abandoned: list[str] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+@dataclass
+class MessengerAddress(KVConnectorHandshakeMetadata):
+    """Where the messenger of a rank is reached."""
+
+    engine_id: str
+    host: str
+    port: int

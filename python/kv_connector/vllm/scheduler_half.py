@@ -1,0 +1,278 @@
+"""The connector in the scheduler's process: turns what the scheduler decides into the step's metadata.
+
+It owns no thread, no socket and no JVM, and is called by the engine core's thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kv_connector.vllm.metadata import Chunk, Fetch, MessengerAddress, PrefillEnd, PrefillOutcome, Refusal, StepMetadata
+from kv_connector.vllm.transfer_params import Receive, Refused, Send, Side, read
+
+_FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
+
+
+@dataclass(slots=True)
+class _Prefill:
+    """A request whose KV is to be sent."""
+
+    transfer: str
+    prompt_tokens: int
+    blocks: list[int] = field(default_factory=list)
+    sent_block_count: int = 0
+    sent_tokens: int = 0
+    """Tokens ``[0, sent_tokens)`` were told to the workers; 0 before the first chunk."""
+
+    def forget_progress(self) -> None:
+        """Its blocks are gone; it starts again."""
+        self.blocks.clear()
+        self.sent_block_count = 0
+        self.sent_tokens = 0
+
+
+class SchedulerHalf:
+    """Keeps, for each request with a transfer, what the workers have been told."""
+
+    def __init__(self, side: Side, block_tokens: int, logger: logging.Logger) -> None:
+        self._side = side
+        self._block_tokens = block_tokens
+        self._logger = logger
+        self._address: MessengerAddress | None = None
+        self._step = 0
+        self._prefills: dict[str, _Prefill] = {}
+        self._held: set[str] = set()
+        """Ended prefills whose blocks wait for the workers' word."""
+        self._awaited: set[str] = set()
+        """Requests for which the workers owe a received or failed."""
+        self._pending = StepMetadata(step=0)
+
+    # ---- start
+
+    def set_addresses(self, addresses: Mapping[tuple[int, int], object]) -> None:
+        """Takes the addresses of all ranks' messengers; decoders are told that of the first."""
+        first = addresses[min(addresses)] if addresses else None
+        if isinstance(first, MessengerAddress):
+            self._address = first
+
+    # ---- a request comes
+
+    def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int, bool]:
+        """How many tokens beyond the computed ones will come; changes nothing.
+
+        A request that will be refused is taken in like one that will be served, because a failed load is the one way
+        to end it with an error.
+        """
+        ask = read(request.kv_transfer_params, request.request_id, self._side)
+        if not isinstance(ask, Receive | Refused):
+            return 0, False
+        missing = request.num_prompt_tokens - computed_tokens
+        return (missing, True) if missing > 0 else (0, False)
+
+    def allocated(self, request: Any, block_ids: tuple[list[int], ...], external_tokens: int) -> None:
+        """The scheduler gave the request its blocks; called again, with 0 tokens, once they are filled."""
+        ask = read(request.kv_transfer_params, request.request_id, self._side)
+        if isinstance(ask, Send):
+            if request.request_id not in self._prefills:
+                self._prefills[request.request_id] = _Prefill(ask.transfer, request.num_prompt_tokens)
+        elif isinstance(ask, Receive | Refused):
+            # Not changed in place: requests that were split from one share the object.
+            request.kv_transfer_params = {
+                **(request.kv_transfer_params if isinstance(request.kv_transfer_params, dict) else {}),
+                "do_remote_prefill": False,
+                "do_remote_decode": False,
+            }
+            self._take_in(request, ask, block_ids, external_tokens)
+
+    def _take_in(self, request: Any, ask: Receive | Refused, block_ids: tuple[list[int], ...], tokens: int) -> None:
+        """Asks the workers for a fetch, or for a failure; if nothing is to be loaded the prompt is computed here."""
+        first_token = request.num_prompt_tokens - tokens
+        blocks = block_ids[0][first_token // self._block_tokens : self._blocks_for(request.num_prompt_tokens)]
+        if isinstance(ask, Receive):
+            ask = self._misfit(request, ask, first_token) or ask
+        if isinstance(ask, Refused):
+            self._logger.error("request %s is refused: %s", request.request_id, ask.reason)
+        if tokens <= 0:
+            return
+        self._awaited.add(request.request_id)
+        if isinstance(ask, Refused):
+            self._pending.refusals.append(Refusal(request.request_id, blocks))
+            return
+        self._pending.fetches.append(
+            Fetch(
+                request=request.request_id,
+                transfer=ask.transfer,
+                prefiller_host=ask.host,
+                prefiller_port=ask.port,
+                prefiller_engine_id=ask.engine_id,
+                prompt_tokens=request.num_prompt_tokens,
+                first_token=first_token,
+                blocks=blocks,
+                prompt_token_ids=list(request.prompt_token_ids) if ask.decoder_first else None,
+            )
+        )
+
+    def refuse(self, request_id: str) -> None:
+        """Ends a request that waits for a load as a failed one, after a fault on this side."""
+        if not any(fetch.request == request_id for fetch in self._pending.fetches):
+            self._awaited.add(request_id)
+            self._pending.refusals.append(Refusal(request_id, []))
+
+    def _misfit(self, request: Any, ask: Receive, first_token: int) -> Refused | None:
+        if first_token % self._block_tokens:
+            return Refused(
+                f"{first_token} tokens are computed already, expected whole blocks of {self._block_tokens}: start this"
+                " engine with prefix caching of whole blocks"
+            )
+        if ask.decoder_first:
+            beyond_ids = [
+                name for name in ("lora_request", "mm_features", "prompt_embeds") if getattr(request, name, None)
+            ]
+            if beyond_ids or request.prompt_token_ids is None:
+                return Refused(
+                    f"kv_transfer_params.prefiller sends token ids only and the prompt has"
+                    f" {' and '.join(beyond_ids) or 'none'}, expected plain tokens: send the request to both sides"
+                )
+        return None
+
+    # ---- a step
+
+    def build(self, scheduler_output: Any) -> StepMetadata:
+        """Everything that the workers have not been told yet, and this step's chunks."""
+        self._step += 1
+        meta, self._pending = self._pending, StepMetadata(step=0)
+        meta.step = self._step
+        for request_id in scheduler_output.preempted_req_ids or ():
+            prefill = self._prefills.get(request_id)
+            if prefill is not None and prefill.sent_tokens:
+                prefill.forget_progress()
+                meta.preempted.append(request_id)
+            elif request_id in self._held:
+                meta.preempted.append(request_id)
+        for request_id, blocks, whole_table, first_token in _scheduled(scheduler_output):
+            prefill = self._prefills.get(request_id)
+            if prefill is None:
+                continue
+            try:
+                end_token = first_token + scheduler_output.num_scheduled_tokens[request_id]
+                chunk = self._chunk(request_id, prefill, blocks, whole_table, first_token, end_token)
+            except Exception:
+                self._logger.exception("request %s is not sent: its chunk could not be planned", request_id)
+                self._give_up(request_id, prefill, meta)
+                continue
+            if chunk is not None:
+                meta.chunks.append(chunk)
+        return meta
+
+    def _chunk(
+        self,
+        request_id: str,
+        prefill: _Prefill,
+        blocks: Iterable[int],
+        whole_table: bool,
+        first_token: int,
+        end_token: int,
+    ) -> Chunk | None:
+        if whole_table:
+            prefill.forget_progress()
+        prefill.blocks.extend(blocks)
+        end_token = min(end_token, prefill.prompt_tokens)
+        if first_token >= prefill.prompt_tokens or end_token <= prefill.sent_tokens:
+            return None
+        begins = prefill.sent_tokens == 0
+        if not begins and first_token != prefill.sent_tokens:
+            raise ValueError(f"the chunk starts at token {first_token}, expected {prefill.sent_tokens}")
+        needed = self._blocks_for(end_token)
+        if len(prefill.blocks) < needed:
+            raise ValueError(f"{len(prefill.blocks)} blocks hold the tokens before {end_token}, expected {needed}")
+        new_blocks = prefill.blocks[prefill.sent_block_count : needed]
+        prefill.sent_block_count = needed
+        prefill.sent_tokens = end_token
+        return Chunk(
+            request=request_id,
+            transfer=prefill.transfer,
+            prompt_tokens=prefill.prompt_tokens,
+            cached_tokens=first_token if begins else 0,
+            first_token=first_token,
+            end_token=end_token,
+            new_blocks=new_blocks,
+        )
+
+    def _give_up(self, request_id: str, prefill: _Prefill, meta: StepMetadata) -> None:
+        """Stops sending a request that stays in the engine."""
+        if prefill.sent_tokens:
+            meta.preempted.append(request_id)  # nothing may read its blocks any more; its decoder is told
+        del self._prefills[request_id]
+
+    # ---- a request ends
+
+    def finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
+        """(whether the blocks must be kept, what the client is told)."""
+        request_id = request.request_id
+        prefill = self._prefills.pop(request_id, None)
+        if prefill is not None and prefill.sent_tokens:
+            outcome = _outcome(request, prefill)
+            self._pending.prefill_ends.append(PrefillEnd(request_id, outcome))
+            self._held.add(request_id)
+            return True, self._answer(prefill, request_id) if outcome == "finished" else None
+        if request_id in self._awaited:
+            self._pending.abandoned.append(request_id)
+            return True, None
+        return False, None
+
+    def _answer(self, prefill: _Prefill, request_id: str) -> dict[str, Any] | None:
+        """What the stock router needs to send the next requests' legs at once, and any proxy to send this one's."""
+        if self._address is None:
+            self._logger.error("request %s cannot be fetched: no worker has said where its messenger is", request_id)
+            return None
+        return {
+            "transfer_mode": "push",
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_engine_id": self._address.engine_id,
+            "remote_host": self._address.host,
+            "remote_port": self._address.port,
+            "remote_request_id": request_id,
+            "transfer_id": prefill.transfer,
+            "tp_size": self._side.tp_size,
+            "pp_size": self._side.pp_size,
+        }
+
+    def reported(self, sent: Iterable[str], received: Iterable[str]) -> None:
+        """All workers have reported these requests."""
+        self._held.difference_update(sent)
+        for request_id in received:
+            self._awaited.discard(request_id)
+            if request_id in self._pending.abandoned:
+                self._pending.abandoned.remove(request_id)
+
+    def has_work(self) -> bool:
+        """Whether the engine must go on stepping although it may have no request left."""
+        return bool(self._held or self._pending.prefill_ends or self._pending.abandoned or self._pending.refusals)
+
+    def is_idle(self) -> bool:
+        """Whether nothing at all is remembered; for leak checks at rest."""
+        return not (self._prefills or self._held or self._awaited or self.has_work() or self._pending.fetches)
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self._block_tokens)
+
+
+def _scheduled(scheduler_output: Any) -> Iterator[tuple[str, list[int], bool, int]]:
+    """(request, blocks, whether they are its whole table, first token) of each request in the step."""
+    for new in scheduler_output.scheduled_new_reqs:
+        yield new.req_id, new.block_ids[0], True, new.num_computed_tokens
+    cached = scheduler_output.scheduled_cached_reqs
+    for index, request_id in enumerate(cached.req_ids):
+        blocks = cached.new_block_ids[index]
+        whole_table = request_id in cached.resumed_req_ids
+        yield request_id, blocks[0] if blocks else [], whole_table, cached.num_computed_tokens[index]
+
+
+def _outcome(request: Any, prefill: _Prefill) -> PrefillOutcome:
+    if request.status.name in _FINISHED and prefill.sent_tokens == prefill.prompt_tokens:
+        return "finished"
+    return "aborted" if request.status.name == "FINISHED_ABORTED" else "failed"

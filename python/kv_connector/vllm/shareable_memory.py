@@ -1,0 +1,79 @@
+"""KV memory that other processes of this host can map: the engine's one allocation is put into a memfd.
+
+vLLM asks the connector for a context in which it allocates the KV cache. Inside it, the one call
+``torch.zeros(n, dtype=torch.int8)`` that makes the backing buffer is answered with a mapping of a memfd; everything
+else goes its usual way, and so does that call if the mapping cannot be made. Only for KV in host memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+
+    class TorchFunctionMode:
+        """What torch calls while the mode is entered."""
+
+        def __enter__(self) -> Any: ...
+        def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None: ...
+
+else:
+    from torch.overrides import TorchFunctionMode
+
+
+class ShareableAllocation(TorchFunctionMode):
+    """A context for one allocation. The memory lives as long as the process: the engine never frees its KV cache."""
+
+    def __init__(self, torch: Any, logger: logging.Logger) -> None:
+        super().__init__()
+        self._torch = torch
+        self._logger = logger
+        self._memory: mmap.mmap | None = None
+        self._address = 0
+        self.memfd = -1
+
+    def memfd_of(self, address: int, length_bytes: int) -> int:
+        """The descriptor that is mapped at this address, or -1 if the engine's memory is not ours."""
+        mapped = len(self._memory) if self._memory is not None else 0
+        return self.memfd if address == self._address and 0 < length_bytes <= mapped else -1
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Answers the allocation of the backing buffer; torch calls it for every function."""
+        said = dict(kwargs or {})
+        if func is self._torch.zeros and self._memory is None and self._is_backing_buffer(args, said):
+            try:
+                return self._map(int(args[0]))
+            except OSError as fault:
+                self._logger.warning("KV memory cannot be shared with other processes (%s): shm is not offered", fault)
+        return func(*args, **said)
+
+    def _is_backing_buffer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        return (
+            len(args) == 1
+            and isinstance(args[0], int)
+            and args[0] > 0
+            and kwargs.get("dtype") is self._torch.int8
+            and self._torch.device(kwargs.get("device") or "cpu").type == "cpu"
+        )
+
+    def _map(self, length_bytes: int) -> Any:
+        memfd = os.memfd_create("kv-messenger-kv", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(memfd, length_bytes)
+            memory = mmap.mmap(memfd, length_bytes)
+        except OSError:
+            os.close(memfd)
+            raise
+        buffer = self._torch.frombuffer(memory, dtype=self._torch.int8)
+        self._memory, self.memfd, self._address = memory, memfd, buffer.data_ptr()
+        return buffer

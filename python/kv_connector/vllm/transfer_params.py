@@ -1,0 +1,148 @@
+"""Reads ``kv_transfer_params``: what one request asks of this engine. Pure; anything a client can write comes here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from kv_connector.options import Role
+
+TRANSFER_ID_LENGTH_MAX = 512
+_PORT_MAX = 65_535
+_SIDE_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The request is not about transfers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """The request's KV is to be sent to whoever asks for the transfer."""
+
+    transfer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """The request's KV is to be fetched from a prefiller."""
+
+    transfer: str
+    host: str
+    port: int
+    engine_id: str
+    decoder_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request cannot be served; ``reason`` is one sentence for its sender."""
+
+    reason: str
+
+
+Ask = Nothing | Send | Receive | Refused
+
+NOTHING = Nothing()
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What this engine is, as far as requests must fit it."""
+
+    role: Role
+    tp_size: int
+    pp_size: int
+
+
+def shared_id(request_id: str) -> str:
+    """A request id without the suffix that vLLM makes up on each side.
+
+    vLLM 0.32 and 0.33 append ``-`` and 8 hexadecimal digits to the id that came over HTTP, which is the same on both
+    legs because a router gives both the same X-Request-ID.
+    """
+    return _SIDE_SUFFIX.sub("", request_id)
+
+
+def read(params: object, request_id: str, side: Side) -> Ask:
+    """What the request asks for; never raises."""
+    if params is None:
+        return NOTHING
+    if not isinstance(params, Mapping):
+        return _refused("", params, "an object")
+    for flag in ("do_remote_prefill", "do_remote_decode"):
+        if not isinstance(params.get(flag), bool | None):
+            return _refused(flag, params[flag], "true or false")
+    send, receive = bool(params.get("do_remote_decode")), bool(params.get("do_remote_prefill"))
+    if not send and not receive:
+        return NOTHING
+    if send and receive:
+        return Refused(
+            "kv_transfer_params ask for both do_remote_prefill and do_remote_decode, expected one of them: send"
+            " do_remote_decode to the prefiller and do_remote_prefill to the decoder"
+        )
+    wanted = "decoder" if receive else "prefiller"
+    if side.role not in (wanted, "both"):
+        return Refused(
+            f"kv_transfer_params.{'do_remote_prefill' if receive else 'do_remote_decode'} is true and this engine is a"
+            f" {side.role}, expected a {wanted}: route the request to one, or start this engine with kv_role"
+            f" {'kv_consumer' if receive else 'kv_producer'}"
+        )
+    transfer = params.get("transfer_id")
+    if transfer is not None and not _is_transfer_id(transfer):
+        return _refused("transfer_id", transfer, f"a text of 1 to {TRANSFER_ID_LENGTH_MAX} characters, or nothing")
+    if send:
+        return Send(transfer or shared_id(request_id))
+    return _read_receive(params, transfer, request_id, side)
+
+
+def _read_receive(params: Mapping[str, Any], transfer: str | None, request_id: str, side: Side) -> Ask:
+    for name, own in (("tp_size", side.tp_size), ("pp_size", side.pp_size)):
+        said = params.get(name)
+        if said is not None and (isinstance(said, bool) or said != own):
+            return _refused(name, said, f"{own}, which this decoder has: start both sides with the same")
+    mode = params.get("transfer_mode")
+    if mode is not None and mode != "push":
+        return _refused("transfer_mode", mode, "'push'")
+    prefiller = params.get("prefiller")
+    if prefiller is not None:
+        return _read_decoder_first(params, prefiller, transfer, request_id)
+    host, port, engine_id = (params.get(f"remote_{name}") for name in ("host", "port", "engine_id"))
+    if not isinstance(host, str) or not host:
+        return _refused("remote_host", host, "the prefiller's host, as its own answer gives it")
+    if not _is_port(port):
+        return _refused("remote_port", port, f"an integer from 1 to {_PORT_MAX}, as the prefiller's answer gives it")
+    if not isinstance(engine_id, str | None):
+        return _refused("remote_engine_id", engine_id, "a text, as the prefiller's answer gives it")
+    return Receive(transfer or shared_id(request_id), host, port, engine_id or "", decoder_first=False)
+
+
+def _read_decoder_first(params: Mapping[str, Any], prefiller: object, transfer: str | None, request_id: str) -> Ask:
+    if params.get("remote_host") is not None:
+        return Refused(
+            "kv_transfer_params name both 'prefiller' and 'remote_host', expected one of them: 'prefiller' when the"
+            " request goes to the decoder only, 'remote_host' and 'remote_port' when it goes to both"
+        )
+    host, _, port = prefiller.rpartition(":") if isinstance(prefiller, str) else ("", "", "")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not host or not (port.isascii() and port.isdigit()) or not _is_port(int(port)):
+        return _refused("prefiller", prefiller, f"'host:port' with a port from 1 to {_PORT_MAX}")
+    # Nobody else knows the transfer yet, so the id may keep what makes it unique on this side.
+    return Receive(transfer or request_id, host, int(port), "", decoder_first=True)
+
+
+def _is_transfer_id(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= TRANSFER_ID_LENGTH_MAX and value.isprintable()
+
+
+def _is_port(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _PORT_MAX
+
+
+def _refused(name: str, value: object, expected: str) -> Refused:
+    field = f"kv_transfer_params.{name}" if name else "kv_transfer_params"
+    seen = repr(value)
+    return Refused(f"{field} is {seen if len(seen) <= 80 else seen[:77] + '...'}, expected {expected}")

@@ -1,0 +1,138 @@
+"""Everything that is taken from vLLM, and what differs between its versions. No other module here imports it.
+
+Runs with vLLM 0.32 and 0.33. What mypy sees of vLLM is written out below, so that types are checked without it.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+
+    class KVConnectorBase:
+        """vLLM's base class of all connectors."""
+
+        def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None: ...
+        def bind_connector_metadata(self, connector_metadata: Any) -> None:
+            """Keeps the step's metadata."""
+
+        def clear_connector_metadata(self) -> None:
+            """Forgets the step's metadata."""
+
+    class SupportsHMA:
+        """Says that a connector copes with several groups of KV caches."""
+
+    class KVConnectorMetadata:
+        """What the scheduler's connector sends to the workers' in each step."""
+
+    class KVConnectorHandshakeMetadata:
+        """What a worker's connector sends to the scheduler's once."""
+
+    class KVConnectorRole(enum.Enum):
+        """Which half of a connector an object is."""
+
+        SCHEDULER = 0
+        WORKER = 1
+
+    class CacheHitSource(enum.Enum):
+        """Where tokens that were not computed came from."""
+
+        P2P = "p2p"
+
+    @dataclass
+    class KVConnectorTransferResults:
+        """What a worker has to report in a step."""
+
+        finished_sending: set[str] = field(default_factory=set)
+        finished_recving: set[str] = field(default_factory=set)
+        failed_recving: set[str] = field(default_factory=set)
+
+    @dataclass
+    class KVConnectorStats:
+        """Figures on their way from a worker to the logger and the metrics page."""
+
+        data: dict[str, Any] = field(default_factory=dict)
+
+    class KVConnectorPromMetrics:
+        """A connector's figures on vLLM's metrics page."""
+
+        _counter_cls: Any
+        _gauge_cls: Any
+        per_engine_labelvalues: dict[int, list[object]]
+
+        def __init__(
+            self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any
+        ) -> None: ...
+
+    def create_metric_per_engine(metric: Any, per_engine_labelvalues: dict[int, list[object]]) -> dict[int, Any]:
+        """A labelled child of the metric for each engine."""
+
+    def init_logger(name: str) -> logging.Logger:
+        """A logger whose lines go where vLLM's go."""
+else:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorBase_V1 as KVConnectorBase,
+    )
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorHandshakeMetadata,
+        KVConnectorMetadata,
+        KVConnectorRole,
+        KVConnectorTransferResults,
+        SupportsHMA,
+    )
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+    from vllm.logger import init_logger
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+    from vllm.v1.metrics.utils import create_metric_per_engine
+
+__all__ = [
+    "CacheHitSource",
+    "KVConnectorBase",
+    "KVConnectorHandshakeMetadata",
+    "KVConnectorMetadata",
+    "KVConnectorPromMetrics",
+    "KVConnectorRole",
+    "KVConnectorStats",
+    "KVConnectorTransferResults",
+    "SupportsHMA",
+    "attention_packing",
+    "create_metric_per_engine",
+    "init_logger",
+    "own_ranks",
+    "register_connector_once",
+]
+
+
+def register_connector_once(name: str, module: str) -> None:
+    """Tells vLLM's factory of a connector class; harmless when it knows the name already."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    if name not in KVConnectorFactory._registry:
+        KVConnectorFactory.register_connector(name, module, name)
+
+
+def own_ranks() -> tuple[int, int]:
+    """This worker's (tensor parallel rank, pipeline parallel rank)."""
+    from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
+
+    return int(get_tensor_model_parallel_rank()), int(get_pp_group().rank_in_group)
+
+
+def attention_packing(attention_layers: Mapping[str, Any], names: Sequence[str]) -> str:
+    """How the attention backend orders the bytes inside a page, as far as it says: "backend" or "backend:packing".
+
+    On CPU the packing follows the instruction set, so that equal shapes do not mean equal bytes.
+    """
+    said = set()
+    for name in names:
+        layer = attention_layers.get(name)
+        backend = getattr(layer, "attn_backend", None) or getattr(layer, "backend", None)
+        get_name = getattr(backend, "get_name", None)
+        backend_name = str(get_name()) if callable(get_name) else str(getattr(backend, "name", "unknown"))
+        packing = getattr(layer, "isa", None)
+        said.add(f"{backend_name}:{packing}" if packing else backend_name)
+    return "+".join(sorted(said))

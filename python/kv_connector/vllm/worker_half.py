@@ -1,0 +1,336 @@
+"""The connector in a worker's process: hands the step's metadata to the messenger and its events to the engine.
+
+Called by the worker's main thread only. It never blocks on a transfer, but for the fence before pages are overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kv_connector._facade import Arrived, Command, Event, Failed, Log, MessengerPort, Released, Timeline
+from kv_connector.layer_counter import LayerCounter
+from kv_connector.vllm.metadata import Chunk, Fetch, MessengerAddress, PrefillEnd, Refusal, StepMetadata
+
+FENCE_LIMIT_SECONDS = 10.0
+"""One wait for the fence; it is repeated, because pages that are still read must not be overwritten."""
+FENCE_ATTEMPTS_MAX = 6
+STATS_INTERVAL_SECONDS = 1.0
+
+_LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+@dataclass
+class Reports:
+    """What the engine is to be told after a step."""
+
+    sent: set[str] = field(default_factory=set)
+    received: set[str] = field(default_factory=set)
+    failed: dict[str, Sequence[int]] = field(default_factory=dict)
+    """Those of ``received`` whose KV did not come, with their blocks."""
+
+
+class WorkerHalf:
+    """One rank's side of all transfers. Every request given to it is reported exactly once, whatever fails."""
+
+    def __init__(
+        self,
+        messenger: MessengerPort,
+        counter: LayerCounter,
+        layer_names: Iterable[str],
+        page_tokens: int,
+        block_pages: int,
+        rank_index: int,
+        logger: logging.Logger,
+    ) -> None:
+        self._messenger = messenger
+        self._counter = counter
+        self._layer_names = frozenset(layer_names)
+        self._page_tokens = page_tokens
+        self._block_pages = block_pages
+        self._rank_index = rank_index
+        self._logger = logger
+
+        self._open_step: StepMetadata | None = None
+        """The step whose forward pass runs, if it has chunks."""
+        self._sending: set[str] = set()
+        """Prefills of which the messenger knows, whose end it has not been told."""
+        self._ended: set[str] = set()
+        """Prefills whose end the messenger was told, and the engine waits."""
+        self._lost: set[str] = set()
+        """Prefills that this side ended with the messenger; the engine has not ended them yet."""
+        self._released_early: set[str] = set()
+        """Those of ``_lost`` that the messenger has released."""
+        self._fetching: dict[str, Sequence[int]] = {}
+        """Requests waiting for KV, with their blocks."""
+        self._reports = Reports()
+        self._dead = False
+        """Whether the messenger was given up."""
+        self._closed = False
+        """Whether it is sure that nothing touches the pages any more."""
+        self._told_counters: dict[str, float] = {}
+        self._told_gauges: dict[str, float] = {}
+        self._stats_due = time.monotonic()
+
+    # ---- a step begins
+
+    def fence(self, meta: StepMetadata) -> None:
+        """Returns when nothing reads the blocks of preempted requests: they are overwritten next."""
+        waiting = [request for request in meta.preempted if request in self._sending or request in self._lost]
+        for _ in range(FENCE_ATTEMPTS_MAX):
+            if not waiting or self._dead:
+                break
+            try:
+                fenced = set(self._messenger.fence(waiting, FENCE_LIMIT_SECONDS))
+            except Exception as fault:
+                self._declare_dead(f"the fence failed: {fault}")
+                break
+            waiting = [request for request in waiting if request not in fenced]
+            if waiting:
+                self._logger.error("preempted requests %s are still being read, waiting on", waiting)
+        else:
+            self._declare_dead(f"preempted requests {waiting} were still being read after the last wait")
+        self._sending.difference_update(meta.preempted)
+        self._released_early.update(self._lost.intersection(meta.preempted))
+
+    def begin(self, meta: StepMetadata) -> None:
+        """Tells the messenger everything that is new, before the forward pass starts."""
+        for end in meta.prefill_ends:
+            self._end_prefill(end)
+        for refusal in meta.refusals:
+            self._refuse(refusal)
+        for fetch in meta.fetches:
+            self._fetch(fetch)
+        for request in meta.abandoned:
+            if request in self._fetching:
+                self._submit({"do": "abandon", "request": request})
+        chunks = [chunk for chunk in meta.chunks if chunk.request not in self._lost]
+        if chunks and not self._dead:
+            self._begin_chunks(meta, chunks)
+
+    def _begin_chunks(self, meta: StepMetadata, chunks: Sequence[Chunk]) -> None:
+        counter_start = self._counter.begin_step()
+        described = [self._describe(chunk) for chunk in chunks]
+        if self._submit({"do": "step", "step": meta.step, "counterStart": counter_start, "chunks": described}):
+            self._sending.update(chunk.request for chunk in chunks)
+            self._open_step = meta
+        else:
+            self._counter.end_step()
+            self._lose(chunks)
+
+    def _describe(self, chunk: Chunk) -> Command:
+        return {
+            "request": chunk.request,
+            "transfer": chunk.transfer,
+            "promptTokens": chunk.prompt_tokens,
+            "cachedTokens": chunk.cached_tokens,
+            "firstToken": chunk.first_token,
+            "endToken": chunk.end_token,
+            "newPages": self._pages(chunk.new_blocks),
+            "last": chunk.last,
+        }
+
+    def _fetch(self, fetch: Fetch) -> None:
+        command: dict[str, Any] = {
+            "do": "fetch",
+            "request": fetch.request,
+            "transfer": fetch.transfer,
+            "prefillerHost": fetch.prefiller_host,
+            "prefillerPort": fetch.prefiller_port + self._rank_index,
+            "prefillerEngineId": fetch.prefiller_engine_id,
+            "promptTokens": fetch.prompt_tokens,
+            "firstToken": fetch.first_token,
+            "pages": self._pages(fetch.blocks)[: self._page_count(fetch.prompt_tokens - fetch.first_token)],
+            "limitMillis": 0,
+        }
+        if fetch.prompt_token_ids is not None:
+            command["promptTokenIds"] = list(fetch.prompt_token_ids)
+        self._fetching[fetch.request] = fetch.blocks
+        if not self._submit(command):
+            self._fail(fetch.request, "the messenger did not take the fetch")
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """The scheduler's half has said why."""
+        self._fetching[refusal.request] = refusal.blocks
+        self._fail(refusal.request, "")
+
+    def _end_prefill(self, end: PrefillEnd) -> None:
+        self._sending.discard(end.request)
+        if end.request in self._released_early or self._closed:
+            self._released_early.discard(end.request)
+            self._lost.discard(end.request)
+            self._reports.sent.add(end.request)
+            return
+        self._ended.add(end.request)
+        if end.request in self._lost:
+            self._lost.discard(end.request)
+        elif not self._submit({"do": "prefillEnded", "request": end.request, "outcome": end.outcome}):
+            self._declare_dead("it did not take the end of a prefill")
+
+    def _lose(self, chunks: Iterable[Chunk]) -> None:
+        """These requests cannot be sent any more; the decoder is told, the engine ends them in its own time."""
+        for chunk in chunks:
+            if chunk.request in self._lost or self._dead:
+                continue
+            self._sending.discard(chunk.request)
+            self._lost.add(chunk.request)
+            if not self._submit({"do": "prefillEnded", "request": chunk.request, "outcome": "failed"}):
+                self._declare_dead("it did not take the end of a prefill")
+
+    # ---- the forward pass
+
+    @property
+    def wants_layers(self) -> bool:
+        """Whether the forward pass computes KV that is to be sent."""
+        return self._open_step is not None
+
+    def layer_complete(self, layer_name: str) -> None:
+        """The KV of a layer is written. Layers that share another's KV are passed over."""
+        if layer_name in self._layer_names:
+            self._counter.layer_complete(layer_name)
+
+    def end(self) -> None:
+        """The forward pass is over. If it failed, its pages hold nothing that may be sent."""
+        meta, self._open_step = self._open_step, None
+        if meta is None:
+            return
+        self._counter.end_step()
+        if sys.exception() is not None:
+            self._logger.error("the forward pass failed: what it computed is not sent")
+            self._lose(meta.chunks)
+        elif not self._submit({"do": "stepEnded", "step": meta.step}):
+            self._declare_dead("it did not take the end of a step")
+
+    # ---- what has happened
+
+    def collect(self) -> Reports:
+        """Takes all that is to be reported now."""
+        for event in self._poll():
+            self._on(event)
+        reports, self._reports = self._reports, Reports()
+        if reports.sent or reports.received:
+            self._stats_due = time.monotonic()
+        return reports
+
+    def figures(self) -> dict[str, dict[str, float]] | None:
+        """What the counters have gained since the last call and what the gauges say; None when it is not time."""
+        now = time.monotonic()
+        if self._dead or now < self._stats_due:
+            return None
+        self._stats_due = now + STATS_INTERVAL_SECONDS
+        stats = self._messenger.stats()
+        gained = {name: total - self._told_counters.get(name, 0) for name, total in stats.counters.items()}
+        self._told_counters = dict(stats.counters)
+        gained = {name: gain for name, gain in gained.items() if gain}
+        if not gained and stats.gauges == self._told_gauges:
+            return None
+        self._told_gauges = dict(stats.gauges)
+        return {"counters": gained, "gauges": dict(stats.gauges)}
+
+    def address(self) -> MessengerAddress:
+        """Where decoders reach this rank."""
+        opened = self._messenger.opened
+        return MessengerAddress(opened.engine_id, opened.control_host, opened.control_port)
+
+    def held(self) -> dict[str, int]:
+        """How many requests of each kind are remembered; for leak checks at rest."""
+        kinds = {
+            "sending": self._sending,
+            "ended": self._ended,
+            "lost": self._lost,
+            "released_early": self._released_early,
+            "fetching": self._fetching,
+        }
+        return {name: len(requests) for name, requests in kinds.items() if requests}
+
+    def close(self) -> None:
+        """Ends the messenger."""
+        self._messenger.close()
+
+    # ---- inside
+
+    def _poll(self) -> list[Event]:
+        if self._dead:
+            return []
+        try:
+            return self._messenger.poll()
+        except Exception as fault:
+            self._declare_dead(f"it could not be polled: {fault}")
+            return []
+
+    def _on(self, event: Event) -> None:
+        match event:
+            case Released(request):
+                self._on_released(request)
+            case Arrived(request):
+                if self._fetching.pop(request, None) is None:
+                    self._logger.warning("KV arrived for request %s, which does not wait for any", request)
+                else:
+                    self._reports.received.add(request)
+            case Failed(request, reason):
+                if request in self._fetching:
+                    self._fail(request, reason)
+                else:
+                    self._logger.warning("request %s failed and does not wait: %s", request, reason)
+            case Timeline(transfer, fields):
+                line = json.dumps({"transfer": transfer, **fields}, separators=(",", ":"))
+                self._logger.info("kv_messenger timeline %s", line)
+            case Log(level, message):
+                self._logger.log(_LOG_LEVELS[level], "%s", message)
+
+    def _on_released(self, request: str) -> None:
+        if request in self._ended:
+            self._ended.discard(request)
+            self._reports.sent.add(request)
+        elif request in self._lost:
+            self._released_early.add(request)
+        else:
+            self._logger.warning("request %s was released and is not held", request)
+
+    def _fail(self, request: str, reason: str) -> None:
+        blocks = self._fetching.pop(request)
+        if reason:
+            self._logger.error("the KV of request %s did not come: %s", request, reason)
+        self._reports.received.add(request)
+        self._reports.failed[request] = blocks
+
+    def _submit(self, command: Command) -> bool:
+        if self._dead:
+            return False
+        try:
+            self._messenger.submit([command])
+        except Exception as fault:
+            self._logger.error("the messenger refused a %s: %s", command["do"], fault)
+            return False
+        return True
+
+    def _declare_dead(self, reason: str) -> None:
+        """Ends a messenger that does not answer. Only once it is closed nothing can touch its pages any more."""
+        if self._dead:
+            return
+        self._dead = True
+        self._logger.error("the messenger is given up, this engine moves no more KV until it is restarted: %s", reason)
+        try:
+            self._messenger.close()
+        except Exception as fault:
+            self._logger.error("it could not be closed, so pages in transfer stay held: %s", fault)
+            return
+        self._closed = True
+        self._reports.sent.update(self._ended)
+        self._ended.clear()
+        self._released_early.update(self._lost)
+        for request in list(self._fetching):
+            self._fail(request, "the messenger was given up")
+
+    def _page_count(self, tokens: int) -> int:
+        return -(-tokens // self._page_tokens)
+
+    def _pages(self, blocks: Sequence[int]) -> list[int]:
+        """The engine's blocks as pages; a block is ``block_pages`` pages that follow each other."""
+        ratio = self._block_pages
+        return [block * ratio + page for block in blocks for page in range(ratio)]

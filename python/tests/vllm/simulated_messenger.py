@@ -1,0 +1,184 @@
+"""A messenger that moves nothing, and checks what an engine's connector tells it against docs/boundary.md."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from kv_connector import (
+    Arrived,
+    Event,
+    Failed,
+    LeakCheck,
+    Log,
+    MessengerError,
+    Opened,
+    Options,
+    Released,
+    Stats,
+    Timeline,
+)
+
+
+class SimulatedMessenger:
+    """What happens, and when, is the test's to say: events are those that it adds to ``events``."""
+
+    def __init__(self, options: Options, geometry: Any) -> None:
+        self.options = options
+        self.geometry = geometry
+        self.commands: list[dict[str, Any]] = []
+        self.events: list[Event] = []
+        self.counter_starts: list[int] = []
+        self.fenced: list[list[str]] = []
+        self.totals: dict[str, float] = {"kv_messenger_fetches_started": 0}
+        self.closed = False
+        self.refuse: set[str] = set()
+        """Kinds of commands that are answered with an error."""
+        self.unfenced: set[str] = set()
+        """Requests whose fence is not reached the first time."""
+        self._counter = ctypes.c_uint64(41)
+        self._prefills: dict[str, dict[str, Any]] = {}
+        self._owed: dict[str, str] = {}
+        self._step = 0
+        self._step_open = False
+
+    @property
+    def opened(self) -> Opened:
+        address = ctypes.addressof(self._counter)
+        port = self.options.listen_port or 45678
+        return Opened(1, self.options.engine_id, "7", "127.0.0.1", port, "127.0.0.1", 45679, address)
+
+    @property
+    def count(self) -> int:
+        return int(self._counter.value)
+
+    def submit(self, commands: Sequence[Any]) -> None:
+        assert not self.closed
+        for command in commands:
+            if command["do"] in self.refuse:
+                raise MessengerError(f"no {command['do']} today")
+        for command in commands:
+            self.commands.append(command)
+            getattr(self, "_on_" + command["do"])(command)
+
+    def poll(self) -> list[Event]:
+        if "poll" in self.refuse:
+            raise MessengerError("no poll today")
+        events, self.events = self.events, []
+        return events
+
+    def stats(self) -> Stats:
+        return Stats(counters=dict(self.totals), gauges={"kv_messenger_fetches_open": len(self._owed)})
+
+    def fence(self, requests: Sequence[str], limit_seconds: float) -> list[str]:
+        assert limit_seconds > 0
+        self.fenced.append(list(requests))
+        reached = [request for request in requests if request not in self.unfenced]
+        self.unfenced.difference_update(requests)
+        for request in reached:
+            self._prefills.pop(request, None)
+        return reached
+
+    def leak_check(self) -> LeakCheck:
+        held = {"prefills": len(self._prefills), "owed": len(self._owed)}
+        return LeakCheck(clean=not any(held.values()), held=held)
+
+    def close(self) -> None:
+        if "close" in self.refuse:
+            raise MessengerError("no close today")
+        self.closed = True
+
+    # ---- what the test makes happen
+
+    def arrive(self, request: str) -> None:
+        assert self._owed.pop(request) == "fetch"
+        self.events.append(Arrived(request, 1))
+
+    def fail(self, request: str, reason: str = "simulated") -> None:
+        assert self._owed.pop(request) == "fetch"
+        self.events.append(Failed(request, reason))
+
+    def release(self, request: str) -> None:
+        assert self._owed.pop(request) == "prefill"
+        self._prefills.pop(request, None)
+        self.events.append(Released(request))
+
+    def say(self, level: Any, message: str) -> None:
+        self.events.append(Log(level, message))
+
+    def draw(self, transfer: str, **fields: object) -> None:
+        self.events.append(Timeline(transfer, fields))
+
+    def owes(self) -> dict[str, str]:
+        return dict(self._owed)
+
+    def chunks_of(self, request: str) -> list[dict[str, Any]]:
+        steps = [command for command in self.commands if command["do"] == "step"]
+        return [chunk for step in steps for chunk in step["chunks"] if chunk["request"] == request]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [command for command in self.commands if command["do"] == kind]
+
+    # ---- the contract
+
+    def _on_step(self, command: dict[str, Any]) -> None:
+        assert not self._step_open, "a step began before the last one ended"
+        assert command["step"] > self._step
+        assert command["counterStart"] == self.count
+        assert command["chunks"], "a step without chunks need not be told"
+        self._step, self._step_open = command["step"], True
+        self.counter_starts.append(self.count)
+        for chunk in command["chunks"]:
+            self._on_chunk(chunk)
+
+    def _on_chunk(self, chunk: dict[str, Any]) -> None:
+        request = chunk["request"]
+        assert self._owed.get(request) is None, "chunks of a request that has ended"
+        prefill = self._prefills.get(request)
+        if prefill is None:
+            assert chunk["cachedTokens"] == chunk["firstToken"]
+            prefill = self._prefills[request] = {
+                "end": chunk["firstToken"],
+                "pages": [],
+                "prompt": chunk["promptTokens"],
+            }
+        else:
+            assert chunk["cachedTokens"] == 0
+        page_tokens = self.geometry["pageTokens"]
+        assert chunk["firstToken"] == prefill["end"]
+        assert chunk["firstToken"] < chunk["endToken"] <= chunk["promptTokens"] == prefill["prompt"]
+        assert chunk["last"] == (chunk["endToken"] == chunk["promptTokens"])
+        prefill["end"] = chunk["endToken"]
+        prefill["pages"] += chunk["newPages"]
+        assert len(prefill["pages"]) * page_tokens >= chunk["endToken"]
+        assert len(set(prefill["pages"])) == len(prefill["pages"])
+        assert all(0 <= page < self.geometry["pageCount"] for page in prefill["pages"])
+
+    def _on_stepEnded(self, command: dict[str, Any]) -> None:  # noqa: N802
+        assert self._step_open
+        assert command["step"] == self._step
+        self._step_open = False
+
+    def _on_prefillEnded(self, command: dict[str, Any]) -> None:  # noqa: N802
+        request = command["request"]
+        assert request not in self._owed, "a prefill ended twice"
+        if command["outcome"] == "finished":
+            assert self._prefills[request]["end"] == self._prefills[request]["prompt"]
+        self._owed[request] = "prefill"
+
+    def _on_fetch(self, command: dict[str, Any]) -> None:
+        assert command["request"] not in self._owed, "a request is fetched twice"
+        page_tokens = self.geometry["pageTokens"]
+        assert command["firstToken"] % page_tokens == 0
+        assert command["firstToken"] < command["promptTokens"]
+        needed = -(-command["promptTokens"] // page_tokens) - command["firstToken"] // page_tokens
+        pages = command["pages"]
+        assert len(pages) == needed
+        assert len(set(pages)) == len(pages)
+        self._owed[command["request"]] = "fetch"
+
+    def _on_abandon(self, command: dict[str, Any]) -> None:
+        request = command["request"]
+        ended = [event.request for event in self.events if isinstance(event, Arrived | Failed)]
+        assert self._owed.get(request) == "fetch" or request in ended, "a stranger is abandoned"

@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import EngineMaker
+from simulated_engine import remote_decode, remote_prefill
+
+REQUEST = "chatcmpl-0123456789abcdef-89abcdef"
+TRANSFER = "chatcmpl-0123456789abcdef"
+
+
+def test_should_fetch_the_whole_prompt_and_compute_one_token(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill(), max_tokens=3)
+    decoder.steps(3)
+    (fetch,) = decoder.messenger.of_kind("fetch")
+    assert fetch == {
+        "do": "fetch",
+        "request": REQUEST,
+        "transfer": TRANSFER,
+        "prefillerHost": "127.0.0.1",
+        "prefillerPort": 14579,
+        "prefillerEngineId": "engine-kv_producer",
+        "promptTokens": 700,
+        "firstToken": 0,
+        "pages": [0, 1, 2, 3, 4, 5],
+        "limitMillis": 0,
+    }
+    assert not decoder.running
+
+    decoder.messenger.arrive(REQUEST)
+    decoder.step()
+    assert not decoder.worker.has_connector_metadata()
+    decoder.step()
+    assert decoder.requests[REQUEST].num_computed_tokens == 700
+    decoder.steps(3)
+    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    assert decoder.at_rest()
+
+
+def test_should_leave_out_pages_that_the_prefix_cache_has(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill(), cached=384)
+    decoder.step()
+    (fetch,) = decoder.messenger.of_kind("fetch")
+    assert (fetch["firstToken"], fetch["pages"]) == (384, [3, 4, 5])
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "pages"), [(1, 1), (2, 1), (127, 1), (128, 1), (129, 2), (200, 2), (1500, 12)]
+)
+def test_should_give_every_page_that_the_prompt_needs(engine: EngineMaker, prompt_tokens: int, pages: int) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, prompt_tokens, remote_prefill())
+    decoder.step()
+    assert len(decoder.messenger.of_kind("fetch")[0]["pages"]) == pages
+    decoder.messenger.arrive(REQUEST)
+    decoder.steps(3)
+    assert decoder.at_rest()
+
+
+def test_should_give_no_more_pages_than_the_prompt_needs_when_blocks_are_split(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer", page_tokens=32)
+    decoder.add(REQUEST, 140, remote_prefill())
+    decoder.step()
+    assert decoder.messenger.of_kind("fetch")[0]["pages"] == [0, 1, 2, 3, 4]
+
+
+def test_should_meet_by_the_transfer_id_when_the_router_gives_one(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 20, remote_prefill(transfer_id="xfer-7"))
+    decoder.step()
+    assert decoder.messenger.of_kind("fetch")[0]["transfer"] == "xfer-7"
+
+
+def test_should_understand_the_prefiller_s_own_answer(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add("cmpl-a-11111111", 20, remote_decode())
+    prefiller.step()
+    decoder = engine("kv_consumer")
+    decoder.add("cmpl-b-22222222", 20, remote_prefill(prefiller.answers["cmpl-a-11111111"]))
+    decoder.step()
+    fetch = decoder.messenger.of_kind("fetch")[0]
+    assert (fetch["transfer"], fetch["prefillerPort"]) == ("cmpl-a", 14579)
+
+
+def test_should_send_the_prompt_along_when_only_the_decoder_has_the_request(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 5, {"do_remote_prefill": True, "prefiller": "[::1]:4000"})
+    decoder.step()
+    fetch = decoder.messenger.of_kind("fetch")[0]
+    assert fetch["promptTokenIds"] == [0, 1, 2, 3, 4]
+    assert (fetch["prefillerHost"], fetch["prefillerPort"], fetch["prefillerEngineId"]) == ("::1", 4000, "")
+    assert fetch["transfer"] == REQUEST
+
+
+def test_should_fail_the_request_when_its_kv_does_not_come(
+    engine: EngineMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.step()
+    decoder.messenger.fail(REQUEST, "engine gone is no longer at 127.0.0.1:14579, it restarted as another")
+    decoder.step()
+    assert decoder.ended[REQUEST].name == "FINISHED_ERROR"
+    assert "it restarted as another" in caplog.text
+    decoder.step()
+    assert decoder.messenger.of_kind("abandon") == []
+    assert decoder.at_rest()
+
+
+def test_should_compute_the_prompt_when_the_policy_is_to_recompute(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer", recompute=True)
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.step()
+    decoder.messenger.fail(REQUEST)
+    decoder.steps(5)
+    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    assert len(decoder.messenger.of_kind("fetch")) == 1
+    assert decoder.at_rest()
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_should_tell_failures_by_blocks_to_an_engine_that_asks_in_the_older_form(
+    engine: EngineMaker, recompute: bool
+) -> None:
+    decoder = engine("kv_consumer", legacy_results=True, recompute=recompute)
+    decoder.add(REQUEST, 300, remote_prefill())
+    decoder.step()
+    decoder.messenger.fail(REQUEST)
+    decoder.steps(4)
+    assert decoder.ended[REQUEST].name == ("FINISHED_LENGTH_CAPPED" if recompute else "FINISHED_ERROR")
+    assert decoder.at_rest()
+
+
+def test_should_hold_pages_of_an_aborted_request_until_nothing_can_write(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.step()
+    decoder.abort(REQUEST)
+    decoder.steps(4)
+    assert decoder.messenger.of_kind("abandon") == [{"do": "abandon", "request": REQUEST}]
+    assert len(decoder.free_blocks) == decoder.block_count - 6
+
+    decoder.messenger.fail(REQUEST, "cancelled")
+    decoder.step()
+    decoder.step()
+    assert decoder.at_rest()
+
+
+def test_should_end_an_abort_that_crosses_the_arrival(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.step()
+    decoder.abort(REQUEST)
+    decoder.messenger.arrive(REQUEST)
+    decoder.steps(2)
+    assert decoder.messenger.of_kind("abandon") == [{"do": "abandon", "request": REQUEST}]
+    assert decoder.at_rest()
+
+
+def test_should_free_an_aborted_request_whose_kv_is_there(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.step()
+    decoder.messenger.arrive(REQUEST)
+    decoder.step()
+    decoder.abort(REQUEST)
+    decoder.steps(2)
+    assert decoder.messenger.of_kind("abandon") == []
+    assert decoder.at_rest()
+
+
+def test_should_forget_a_request_that_is_aborted_before_it_has_blocks(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.abort(REQUEST)
+    decoder.step()
+    assert decoder.messenger.commands == []
+    assert decoder.at_rest()
+
+
+def test_should_abort_while_decoding(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill(), max_tokens=50)
+    decoder.step()
+    decoder.messenger.arrive(REQUEST)
+    decoder.steps(5)
+    decoder.abort(REQUEST)
+    decoder.step()
+    assert decoder.messenger.of_kind("abandon") == []
+    assert decoder.at_rest()
+
+
+def test_should_compute_a_preempted_request_itself(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill(), max_tokens=5)
+    decoder.step()
+    decoder.messenger.arrive(REQUEST)
+    decoder.steps(3)
+    decoder.preempt(REQUEST)
+    decoder.steps(8)
+    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    assert len(decoder.messenger.of_kind("fetch")) == 1
+    assert decoder.messenger.fenced == []
+    assert decoder.at_rest()
+
+
+def test_should_report_nothing_twice(engine: EngineMaker, caplog: pytest.LogCaptureFixture) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill(), max_tokens=9)
+    decoder.step()
+    decoder.messenger.arrive(REQUEST)
+    decoder.messenger.events *= 3
+    decoder.steps(2)
+    decoder.messenger._owed[REQUEST] = "fetch"
+    decoder.messenger.fail(REQUEST)
+    decoder.messenger._owed["stranger"] = "prefill"
+    decoder.messenger.release("stranger")
+    decoder.step()
+    assert REQUEST in decoder.requests
+    assert "does not wait" in caplog.text
+    assert "stranger was released" in caplog.text
+
+
+def test_should_not_change_parameters_that_requests_share(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    params = remote_prefill()
+    for child in ("0_cmpl-a-11111111", "1_cmpl-a-11111111"):
+        decoder.add(child, 200, params)
+    decoder.step()
+    assert [fetch["transfer"] for fetch in decoder.messenger.of_kind("fetch")] == ["0_cmpl-a", "1_cmpl-a"]
+
+
+def test_should_fail_at_once_when_the_messenger_refuses_a_fetch(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.messenger.refuse.add("fetch")
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.steps(2)
+    assert decoder.ended[REQUEST].name == "FINISHED_ERROR"
+    assert decoder.at_rest()
+
+
+def test_should_fail_what_waits_when_the_messenger_is_given_up(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.step()
+    decoder.messenger.refuse.add("poll")
+    decoder.steps(2)
+    assert decoder.ended[REQUEST].name == "FINISHED_ERROR"
+    decoder.add("next-00000000", 100, remote_prefill())
+    decoder.steps(2)
+    assert decoder.ended["next-00000000"].name == "FINISHED_ERROR"
+    assert len(decoder.free_blocks) == decoder.block_count
+
+
+def test_should_end_a_request_that_cannot_be_taken_in(engine: EngineMaker, caplog: pytest.LogCaptureFixture) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.scheduler._half._take_in = None  # a fault of ours, whatever it is
+    decoder.steps(2)
+    assert "update_state_after_alloc failed" in caplog.text
+    assert decoder.ended[REQUEST].name == "FINISHED_ERROR"
+    decoder.step()
+    assert decoder.at_rest()
+
+
+MALFORMED: dict[str, tuple[Any, str]] = {
+    "not an object": ([1], "kv_transfer_params is [1], expected an object"),
+    "flag is a text": ({"do_remote_prefill": "yes"}, "do_remote_prefill is 'yes', expected true or false"),
+    "both flags": ({"do_remote_prefill": True, "do_remote_decode": True}, "expected one of them"),
+    "sent to the wrong side": (remote_decode(), "this engine is a decoder, expected a prefiller"),
+    "no host": (remote_prefill(remote_host=None), "remote_host is None, expected the prefiller's host"),
+    "host is a number": (remote_prefill(remote_host=5), "remote_host is 5"),
+    "no port": (remote_prefill(remote_port=None), "remote_port is None, expected an integer from 1 to 65535"),
+    "port is a text": (remote_prefill(remote_port="14579"), "remote_port is '14579'"),
+    "port is too large": (remote_prefill(remote_port=70000), "remote_port is 70000"),
+    "port is true": (remote_prefill(remote_port=True), "remote_port is True"),
+    "engine id is a number": (remote_prefill(remote_engine_id=7), "remote_engine_id is 7, expected a text"),
+    "transfer id is a number": (remote_prefill(transfer_id=7), "transfer_id is 7, expected a text of 1 to 512"),
+    "transfer id is empty": (remote_prefill(transfer_id=""), "transfer_id is '', expected a text of 1 to 512"),
+    "transfer id is long": (remote_prefill(transfer_id="x" * 600), "expected a text of 1 to 512 characters"),
+    "another tp size": (remote_prefill(tp_size=2), "tp_size is 2, expected 1"),
+    "another pp size": (remote_prefill(pp_size=2), "pp_size is 2, expected 1"),
+    "another mode": (remote_prefill(transfer_mode="pull"), "transfer_mode is 'pull', expected 'push'"),
+    "prefiller without a port": ({"do_remote_prefill": True, "prefiller": "host"}, "expected 'host:port'"),
+    "prefiller with a wrong port": ({"do_remote_prefill": True, "prefiller": "host:0"}, "expected 'host:port'"),
+    "prefiller is a number": ({"do_remote_prefill": True, "prefiller": 3}, "prefiller is 3, expected 'host:port'"),
+    "two prefillers": (remote_prefill(prefiller="host:1"), "name both 'prefiller' and 'remote_host'"),
+}
+
+
+@pytest.mark.parametrize("case", list(MALFORMED))
+@pytest.mark.parametrize("recompute", [False, True])
+def test_should_refuse_malformed_parameters_with_one_sentence_and_go_on(
+    engine: EngineMaker, caplog: pytest.LogCaptureFixture, case: str, recompute: bool
+) -> None:
+    params, sentence = MALFORMED[case]
+    decoder = engine("kv_consumer", recompute=recompute)
+    decoder.add(REQUEST, 300, params)
+    decoder.steps(5)
+    assert decoder.ended[REQUEST].name == ("FINISHED_LENGTH_CAPPED" if recompute else "FINISHED_ERROR")
+    assert [sentence in record.getMessage() for record in caplog.records if "is refused" in record.message] == [True]
+    assert decoder.messenger.commands == []
+    assert decoder.at_rest()
+
+
+def test_should_refuse_a_decode_on_a_prefiller(engine: EngineMaker, caplog: pytest.LogCaptureFixture) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 300, remote_prefill())
+    prefiller.steps(2)
+    assert "this engine is a prefiller, expected a decoder" in caplog.text
+    assert prefiller.ended[REQUEST].name == "FINISHED_ERROR"
+    assert prefiller.answers[REQUEST] is None
+
+
+def test_should_do_both_in_one_engine(engine: EngineMaker) -> None:
+    both = engine("kv_both")
+    both.add("send-00000000", 300, remote_decode())
+    both.add("fetch-11111111", 300, remote_prefill(transfer_id="other"))
+    both.steps(3)
+    both.messenger.release("send-00000000")
+    both.messenger.arrive("fetch-11111111")
+    both.steps(3)
+    assert both.at_rest()
+
+
+def test_should_report_figures_as_gains(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    seen: list[dict[str, Any]] = []
+    decoder.worker.get_kv_connector_stats, original = (
+        (lambda: seen.append(stats.data) if (stats := original()) is not None else None),
+        decoder.worker.get_kv_connector_stats,
+    )
+    for index in range(2):
+        request = f"r{index}-00000000"
+        decoder.add(request, 10, remote_prefill())
+        decoder.step()
+        decoder.messenger.totals["kv_messenger_fetches_started"] += 1
+        decoder.messenger.arrive(request)
+        decoder.steps(3)
+    gains = [data["counters"].get("kv_messenger_fetches_started", 0) for data in seen]
+    assert sum(gains) == 2
+    assert max(gains) == 1

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import EngineMaker
+from simulated_engine import LAYERS, remote_decode
+from simulated_messenger import SimulatedMessenger
+
+REQUEST = "cmpl-___prefill_addr_127.0.0.1:1___decode_addr_127.0.0.1:2_0123456789abcdef0123456789abcdef-0-89abcdef"
+TRANSFER = REQUEST.removesuffix("-89abcdef")
+
+
+def ranges(messenger: SimulatedMessenger, request: str = REQUEST) -> list[tuple[int, int, int, int]]:
+    return [
+        (chunk["cachedTokens"], chunk["firstToken"], chunk["endToken"], len(chunk["newPages"]))
+        for chunk in messenger.chunks_of(request)
+    ]
+
+
+def test_should_tell_every_chunk_before_its_forward_pass(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.steps(3)
+
+    assert ranges(prefiller.messenger) == [(0, 0, 256, 2), (0, 256, 512, 2), (0, 512, 700, 2)]
+    assert [chunk["last"] for chunk in prefiller.messenger.chunks_of(REQUEST)] == [False, False, True]
+    assert {chunk["transfer"] for chunk in prefiller.messenger.chunks_of(REQUEST)} == {TRANSFER}
+    assert [command["do"] for command in prefiller.messenger.commands] == ["step", "stepEnded"] * 3
+    assert prefiller.messenger.counter_starts == [41, 45, 49]
+    assert prefiller.messenger.count == 41 + 3 * len(LAYERS)
+
+
+def test_should_answer_with_what_the_router_needs_to_send_both_legs_at_once(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 200, remote_decode())
+    prefiller.step()
+
+    assert prefiller.answers[REQUEST] == {
+        "transfer_mode": "push",
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_engine_id": "engine-kv_producer",
+        "remote_host": "127.0.0.1",
+        "remote_port": 14579,
+        "remote_request_id": REQUEST,
+        "transfer_id": TRANSFER,
+        "tp_size": 1,
+        "pp_size": 1,
+    }
+
+
+def test_should_keep_blocks_until_the_messenger_releases_them(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 200, remote_decode())
+    prefiller.step()
+    assert REQUEST in prefiller.ended
+    assert prefiller.has_work()
+    prefiller.steps(5)
+    assert len(prefiller.free_blocks) == prefiller.block_count - 2
+    assert prefiller.messenger.of_kind("prefillEnded") == [
+        {"do": "prefillEnded", "request": REQUEST, "outcome": "finished"}
+    ]
+
+    prefiller.messenger.release(REQUEST)
+    prefiller.step()
+    assert prefiller.at_rest()
+
+
+def test_should_send_pages_of_the_prefix_cache_with_the_first_chunk(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode(), cached=384)
+    prefiller.steps(2)
+
+    assert ranges(prefiller.messenger) == [(384, 384, 640, 5), (0, 640, 700, 1)]
+
+
+def test_should_send_a_prompt_of_one_token(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 1, remote_decode())
+    prefiller.step()
+
+    assert ranges(prefiller.messenger) == [(0, 0, 1, 1)]
+    assert prefiller.messenger.chunks_of(REQUEST)[0]["last"]
+
+
+def test_should_tell_nothing_of_steps_that_only_decode(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 130, remote_decode(), max_tokens=4)
+    prefiller.step()
+    told = len(prefiller.messenger.commands)
+    assert not prefiller.worker.has_connector_metadata()
+    prefiller.steps(2)
+    assert len(prefiller.messenger.commands) == told
+    assert prefiller.messenger.count == 41 + len(LAYERS)
+
+
+def test_should_leave_requests_without_a_transfer_alone(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add("plain", 300, None)
+    prefiller.add("none", 300, {"do_remote_decode": False})
+    prefiller.steps(6)
+    assert prefiller.messenger.commands == []
+    assert prefiller.at_rest()
+
+
+def test_should_number_pages_as_the_kernel_does_when_blocks_are_split(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer", page_tokens=32)
+    prefiller.add(REQUEST, 300, remote_decode())
+    prefiller.steps(2)
+    first, last = prefiller.messenger.chunks_of(REQUEST)
+    assert first["newPages"] == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert last["newPages"] == [8, 9, 10, 11]
+
+
+def test_should_use_the_transfer_id_that_the_router_gives(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 20, remote_decode(transfer_id="xfer-1"))
+    prefiller.step()
+    assert prefiller.messenger.chunks_of(REQUEST)[0]["transfer"] == "xfer-1"
+    assert prefiller.answers[REQUEST]["transfer_id"] == "xfer-1"
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_should_hold_blocks_of_an_aborted_prefill(engine: EngineMaker, steps: int) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.steps(steps)
+    prefiller.abort(REQUEST)
+    prefiller.step()
+    assert prefiller.answers[REQUEST] is None
+    assert prefiller.messenger.of_kind("prefillEnded")[0]["outcome"] == "aborted"
+    assert len(prefiller.free_blocks) < prefiller.block_count
+
+    prefiller.messenger.release(REQUEST)
+    prefiller.step()
+    assert prefiller.at_rest()
+
+
+def test_should_give_blocks_back_at_once_when_no_chunk_was_told(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.abort(REQUEST)
+    prefiller.step()
+    assert prefiller.messenger.commands == []
+    assert prefiller.at_rest()
+
+
+def test_should_fence_a_preempted_request_and_start_it_again(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.step()
+    prefiller.preempt(REQUEST, cached_when_resumed=128)
+    prefiller.messenger.unfenced.add(REQUEST)
+    prefiller.steps(3)
+
+    assert prefiller.messenger.fenced == [[REQUEST], [REQUEST]]
+    assert ranges(prefiller.messenger) == [(0, 0, 256, 2), (128, 128, 384, 3), (0, 384, 640, 2), (0, 640, 700, 1)]
+    prefiller.step()
+    prefiller.messenger.release(REQUEST)
+    prefiller.step()
+    assert prefiller.at_rest()
+
+
+def test_should_end_a_request_that_is_aborted_while_preempted(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.step()
+    prefiller.preempt(REQUEST)
+    prefiller.abort(REQUEST)
+    prefiller.step()
+    assert prefiller.messenger.fenced == [[REQUEST]]
+    for request in prefiller.messenger.owes():
+        prefiller.messenger.release(request)
+    prefiller.step()
+    assert prefiller.at_rest()
+
+
+def test_should_not_wait_for_ever_for_a_fence(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.step()
+    prefiller.preempt(REQUEST)
+    prefiller.messenger.fence = lambda *_: []  # type: ignore[method-assign]
+    prefiller.steps(5)
+    assert prefiller.messenger.closed
+    assert not prefiller.has_work()
+    assert len(prefiller.free_blocks) == prefiller.block_count
+
+
+def test_should_stop_counting_when_a_layer_fires_out_of_order(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.hooked_layers = [LAYERS[0], LAYERS[2], LAYERS[1], LAYERS[3]]
+    prefiller.add(REQUEST, 100, remote_decode())
+    prefiller.step()
+    assert prefiller.messenger.count == 42
+    assert prefiller.messenger.of_kind("stepEnded")
+
+
+def test_should_not_count_layers_that_share_the_kv_of_others(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.hooked_layers = [LAYERS[0], "model.layers.9.self_attn.attn", *LAYERS[1:]]
+    prefiller.add(REQUEST, 100, remote_decode())
+    prefiller.step()
+    assert prefiller.messenger.count == 41 + len(LAYERS)
+
+
+def test_should_send_nothing_of_a_forward_pass_that_failed(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.forward_fails = True
+    with pytest.raises(RuntimeError, match="the forward pass failed"):
+        prefiller.step()
+    assert prefiller.messenger.of_kind("stepEnded") == []
+    assert prefiller.messenger.of_kind("prefillEnded") == [
+        {"do": "prefillEnded", "request": REQUEST, "outcome": "failed"}
+    ]
+
+
+def test_should_go_on_when_the_messenger_refuses_a_step(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.messenger.refuse.add("step")
+    prefiller.step()
+    prefiller.messenger.refuse.clear()
+    prefiller.steps(3)
+    assert prefiller.messenger.chunks_of(REQUEST) == []
+    assert prefiller.messenger.of_kind("prefillEnded")[0]["outcome"] == "failed"
+    assert len(prefiller.free_blocks) < prefiller.block_count
+    prefiller.messenger.release(REQUEST)
+    prefiller.step()
+    assert prefiller.at_rest()
+
+
+def test_should_give_a_messenger_up_that_cannot_be_polled(
+    engine: EngineMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.steps(3)
+    prefiller.messenger.refuse.add("poll")
+    prefiller.step()
+    assert "given up" in caplog.text
+    prefiller.step()
+    prefiller.add("next-01234567", 100, remote_decode())
+    prefiller.steps(3)
+    assert prefiller.ended["next-01234567"].name == "FINISHED_LENGTH_CAPPED"
+    assert not prefiller.has_work()
+    assert len(prefiller.free_blocks) == prefiller.block_count
+
+
+def test_should_hold_blocks_for_ever_when_the_messenger_cannot_even_be_closed(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 100, remote_decode())
+    prefiller.step()
+    prefiller.messenger.refuse.update({"poll", "close"})
+    prefiller.steps(4)
+    assert len(prefiller.free_blocks) == prefiller.block_count - 1
+
+
+def test_should_serve_several_requests_in_one_step(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer", chunk_tokens=512)
+    ids = [f"request-{index}-0000000{index}" for index in range(4)]
+    for index, request in enumerate(ids):
+        prefiller.add(request, 100 + 100 * index, remote_decode())
+    prefiller.steps(4)
+    steps = prefiller.messenger.of_kind("step")
+    assert [chunk["request"] for chunk in steps[0]["chunks"]] == ids[:3]
+    for request in prefiller.messenger.owes():
+        prefiller.messenger.release(request)
+    prefiller.step()
+    assert prefiller.at_rest()
+
+
+def test_should_write_timelines_and_log_lines(engine: EngineMaker, caplog: pytest.LogCaptureFixture) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.messenger.say("warning", "it rains")
+    prefiller.messenger.draw(TRANSFER, lastLeftNs=17)
+    with caplog.at_level("INFO"):
+        prefiller.step()
+    assert "it rains" in caplog.text
+    assert re.search(rf'kv_messenger timeline {{"transfer":"{re.escape(TRANSFER)}","lastLeftNs":17}}', caplog.text)

@@ -1,0 +1,198 @@
+"""What the connector takes from each vLLM release, and what that release may call."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from release import Release, Status
+from simulated_engine import LAYERS, caches, config
+
+HANDLED = "handled"
+CLASSIFIED = {
+    "__init__": HANDLED,
+    "bind_connector_metadata": HANDLED,
+    "bind_gpu_block_pool": "inherited: blocks are held by request_finished, none is taken from the pool",
+    "bind_kv_cache_manager": "inherited: the scheduler's half needs no more than block ids",
+    "build_connector_meta": HANDLED,
+    "build_connector_worker_meta": "inherited: transfer results say everything that the scheduler's half needs",
+    "build_kv_connector_stats": HANDLED,
+    "build_prom_metrics": HANDLED,
+    "clear_connector_metadata": "inherited: the step was closed by wait_for_save",
+    "finish_forward": "inherited: nothing waits for the end of reads by the model",
+    "get_block_ids_with_load_errors": HANDLED,
+    "get_external_cache_hit_sources": "inherited: all external tokens come from a peer, by _cache_hit_source",
+    "get_finished": HANDLED,
+    "get_finished_count": "inherited: every rank votes for every request",
+    "get_handshake_metadata": HANDLED,
+    "get_kv_connector_kv_cache_events": "inherited: transferred blocks are cached, and announced, by vLLM itself",
+    "get_kv_connector_stats": HANDLED,
+    "get_loaded_kv_cache_group_ids": HANDLED,
+    "get_mem_pool_context": HANDLED,
+    "get_num_new_matched_tokens": HANDLED,
+    "get_required_kvcache_layout": HANDLED,
+    "get_transfer_results": HANDLED,
+    "handle_preemptions": HANDLED,
+    "has_connector_metadata": HANDLED,
+    "has_pending_block_frees": "inherited: a held prefill may wait for its grant longer than a preemption costs",
+    "has_pending_push_work": HANDLED,
+    "on_new_request": "inherited: a transfer begins when the request has blocks",
+    "register_finished_partial_tail": "inherited: caches with partial tails are refused at the start",
+    "register_kv_caches": HANDLED,
+    "request_finished": HANDLED,
+    "request_finished_all_groups": HANDLED,
+    "requires_kv_delivery": "inherited: true on a prefiller, so that a preempted prompt is computed and sent again",
+    "requires_piecewise_for_cudagraph": "inherited: KV on an accelerator is refused at the start",
+    "reset_cache": HANDLED,
+    "reset_capture_state": "inherited: KV on an accelerator is refused at the start",
+    "restore_kv_caches": "inherited: sleep mode is refused",
+    "role": "inherited: a property",
+    "save_kv_layer": HANDLED,
+    "set_host_xfer_buffer_ops": "inherited: KV is in host memory already",
+    "set_xfer_handshake_metadata": HANDLED,
+    "set_xfer_handshake_metadata_pp_aware": HANDLED,
+    "shutdown": HANDLED,
+    "start_load_kv": HANDLED,
+    "supports_divergent_local_hybrid_hits": "inherited: models with several groups are refused at the start",
+    "supports_sleep_mode": HANDLED,
+    "take_events": "inherited: transferred blocks are cached, and announced, by vLLM itself",
+    "unregister_kv_caches": "inherited: sleep mode is refused",
+    "update_connector_output": HANDLED,
+    "update_state_after_alloc": HANDLED,
+    "wait_for_layer_load": HANDLED,
+    "wait_for_save": HANDLED,
+    "_get_connector_metadata": "inherited: not used",
+}
+"""Every method that a connector can have → what is done about it."""
+
+
+def methods_of(release: Release) -> set[str]:
+    named = {**vars(release.base.KVConnectorBase_V1), **vars(release.base.SupportsHMA)}
+    return {
+        name
+        for name, value in named.items()
+        if (callable(value) or isinstance(value, property | classmethod | staticmethod))
+        and (name == "__init__" or not name.startswith("__"))
+    }
+
+
+def test_should_have_a_decision_on_every_method_of_the_base_class(vllm_release: Release) -> None:
+    unclassified = methods_of(vllm_release) - set(CLASSIFIED)
+    assert not unclassified, f"vLLM {vllm_release.name} calls what nobody has thought about: {sorted(unclassified)}"
+
+
+def test_should_handle_and_inherit_what_is_said_here(vllm_release: Release) -> None:
+    own = set(vars(vllm_release.connector.KvMessengerConnector))
+    existing = methods_of(vllm_release)
+    assert {name for name in existing & own if CLASSIFIED[name] != HANDLED} == set()
+    assert {name for name in existing - own if CLASSIFIED[name] == HANDLED} == set()
+
+
+def test_should_know_no_method_that_no_release_has() -> None:
+    import release as loader
+    import vllm_sources
+
+    known: set[str] = set()
+    for name in vllm_sources.RELEASES:
+        try:
+            with loader.loaded(name) as found:
+                known |= methods_of(found)
+        except vllm_sources.SourcesUnavailableError as missing:
+            pytest.skip(str(missing))
+    assert set(CLASSIFIED) - known == set()
+
+
+def test_should_take_the_same_arguments_as_the_base_class(vllm_release: Release) -> None:
+    for name in methods_of(vllm_release):
+        theirs = inspect.getattr_static(vllm_release.base.KVConnectorBase_V1, name, None)
+        ours = vars(vllm_release.connector.KvMessengerConnector).get(name)
+        if theirs is None or ours is None or isinstance(theirs, property):
+            continue
+        expected, found = (
+            list(inspect.signature(getattr(method, "__func__", method)).parameters) for method in (theirs, ours)
+        )
+        assert found == expected, name
+
+
+def test_should_be_made_by_the_factory_under_its_name(vllm_release: Release) -> None:
+    factory = vllm_release.factory.KVConnectorFactory
+    vllm_release.package.register()
+    vllm_release.package.register()
+    wanted = SimpleNamespace(kv_connector="KvMessengerConnector", kv_connector_module_path=None)
+    assert factory.get_connector_class(wanted) is vllm_release.connector.KvMessengerConnector
+    wanted.kv_connector_module_path = "kv_connector.vllm.connector"
+    assert factory.get_connector_class(wanted) is vllm_release.connector.KvMessengerConnector
+    assert vllm_release.base.supports_hma(vllm_release.connector.KvMessengerConnector)
+
+
+def test_should_use_names_of_states_that_the_release_has(vllm_release: Release) -> None:
+    text = (vllm_release.folder / "vllm" / "v1" / "request.py").read_text()
+    theirs = set(re.findall(r"^    ([A-Z_]+) = enum\.auto\(\)", text, re.MULTILINE))
+    assert {status.name for status in Status} <= theirs
+    finished = {name for name in theirs if name.startswith("FINISHED_")}
+    known = {*("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION", "FINISHED_ABORTED")}
+    assert finished - known == {"FINISHED_IGNORED", "FINISHED_ERROR"}
+
+
+def test_should_strip_the_suffix_that_the_release_appends(vllm_release: Release) -> None:
+    text = (vllm_release.folder / "vllm" / "v1" / "engine" / "input_processor.py").read_text()
+    assert 'request.request_id = f"{request.external_req_id}-{random_uuid():.8}"' in text
+
+
+@pytest.mark.parametrize(
+    ("role", "more", "sentence"),
+    [
+        ("kv_producer", {"extra": {"listen_prot": 1}}, "did you mean 'listen_port'"),
+        ("kv_producer", {"extra": {"listen_port": "x"}}, "option 'listen_port' is 'x', expected an integer"),
+        ("kv_producer", {"decode_context_parallel_size": 2}, "decode_context_parallel_size is 2, expected 1"),
+        ("kv_nobody", {}, "kv_role is 'kv_nobody', expected one of kv_producer, kv_consumer, kv_both"),
+    ],
+)
+def test_should_refuse_to_start_with_one_sentence(
+    vllm_release: Release, role: str, more: dict[str, Any], sentence: str
+) -> None:
+    for half in vllm_release.base.KVConnectorRole:
+        with pytest.raises(Exception, match=re.escape(sentence)) as raised:
+            vllm_release.connector.KvMessengerConnector(config(role, **more), half, caches())
+        assert type(raised.value).__name__ == "OptionError"
+
+
+class SlidingWindowSpec:
+    block_size = 16
+
+
+def test_should_refuse_caches_that_it_cannot_move(vllm_release: Release) -> None:
+    cls, worker = vllm_release.connector.KvMessengerConnector, vllm_release.base.KVConnectorRole.WORKER
+    two = caches()
+    two.kv_cache_groups *= 2
+    with pytest.raises(Exception, match="2 groups of KV caches, expected 1"):
+        cls(config("kv_producer"), worker, two)
+    with pytest.raises(Exception, match="KV caches are SlidingWindowSpec, expected one of FullAttentionSpec"):
+        cls(config("kv_producer"), worker, caches(LAYERS, SlidingWindowSpec()))
+
+
+def test_should_write_its_figures_to_vllm_s_metrics(vllm_release: Release) -> None:
+    prometheus_client = pytest.importorskip("prometheus_client")
+    registry = prometheus_client.CollectorRegistry()
+
+    def on_registry(kind: Any) -> Any:
+        return lambda **said: kind(registry=registry, **said)
+
+    kinds = (prometheus_client.Counter, prometheus_client.Gauge, prometheus_client.Histogram)
+    cls = vllm_release.connector.KvMessengerConnector
+    metrics = cls.build_prom_metrics(
+        config("kv_producer"), {kind: on_registry(kind) for kind in kinds}, ["engine"], {0: ["0"]}
+    )
+    first = cls.build_kv_connector_stats(
+        {"counters": {"kv_messenger_sent_bytes": 5_000_000}, "gauges": {"kv_messenger_sessions_open": 3}}
+    )
+    first.aggregate(cls.build_kv_connector_stats({"counters": {"kv_messenger_sent_bytes": 1_000_000}, "gauges": {}}))
+    assert not first.is_empty()
+    assert first.reduce() == {"sent_MB": 6.0}
+    metrics.observe(first.to_dict(), 0)
+    assert registry.get_sample_value("vllm:kv_messenger_sent_bytes_total", {"engine": "0"}) == 6_000_000
+    assert registry.get_sample_value("vllm:kv_messenger_sessions_open", {"engine": "0"}) == 3
+    assert cls.build_kv_connector_stats().is_empty()
