@@ -39,13 +39,13 @@ def test_stock_router_serves_serial_and_concurrent_legs_and_a_restarted_prefille
     start_all([front], print)
     before = bed.external_tokens()
     routed(front, ROUTED, reference)
-    assert bed.external_tokens() - before == sum(ROUTED.lengths)
+    assert bed.external_tokens() - before == ROUTED.attributed_tokens()
 
     bed.prefiller.server.stop()
     start_all([bed.prefiller.server], print)
     before = bed.external_tokens()
     routed(front, ROUTED_AFTER_RESTART, reference)
-    assert bed.external_tokens() - before == sum(ROUTED_AFTER_RESTART.lengths)
+    assert bed.external_tokens() - before == ROUTED_AFTER_RESTART.attributed_tokens()
     assert bed.decoder.metric("kv_messenger_stale_identities_total") >= 1
     bed.prefiller.wait_at_rest()
     bed.decoder.wait_at_rest()
@@ -69,7 +69,7 @@ def test_decoder_first_requests_reach_the_prefiller_through_the_messengers(
 ) -> None:
     before = bed.external_tokens()
     routed(proxy, DECODER_FIRST, reference)
-    assert bed.external_tokens() - before == sum(DECODER_FIRST.lengths)
+    assert bed.external_tokens() - before == DECODER_FIRST.attributed_tokens()
     bed.prefiller.wait_at_rest()
     bed.decoder.wait_at_rest()
 

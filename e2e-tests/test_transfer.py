@@ -18,11 +18,13 @@ KV_BYTES_A_TOKEN = 4 * 4 * 128 * 4  # layers × KV heads × (K and V of 64) × f
 def test_tokens_are_those_of_a_single_vllm(bed: Bed, reference: Reference) -> None:
     ways = list(WAYS.values())
     before = bed.external_tokens()
+    received_before = bed.decoder.metric("kv_messenger_fetches_arrived_total")
     prompts = BOTH_LEGS.prompts()
     for index, prompt in enumerate(prompts):
         answer = ways[index % len(ways)](bed.prefiller, bed.decoder, prompt, ANSWER_TOKENS)
         assert words_of(answer) == reference.to(prompt), f"prompt of {len(prompt.split())} tokens"
-    assert bed.external_tokens() - before == sum(BOTH_LEGS.lengths), "the decoder computed some prompt tokens itself"
+    assert bed.external_tokens() - before == BOTH_LEGS.attributed_tokens(), "the decoder computed prompt tokens itself"
+    assert bed.decoder.metric("kv_messenger_fetches_arrived_total") - received_before == len(prompts)
     bed.prefiller.wait_at_rest()
     bed.decoder.wait_at_rest()
 

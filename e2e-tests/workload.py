@@ -25,6 +25,14 @@ class Series:
     seed: int
     lengths: tuple[int, ...]
 
+    def attributed_tokens(self) -> int:
+        """How many of these tokens vLLM attributes to a transfer when all of them came by one.
+
+        A decoder computes the last prompt token again. When that is the whole prompt vLLM forgets that it was loaded,
+        and counts the token as computed, whatever the connector.
+        """
+        return sum(length for length in self.lengths if length > 1)
+
     def prompts(self) -> list[str]:
         return [random_prompt(length, self.seed + 1000 * index) for index, length in enumerate(self.lengths)]
 

@@ -199,17 +199,17 @@ def run(name: str, wheel: Path | None, arguments: list[str]) -> None:
 
 
 def main() -> None:
+    said = sys.argv[1:]
+    split = said.index("--") if "--" in said else len(said)
     parser = argparse.ArgumentParser(prog="environment", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("what", choices=("make", "run"))
     parser.add_argument("name", choices=ENVIRONMENTS)
     parser.add_argument("--wheel", type=Path)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    given = parser.parse_args()
+    given = parser.parse_args(said[:split])
     if given.what == "make":
         print(make(given.name))
-        return
-    arguments = given.arguments[1:] if given.arguments[:1] == ["--"] else given.arguments
-    run(given.name, given.wheel, arguments)
+    else:
+        run(given.name, given.wheel, said[split + 1 :])
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from prompts import cache_home, random_prompt, reference_answers
 from servers import EngineOptions, Server, complete, engine, router, start_all, wait_until, words_of
 from timeline import FetchTimeline, PrefillTimeline, fetches, prefills
 
-PROMPT_TOKENS = (1, 20, 127, 128, 129, 200, 700, 1500)
+PROMPT_TOKENS = (2, 20, 127, 128, 129, 200, 700, 1500)
 ANSWER_TOKENS = 16
 SEED = 1
 TIMELINE_LIMIT_SECONDS = 30.0
