@@ -1,0 +1,14 @@
+package io.kvmessenger.connector;
+
+import static org.assertj.core.api.Assertions.assertThatCode;
+
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+class AotTrainingTest {
+    @Test
+    @Timeout(120)
+    void shouldFetchOnceOverTheTransportItIsTold() {
+        assertThatCode(() -> AotTraining.main(new String[] {"tcp"})).doesNotThrowAnyException();
+    }
+}
