@@ -1,0 +1,108 @@
+package io.kvmessenger.benchmarks;
+
+import io.kvmessenger.transfer.EngineAddress;
+import io.kvmessenger.transfer.EngineAddress.TransportAddress;
+import io.kvmessenger.transfer.RegionDescriptor;
+import java.io.BufferedInputStream;
+import java.io.BufferedOutputStream;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * What the two processes tell each other besides writes: the part that a messenger's control channel has in real life.
+ * Runs over the target's standard streams; both ends are of the same build.
+ *
+ * <p>For one thread.
+ */
+final class ControlPipe {
+    /** What one side must know of the other before it can write. */
+    record Hello(EngineAddress address, byte[] admissionKey, RegionDescriptor region) {}
+
+    /** What the target measured in a round. */
+    record RoundOutcome(long filledNs, long cpuNs) {}
+
+    private final DataInputStream in;
+    private final DataOutputStream out;
+
+    ControlPipe(InputStream in, OutputStream out) {
+        this.in = new DataInputStream(new BufferedInputStream(in));
+        this.out = new DataOutputStream(new BufferedOutputStream(out));
+    }
+
+    void sendHello(Hello hello) throws IOException {
+        out.writeInt(hello.address().transports().size());
+        for (TransportAddress transport : hello.address().transports()) {
+            out.writeUTF(transport.transport());
+            out.writeUTF(transport.location());
+        }
+        out.writeInt(hello.admissionKey().length);
+        out.write(hello.admissionKey());
+        RegionDescriptor region = hello.region();
+        out.writeInt(region.regionId());
+        out.writeLong(region.lengthBytes());
+        out.writeInt(region.version());
+        out.writeBoolean(region.shareable());
+        out.flush();
+    }
+
+    Hello receiveHello() throws IOException {
+        List<TransportAddress> transports = new ArrayList<>();
+        for (int left = in.readInt(); left > 0; left--) {
+            transports.add(new TransportAddress(in.readUTF(), in.readUTF()));
+        }
+        byte[] key = in.readNBytes(in.readInt());
+        RegionDescriptor region = new RegionDescriptor(in.readInt(), in.readLong(), in.readInt(), in.readBoolean());
+        return new Hello(new EngineAddress(transports), key, region);
+    }
+
+    void sendOutcome(RoundOutcome outcome) throws IOException {
+        out.writeLong(outcome.filledNs());
+        out.writeLong(outcome.cpuNs());
+        out.flush();
+    }
+
+    RoundOutcome receiveOutcome() throws IOException {
+        return new RoundOutcome(in.readLong(), in.readLong());
+    }
+
+    /** What a look at the round's target pages found. */
+    void sendBadBytes(long count) throws IOException {
+        out.writeLong(count);
+        out.flush();
+    }
+
+    long receiveBadBytes() throws IOException {
+        return in.readLong();
+    }
+
+    void sendInts(int... values) throws IOException {
+        out.writeInt(values.length);
+        for (int value : values) {
+            out.writeInt(value);
+        }
+        out.flush();
+    }
+
+    int[] receiveInts() throws IOException {
+        int[] values = new int[in.readInt()];
+        for (int i = 0; i < values.length; i++) {
+            values[i] = in.readInt();
+        }
+        return values;
+    }
+
+    /** Whether another round follows. */
+    void sendNextRound(boolean follows) throws IOException {
+        out.writeBoolean(follows);
+        out.flush();
+    }
+
+    boolean receiveNextRound() throws IOException {
+        return in.readBoolean();
+    }
+}

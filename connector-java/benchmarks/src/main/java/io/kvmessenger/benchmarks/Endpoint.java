@@ -1,0 +1,230 @@
+package io.kvmessenger.benchmarks;
+
+import io.kvmessenger.benchmarks.ControlPipe.Hello;
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.CompletionHandler;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.engine.TransferEngines;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * One side of the benchmark: an engine with one pool and one peer, and the record of what it has completed.
+ *
+ * <p>For one thread, which must be the one that opened it. A fault ends the run: there is nothing to measure then.
+ */
+final class Endpoint implements CompletionHandler, AutoCloseable {
+    /** Nothing here takes that long; beyond it something hangs. */
+    private static final long WAIT_LIMIT_NS = 120_000_000_000L;
+
+    private static final int POLL_LIMIT = 256;
+
+    private final CallerWait wait;
+    private final TransferEngine engine;
+    private final PagePool pool;
+    private final Region region;
+    private final Admission admission;
+    private final String peerName;
+    private Peer peer;
+    private RegionDescriptor peerRegion;
+    private boolean peerReady;
+    private String fault = "";
+
+    private long[] submittedNs = new long[0];
+    private long[] latenciesNs = new long[0];
+    private int completedCount;
+    private int filledCount;
+    private long lastFilledNs;
+
+    Endpoint(KvPerfOptions options, String peerName) {
+        this.peerName = peerName;
+        wait = new CallerWait(options.spinMicros() * 1000);
+        engine = TransferEngines.open(engineOptions(options), wait);
+        pool = PagePool.allocate(options.poolBytes(), options.pageBytes());
+        region = engine.register(pool.memory(), pool.memfd());
+        admission = engine.admit(peerName);
+    }
+
+    private static TransferOptions engineOptions(KvPerfOptions options) {
+        return TransferOptions.defaults().withTransports(options.transport()).withStreamsPerPeer(options.streams());
+    }
+
+    Hello hello() {
+        return new Hello(engine.address(), admission.key(), region.descriptor());
+    }
+
+    void connect(Hello remote) {
+        peerRegion = remote.region();
+        peer = engine.connect(remote.address(), remote.admissionKey(), peerName);
+        long startedNs = System.nanoTime();
+        while (!peerReady) {
+            pollOnce(startedNs, "the data path to the " + peerName);
+        }
+    }
+
+    String transport() {
+        return peer.transport();
+    }
+
+    PagePool pool() {
+        return pool;
+    }
+
+    Region region() {
+        return region;
+    }
+
+    RegionDescriptor peerRegion() {
+        return peerRegion;
+    }
+
+    /** Forgets what the last round completed. */
+    void beginRound(int requestCount) {
+        submittedNs = new long[requestCount];
+        latenciesNs = new long[requestCount];
+        completedCount = 0;
+        filledCount = 0;
+    }
+
+    ImmWindow openWindow(WindowRanges ranges, long expectedWeight) {
+        ImmWindow window = engine.openWindow(admission, region, ranges, expectedWeight, 0);
+        if (window == null) {
+            throw new IllegalStateException("all imm slots are in use");
+        }
+        return window;
+    }
+
+    void allow(int imm, WindowRanges ranges) {
+        engine.allow(peer, peerRegion, imm, ranges);
+    }
+
+    void disallow(int imm) {
+        engine.disallow(peer, imm);
+    }
+
+    /** Submits unless the queue is full; the latency of the request runs from here. */
+    boolean submit(TransferRequest request, int requestIndex) {
+        submittedNs[requestIndex] = System.nanoTime();
+        int result = engine.submit(peer, request, requestIndex);
+        return switch (result) {
+            case TransferEngine.ACCEPTED -> true;
+            case TransferEngine.BACK_PRESSURE -> false;
+            case TransferEngine.REFUSED -> throw new IllegalStateException("a write was refused: " + engine.refusal());
+            default -> throw new IllegalStateException("the " + peerName + " is lost " + fault);
+        };
+    }
+
+    /** Submits, however long the queue stays full. */
+    void submitSurely(TransferRequest request, int requestIndex) {
+        long startedNs = System.nanoTime();
+        while (!submit(request, requestIndex)) {
+            pollOnce(startedNs, "a place in the queue to the " + peerName);
+        }
+    }
+
+    void awaitCompleted(int count) {
+        long startedNs = System.nanoTime();
+        while (completedCount < count) {
+            pollOnce(startedNs, "the completion of request " + completedCount);
+        }
+    }
+
+    void awaitFilled(int count) {
+        long startedNs = System.nanoTime();
+        while (filledCount < count) {
+            pollOnce(startedNs, "window " + filledCount + " to fill");
+        }
+    }
+
+    int completedCount() {
+        return completedCount;
+    }
+
+    /** When the last window filled, on the clock that both processes share. */
+    long lastFilledNs() {
+        return lastFilledNs;
+    }
+
+    /** Submit to local completion, by request index. */
+    long[] latenciesNs() {
+        return latenciesNs;
+    }
+
+    void poll() {
+        wait.afterPoll(engine.poll(this, POLL_LIMIT));
+        requireNoFault();
+    }
+
+    private void pollOnce(long startedNs, String awaited) {
+        poll();
+        if (System.nanoTime() - startedNs > WAIT_LIMIT_NS) {
+            throw new IllegalStateException("waited " + WAIT_LIMIT_NS / 1_000_000_000 + " s for " + awaited);
+        }
+    }
+
+    private void requireNoFault() {
+        if (!fault.isEmpty()) {
+            throw new IllegalStateException(fault);
+        }
+    }
+
+    @Override
+    public void close() {
+        engine.close();
+    }
+
+    @Override
+    public void onWriteCompleted(long cookie) {
+        int requestIndex = (int) cookie;
+        latenciesNs[requestIndex] = System.nanoTime() - submittedNs[requestIndex];
+        completedCount++;
+    }
+
+    @Override
+    public void onWindowFilled(long cookie) {
+        lastFilledNs = System.nanoTime();
+        filledCount++;
+    }
+
+    @Override
+    public void onPeerReady(Peer ready) {
+        peerReady = true;
+    }
+
+    @Override
+    public void onWriteFailed(long cookie, TransferFault writeFault, String detail) {
+        fault = "request " + cookie + " failed: " + writeFault + ", " + detail;
+    }
+
+    @Override
+    public void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
+        fault = arrivedWeight + " pages arrived in a window for " + expectedWeight;
+    }
+
+    @Override
+    public void onPeerLost(Peer lost, TransferFault peerFault, String detail) {
+        fault = "the " + peerName + " is lost: " + peerFault + ", " + detail;
+    }
+
+    @Override
+    public void onAdmissionClosed(Admission closed, String detail) {
+        fault = "the " + peerName + " closed its data paths: " + detail;
+    }
+
+    @Override
+    public void onWriteRefused(Admission from, String detail) {
+        fault = "a write of the " + peerName + " was refused: " + detail;
+    }
+
+    @Override
+    public void onMessage(Admission from, MemorySegment message) {
+        fault = "an unexpected message of " + message.byteSize() + " bytes";
+    }
+}

@@ -1,0 +1,139 @@
+package io.kvmessenger.benchmarks;
+
+import java.io.IOException;
+import java.lang.management.ManagementFactory;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+
+/** The two-process benchmark of the TransferEngine: this process writes into {@link KvPerfTarget}, which it starts. */
+public final class KvPerf {
+    private static final int EXIT_USAGE = 2;
+    /** Rounds that other programmes disturbed are repeated, up to so many for each that was asked for. */
+    private static final int ROUND_TRIES_MAX = 3;
+
+    private KvPerf() {}
+
+    public static void main(String[] args) throws IOException, InterruptedException {
+        if (List.of(args).contains("--help")) {
+            System.out.print(KvPerfOptions.HELP);
+            return;
+        }
+        try {
+            run(args);
+        } catch (IllegalArgumentException e) {
+            System.err.println("kvperf: " + e.getMessage());
+            System.exit(EXIT_USAGE);
+        } catch (IllegalStateException e) {
+            System.err.println("kvperf: " + e.getMessage());
+            System.exit(1);
+        }
+    }
+
+    private static void run(String[] args) throws IOException, InterruptedException {
+        KvPerfOptions options = KvPerfOptions.parse(args);
+        Process target = startTarget(args);
+        try (Endpoint endpoint = new Endpoint(options, "target")) {
+            ControlPipe control = new ControlPipe(target.getInputStream(), target.getOutputStream());
+            ControlPipe.Hello remote = control.receiveHello();
+            control.sendHello(endpoint.hello());
+            endpoint.connect(remote);
+            requireTransport(options, endpoint);
+            control.receiveNextRound();
+            Initiator initiator = new Initiator(options, control, endpoint);
+            Report report = options.yardstick() ? measureInTurns(options, initiator) : measure(options, initiator);
+            initiator.end();
+            print(options, report);
+        } finally {
+            if (!target.waitFor(5, TimeUnit.SECONDS)) {
+                target.destroyForcibly();
+            }
+        }
+    }
+
+    private static void requireTransport(KvPerfOptions options, Endpoint endpoint) {
+        if (!endpoint.transport().equals(options.transport())) {
+            throw new IllegalStateException(
+                    "the data path is " + endpoint.transport() + ", --transport asks for " + options.transport());
+        }
+    }
+
+    /** The same Java, class path and flags as this process has. */
+    private static Process startTarget(String[] args) throws IOException {
+        List<String> command = new ArrayList<>();
+        command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
+        command.addAll(ManagementFactory.getRuntimeMXBean().getInputArguments());
+        command.addAll(List.of("-cp", System.getProperty("java.class.path"), KvPerfTarget.class.getName()));
+        command.addAll(Arrays.asList(args));
+        return new ProcessBuilder(command)
+                .redirectError(ProcessBuilder.Redirect.INHERIT)
+                .start();
+    }
+
+    private static Report measure(KvPerfOptions options, Initiator initiator) throws IOException {
+        warmUp(options, initiator);
+        Report report = new Report(options);
+        long startedNs = System.nanoTime();
+        while (goesOn(options, report, startedNs)) {
+            report.add(checked(initiator.run()));
+        }
+        return report;
+    }
+
+    /** A B A B: both see the machine at the same times. */
+    private static Report measureInTurns(KvPerfOptions options, Initiator initiator)
+            throws IOException, InterruptedException {
+        try (Yardstick yardstick = Yardstick.start(options)) {
+            warmUp(options, initiator);
+            yardstick.run();
+            Report report = new Report(options);
+            long startedNs = System.nanoTime();
+            while (goesOn(options, report, startedNs)) {
+                report.add(checked(initiator.run()), yardstick.run());
+            }
+            return report;
+        }
+    }
+
+    private static void warmUp(KvPerfOptions options, Initiator initiator) throws IOException {
+        for (int i = 0; i < options.warmUpRounds(); i++) {
+            checked(initiator.run());
+        }
+    }
+
+    private static boolean goesOn(KvPerfOptions options, Report report, long startedNs) {
+        if (report.roundCount() == 0) {
+            return true;
+        }
+        return options.seconds() == 0
+                ? report.cleanRoundCount() < options.rounds()
+                        && report.roundCount() < options.rounds() * ROUND_TRIES_MAX
+                : System.nanoTime() - startedNs < TimeUnit.SECONDS.toNanos(options.seconds());
+    }
+
+    private static Initiator.Round checked(Initiator.Round round) {
+        if (round.badBytes() != 0) {
+            throw new IllegalStateException(round.badBytes() + " bytes arrived wrong");
+        }
+        return round;
+    }
+
+    private static void print(KvPerfOptions options, Report report) throws IOException {
+        String line = Report.json(report.figures());
+        System.out.println(report.sentence());
+        System.out.println(line);
+        if (!options.output().isEmpty()) {
+            Files.writeString(
+                    Path.of(options.output()),
+                    line + "\n",
+                    StandardCharsets.UTF_8,
+                    StandardOpenOption.CREATE,
+                    StandardOpenOption.APPEND);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+package io.kvmessenger.benchmarks;
+
+import io.kvmessenger.transfer.TransferOptions;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * What a run measures. A value; both processes parse the same arguments.
+ *
+ * @param batchPages pages in one request of op paged
+ * @param seconds rounds go on for that long; 0 = {@code rounds} decide
+ */
+record KvPerfOptions(
+        String transport,
+        Op op,
+        int pageBytes,
+        int pageCount,
+        int batchPages,
+        long poolBytes,
+        int inFlight,
+        int streams,
+        int rounds,
+        int seconds,
+        long spinMicros,
+        long seed,
+        boolean check,
+        boolean yardstick,
+        String output) {
+
+    /** What is timed. */
+    enum Op {
+        /** One write for each page. */
+        SINGLE("single"),
+        /** Paged writes of {@code batchPages} pages. */
+        PAGED("paged"),
+        /** Single writes to and fro, one at a time: how long until the target has seen one. */
+        PINGPONG("pingpong");
+
+        final String word;
+
+        Op(String word) {
+            this.word = word;
+        }
+    }
+
+    /** The most pings of a round: each has a window of its own. */
+    static final int PING_COUNT_MAX = 2048;
+
+    static final String HELP = """
+            kvperf: writes pages from this process into another one through the TransferEngine.
+
+              --transport shm|tcp     how (shm)
+              --op single|paged|pingpong
+                                      one write a page; paged writes; or single writes to and fro, one at a time (paged)
+              --page-bytes N          length of a page (65536)
+              --page-count N          pages moved in a round (256 MiB worth; pingpong: 1000)
+              --batch-pages N         pages in one request of op paged (1 MiB worth)
+              --pool-bytes N          pages are drawn at random from pools of this size, on both sides (536870912)
+              --in-flight N           requests not yet completed (16; pingpong: always 1)
+              --streams N             data sockets of transport tcp (the engine's default)
+              --rounds N              measured clean rounds, after one untimed pass over the pool (11)
+              --seconds N             measure for that long instead
+              --spin-micros N         how long a caller spins for a completion before it parks (20)
+              --seed N                of the choice of pages (1)
+              --check                 compare every byte of every round
+              --yardstick             run a C program doing the same work in turns with ours (not for pingpong)
+              --output FILE           append the JSON line to FILE too
+
+            A round is clean when other programmes had at most a tenth of the cores; others are repeated, up to three
+            times as many rounds in all. Bytes may carry a suffix K, M or G (powers of 1024). GB are decimal. A round lasts from its first submit
+            until the target has counted every page. p50 and p99 are of requests, submit to local completion; of
+            pingpong they are half the way to and fro, so the time until the other side has seen a write.
+            """;
+
+    private static final List<String> FLAGS = List.of("--check", "--yardstick");
+
+    /** @throws IllegalArgumentException one sentence, for the user */
+    static KvPerfOptions parse(String[] args) {
+        Map<String, String> given = collect(args);
+        Op op = parseOp(given.getOrDefault("--op", "paged"));
+        int pageBytes = (int) number(given, "--page-bytes", 64 << 10, 8, 1 << 30);
+        long poolBytes = number(given, "--pool-bytes", 512L << 20, pageBytes, 1L << 40);
+        boolean pingpong = op == Op.PINGPONG;
+        long poolPages = Math.min(poolBytes / pageBytes, Integer.MAX_VALUE);
+        long pageMax = pingpong ? Math.min(PING_COUNT_MAX, poolPages) : poolPages;
+        long pageDefault = Math.clamp(pingpong ? 1000 : (256L << 20) / pageBytes, 1, pageMax);
+        int pageCount = (int) number(given, "--page-count", pageDefault, 1, pageMax);
+        if (pageBytes % Long.BYTES != 0) {
+            throw new IllegalArgumentException("--page-bytes is " + pageBytes + ", expected a multiple of 8");
+        }
+        KvPerfOptions options = new KvPerfOptions(
+                parseTransport(given.getOrDefault("--transport", "shm")),
+                op,
+                pageBytes,
+                pageCount,
+                (int) number(given, "--batch-pages", Math.max(1, (1 << 20) / pageBytes), 1, 1 << 20),
+                poolBytes,
+                pingpong ? 1 : (int) number(given, "--in-flight", 16, 1, 1 << 16),
+                (int) number(
+                        given,
+                        "--streams",
+                        TransferOptions.defaults().streamsPerPeer(),
+                        1,
+                        TransferOptions.STREAMS_PER_PEER_MAX),
+                (int) number(given, "--rounds", 11, 1, 1_000_000),
+                (int) number(given, "--seconds", 0, 0, 86_400),
+                number(given, "--spin-micros", 20, 0, 1_000_000),
+                number(given, "--seed", 1, 0, Long.MAX_VALUE),
+                given.containsKey("--check"),
+                given.containsKey("--yardstick") && !pingpong,
+                given.getOrDefault("--output", ""));
+        requireKnown(given);
+        return options;
+    }
+
+    int poolPages() {
+        return (int) (poolBytes / pageBytes);
+    }
+
+    long roundBytes() {
+        return (long) pageCount * pageBytes;
+    }
+
+    /** Rounds that touch every page of both pools once, so that no page fault is timed. */
+    int warmUpRounds() {
+        return Math.ceilDiv(poolPages(), pageCount) + (op == Op.PINGPONG ? 0 : 1);
+    }
+
+    private static Map<String, String> collect(String[] args) {
+        Map<String, String> given = new HashMap<>();
+        for (int i = 0; i < args.length; i++) {
+            if (FLAGS.contains(args[i])) {
+                given.put(args[i], "");
+            } else if (i + 1 < args.length) {
+                given.put(args[i], args[++i]);
+            } else {
+                throw new IllegalArgumentException(
+                        args[i] + " is unknown or lacks a value: run kvperf with --help for the options");
+            }
+        }
+        return given;
+    }
+
+    private static final List<String> KNOWN = List.of(
+            "--transport",
+            "--op",
+            "--page-bytes",
+            "--page-count",
+            "--batch-pages",
+            "--pool-bytes",
+            "--in-flight",
+            "--streams",
+            "--rounds",
+            "--seconds",
+            "--spin-micros",
+            "--seed",
+            "--check",
+            "--yardstick",
+            "--output");
+
+    private static void requireKnown(Map<String, String> given) {
+        List<String> unknown = new ArrayList<>(given.keySet());
+        unknown.removeAll(KNOWN);
+        if (!unknown.isEmpty()) {
+            throw new IllegalArgumentException(
+                    unknown.getFirst() + " is unknown: run kvperf with --help for the options");
+        }
+    }
+
+    private static Op parseOp(String word) {
+        for (Op op : Op.values()) {
+            if (op.word.equals(word)) {
+                return op;
+            }
+        }
+        throw new IllegalArgumentException("--op is \"" + word + "\", expected single, paged or pingpong");
+    }
+
+    private static String parseTransport(String word) {
+        if (!word.equals("shm") && !word.equals("tcp")) {
+            throw new IllegalArgumentException("--transport is \"" + word + "\", expected shm or tcp");
+        }
+        return word;
+    }
+
+    private static long number(Map<String, String> given, String name, long otherwise, long min, long max) {
+        String text = given.get(name);
+        if (text == null) {
+            return otherwise;
+        }
+        int shift = text.isEmpty() ? 0 : 10 * (1 + "KMG".indexOf(text.charAt(text.length() - 1)));
+        String digits = shift == 0 ? text : text.substring(0, text.length() - 1);
+        try {
+            long value = Math.multiplyExact(Long.parseLong(digits), 1L << shift);
+            if (value >= min && value <= max) {
+                return value;
+            }
+        } catch (NumberFormatException | ArithmeticException e) {
+            // Falls through to the one sentence for both cases.
+        }
+        throw new IllegalArgumentException(name + " is \"" + text + "\", expected a number from " + min + " to " + max);
+    }
+}

@@ -1,0 +1,80 @@
+package io.kvmessenger.benchmarks;
+
+import io.kvmessenger.benchmarks.ControlPipe.RoundOutcome;
+import io.kvmessenger.transfer.ImmWindow;
+import java.io.IOException;
+import java.io.PrintStream;
+
+/**
+ * The second process: opens a window for each round, waits until it is filled, and looks at what has arrived. Started by
+ * {@link KvPerf} with its own arguments; talks to it over its standard streams.
+ */
+public final class KvPerfTarget {
+    private final KvPerfOptions options;
+    private final ControlPipe control;
+    private final Endpoint endpoint;
+    private final RoundPages.Dealer dealer;
+
+    private KvPerfTarget(KvPerfOptions options, ControlPipe control, Endpoint endpoint) {
+        this.options = options;
+        this.control = control;
+        this.endpoint = endpoint;
+        dealer = new RoundPages.Dealer(options);
+    }
+
+    public static void main(String[] args) throws IOException {
+        PrintStream pipe = System.out;
+        System.setOut(System.err);
+        KvPerfOptions options = KvPerfOptions.parse(args);
+        ControlPipe control = new ControlPipe(System.in, pipe);
+        try (Endpoint endpoint = new Endpoint(options, "initiator")) {
+            control.sendHello(endpoint.hello());
+            endpoint.connect(control.receiveHello());
+            control.sendNextRound(true);
+            new KvPerfTarget(options, control, endpoint).serve();
+        }
+    }
+
+    private void serve() throws IOException {
+        while (control.receiveNextRound()) {
+            switch (options.op()) {
+                case SINGLE, PAGED -> receivePages();
+                case PINGPONG -> echoPings();
+            }
+        }
+    }
+
+    private void receivePages() throws IOException {
+        RoundPages pages = dealer.next();
+        endpoint.beginRound(0);
+        ImmWindow window = endpoint.openWindow(pages.targetRanges(), options.pageCount());
+        long cpuNs = MachineLoad.processNs();
+        control.sendInts(window.imm());
+        endpoint.awaitFilled(1);
+        cpuNs = MachineLoad.processNs() - cpuNs;
+        long filledNs = endpoint.lastFilledNs();
+        window.close(true);
+        control.sendOutcome(new RoundOutcome(filledNs, cpuNs));
+        control.sendBadBytes(countBadBytes(pages));
+    }
+
+    /** What came goes back from where it landed to where it came from. */
+    private void echoPings() throws IOException {
+        RoundPages pages = dealer.next();
+        PingSide side = PingSide.open(endpoint, control, pages, pages.target(), pages.source());
+        long cpuNs = MachineLoad.processNs();
+        for (int i = 0; i < side.pingCount(); i++) {
+            side.awaitArrival(i);
+            side.send(i);
+        }
+        cpuNs = MachineLoad.processNs() - cpuNs;
+        long filledNs = endpoint.lastFilledNs();
+        side.close();
+        control.sendOutcome(new RoundOutcome(filledNs, cpuNs));
+        control.sendBadBytes(countBadBytes(pages));
+    }
+
+    private long countBadBytes(RoundPages pages) {
+        return options.check() ? endpoint.pool().countBadBytes(pages.number(), pages.source(), pages.target()) : 0;
+    }
+}

@@ -1,0 +1,52 @@
+package io.kvmessenger.benchmarks;
+
+import com.sun.management.OperatingSystemMXBean;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.lang.management.ManagementFactory;
+import java.nio.file.Files;
+import java.nio.file.Path;
+
+/**
+ * CPU time of this process and of the whole machine. A round during which other programmes had the cores says little, so
+ * every round is told how much of them others had.
+ */
+final class MachineLoad {
+    private static final OperatingSystemMXBean SYSTEM =
+            (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+    private static final Path STAT = Path.of("/proc/stat");
+    /** The first line of /proc/stat counts in this unit, whatever the kernel's own tick is. */
+    private static final long TICK_NS = 10_000_000;
+
+    private static final int IDLE = 4;
+    private static final int IO_WAIT = 5;
+    private static final int STEAL = 8;
+
+    private MachineLoad() {}
+
+    /** CPU time of this process, all threads, user and system. */
+    static long processNs() {
+        return SYSTEM.getProcessCpuTime();
+    }
+
+    /** CPU time of everybody, with what the host took away. */
+    static long machineNs() {
+        try {
+            String[] fields =
+                    Files.readString(STAT).lines().findFirst().orElse("").split(" +", -1);
+            long ticks = 0;
+            for (int i = 1; i <= STEAL; i++) {
+                ticks += i == IDLE || i == IO_WAIT ? 0 : Long.parseLong(fields[i]);
+            }
+            return ticks * TICK_NS;
+        } catch (IOException e) {
+            throw new UncheckedIOException("cannot read " + STAT, e);
+        }
+    }
+
+    /** The share of all cores that others had, from what everybody and what we used in that time. */
+    static double othersShare(long machineNs, long ownNs, long durationNs) {
+        long capacityNs = durationNs * Runtime.getRuntime().availableProcessors();
+        return Math.max(0, (double) (machineNs - ownNs) / capacityNs);
+    }
+}

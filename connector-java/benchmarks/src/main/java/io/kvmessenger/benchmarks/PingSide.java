@@ -1,0 +1,76 @@
+package io.kvmessenger.benchmarks;
+
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.TransferRequest.SingleWrite;
+import java.io.IOException;
+
+/**
+ * One side of a round of op pingpong: a window for each ping it will receive, a write for each it will send. Both sides
+ * use the round's pages alike, so page {@code i} goes over and comes back by write {@code i}.
+ *
+ * <p>For one thread.
+ */
+final class PingSide {
+    private final Endpoint endpoint;
+    private final ImmWindow[] windows;
+    private final int[] peerImms;
+    private final TransferRequest[] writes;
+
+    private PingSide(Endpoint endpoint, ImmWindow[] windows, int[] peerImms, TransferRequest[] writes) {
+        this.endpoint = endpoint;
+        this.windows = windows;
+        this.peerImms = peerImms;
+        this.writes = writes;
+    }
+
+    /** Opens this side's windows and learns of the other's. When both have, pings may start. */
+    static PingSide open(Endpoint endpoint, ControlPipe control, RoundPages pages, int[] sendFrom, int[] sendTo)
+            throws IOException {
+        int pingCount = pages.target().length;
+        endpoint.beginRound(pingCount);
+        RoundPages outward = new RoundPages(pages.number(), sendFrom, sendTo, pages.pageBytes());
+        RoundPages inward = new RoundPages(pages.number(), sendTo, sendFrom, pages.pageBytes());
+        ImmWindow[] windows = new ImmWindow[pingCount];
+        int[] imms = new int[pingCount];
+        for (int i = 0; i < pingCount; i++) {
+            windows[i] = endpoint.openWindow(inward.targetRange(i), 1);
+            imms[i] = windows[i].imm();
+        }
+        control.sendInts(imms);
+        int[] peerImms = control.receiveInts();
+        TransferRequest[] writes = new TransferRequest[pingCount];
+        for (int i = 0; i < pingCount; i++) {
+            endpoint.allow(peerImms[i], outward.targetRange(i));
+            writes[i] = new SingleWrite(
+                    endpoint.region(),
+                    outward.sourceOffset(i),
+                    endpoint.peerRegion(),
+                    outward.targetOffset(i),
+                    pages.pageBytes(),
+                    Imm.withWeight(peerImms[i], 1));
+        }
+        return new PingSide(endpoint, windows, peerImms, writes);
+    }
+
+    int pingCount() {
+        return writes.length;
+    }
+
+    void send(int i) {
+        endpoint.submitSurely(writes[i], i);
+    }
+
+    void awaitArrival(int i) {
+        endpoint.awaitFilled(i + 1);
+    }
+
+    void close() {
+        endpoint.awaitCompleted(writes.length);
+        for (int i = 0; i < writes.length; i++) {
+            windows[i].close(true);
+            endpoint.disallow(peerImms[i]);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+package io.kvmessenger.benchmarks;
+
+import io.kvmessenger.transfer.TransferOptions;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.stream.Collectors;
+
+/**
+ * Gathers the measured rounds and says what they come to: medians over the clean ones, those in which other programmes
+ * left us the cores; over all when too few were clean. For one thread.
+ */
+final class Report {
+    /** Others may have that share of the cores in a clean round. */
+    static final double OTHERS_SHARE_MAX = 0.1;
+    /** With fewer clean rounds than this all rounds count, and the figures say so. */
+    static final int CLEAN_ROUNDS_MIN = 3;
+
+    /** A round of ours and the yardstick's next to it, if there is one. */
+    private record Turn(Initiator.Round ours, Yardstick.Round yardstick) {
+        boolean isClean() {
+            return ours.othersShare() <= OTHERS_SHARE_MAX
+                    && (yardstick == null || yardstick.othersShare() <= OTHERS_SHARE_MAX);
+        }
+    }
+
+    private final KvPerfOptions options;
+    private final List<Turn> turns = new ArrayList<>();
+
+    Report(KvPerfOptions options) {
+        this.options = options;
+    }
+
+    /** The two were run one after the other. */
+    void add(Initiator.Round round, Yardstick.Round yardstickRound) {
+        turns.add(new Turn(round, yardstickRound));
+    }
+
+    void add(Initiator.Round round) {
+        turns.add(new Turn(round, null));
+    }
+
+    int roundCount() {
+        return turns.size();
+    }
+
+    int cleanRoundCount() {
+        return (int) turns.stream().filter(Turn::isClean).count();
+    }
+
+    private List<Turn> counted() {
+        return cleanRoundCount() < CLEAN_ROUNDS_MIN
+                ? turns
+                : turns.stream().filter(Turn::isClean).toList();
+    }
+
+    /** Of op pingpong every byte goes over and back. */
+    private int waysPerRound() {
+        return options.op() == KvPerfOptions.Op.PINGPONG ? 2 : 1;
+    }
+
+    private double gbPerSecond(long durationNs) {
+        return (double) waysPerRound() * options.roundBytes() / durationNs;
+    }
+
+    /** The keys every run has, then those that some have. */
+    Map<String, Object> figures() {
+        List<Turn> counted = counted();
+        long[] durations = counted.stream()
+                .mapToLong(turn -> turn.ours().durationNs())
+                .sorted()
+                .toArray();
+        long[] latencies = counted.stream()
+                .flatMapToLong(turn -> Arrays.stream(turn.ours().latenciesNs()))
+                .sorted()
+                .toArray();
+        long cpuNs = counted.stream().mapToLong(turn -> turn.ours().cpuNs()).sum();
+        long median = Initiator.percentile(durations, 0.5);
+        Map<String, Object> figures = new LinkedHashMap<>();
+        figures.put("transport", options.transport());
+        figures.put("op", options.op().word);
+        figures.put("pageBytes", options.pageBytes());
+        figures.put("pageCount", options.pageCount());
+        figures.put("inFlight", options.inFlight());
+        figures.put("gbPerSecond", rounded(gbPerSecond(median)));
+        figures.put("opsPerSecond", Math.round(waysPerRound() * options.pageCount() * 1e9 / median));
+        figures.put("p50Us", rounded(Initiator.percentile(latencies, 0.5) / 1e3));
+        figures.put("p99Us", rounded(Initiator.percentile(latencies, 0.99) / 1e3));
+        figures.put(
+                "cpuSecondsPerGb", rounded((double) cpuNs / (waysPerRound() * options.roundBytes() * counted.size())));
+        figures.put("checked", options.check());
+        if (options.op() == KvPerfOptions.Op.PAGED) {
+            figures.put("batchPages", options.batchPages());
+        }
+        if (options.transport().equals(TransferOptions.TCP)) {
+            figures.put("streams", options.streams());
+        }
+        figures.put("poolBytes", options.poolBytes());
+        figures.put("gbPerSecondMin", rounded(gbPerSecond(durations[durations.length - 1])));
+        figures.put("gbPerSecondMax", rounded(gbPerSecond(durations[0])));
+        if (options.yardstick()) {
+            addYardstick(figures, counted);
+        }
+        figures.put("rounds", turns.size());
+        figures.put("cleanRounds", cleanRoundCount());
+        return figures;
+    }
+
+    private void addYardstick(Map<String, Object> figures, List<Turn> counted) {
+        long[] durations = counted.stream()
+                .mapToLong(turn -> turn.yardstick().durationNs())
+                .sorted()
+                .toArray();
+        long[] permille = counted.stream()
+                .mapToLong(turn -> Math.round(
+                        1000.0 * turn.yardstick().durationNs() / turn.ours().durationNs()))
+                .sorted()
+                .toArray();
+        long cpuNs =
+                counted.stream().mapToLong(turn -> turn.yardstick().cpuNs()).sum();
+        figures.put("yardstickGbPerSecond", rounded(gbPerSecond(Initiator.percentile(durations, 0.5))));
+        figures.put("yardstickCpuSecondsPerGb", rounded((double) cpuNs / (options.roundBytes() * counted.size())));
+        figures.put("ratio", Initiator.percentile(permille, 0.5) / 1000.0);
+    }
+
+    private static double rounded(double value) {
+        return Math.round(value * 1000) / 1000.0;
+    }
+
+    static String json(Map<String, Object> figures) {
+        return figures.entrySet().stream()
+                .map(figure -> "\"" + figure.getKey() + "\": " + jsonValue(figure.getValue()))
+                .collect(Collectors.joining(", ", "{", "}"));
+    }
+
+    /** All texts here are words of {@link KvPerfOptions}: nothing to escape. */
+    private static String jsonValue(Object value) {
+        return value instanceof String text ? "\"" + text + "\"" : value.toString();
+    }
+
+    String sentence() {
+        Map<String, Object> figures = figures();
+        String yardstick = options.yardstick()
+                ? "; yardstick " + figures.get("yardstickGbPerSecond") + " GB/s, ratio " + figures.get("ratio")
+                : "";
+        return String.format(
+                Locale.ROOT,
+                "%s %s, %d pages of %d bytes, %d in flight: %s GB/s, %s pages/s, p50 %s us, p99 %s us, %s CPU s/GB, %s%s"
+                        + " (%d of %d rounds clean)",
+                options.transport(),
+                options.op().word,
+                options.pageCount(),
+                options.pageBytes(),
+                options.inFlight(),
+                figures.get("gbPerSecond"),
+                figures.get("opsPerSecond"),
+                figures.get("p50Us"),
+                figures.get("p99Us"),
+                figures.get("cpuSecondsPerGb"),
+                options.check() ? "every byte checked" : "bytes not checked",
+                yardstick,
+                cleanRoundCount(),
+                roundCount());
+    }
+}
