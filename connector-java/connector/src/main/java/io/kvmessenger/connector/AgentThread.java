@@ -3,6 +3,7 @@ package io.kvmessenger.connector;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.NanoClock;
 import io.kvmessenger.transfer.Doorbell;
+import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
@@ -14,12 +15,15 @@ import java.util.function.Consumer;
 final class AgentThread implements Doorbell {
     /** How late a finished layer may be noticed; a spinning watcher would take a core from the forward pass. */
     static final long WATCH_PERIOD_NS = 50_000;
+    /** A turn may take that long on a crowded machine; beyond it {@code /health} says that the messenger is stuck. */
+    static final long STUCK_LIMIT_NS = 5_000_000_000L;
 
     private final NanoClock clock;
     private final Consumer<Throwable> onFault;
     private volatile Thread thread;
     private volatile boolean sleeping;
     private volatile boolean stopping;
+    private volatile long lastTurnNs;
     private Inbox inbox;
     private Messenger messenger;
 
@@ -32,6 +36,7 @@ final class AgentThread implements Doorbell {
         this.messenger = messenger;
         this.inbox = inbox;
         Thread starting = Thread.ofPlatform().name("kv-messenger").daemon().unstarted(this::run);
+        lastTurnNs = clock.nowNs();
         thread = starting;
         starting.start();
     }
@@ -41,6 +46,17 @@ final class AgentThread implements Doorbell {
         if (sleeping) {
             LockSupport.unpark(thread);
         }
+    }
+
+    /** Why the messenger does not work, for {@code /health}; it turns at least once in {@code heartbeatNs}. Any thread. */
+    Optional<String> illness(long heartbeatNs) {
+        if (!thread.isAlive()) {
+            return Optional.of("the messenger's thread has ended");
+        }
+        long sinceNs = clock.nowNs() - lastTurnNs;
+        return sinceNs > heartbeatNs + STUCK_LIMIT_NS
+                ? Optional.of("the messenger's thread has been stuck for " + sinceNs / 1_000_000 + " ms")
+                : Optional.empty();
     }
 
     /** Ends the duty cycle; when it returns true the messenger is no longer touched by it. */
@@ -69,6 +85,7 @@ final class AgentThread implements Doorbell {
     }
 
     private int turn() {
+        lastTurnNs = clock.nowNs();
         return inbox.drainTo(messenger) + messenger.doWork();
     }
 

@@ -4,7 +4,9 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.ChunkTimeline;
 import io.kvmessenger.messenger.EngineEvents;
 import io.kvmessenger.messenger.FetchTimeline;
+import io.kvmessenger.messenger.MessengerMetric;
 import io.kvmessenger.messenger.PrefillTimeline;
+import io.kvmessenger.messenger.Tally;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -36,6 +38,11 @@ final class EventQueue implements EngineEvents {
 
     private final Queue<Event> events = new ConcurrentLinkedQueue<>();
     private final AtomicInteger notes = new AtomicInteger();
+    private final Tally tally;
+
+    EventQueue(Tally tally) {
+        this.tally = tally;
+    }
 
     @Override
     public void released(String request) {
@@ -144,6 +151,7 @@ final class EventQueue implements EngineEvents {
     private void note(Map<String, Object> json) {
         if (notes.incrementAndGet() > NOTES_MAX) {
             notes.decrementAndGet();
+            tally.add(MessengerMetric.EVENTS_DROPPED, 1);
             return;
         }
         events.add(new Event(encode(json), true));

@@ -50,7 +50,7 @@ final class OpenMessenger {
 
     private final OpenRequest request;
     private final long incarnation;
-    private final EventQueue events = new EventQueue();
+    private final EventQueue events;
     private final MessengerMetrics metrics;
     private final MemorySegment counterWord;
     private final AgentThread agent;
@@ -67,6 +67,7 @@ final class OpenMessenger {
         this.incarnation = random.nextLong();
         this.metrics = MessengerMetrics.open(request.metricsHost(), request.metricsPort());
         started.push(metrics);
+        this.events = new EventQueue(metrics);
         this.counterWord = Arena.global().allocate(COUNTER_ALIGNMENT_BYTES, COUNTER_ALIGNMENT_BYTES);
         this.agent = new AgentThread(CLOCK, this::onFault);
         this.inbox = new Inbox(agent);
@@ -103,6 +104,7 @@ final class OpenMessenger {
         this.controlPort =
                 request.role().listens() ? network.listen(request.listenHost(), request.listenPort()) : NOT_LISTENING;
         agent.start(messenger, inbox);
+        metrics.watch(() -> agent.illness(request.limits().heartbeatNs()));
     }
 
     /** Starts everything, or nothing: what had started when a later part failed is closed again. */

@@ -5,12 +5,16 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.EngineEvents;
+import io.kvmessenger.messenger.MessengerMetric;
+import io.kvmessenger.messenger.Tally;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
 
 class EventQueueTest {
-    private final EventQueue queue = new EventQueue();
+    private final List<MessengerMetric> counted = new ArrayList<>();
+    private final EventQueue queue = new EventQueue(new CountingTally(counted));
 
     @Test
     void shouldSayNothingInNoBytes() {
@@ -49,5 +53,19 @@ class EventQueueTest {
                 (List<?>) JSON.std.mapFrom(queue.drain(Integer.MAX_VALUE - 8)).get("events");
         assertThat(events).hasSize(EventQueue.NOTES_MAX + 1);
         assertThat(((Map<?, ?>) events.getLast()).get("event")).isEqualTo("arrived");
+        assertThat(counted).hasSize(10).containsOnly(MessengerMetric.EVENTS_DROPPED);
+    }
+
+    private record CountingTally(List<MessengerMetric> counted) implements Tally {
+        @Override
+        public void add(MessengerMetric metric, long count) {
+            counted.add(metric);
+        }
+
+        @Override
+        public void set(MessengerMetric metric, long value) {}
+
+        @Override
+        public void observe(MessengerMetric metric, double value) {}
     }
 }
