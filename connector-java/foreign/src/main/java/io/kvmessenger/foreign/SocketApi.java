@@ -16,6 +16,7 @@ public final class SocketApi {
     public static final int SO_PEERCRED = 17;
     public static final int IPPROTO_TCP = 6;
     public static final int TCP_NODELAY = 1;
+    public static final int TCP_CONGESTION = 13;
     public static final int MSG_NOSIGNAL = 0x4000;
     public static final int MSG_CMSG_CLOEXEC = 0x40000000;
     public static final int MSG_CTRUNC = 0x8;

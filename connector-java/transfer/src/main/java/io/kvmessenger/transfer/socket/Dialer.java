@@ -52,6 +52,9 @@ public final class Dialer implements Pollable {
             return;
         }
         SocketCalls.setNoDelay(fd);
+        if (target.getAddress().isLoopbackAddress()) {
+            SocketCalls.chooseReno(fd);
+        }
         long sent;
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment bytes = arena.allocate(Hello.LENGTH_BYTES, 8);

@@ -91,6 +91,17 @@ public final class SocketCalls {
         setInt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_NODELAY, 1);
     }
 
+    /**
+     * For loopback, which loses nothing: where the machine's default paces what is sent (bbr), it would make loopback
+     * several times slower. Every process may choose reno; a kernel without it keeps its default.
+     */
+    public static void chooseReno(int fd) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment name = arena.allocateFrom("reno");
+            LibC.setsockopt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_CONGESTION, name, (int) name.byteSize() - 1);
+        }
+    }
+
     public static void setInt(int fd, int level, int name, int value) {
         try (Arena arena = Arena.ofConfined()) {
             LibC.setsockopt(fd, level, name, arena.allocateFrom(ValueLayout.JAVA_INT, value), Integer.BYTES);
