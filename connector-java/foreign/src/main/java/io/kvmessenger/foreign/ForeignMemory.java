@@ -1,5 +1,6 @@
 package io.kvmessenger.foreign;
 
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -17,5 +18,11 @@ public final class ForeignMemory {
             throw new IllegalArgumentException("no memory at address " + address + " of " + lengthBytes + " bytes");
         }
         return MemorySegment.ofAddress(address).reinterpret(lengthBytes);
+    }
+
+    /** The same, until the arena is closed: after that an access throws instead of killing the process. */
+    @SuppressWarnings("restricted")
+    public static MemorySegment at(long address, long lengthBytes, Arena arena) {
+        return at(address, lengthBytes).reinterpret(arena, null);
     }
 }

@@ -126,4 +126,9 @@ final class InboundDesk implements InboundPort {
     public int memfdOf(int regionId) {
         return regions.memfdOf(regionId);
     }
+
+    @Override
+    public long lengthBytesOf(int regionId) {
+        return regions.lengthBytesOf(regionId);
+    }
 }

@@ -50,6 +50,11 @@ final class RegionTable {
         return List.copyOf(regions.values());
     }
 
+    long lengthBytesOf(int regionId) {
+        HostRegion region = regions.get(regionId);
+        return region == null ? 0 : region.descriptor().lengthBytes();
+    }
+
     int memfdOf(int regionId) {
         HostRegion region = regions.get(regionId);
         return region == null ? Region.NOT_SHAREABLE : region.memfd();

@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.engine;
 import io.kvmessenger.transfer.Doorbell;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.shm.ShmTransport;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.Transport;
@@ -45,9 +46,13 @@ public final class TransferEngines {
             Figures figures) {
         List<Transport> transports = new ArrayList<>();
         for (String name : options.transports()) {
-            if (name.equals(TransferOptions.TCP)) {
-                transports.add(new TcpTransport(loop, options, listenHost, advertiseHost, desk, figures));
-            }
+            transports.add(
+                    switch (name) {
+                        case TransferOptions.SHM -> new ShmTransport(loop, options, desk, figures);
+                        case TransferOptions.TCP ->
+                            new TcpTransport(loop, options, listenHost, advertiseHost, desk, figures);
+                        default -> throw new AssertionError("transport " + name);
+                    });
         }
         return transports;
     }

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.Transport;
 import java.lang.invoke.VarHandle;
 import java.util.ArrayList;
@@ -19,6 +20,8 @@ import java.util.function.Consumer;
 final class Worker implements Runnable {
     /** A sleeping worker looks at its time limits so often. */
     private static final int PARK_MILLIS = 100;
+
+    private static final int LOOK_SOON_MILLIS = 1;
     /** With fewer cores than this a spinning worker would take time from the thread that it waits for. */
     private static final int SPIN_CORES_MIN = 4;
 
@@ -33,6 +36,7 @@ final class Worker implements Runnable {
     private final AtomicBoolean parked = new AtomicBoolean();
     private final List<Transport> transports = new ArrayList<>();
     private final List<OutboundPeer> peers = new ArrayList<>();
+    private boolean lookSoon;
     private volatile boolean running = true;
 
     /** @param onBug told, on the worker, of an error that ended it */
@@ -104,6 +108,7 @@ final class Worker implements Runnable {
     /** One duty cycle; returns how much was done. */
     private int doWork(int timeoutMillis) {
         int work = 0;
+        lookSoon = false;
         for (Runnable command = commands.poll(); command != null; command = commands.poll()) {
             command.run();
             work++;
@@ -111,7 +116,9 @@ final class Worker implements Runnable {
         work += loop.poll(timeoutMillis);
         long nowNs = loop.nowNs();
         for (int i = 0; i < peers.size(); i++) {
-            work += peers.get(i).doWork(nowNs);
+            int done = peers.get(i).doWork(nowNs);
+            lookSoon |= done == OutboundLink.LOOK_SOON;
+            work += Math.max(0, done);
         }
         for (int i = 0; i < transports.size(); i++) {
             work += transports.get(i).doWork(nowNs);
@@ -124,7 +131,7 @@ final class Worker implements Runnable {
         transports.forEach(Transport::beforePark);
         // Whoever queued something before it could see the flag did not wake us: look once more.
         if (doWork(0) == 0) {
-            loop.poll(PARK_MILLIS);
+            loop.poll(lookSoon ? LOOK_SOON_MILLIS : PARK_MILLIS);
         }
         parked.set(false);
         transports.forEach(Transport::afterPark);

@@ -8,6 +8,7 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MessageHeader;
 import io.kvmessenger.foreign.SocketApi;
 import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.spi.MessageQueue;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -26,7 +27,6 @@ public final class ControlStream implements Pollable {
     public static final int NOTICE = 4;
     public static final int REGION_WANTED = 5;
     public static final int REGION = 6;
-    public static final int STOP_WRITING = 7;
 
     /** No descriptor came with the record. */
     public static final int NO_DESCRIPTOR = -1;
@@ -63,6 +63,7 @@ public final class ControlStream implements Pollable {
     private int outTo;
     private boolean refusing;
     private boolean ended;
+    private boolean discarding;
     private boolean closed;
 
     public ControlStream(EventLoop loop, int fd, Reader reader) {
@@ -114,6 +115,18 @@ public final class ControlStream implements Pollable {
             flush();
         }
         return sent > 0;
+    }
+
+    /** Sends messages while there is room for them; returns how many. */
+    public int sendAll(int type, MessageQueue messages) {
+        int count = 0;
+        for (MemorySegment message = messages.peek();
+                message != null && offer(type, message);
+                message = messages.peek()) {
+            messages.release();
+            count++;
+        }
+        return count;
     }
 
     private void append(int type, MemorySegment payload) {
@@ -175,8 +188,12 @@ public final class ControlStream implements Pollable {
             for (int i = 0; i < MessageHeader.descriptorCount(header, control); i++) {
                 descriptors.add(MessageHeader.descriptor(control, i));
             }
-            inBytes += (int) count;
-            dispatch(nowNs);
+            if (discarding) {
+                inBytes = 0;
+            } else {
+                inBytes += (int) count;
+                dispatch(nowNs);
+            }
         }
     }
 
@@ -202,6 +219,13 @@ public final class ControlStream implements Pollable {
             MemorySegment.copy(in, from, in, 0, inBytes - from);
             inBytes -= from;
         }
+    }
+
+    /** After an end by garbage: reads on only to learn when the peer hangs up, which is then the end. */
+    public void discard() {
+        ended = false;
+        discarding = true;
+        watch(mask | Epoll.EPOLLIN);
     }
 
     /** Offers a refused record again; returns whether it was taken. */
@@ -234,10 +258,6 @@ public final class ControlStream implements Pollable {
     /** The next descriptor that came with records, now the caller's; or {@link #NO_DESCRIPTOR}. */
     public int takeDescriptor() {
         return descriptors.isEmpty() ? NO_DESCRIPTOR : descriptors.remove();
-    }
-
-    public int fd() {
-        return fd;
     }
 
     /** Sends what is queued as far as possible, and says that no more follows; the peer can still be read. */

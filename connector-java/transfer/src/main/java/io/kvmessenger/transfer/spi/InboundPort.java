@@ -30,4 +30,6 @@ public interface InboundPort {
 
     /** The region's descriptor for mapping, or {@link Region#NOT_SHAREABLE}; also when there is no such region. */
     int memfdOf(int regionId);
+
+    long lengthBytesOf(int regionId);
 }

@@ -155,18 +155,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader {
             }
             return 0;
         }
-        return sendMessages() + sendBatches();
-    }
-
-    private int sendMessages() {
-        int work = 0;
-        for (MemorySegment message = outbox.messages().peek();
-                message != null && control.offer(ControlStream.MESSAGE, message);
-                message = outbox.messages().peek()) {
-            outbox.messages().release();
-            work++;
-        }
-        return work;
+        return control.sendAll(ControlStream.MESSAGE, outbox.messages()) + sendBatches();
     }
 
     private int sendBatches() {

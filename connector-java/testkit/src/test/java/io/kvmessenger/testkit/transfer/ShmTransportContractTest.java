@@ -1,0 +1,15 @@
+package io.kvmessenger.testkit.transfer;
+
+import io.kvmessenger.transfer.TransferOptions;
+
+final class ShmTransportContractTest extends TransportContractTest {
+    @Override
+    protected String transport() {
+        return TransferOptions.SHM;
+    }
+
+    @Override
+    protected boolean targetChecksWrites() {
+        return false;
+    }
+}

@@ -1,0 +1,98 @@
+package io.kvmessenger.transfer.shm;
+
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.invoke.VarHandle;
+
+/**
+ * Immediates from one writer to one target, through memory that both map.
+ *
+ * <p>One worker pushes, the other takes; each has its own object. A push releases and a take acquires, so whatever the
+ * writer copied before the push is visible after the take. Nothing the peer writes here is trusted as an index.
+ */
+final class ImmRing {
+    static final int CAPACITY = 1 << 14;
+    static final long LENGTH_BYTES = 4096 + (long) CAPACITY * Integer.BYTES;
+
+    /** A take found nothing; zero is no immediate. */
+    static final int EMPTY = 0;
+
+    private static final VarHandle LONG = ValueLayout.JAVA_LONG.varHandle();
+    private static final VarHandle INT = ValueLayout.JAVA_INT.varHandle();
+    /** Each on a cache line of its own. */
+    private static final long PUSHED_OFFSET = 0;
+
+    private static final long TAKEN_OFFSET = 64;
+    private static final long PARKED_OFFSET = 128;
+    private static final long SLOTS_OFFSET = 4096;
+    private static final int AWAKE = 0;
+    private static final int PARKED = 1;
+
+    private final MemorySegment memory;
+    private long position;
+    private long peerPosition;
+
+    /** @param memory {@link #LENGTH_BYTES} long, zero when the first of both is made */
+    ImmRing(MemorySegment memory) {
+        this.memory = memory;
+    }
+
+    /** Writer: false when the target has not yet taken enough. */
+    boolean push(int imm) {
+        if (position - peerPosition >= CAPACITY) {
+            peerPosition = (long) LONG.getAcquire(memory, TAKEN_OFFSET);
+            if (position - peerPosition >= CAPACITY) {
+                return false;
+            }
+        }
+        memory.set(ValueLayout.JAVA_INT, slot(position), imm);
+        LONG.setRelease(memory, PUSHED_OFFSET, ++position);
+        return true;
+    }
+
+    /** Writer: whether a push would succeed. */
+    boolean hasRoom() {
+        if (position - peerPosition >= CAPACITY) {
+            peerPosition = (long) LONG.getAcquire(memory, TAKEN_OFFSET);
+        }
+        return position - peerPosition < CAPACITY;
+    }
+
+    /** Writer, after pushing: whether the target sleeps and has to be woken; says so once for each sleep. */
+    boolean claimWake() {
+        VarHandle.fullFence();
+        return (int) INT.getOpaque(memory, PARKED_OFFSET) == PARKED
+                && INT.compareAndSet(memory, PARKED_OFFSET, PARKED, AWAKE);
+    }
+
+    /** Target: the next immediate, or {@link #EMPTY}. */
+    int take() {
+        if (position == peerPosition) {
+            peerPosition = (long) LONG.getAcquire(memory, PUSHED_OFFSET);
+            if (position == peerPosition) {
+                return EMPTY;
+            }
+        }
+        int imm = memory.get(ValueLayout.JAVA_INT, slot(position));
+        LONG.setRelease(memory, TAKEN_OFFSET, ++position);
+        return imm;
+    }
+
+    /** Target: false when the writer's position cannot be true. */
+    boolean isSound() {
+        return peerPosition - position >= 0 && peerPosition - position <= CAPACITY;
+    }
+
+    /** Target: from now on the writer has to wake us; look once more before sleeping. */
+    void park() {
+        INT.setVolatile(memory, PARKED_OFFSET, PARKED);
+    }
+
+    void unpark() {
+        INT.setVolatile(memory, PARKED_OFFSET, AWAKE);
+    }
+
+    private static long slot(long position) {
+        return SLOTS_OFFSET + (position & (CAPACITY - 1)) * Integer.BYTES;
+    }
+}

@@ -1,0 +1,60 @@
+package io.kvmessenger.transfer.shm;
+
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.ForeignMemory;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MemoryApi;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+
+/** A shared mapping of a memfd, ours or a peer's. Worker only; after {@link #close} an access throws. */
+final class MappedFile {
+    private final Arena arena = Arena.ofConfined();
+    private final MemorySegment memory;
+
+    private MappedFile(long address, long lengthBytes) {
+        memory = ForeignMemory.at(address, lengthBytes, arena);
+    }
+
+    /** Makes a new memfd that cannot shrink under whoever maps it; the descriptor is the caller's. */
+    static int createFile(String name, long lengthBytes) {
+        try (Arena arena = Arena.ofConfined()) {
+            int fd = LibC.memfd_create(arena.allocateFrom(name), MemoryApi.MFD_CLOEXEC | MemoryApi.MFD_ALLOW_SEALING);
+            require("memfd_create", fd);
+            require("ftruncate", LibC.ftruncate(fd, lengthBytes));
+            require("fcntl", LibC.fcntl(fd, MemoryApi.F_ADD_SEALS, MemoryApi.F_SEAL_SHRINK));
+            return fd;
+        }
+    }
+
+    /**
+     * Maps the whole length; the descriptor stays the caller's.
+     *
+     * @throws IllegalStateException when the file is shorter, since touching what is missing would kill the process
+     */
+    static MappedFile map(int fd, long lengthBytes) {
+        long fileBytes = LibC.lseek(fd, 0, MemoryApi.SEEK_END);
+        if (lengthBytes <= 0 || fileBytes < lengthBytes) {
+            throw new IllegalStateException("a file of " + fileBytes + " bytes cannot be mapped for " + lengthBytes);
+        }
+        long address =
+                LibC.mmap(0, lengthBytes, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, fd, 0);
+        require("mmap", address);
+        return new MappedFile(address, lengthBytes);
+    }
+
+    MemorySegment memory() {
+        return memory;
+    }
+
+    void close() {
+        arena.close();
+        LibC.munmap(memory.address(), memory.byteSize());
+    }
+
+    private static void require(String call, long result) {
+        if (result < 0) {
+            throw new IllegalStateException(call + " failed with " + Errno.name((int) -result));
+        }
+    }
+}

@@ -1,0 +1,181 @@
+package io.kvmessenger.transfer.shm;
+
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.socket.ControlStream;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.Notice;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundLink;
+import io.kvmessenger.transfer.spi.InboundPort;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * One admitted peer that maps our memory: hands out descriptors and takes immediates from its ring.
+ *
+ * <p>Worker only. The end of the peer's socket is the proof that it writes no more: its engine unmaps before it closes
+ * the socket, and the kernel closes a dead process's sockets after its last thread has ended. Without that proof the
+ * admission does not end, however long it takes.
+ */
+final class ShmInboundLink implements InboundLink, ControlStream.Reader {
+    /** What one turn may take before other peers get theirs. */
+    private static final int TURN_IMMS = 4096;
+
+    private final InboundPort port;
+    private final InboundAdmission from;
+    private final Figures figures;
+    private final ControlStream control;
+    private final MappedFile ringFile;
+    private final ImmRing ring;
+    private final long readyDeadlineNs;
+    private boolean ready;
+    private boolean dismissed;
+    private boolean closed;
+
+    ShmInboundLink(
+            EventLoop loop,
+            InboundPort port,
+            InboundAdmission from,
+            Figures figures,
+            int controlFd,
+            long readyDeadlineNs) {
+        this.port = port;
+        this.from = from;
+        this.figures = figures;
+        this.readyDeadlineNs = readyDeadlineNs;
+        int fd = MappedFile.createFile("kvm-imm-ring", ImmRing.LENGTH_BYTES);
+        ringFile = MappedFile.map(fd, ImmRing.LENGTH_BYTES);
+        ring = new ImmRing(ringFile.memory());
+        control = new ControlStream(loop, controlFd, this);
+        from.claim(this);
+        control.offerDescriptors(ControlStream.ACCEPTED, MemorySegment.NULL, fd, loop.wakeDescriptor());
+        LibC.close(fd);
+    }
+
+    /** Takes what has arrived; returns how many immediates, or -1 when the link is over. */
+    int doWork(long nowNs) {
+        if (closed) {
+            return -1;
+        }
+        if (!ready && nowNs - readyDeadlineNs > 0) {
+            close("the peer did not map its ring in time");
+            return -1;
+        }
+        control.resume(nowNs);
+        return closed ? -1 : drain();
+    }
+
+    private int drain() {
+        int count = 0;
+        while (count < TURN_IMMS) {
+            int imm = ring.take();
+            if (imm == ImmRing.EMPTY) {
+                break;
+            }
+            port.onArrived(from, imm, Imm.weight(imm));
+            count++;
+        }
+        if (!ring.isSound() && !dismissed) {
+            figures.pathsRejected.incrementAndGet();
+            dismiss(TransferFault.PROTOCOL, "the ring's position is impossible");
+        }
+        return count;
+    }
+
+    @Override
+    public boolean onRecord(int type, MemorySegment payload, long nowNs) {
+        return switch (type) {
+            case ControlStream.READY -> {
+                ready = true;
+                figures.pathsOpened.incrementAndGet();
+                yield true;
+            }
+            case ControlStream.MESSAGE -> dismissed || port.onMessage(from, payload);
+            case ControlStream.REGION_WANTED -> answer(RegionRecord.parse(payload));
+            default -> {
+                figures.pathsRejected.incrementAndGet();
+                dismiss(TransferFault.PROTOCOL, "unexpected control record " + type);
+                yield true;
+            }
+        };
+    }
+
+    private boolean answer(RegionRecord wanted) {
+        if (wanted == null || dismissed) {
+            return true;
+        }
+        int memfd = port.memfdOf(wanted.regionId());
+        if (memfd == Region.NOT_SHAREABLE) {
+            RegionRecord none = new RegionRecord(wanted.regionId(), RegionRecord.NOT_SHAREABLE);
+            return control.offer(ControlStream.REGION, none.encode());
+        }
+        long lengthBytes = port.lengthBytesOf(wanted.regionId());
+        return control.offerDescriptors(
+                ControlStream.REGION, new RegionRecord(wanted.regionId(), lengthBytes).encode(), memfd);
+    }
+
+    void park() {
+        if (!closed) {
+            ring.park();
+        }
+    }
+
+    void unpark() {
+        if (!closed) {
+            ring.unpark();
+        }
+    }
+
+    @Override
+    public void revoke(String detail) {
+        dismiss(TransferFault.DISCONNECTED, detail);
+    }
+
+    /** Asks the peer to stop; only the end of its socket tells that it has. */
+    private void dismiss(TransferFault fault, String detail) {
+        if (!dismissed) {
+            dismissed = true;
+            control.offer(ControlStream.NOTICE, new Notice(fault, detail).encode());
+            control.finish();
+        }
+    }
+
+    @Override
+    public void onEnd(String detail, boolean garbage) {
+        if (garbage) {
+            figures.pathsRejected.incrementAndGet();
+            // The stream cannot be followed any more, but the peer may still write: its hang-up is what counts.
+            dismiss(TransferFault.PROTOCOL, detail);
+            control.discard();
+            return;
+        }
+        close(detail);
+    }
+
+    private void close(String detail) {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        // What the peer wrote before it went has arrived.
+        for (int left = ImmRing.CAPACITY; left > 0 && drain() > 0; ) {
+            left -= TURN_IMMS;
+        }
+        control.close();
+        ringFile.close();
+        if (ready || dismissed) {
+            figures.pathsLost.incrementAndGet();
+            port.onClosed(from, detail);
+        } else {
+            from.giveBack();
+        }
+    }
+
+    /** Closes everything without a word, for the end of the engine. */
+    void abandon() {
+        close("this engine is closed");
+    }
+}

@@ -1,0 +1,250 @@
+package io.kvmessenger.transfer.shm;
+
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.SocketApi;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.socket.ControlStream;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.Hello;
+import io.kvmessenger.transfer.socket.Notice;
+import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.spi.Batch;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.OutboundEvents;
+import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.Outbox;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.HashMap;
+import java.util.Map;
+
+/**
+ * One peer whose memory this engine maps: copies pages, then pushes their immediate.
+ *
+ * <p>Worker only. Regions are mapped when first written to. It never writes after its socket is closed.
+ */
+final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
+    private static final int BATCH_PAGES_MAX = 256;
+    private static final long BATCH_BYTES = 256 << 10;
+    /** What one turn may copy before other peers get theirs. */
+    private static final long TURN_BYTES = 2 << 20;
+
+    private final Outbox outbox;
+    private final OutboundEvents events;
+    private final Figures figures;
+    private final long connectDeadlineNs;
+    private final Map<Integer, MappedFile> regions = new HashMap<>();
+    private final Batch batch = new Batch();
+    private final Arena arena = Arena.ofConfined();
+    private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_LONG, 1L);
+    private ControlStream control;
+    private String connectFault;
+    private MappedFile ringFile;
+    private ImmRing ring;
+    private int wakeFd = ControlStream.NO_DESCRIPTOR;
+    private boolean holding;
+    private boolean waitingForRegion;
+    private int lastRegionId;
+    private MemorySegment lastRegion;
+    private boolean closed;
+
+    ShmOutboundLink(
+            EventLoop loop,
+            String name,
+            byte[] admissionKey,
+            Outbox outbox,
+            OutboundEvents events,
+            Figures figures,
+            long connectDeadlineNs) {
+        this.outbox = outbox;
+        this.events = events;
+        this.figures = figures;
+        this.connectDeadlineNs = connectDeadlineNs;
+        int fd = SocketCalls.connectAbstract(name);
+        if (fd < 0) {
+            connectFault = "connecting to " + name + " failed with " + Errno.name(-fd);
+            return;
+        }
+        control = new ControlStream(loop, fd, this);
+        MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
+        Hello.of(Hello.CONTROL, 0, admissionKey).encode(hello);
+        if (LibC.send(fd, hello, Hello.LENGTH_BYTES, SocketApi.MSG_NOSIGNAL) != Hello.LENGTH_BYTES) {
+            connectFault = "the peer hung up";
+        }
+    }
+
+    @Override
+    public boolean onRecord(int type, MemorySegment payload, long nowNs) {
+        switch (type) {
+            case ControlStream.ACCEPTED -> onAccepted();
+            case ControlStream.REGION -> onRegion(RegionRecord.parse(payload));
+            case ControlStream.NOTICE -> {
+                Notice notice = Notice.parse(payload);
+                lose(notice.fault(), notice.detail());
+            }
+            default -> lose(TransferFault.PROTOCOL, "unexpected control record " + type);
+        }
+        return true;
+    }
+
+    private void onAccepted() {
+        int ringFd = control.takeDescriptor();
+        wakeFd = control.takeDescriptor();
+        if (ring != null || ringFd < 0 || wakeFd < 0) {
+            lose(TransferFault.PROTOCOL, "the peer sent no ring");
+            return;
+        }
+        try {
+            ringFile = MappedFile.map(ringFd, ImmRing.LENGTH_BYTES);
+        } catch (IllegalStateException e) {
+            lose(TransferFault.UNREACHABLE, e.getMessage());
+            return;
+        } finally {
+            LibC.close(ringFd);
+        }
+        ring = new ImmRing(ringFile.memory());
+        control.offer(ControlStream.READY, MemorySegment.NULL);
+        figures.pathsOpened.incrementAndGet();
+        events.onReady();
+    }
+
+    private void onRegion(RegionRecord region) {
+        waitingForRegion = false;
+        if (region == null || region.lengthBytes() == RegionRecord.NOT_SHAREABLE) {
+            lose(
+                    TransferFault.WRITE_REFUSED,
+                    "the peer's region " + (region == null ? "?" : region.regionId())
+                            + " has no descriptor to map; register shareable memory, or leave shm out of the transports");
+            return;
+        }
+        int fd = control.takeDescriptor();
+        if (fd < 0 || regions.containsKey(region.regionId())) {
+            lose(TransferFault.PROTOCOL, "the peer sent no descriptor for region " + region.regionId());
+            return;
+        }
+        try {
+            regions.put(region.regionId(), MappedFile.map(fd, region.lengthBytes()));
+        } catch (IllegalStateException e) {
+            lose(TransferFault.UNREACHABLE, e.getMessage());
+        } finally {
+            LibC.close(fd);
+        }
+    }
+
+    @Override
+    public void onEnd(String detail, boolean garbage) {
+        lose(garbage ? TransferFault.PROTOCOL : TransferFault.PEER_CLOSED, detail);
+    }
+
+    private void lose(TransferFault fault, String detail) {
+        if (!closed) {
+            close();
+            events.onLost(fault, detail);
+        }
+    }
+
+    @Override
+    public int doWork(long nowNs) {
+        if (closed) {
+            return 0;
+        }
+        if (connectFault != null) {
+            lose(TransferFault.UNREACHABLE, connectFault);
+            return 1;
+        }
+        if (ring == null) {
+            if (nowNs - connectDeadlineNs > 0) {
+                lose(TransferFault.UNREACHABLE, "no answer in time");
+            }
+            return 0;
+        }
+        int work = control.sendAll(ControlStream.MESSAGE, outbox.messages());
+        return waitingForRegion ? work : copyBatches(work);
+    }
+
+    private int copyBatches(int workBefore) {
+        int work = workBefore;
+        long turnBytes = TURN_BYTES;
+        boolean full = false;
+        while (!closed && turnBytes > 0 && (holding || cut())) {
+            full = !ring.hasRoom();
+            if (full || (batch.pageCount() > 0 && !findRegion()) || !copy()) {
+                break;
+            }
+            turnBytes -= batch.payloadBytes();
+            work++;
+        }
+        if (!closed && work > workBefore && ring.claimWake()) {
+            LibC.write(wakeFd, one, Long.BYTES);
+        }
+        return full && work == 0 ? LOOK_SOON : work;
+    }
+
+    private boolean cut() {
+        holding = outbox.requests().cut(batch, BATCH_PAGES_MAX, BATCH_BYTES, Imm.WEIGHT_MAX);
+        return holding;
+    }
+
+    /** Finds the mapping of the batch's region, or asks the peer for it. */
+    private boolean findRegion() {
+        if (lastRegion != null && lastRegionId == batch.regionId()) {
+            return true;
+        }
+        MappedFile region = regions.get(batch.regionId());
+        if (region != null) {
+            lastRegionId = batch.regionId();
+            lastRegion = region.memory();
+            return true;
+        }
+        waitingForRegion = control.offer(ControlStream.REGION_WANTED, new RegionRecord(batch.regionId(), 0).encode());
+        return false;
+    }
+
+    private boolean copy() {
+        MemorySegment source = batch.source();
+        long pageBytes = batch.pageBytes();
+        for (int i = 0; i < batch.pageCount(); i++) {
+            long to = batch.targetOffsetBytes(i);
+            if (to < 0 || to > lastRegion.byteSize() - pageBytes) {
+                lose(TransferFault.PROTOCOL, "the peer's region " + batch.regionId() + " is shorter than it said");
+                return false;
+            }
+            MemorySegment.copy(source, batch.sourceOffsetBytes(i), lastRegion, to, pageBytes);
+        }
+        if (batch.weight() > 0) {
+            ring.push(Imm.withWeight(batch.window(), (int) batch.weight()));
+        }
+        figures.bytesSent.addAndGet(batch.payloadBytes());
+        figures.pagesSent.addAndGet(batch.pageCount());
+        holding = false;
+        outbox.requests().batchDone(batch.entry());
+        batch.clear();
+        return true;
+    }
+
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        // Unmap first: the end of the socket tells the peer that nothing is written any more.
+        lastRegion = null;
+        regions.values().forEach(MappedFile::close);
+        regions.clear();
+        if (ringFile != null) {
+            ringFile.close();
+            figures.pathsLost.incrementAndGet();
+        }
+        if (wakeFd >= 0) {
+            LibC.close(wakeFd);
+        }
+        if (control != null) {
+            control.close();
+        }
+        arena.close();
+    }
+}

@@ -1,0 +1,134 @@
+package io.kvmessenger.transfer.shm;
+
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.Farewells;
+import io.kvmessenger.transfer.socket.Hello;
+import io.kvmessenger.transfer.socket.Listener;
+import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.OutboundEvents;
+import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.Outbox;
+import io.kvmessenger.transfer.spi.Transport;
+import java.security.SecureRandom;
+import java.util.ArrayList;
+import java.util.HexFormat;
+import java.util.Iterator;
+import java.util.List;
+
+/**
+ * Listens on a Unix socket in the abstract namespace and maps peers' memory. Worker only, except where said.
+ *
+ * <p>Memory is handed only to a peer of the same user that knows a live key. It is offered only while all registered
+ * regions can be mapped: a peer that cannot reach one of them must use another transport for all.
+ */
+public final class ShmTransport implements Transport {
+    private static final int NAME_RANDOM_BYTES = 16;
+
+    private final EventLoop loop;
+    private final TransferOptions options;
+    private final InboundPort port;
+    private final Figures figures;
+    private final String location;
+    private final Listener listener;
+    private final Farewells farewells;
+    private final List<ShmInboundLink> inbound = new ArrayList<>();
+
+    public ShmTransport(EventLoop loop, TransferOptions options, InboundPort port, Figures figures) {
+        this.loop = loop;
+        this.options = options;
+        this.port = port;
+        this.figures = figures;
+        byte[] random = new byte[NAME_RANDOM_BYTES];
+        new SecureRandom().nextBytes(random);
+        location = "kvmessenger-" + HexFormat.of().formatHex(random);
+        listener = new Listener(loop, SocketCalls.listenAbstract(location), figures, this::onHello);
+        farewells = new Farewells(loop);
+    }
+
+    @Override
+    public String name() {
+        return TransferOptions.SHM;
+    }
+
+    @Override
+    public String location() {
+        return location;
+    }
+
+    @Override
+    public OutboundLink connect(
+            String peerLocation, byte[] admissionKey, Outbox outbox, OutboundEvents events, long nowNs) {
+        return new ShmOutboundLink(
+                loop, peerLocation, admissionKey, outbox, events, figures, nowNs + options.connectLimitNs());
+    }
+
+    private void onHello(int fd, Hello hello, long nowNs) {
+        InboundAdmission admission = port.admissionOf(hello.key());
+        if (hello.version() != Hello.VERSION) {
+            reject(fd, TransferFault.PROTOCOL, Hello.versionFault(hello));
+        } else if (SocketCalls.peerUid(fd) != LibC.getuid()) {
+            reject(fd, TransferFault.NOT_ADMITTED, "shm is for processes of one user");
+        } else if (admission == null) {
+            reject(fd, TransferFault.NOT_ADMITTED, "no live admission has this key");
+        } else if (admission.link() != null) {
+            reject(fd, TransferFault.NOT_ADMITTED, "the admission is in use");
+        } else if (!allShareable()) {
+            reject(fd, TransferFault.UNREACHABLE, "a region of this engine has no descriptor to map");
+        } else {
+            inbound.add(new ShmInboundLink(loop, port, admission, figures, fd, nowNs + options.connectLimitNs()));
+        }
+    }
+
+    private boolean allShareable() {
+        return port.regions().stream().map(Region::descriptor).allMatch(descriptor -> descriptor.shareable());
+    }
+
+    private void reject(int fd, TransferFault fault, String detail) {
+        figures.pathsRejected.incrementAndGet();
+        farewells.say(fd, fault, detail);
+    }
+
+    @Override
+    public int doWork(long nowNs) {
+        int work = listener.doWork(nowNs);
+        farewells.doWork(nowNs);
+        for (Iterator<ShmInboundLink> links = inbound.iterator(); links.hasNext(); ) {
+            int taken = links.next().doWork(nowNs);
+            if (taken < 0) {
+                links.remove();
+            } else {
+                work += taken;
+            }
+        }
+        return work;
+    }
+
+    @Override
+    public void beforePark() {
+        for (int i = 0; i < inbound.size(); i++) {
+            inbound.get(i).park();
+        }
+    }
+
+    @Override
+    public void afterPark() {
+        for (int i = 0; i < inbound.size(); i++) {
+            inbound.get(i).unpark();
+        }
+    }
+
+    @Override
+    public void close() {
+        listener.close();
+        farewells.close();
+        inbound.forEach(ShmInboundLink::abandon);
+        inbound.clear();
+    }
+}
