@@ -84,6 +84,11 @@ public final class LayerProgressWatcher {
         return advanceTo(layerCount);
     }
 
+    /** The forward pass failed: no further layer becomes readable. Harmless when no step is under way. */
+    public void abandonStep() {
+        stepOpen = false;
+    }
+
     private int advanceTo(int readable) {
         int newlyReadable = readable - readableLayerCount;
         readableLayerCount = readable;

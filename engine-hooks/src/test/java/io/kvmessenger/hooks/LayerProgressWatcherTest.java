@@ -49,6 +49,18 @@ class LayerProgressWatcherTest {
     }
 
     @Test
+    void shouldReleaseNothingMoreOfAnAbandonedStepAndBeginTheNext() {
+        watcher.beginStep(0, 0, LAYER_COUNT);
+        engine.bump(1);
+        watcher.abandonStep();
+        assertThat(watcher.poll()).isZero();
+        assertThat(watcher.readableLayerCount()).isZero();
+        watcher.beginStep(1, 1, LAYER_COUNT);
+        engine.bump(1);
+        assertThat(watcher.poll()).isEqualTo(1);
+    }
+
+    @Test
     void shouldIgnoreBumpsOutsideSteps() {
         engine.bump(17);
         assertThat(watcher.poll()).isZero();

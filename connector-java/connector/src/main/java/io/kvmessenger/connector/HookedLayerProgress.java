@@ -31,4 +31,9 @@ final class HookedLayerProgress implements LayerProgress {
     public void stepEnded(long stepIndex) {
         watcher.endStep(stepIndex);
     }
+
+    @Override
+    public void stepAbandoned() {
+        watcher.abandonStep();
+    }
 }

@@ -86,6 +86,24 @@ class TwoMessengersTest {
     }
 
     @Test
+    void shouldGoOnAfterAForwardPassThatNeverEnded() {
+        try (EngineDouble p = EngineDouble.of("prefiller");
+                EngineDouble d = EngineDouble.of("decoder")) {
+            d.fetch("d1", "t1", p.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
+            p.beginStep(1, "p1", "t1", PROMPT_TOKENS, 0, 40, SOURCE_PAGES);
+            p.submit(Map.of("do", "prefillEnded", "request", "p1", "outcome", "failed"));
+            d.await("failed", "d1");
+            p.await("released", "p1");
+            d.fetch("d2", "t2", p.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
+            p.compute(2, "p2", "t2", PROMPT_TOKENS, 0, 40, SOURCE_PAGES, SOURCE_PAGES);
+            d.await("arrived", "d2");
+            assertArrived(d, "t2", 0);
+            finish(p, "p2");
+            assertClean(p, d);
+        }
+    }
+
+    @Test
     void shouldFailAtOnceWhenNobodyListens() throws Exception {
         int deadPort;
         try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {

@@ -9,4 +9,7 @@ public interface LayerProgress {
 
     /** The forward pass is over: every layer is readable, hooked or not. */
     void stepEnded(long stepIndex);
+
+    /** The forward pass failed: it made no further layer readable and will not end. */
+    void stepAbandoned();
 }

@@ -4,8 +4,6 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.EngineCommand.Chunk;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Cancel;
-import io.kvmessenger.messenger.wire.CancelConfirmed;
-import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Grant;
@@ -16,10 +14,10 @@ import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 
 /**
  * The sending side: matches prompts with grants, releases layers as the forward pass completes them, and gives pages
@@ -38,20 +36,19 @@ final class Prefiller {
     private final EngineIntake intake;
     private final LayerProgress progress;
     private final LayerWriter writer;
+    private final Replies replies;
+    private final WaitingGrants waiting;
     private final Tally tally;
     private final NanoClock clock;
     private final ProtocolLimits limits;
 
     private final Map<String, Prefill> byRequest = new LinkedHashMap<>();
     private final Map<String, Prefill> byTransfer = new HashMap<>();
-    private final Map<String, PageGrant> grantsWaiting = new LinkedHashMap<>();
     private final Map<Peer, Session> byPeer = new HashMap<>();
-    /** Why recent transfers ended, so that a late grant gets a precise answer. */
-    private final Map<String, String> endedTransfers = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
-    /** Cancelled before their prefill began: nobody will ever grant them, so their pages need not wait. */
-    private final Map<String, Boolean> cancelledTransfers = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
     /** Prompts that the running forward pass computes a chunk of. */
     private final List<Prefill> running = new ArrayList<>();
+    /** A forward pass has begun and not ended. */
+    private boolean stepOpen;
     /** Preempted prompts whose writes have not all completed. */
     private final List<Prefill> fencing = new ArrayList<>();
 
@@ -73,6 +70,8 @@ final class Prefiller {
         this.intake = intake;
         this.progress = progress;
         this.writer = writer;
+        this.replies = new Replies(sessions, tally);
+        this.waiting = new WaitingGrants(replies, limits);
         this.tally = tally;
         this.clock = clock;
         this.limits = limits;
@@ -81,6 +80,10 @@ final class Prefiller {
     // ---- from the engine
 
     void stepBegan(EngineCommand.Step step, long nowNs) {
+        if (stepOpen) {
+            abandonStep();
+        }
+        stepOpen = true;
         progress.stepBegan(step.stepIndex(), step.counterStart());
         for (Chunk chunk : step.chunks()) {
             Prefill prefill = byRequest.get(chunk.request());
@@ -99,6 +102,7 @@ final class Prefiller {
 
     void stepEnded(long stepIndex, long nowNs) {
         progress.stepEnded(stepIndex);
+        stepOpen = false;
         for (Prefill prefill : running) {
             ChunkTimeline chunk = prefill.chunks.getLast();
             for (int layer = 0; layer < writer.layerCount(); layer++) {
@@ -108,6 +112,17 @@ final class Prefiller {
             prefill.settledTokens = prefill.runningEndToken;
             prefill.runningEndToken = 0;
             advance(prefill);
+        }
+        running.clear();
+    }
+
+    /** The last forward pass never ended: what it was to compute is not there. */
+    private void abandonStep() {
+        progress.stepAbandoned();
+        for (Prefill prefill : running) {
+            prefill.runningEndToken = 0;
+            stop(prefill, Reason.PREFILL_ABORTED, "the prefiller's forward pass failed");
+            settle(prefill);
         }
         running.clear();
     }
@@ -200,7 +215,7 @@ final class Prefiller {
 
     void onEnded(Session session, String reason) {
         stopAll(session, Reason.PATH_LOST, reason);
-        grantsWaiting.values().removeIf(grant -> grant.session() == session);
+        waiting.drop(session);
         if (session.peer != null) {
             byPeer.remove(session.peer);
             transfer.disconnect(session.peer);
@@ -210,10 +225,7 @@ final class Prefiller {
     }
 
     void onEnqueueFailed(String transferId, String reason) {
-        PageGrant grant = grantsWaiting.remove(transferId);
-        if (grant != null) {
-            decline(grant.session(), transferId, grant.imm(), Reason.NEVER_CAME, reason);
-        }
+        waiting.take(transferId).ifPresent(grant -> replies.decline(grant, Reason.NEVER_CAME, reason));
     }
 
     // ---- from the transfer engine
@@ -275,23 +287,7 @@ final class Prefiller {
                 work++;
             }
         }
-        for (Iterator<PageGrant> i = grantsWaiting.values().iterator(); i.hasNext(); ) {
-            PageGrant grant = i.next();
-            if (nowNs - grant.deadlineNs() >= 0) {
-                i.remove();
-                decline(
-                        grant.session(),
-                        grant.transferId(),
-                        grant.imm(),
-                        Reason.NEVER_CAME,
-                        "no request with transfer id "
-                                + grant.transferId() + " reached the prefiller within "
-                                + limits.grantWaitNs() / 1_000_000
-                                + " ms (grant_wait_seconds)");
-                work++;
-            }
-        }
-        return work;
+        return work + waiting.expire(nowNs);
     }
 
     long nextDeadlineNs(long nowNs) {
@@ -301,12 +297,7 @@ final class Prefiller {
                 earliest = prefill.grantDeadlineNs;
             }
         }
-        for (PageGrant grant : grantsWaiting.values()) {
-            if (grant.deadlineNs() - earliest < 0) {
-                earliest = grant.deadlineNs();
-            }
-        }
-        return earliest;
+        return waiting.earliestNs(earliest);
     }
 
     /** A forward pass runs whose layers somebody waits for: the counter is worth watching closely. */
@@ -324,7 +315,7 @@ final class Prefiller {
     }
 
     int grantsWaitingCount() {
-        return grantsWaiting.size();
+        return waiting.count();
     }
 
     // ---- inside
@@ -342,10 +333,10 @@ final class Prefiller {
         prefill.settledTokens = chunk.cachedTokens();
         byRequest.put(prefill.request, prefill);
         byTransfer.put(prefill.transferId, prefill);
-        PageGrant grant = grantsWaiting.remove(chunk.transferId());
-        if (grant != null) {
-            join(prefill, grant);
-        } else if (cancelledTransfers.remove(chunk.transferId()) != null) {
+        Optional<PageGrant> grant = waiting.take(chunk.transferId());
+        if (grant.isPresent()) {
+            join(prefill, grant.get());
+        } else if (waiting.takeCancelled(chunk.transferId())) {
             stop(prefill, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer before its prefill began");
         }
         return prefill;
@@ -365,33 +356,23 @@ final class Prefiller {
         String unfit = writer.unfit(grant);
         Prefill prefill = byTransfer.get(grant.transferId());
         if (!unfit.isEmpty()) {
-            decline(session, grant.transferId(), grant.imm(), Reason.GRANT_UNFIT, unfit);
+            replies.decline(grant, Reason.GRANT_UNFIT, unfit);
         } else if (prefill != null) {
             joinLate(prefill, grant);
-        } else if (endedTransfers.containsKey(grant.transferId()) && wire.getPromptTokenIdsCount() == 0) {
-            decline(session, grant.transferId(), grant.imm(), Reason.EXPIRED, endedTransfers.get(grant.transferId()));
-        } else if (grantsWaiting.size() >= ProtocolLimits.GRANTS_WAITING_MAX
-                || grantsWaiting.containsKey(grant.transferId())) {
-            decline(
-                    session,
-                    grant.transferId(),
-                    grant.imm(),
-                    Reason.GRANT_UNFIT,
-                    "transfer " + grant.transferId() + " is granted already, or " + ProtocolLimits.GRANTS_WAITING_MAX
-                            + " grants wait");
+        } else if (wire.getPromptTokenIdsCount() == 0
+                && waiting.endOf(grant.transferId()).isPresent()) {
+            replies.decline(
+                    grant, Reason.EXPIRED, waiting.endOf(grant.transferId()).get());
         } else {
             await(grant, wire);
         }
     }
 
     private void await(PageGrant grant, Grant wire) {
-        cancelledTransfers.remove(grant.transferId());
         if (wire.getPromptTokenIdsCount() > 0) {
             if (!intake.available()) {
-                decline(
-                        grant.session(),
-                        grant.transferId(),
-                        grant.imm(),
+                replies.decline(
+                        grant,
                         Reason.NEVER_CAME,
                         "the request came to the decoder only and this prefiller does not know its own engine's address: "
                                 + "set engine_api_url on the prefiller");
@@ -403,20 +384,18 @@ final class Prefiller {
                             .mapToInt(Integer::intValue)
                             .toArray());
         }
-        grantsWaiting.put(grant.transferId(), grant);
+        waiting.add(grant);
     }
 
     private void joinLate(Prefill prefill, PageGrant grant) {
         if (prefill.grant != null) {
-            decline(
-                    grant.session(),
-                    grant.transferId(),
-                    grant.imm(),
+            replies.decline(
+                    grant,
                     Reason.GRANT_UNFIT,
                     "transfer " + grant.transferId() + " is granted already by "
                             + prefill.grant.session().peerName());
         } else if (prefill.stopped) {
-            decline(grant.session(), grant.transferId(), grant.imm(), Reason.PREFILL_ABORTED, prefill.stopReason);
+            replies.decline(grant, Reason.PREFILL_ABORTED, prefill.stopReason);
         } else {
             join(prefill, grant);
         }
@@ -424,10 +403,8 @@ final class Prefiller {
 
     private void join(Prefill prefill, PageGrant grant) {
         if (grant.promptTokens() != prefill.promptTokens) {
-            decline(
-                    grant.session(),
-                    grant.transferId(),
-                    grant.imm(),
+            replies.decline(
+                    grant,
                     Reason.GRANT_UNFIT,
                     "the prompt has " + prefill.promptTokens + " tokens at the prefiller and " + grant.promptTokens()
                             + " at the decoder: both must tokenise alike");
@@ -474,17 +451,20 @@ final class Prefiller {
     }
 
     private void onCancel(Session session, Cancel cancel) {
-        PageGrant waiting = grantsWaiting.get(cancel.getTransferId());
+        if (waiting.cancel(session, cancel.getTransferId(), cancel.getImm())) {
+            replies.confirm(session, cancel.getTransferId(), cancel.getImm());
+            return;
+        }
+        if (fencing.stream().anyMatch(p -> holdsGrant(p, session, cancel.getImm()))) {
+            return; // preempted with writes in flight: their end is told when the last has completed
+        }
         Prefill prefill = byTransfer.get(cancel.getTransferId());
-        if (waiting != null && waiting.session() == session && waiting.imm() == cancel.getImm()) {
-            grantsWaiting.remove(cancel.getTransferId());
-            cancelledTransfers.put(cancel.getTransferId(), true);
-        } else if (prefill != null && holdsGrant(prefill, session, cancel.getImm())) {
+        if (prefill != null && !prefill.sent && holdsGrant(prefill, session, cancel.getImm())) {
             stop(prefill, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer");
             settle(prefill);
             return;
         }
-        confirm(session, cancel.getTransferId(), cancel.getImm());
+        replies.confirm(session, cancel.getTransferId(), cancel.getImm());
     }
 
     private static boolean holdsGrant(Prefill prefill, Session session, int imm) {
@@ -545,7 +525,7 @@ final class Prefiller {
         }
         if (prefill.engineEnded && (prefill.sent || prefill.stopped) && byRequest.get(prefill.request) == prefill) {
             detach(prefill);
-            endedTransfers.put(
+            waiting.remember(
                     prefill.transferId,
                     prefill.sent ? "transfer " + prefill.transferId + " was sent already" : prefill.stopReason);
             engine.released(prefill.request);
@@ -577,14 +557,9 @@ final class Prefiller {
         }
         writer.disallow(prefill.grant);
         if (prefill.stopCode == Reason.REASON_UNSPECIFIED) {
-            confirm(prefill.grant.session(), prefill.transferId, prefill.grant.imm());
+            replies.confirm(prefill.grant.session(), prefill.transferId, prefill.grant.imm());
         } else {
-            decline(
-                    prefill.grant.session(),
-                    prefill.transferId,
-                    prefill.grant.imm(),
-                    prefill.stopCode,
-                    prefill.stopReason);
+            replies.decline(prefill.grant, prefill.stopCode, prefill.stopReason);
         }
     }
 
@@ -600,27 +575,6 @@ final class Prefiller {
             prefill.answered = true;
             answer(prefill);
         }
-    }
-
-    private void decline(Session session, String transferId, int imm, Reason reason, String sentence) {
-        tally.add(MessengerMetric.GRANTS_DECLINED, 1);
-        sessions.send(
-                session,
-                ControlFrame.newBuilder()
-                        .setCannotDeliver(CannotDeliver.newBuilder()
-                                .setTransferId(transferId)
-                                .setImm(imm)
-                                .setReason(reason)
-                                .setSentence(sentence)));
-    }
-
-    private void confirm(Session session, String transferId, int imm) {
-        sessions.send(
-                session,
-                ControlFrame.newBuilder()
-                        .setCancelConfirmed(CancelConfirmed.newBuilder()
-                                .setTransferId(transferId)
-                                .setImm(imm)));
     }
 
     private int pagesCompletedBy(Prefill prefill, int endToken) {

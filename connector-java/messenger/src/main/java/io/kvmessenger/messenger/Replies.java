@@ -1,0 +1,40 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.messenger.wire.CancelConfirmed;
+import io.kvmessenger.messenger.wire.CannotDeliver;
+import io.kvmessenger.messenger.wire.ControlFrame;
+
+/**
+ * What a prefiller tells decoders: that it cannot deliver, or that a cancellation is a fact. Owned by the messenger's
+ * thread. Callers have made sure that no write for the grant is posted and none will follow.
+ */
+final class Replies {
+    private final Sessions sessions;
+    private final Tally tally;
+
+    Replies(Sessions sessions, Tally tally) {
+        this.sessions = sessions;
+        this.tally = tally;
+    }
+
+    void decline(PageGrant grant, CannotDeliver.Reason reason, String sentence) {
+        tally.add(MessengerMetric.GRANTS_DECLINED, 1);
+        sessions.send(
+                grant.session(),
+                ControlFrame.newBuilder()
+                        .setCannotDeliver(CannotDeliver.newBuilder()
+                                .setTransferId(grant.transferId())
+                                .setImm(grant.imm())
+                                .setReason(reason)
+                                .setSentence(sentence)));
+    }
+
+    void confirm(Session session, String transferId, int imm) {
+        sessions.send(
+                session,
+                ControlFrame.newBuilder()
+                        .setCancelConfirmed(CancelConfirmed.newBuilder()
+                                .setTransferId(transferId)
+                                .setImm(imm)));
+    }
+}
