@@ -30,11 +30,13 @@ TRAINING_CLASS = "io.kvmessenger.connector.AotTraining"
 JVM_OPTIONS = (
     "-Xrs",  # SIGINT, SIGTERM and SIGQUIT stay as Python set them
     "-Xmx64m",  # KV memory is foreign memory: the heap holds the control plane only
+    "-Xmn8m",  # short-lived things only; a larger nursery would only add resident memory
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",  # no file in /tmp
     "--enable-native-access=ALL-UNNAMED",
     "-Dsun.misc.unsafe.memory.access=allow",  # Netty and protobuf still use it; without this they are warned about
     "-Dio.netty.transport.noNative=true",
+    "-Dio.netty.jfr.enabled=false",
 )
 
 _JNI_VERSION_10 = 0x000A0000
