@@ -58,6 +58,19 @@ final class EngineDouble implements AutoCloseable {
             int to,
             List<Integer> newPages,
             List<Integer> allPages) {
+        beginStep(step, request, transfer, promptTokens, from, to, newPages);
+        for (int layer = 0; layer < LAYER_COUNT; layer++) {
+            for (int k = from / PAGE_TOKENS; k < Math.ceilDiv(to, PAGE_TOKENS); k++) {
+                fill(layer, allPages.get(k), content(transfer, layer, k));
+            }
+            counter.setAtIndex(ValueLayout.JAVA_LONG, 0, ++bumps);
+        }
+        submit(Map.of("do", "stepEnded", "step", step));
+    }
+
+    /** Tells the messenger that a forward pass begins; nothing is computed. */
+    void beginStep(
+            long step, String request, String transfer, int promptTokens, int from, int to, List<Integer> newPages) {
         Map<String, Object> chunk = new LinkedHashMap<>();
         chunk.put("request", request);
         chunk.put("transfer", transfer);
@@ -67,13 +80,6 @@ final class EngineDouble implements AutoCloseable {
         chunk.put("endToken", to);
         chunk.put("newPages", newPages);
         submit(Map.of("do", "step", "step", step, "counterStart", bumps, "chunks", List.of(chunk)));
-        for (int layer = 0; layer < LAYER_COUNT; layer++) {
-            for (int k = from / PAGE_TOKENS; k < Math.ceilDiv(to, PAGE_TOKENS); k++) {
-                fill(layer, allPages.get(k), content(transfer, layer, k));
-            }
-            counter.setAtIndex(ValueLayout.JAVA_LONG, 0, ++bumps);
-        }
-        submit(Map.of("do", "stepEnded", "step", step));
     }
 
     void fetch(
