@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -33,6 +34,8 @@ REQUEST_LIMIT_SECONDS = 300.0
 POLL_SECONDS = 0.25
 PROGRESS_SECONDS = 10.0
 LOG_TAIL_LINES = 40
+FIRST_PORT = 20_000
+_given_ports: set[int] = set()
 
 ENGINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -50,9 +53,26 @@ class ServerFailed(RuntimeError):
 
 
 def free_port() -> int:
+    """A port that nobody listens on, never the same twice, and not one that the system hands out by itself.
+
+    Engines open dozens of connections while they start: a port of the system's own range that is free now can be taken
+    before the server that it was chosen for comes to it.
+    """
+    end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    while True:
+        port = random.randrange(min(FIRST_PORT, end - 1), end)
+        if port not in _given_ports and may_listen(port):
+            _given_ports.add(port)
+            return port
+
+
+def may_listen(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
 
 
 def wait_until(condition: Callable[[], bool], limit_seconds: float, what: str) -> None:
