@@ -28,6 +28,7 @@ final class EngineDouble implements AutoCloseable {
     final List<Map<String, Object>> events = new ArrayList<>();
     private final Arena arena = Arena.ofShared();
     private final MemorySegment counter;
+    private final java.util.Set<String> seen = new java.util.HashSet<>();
     private long bumps;
 
     EngineDouble(String role, Map<String, Object> optionChanges, Map<String, Object> geometryChanges) {
@@ -75,7 +76,7 @@ final class EngineDouble implements AutoCloseable {
         chunk.put("request", request);
         chunk.put("transfer", transfer);
         chunk.put("promptTokens", promptTokens);
-        chunk.put("cachedTokens", 0);
+        chunk.put("cachedTokens", seen.add(request) ? from : 0); // a first chunk that starts later has a cached prefix
         chunk.put("firstToken", from);
         chunk.put("endToken", to);
         chunk.put("newPages", newPages);
@@ -109,6 +110,15 @@ final class EngineDouble implements AutoCloseable {
 
     void fill(int layer, int page, byte value) {
         page(layer, page).fill(value);
+    }
+
+    /** Puts a transfer's content into its pages without any forward pass. */
+    void fillPages(String transfer, List<Integer> pages) {
+        for (int layer = 0; layer < LAYER_COUNT; layer++) {
+            for (int k = 0; k < pages.size(); k++) {
+                fill(layer, pages.get(k), content(transfer, layer, k));
+            }
+        }
     }
 
     boolean holds(int layer, int page, byte value) {

@@ -61,6 +61,24 @@ class TwoMessengersTest {
     }
 
     @Test
+    void shouldSendPagesOfThePrefillersPrefixCacheWithoutWaitingForALayer() {
+        try (EngineDouble p = EngineDouble.of("prefiller");
+                EngineDouble d = EngineDouble.of("decoder")) {
+            p.compute(1, "p0", "t1", 32, 0, 32, List.of(9, 4), SOURCE_PAGES);
+            p.submit(Map.of("do", "prefillEnded", "request", "p0", "outcome", "aborted"));
+            p.await("released", "p0");
+            d.fetch("d1", "t2", p.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
+            p.fillPages("t2", SOURCE_PAGES);
+            p.beginStep(2, "p1", "t2", PROMPT_TOKENS, 32, 40, SOURCE_PAGES);
+            p.submit(Map.of("do", "stepEnded", "step", 2));
+            d.await("arrived", "d1");
+            assertArrived(d, "t2", 0);
+            finish(p, "p1");
+            assertClean(p, d);
+        }
+    }
+
+    @Test
     void shouldTellTheDecoderWhenThePrefillIsAborted() {
         try (EngineDouble p = EngineDouble.of("prefiller");
                 EngineDouble d = EngineDouble.of("decoder")) {

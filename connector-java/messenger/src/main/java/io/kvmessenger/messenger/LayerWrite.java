@@ -1,6 +1,6 @@
 package io.kvmessenger.messenger;
 
-/** A submitted write of some pages of one layer, until its completion. Pooled: one object a write in flight. */
+/** A submitted write of one piece of some pages of one layer, until its completion. Pooled: one object a write in flight. */
 final class LayerWrite {
     final int cookie;
     Prefill prefill;

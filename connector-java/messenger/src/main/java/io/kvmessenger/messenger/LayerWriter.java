@@ -4,7 +4,6 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.LayoutPlanner;
 import io.kvmessenger.kvlayout.Piece;
-import io.kvmessenger.kvlayout.TransferPlan;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferEngine;
@@ -48,8 +47,9 @@ final class LayerWriter {
         return writes.size() - free.size();
     }
 
-    TransferPlan planFor(KvGeometry peer) {
-        return LayoutPlanner.plan(geometry, peer);
+    /** What one page is made of on its way to a decoder with this geometry, in the order in which layers fire. */
+    List<Piece> piecesFor(KvGeometry peer) {
+        return LayoutPlanner.plan(geometry, peer).pieces().toList();
     }
 
     /** Why a grant cannot be served; empty when it can. */
@@ -90,15 +90,15 @@ final class LayerWriter {
     }
 
     /**
-     * Submits pages {@code [nextPage[layer], toPage)} of a layer, and moves {@code nextPage} by what was taken.
+     * Submits one piece of pages {@code [nextPage[piece], toPage)}, and moves {@code nextPage} by what was taken.
      *
      * @return the result of the last {@link TransferEngine#submit}
      */
-    int submit(Prefill prefill, int layerIndex, int toPage) {
+    int submit(Prefill prefill, int pieceIndex, int toPage) {
         int result = TransferEngine.ACCEPTED;
-        while (result == TransferEngine.ACCEPTED && prefill.nextPage[layerIndex] < toPage) {
-            int upTo = Math.min(toPage, prefill.nextPage[layerIndex] + PAGES_PER_WRITE_MAX);
-            result = submitOnce(prefill, layerIndex, upTo);
+        while (result == TransferEngine.ACCEPTED && prefill.nextPage[pieceIndex] < toPage) {
+            int upTo = Math.min(toPage, prefill.nextPage[pieceIndex] + PAGES_PER_WRITE_MAX);
+            result = submitOnce(prefill, pieceIndex, upTo);
         }
         return result;
     }
@@ -118,18 +118,18 @@ final class LayerWriter {
                 : "the data paths to " + grant.session().peerName() + " are gone";
     }
 
-    private int submitOnce(Prefill prefill, int layerIndex, int toPage) {
+    private int submitOnce(Prefill prefill, int pieceIndex, int toPage) {
         PageGrant grant = prefill.grant;
-        int fromPage = prefill.nextPage[layerIndex];
+        Piece piece = grant.session().pieces.get(pieceIndex);
+        int fromPage = prefill.nextPage[pieceIndex];
         int firstGrantedPage = grant.firstToken() / geometry.pageTokens();
         LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
         write.prefill = prefill;
-        write.layerIndex = layerIndex;
+        write.layerIndex = piece.layerIndex();
         write.toPage = toPage;
         write.pageCount = toPage - fromPage;
-        Piece piece = grant.session().plan.piecesOfLayer(layerIndex).getFirst();
         write.bytes = (long) piece.lengthBytes() * write.pageCount;
-        LayerGeometry source = layers.get(layerIndex);
+        LayerGeometry source = layers.get(piece.layerIndex());
         LayerGeometry target =
                 grant.session().peerGeometry.ranks().getFirst().layers().get(piece.targetLayerIndex());
         PagedWrites request = new PagedWrites(
@@ -151,7 +151,7 @@ final class LayerWriter {
                 Imm.withWeight(grant.imm(), 1));
         int result = transfer.submit(grant.session().peer, request, write.cookie);
         if (result == TransferEngine.ACCEPTED) {
-            prefill.nextPage[layerIndex] = toPage;
+            prefill.nextPage[pieceIndex] = toPage;
             prefill.writesInFlight++;
         } else {
             recycle(write);

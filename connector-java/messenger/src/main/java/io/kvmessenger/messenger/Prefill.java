@@ -10,8 +10,8 @@ import java.util.concurrent.CompletableFuture;
  * One prompt whose KV this prefiller computes and sends. State only, owned by the messenger's thread; {@link Prefiller}
  * drives it.
  *
- * <p>Pages of a layer leave in page order, so one number a layer ({@link #nextPage}) says what has been submitted, and
- * it does not matter whether the layer or the grant came first.
+ * <p>Pages leave in page order, so one number a piece ({@link #nextPage}; a layer is one piece when both sides are sharded
+ * alike) says what has been submitted, and it does not matter whether the layer or the grant came first.
  */
 final class Prefill {
     final String request;
@@ -28,7 +28,7 @@ final class Prefill {
     int runningEndToken;
 
     PageGrant grant;
-    /** Next page to submit, by layer; meaningful once granted. */
+    /** Next page to submit, by index into {@link Session#pieces}; meaningful once granted. */
     int[] nextPage;
 
     int writesInFlight;

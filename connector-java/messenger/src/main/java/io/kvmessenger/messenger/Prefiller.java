@@ -87,7 +87,8 @@ final class Prefiller {
         progress.stepBegan(step.stepIndex(), step.counterStart());
         for (Chunk chunk : step.chunks()) {
             Prefill prefill = byRequest.get(chunk.request());
-            if (prefill == null) {
+            boolean first = prefill == null;
+            if (first) {
                 prefill = start(chunk);
             }
             if (prefill != null) {
@@ -95,7 +96,11 @@ final class Prefiller {
                 prefill.runningEndToken = chunk.endToken();
                 prefill.chunks.add(new ChunkTimeline(chunk.firstToken(), chunk.endToken(), writer.layerCount(), nowNs));
                 running.add(prefill);
-                advance(prefill); // pages of the prefix cache go out at once
+                if (first) {
+                    match(prefill); // its pages are in place: those of the prefix cache go out at once
+                } else {
+                    advance(prefill);
+                }
             }
         }
     }
@@ -173,7 +178,7 @@ final class Prefiller {
         session.peerRegions = attach.getRegionsList().stream()
                 .map(r -> new RegionDescriptor(r.getRegionId(), r.getLengthBytes(), r.getVersion(), r.getShareable()))
                 .toList();
-        session.plan = writer.planFor(session.peerGeometry);
+        session.pieces = writer.piecesFor(session.peerGeometry);
         session.peer = transfer.connect(
                 new EngineAddress(transports), attach.getAdmissionKey().toByteArray(), session.peerName());
         byPeer.put(session.peer, session);
@@ -333,13 +338,17 @@ final class Prefiller {
         prefill.settledTokens = chunk.cachedTokens();
         byRequest.put(prefill.request, prefill);
         byTransfer.put(prefill.transferId, prefill);
-        Optional<PageGrant> grant = waiting.take(chunk.transferId());
+        return prefill;
+    }
+
+    /** Joins a prefill that has just begun with what its decoder said before. */
+    private void match(Prefill prefill) {
+        Optional<PageGrant> grant = waiting.take(prefill.transferId);
         if (grant.isPresent()) {
             join(prefill, grant.get());
-        } else if (waiting.takeCancelled(chunk.transferId())) {
+        } else if (waiting.takeCancelled(prefill.transferId)) {
             stop(prefill, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer before its prefill began");
         }
-        return prefill;
     }
 
     private void onGrant(Session session, Grant wire, long nowNs) {
@@ -412,7 +421,7 @@ final class Prefiller {
         }
         prefill.grant = grant;
         writer.allow(grant);
-        prefill.nextPage = new int[writer.layerCount()];
+        prefill.nextPage = new int[grant.session().pieces.size()];
         java.util.Arrays.fill(prefill.nextPage, grant.firstToken() / geometry.pageTokens());
         advance(prefill);
     }
@@ -425,10 +434,11 @@ final class Prefiller {
         }
         int readable = progress.readableLayerCount();
         int submitted = 0;
-        for (int layer = 0; layer < writer.layerCount(); layer++) {
+        for (int piece = 0; piece < prefill.nextPage.length; piece++) {
+            int layer = grant.session().pieces.get(piece).layerIndex();
             int toPage = prefill.completePages(layer, readable, geometry.pageTokens());
-            if (prefill.nextPage[layer] < toPage) {
-                int result = writer.submit(prefill, layer, toPage);
+            if (prefill.nextPage[piece] < toPage) {
+                int result = writer.submit(prefill, piece, toPage);
                 if (result == TransferEngine.BACK_PRESSURE) {
                     tally.add(MessengerMetric.BACK_PRESSURED, 1);
                     return submitted;

@@ -1,7 +1,7 @@
 package io.kvmessenger.messenger;
 
 import io.kvmessenger.kvlayout.KvGeometry;
-import io.kvmessenger.kvlayout.TransferPlan;
+import io.kvmessenger.kvlayout.Piece;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RegionDescriptor;
@@ -49,7 +49,8 @@ final class Session {
 
     boolean peerReady;
     List<RegionDescriptor> peerRegions = List.of();
-    TransferPlan plan;
+    /** What one page is made of on its way to this decoder, in the order in which layers fire. */
+    List<Piece> pieces = List.of();
 
     Session(long link, boolean inbound, String peerAddress, State state) {
         this.link = link;
