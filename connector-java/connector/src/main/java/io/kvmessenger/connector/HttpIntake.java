@@ -41,7 +41,10 @@ final class HttpIntake implements EngineIntake {
     @Override
     public void enqueue(String transferId, int[] promptTokenIds) {
         if (client == null) {
-            client = HttpClient.newBuilder().connectTimeout(limit).build();
+            client = HttpClient.newBuilder()
+                    .version(HttpClient.Version.HTTP_1_1) // vLLM's server drops the body of an offer to upgrade
+                    .connectTimeout(limit)
+                    .build();
         }
         HttpRequest request = HttpRequest.newBuilder(URI.create(apiUrl + "/v1/completions"))
                 .timeout(limit)
