@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from simulated_engine import LAYERS, STORAGE_ADDRESS, SimulatedTensor, tensors
+
+from kv_connector import OptionError
+from kv_connector.vllm.geometry import describe, fingerprint
+
+
+def described(kv_caches: dict[str, Any], **more: Any) -> Any:
+    said = {
+        "layer_names": list(kv_caches),
+        "latent": False,
+        "model": "tiny@0",
+        "kv_head_count": 4,
+        "tp": (0, 1),
+        "pp": (0, 1),
+        **more,
+    }
+    return describe(kv_caches, **said)
+
+
+def changed(kv_caches: dict[str, SimulatedTensor], **fields: Any) -> dict[str, SimulatedTensor]:
+    return {name: dataclasses.replace(tensor, **fields) for name, tensor in kv_caches.items()}
+
+
+def test_should_describe_what_the_engine_registers() -> None:
+    page_bytes = 4 * 128 * 128 * 4
+    assert described(tensors(10)) == {
+        "model": "tiny@0",
+        "dtype": "float32",
+        "elementBytes": 4,
+        "pageTokens": 128,
+        "layout": "HND",
+        "kvHeadCount": 4,
+        "tpSize": 1,
+        "tpRank": 0,
+        "ppSize": 1,
+        "ppRank": 0,
+        "pageCount": 10,
+        "memory": {"address": STORAGE_ADDRESS, "lengthBytes": 40 * page_bytes, "memfd": -1},
+        "layers": [
+            {
+                "name": name,
+                "offsetBytes": index * 10 * page_bytes,
+                "pageStrideBytes": page_bytes,
+                "pageBytes": page_bytes,
+            }
+            for index, name in enumerate(LAYERS)
+        ],
+    }
+
+
+def test_should_number_kernel_blocks_when_they_are_smaller_than_the_scheduler_s() -> None:
+    found = described(tensors(10, page_tokens=32))
+    assert (found["pageTokens"], found["pageCount"], found["layers"][0]["pageBytes"]) == (32, 40, 4 * 32 * 128 * 4)
+
+
+def test_should_know_tokens_outermost() -> None:
+    assert described(changed(tensors(2), strides=(65536, 128, 512, 1)))["layout"] == "NHD"
+
+
+@pytest.mark.parametrize("head_stride", [576, 73728])
+def test_should_know_latent_kv(head_stride: int) -> None:
+    latent = changed(tensors(2), shape=(2, 1, 128, 576), strides=(73728, head_stride, 576, 1))
+    found = described(latent, latent=True, kv_head_count=8)
+    assert (found["layout"], found["kvHeadCount"], found["layers"][0]["pageBytes"]) == ("LATENT", 1, 73728 * 4)
+
+
+def test_should_take_pages_of_all_layers_side_by_side() -> None:
+    page = 4 * 128 * 128
+    apart = {
+        name: dataclasses.replace(
+            tensor, strides=(4 * page, 128 * 128, 128, 1), address=STORAGE_ADDRESS + index * page * 4
+        )
+        for index, (name, tensor) in enumerate(tensors(3).items())
+    }
+    layers = described(apart)["layers"]
+    assert [layer["offsetBytes"] for layer in layers] == [0, page * 4, 2 * page * 4, 3 * page * 4]
+    assert {layer["pageStrideBytes"] for layer in layers} == {16 * page}
+
+
+def test_should_leave_out_layers_that_share_the_kv_of_others() -> None:
+    registered = tensors(2)
+    registered["alias"] = registered[LAYERS[0]]
+    assert [layer["name"] for layer in described(registered, layer_names=LAYERS)["layers"]] == list(LAYERS)
+
+
+def test_should_describe_the_heads_of_one_rank() -> None:
+    found = described(tensors(2), kv_head_count=8, tp=(1, 2))
+    assert (found["kvHeadCount"], found["tpRank"], found["tpSize"]) == (8, 1, 2)
+
+
+ELSEWHERE = SimpleNamespace(data_ptr=lambda: 7, nbytes=lambda: 1)
+UNFIT: dict[str, tuple[dict[str, Any], str]] = {
+    "on a GPU": ({"device": SimpleNamespace(type="cuda")}, "expected 'cpu'"),
+    "three dimensions": ({"shape": (2, 128, 128), "strides": (16384, 128, 1)}, r"expected \(pages, heads, tokens"),
+    "heads outside pages": ({"strides": (16384, 32768, 128, 1)}, "set VLLM_KV_CACHE_LAYOUT to HND or NHD"),
+    "other heads than the model": ({"shape": (2, 2, 128, 128), "strides": (32768, 16384, 128, 1)}, "has 2 KV heads"),
+}
+
+
+@pytest.mark.parametrize("case", list(UNFIT))
+def test_should_refuse_what_it_cannot_address_with_one_sentence(case: str) -> None:
+    fields, sentence = UNFIT[case]
+    with pytest.raises(OptionError, match=sentence):
+        described(changed(tensors(2), **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"storage": ELSEWHERE}, "is in another allocation"),
+        ({"dtype": "torch.int8"}, "pages of torch.int8, expected 2 of torch.float32"),
+        ({"strides": (65536, 128, 512, 1)}, "has another KV layout"),
+    ],
+)
+def test_should_refuse_layers_that_differ(fields: dict[str, Any], sentence: str) -> None:
+    registered = tensors(2)
+    registered[LAYERS[2]] = dataclasses.replace(registered[LAYERS[2]], **fields)
+    with pytest.raises(OptionError, match=sentence):
+        described(registered)
+
+
+def test_should_refuse_when_no_layer_is_registered() -> None:
+    with pytest.raises(OptionError, match="expected layers of"):
+        described(tensors(2), layer_names=["another"])
+
+
+def test_should_tell_models_apart_by_what_shapes_their_kv() -> None:
+    config = SimpleNamespace(rope_theta=10000.0, num_key_value_heads=4)
+    same = fingerprint("/models/tiny", config, "CPU_ATTN:vec")
+    assert same == fingerprint("/elsewhere/tiny/", SimpleNamespace(**vars(config)), "CPU_ATTN:vec")
+    assert same.startswith("tiny@")
+    assert same.endswith("/CPU_ATTN:vec")
+    others = [
+        fingerprint("/models/small", config, "CPU_ATTN:vec"),
+        fingerprint("/models/tiny", SimpleNamespace(rope_theta=5e5, num_key_value_heads=4), "CPU_ATTN:vec"),
+        fingerprint("/models/tiny", config, "CPU_ATTN:amx"),
+    ]
+    assert same not in others
