@@ -29,7 +29,7 @@ _TRAIN = """
 lock=$1; made=$2; final=$3; shift 3
 (
   trap '' HUP
-  if "$@" </dev/null >/dev/null 2>&1 && test -s "$made"; then mv -f "$made" "$final"; fi
+  if "$@" && test -s "$made"; then mv -f "$made" "$final"; fi
   rm -f "$made" "$made.config" "$lock"
 ) &
 """
@@ -63,6 +63,9 @@ class AotCache:
                 ["/bin/sh", "-c", _TRAIN, "sh", str(self._lock), str(made), str(self.path), *idle, *command],
                 check=True,
                 start_new_session=True,
+                stdin=subprocess.DEVNULL,  # nobody who waits for our output to end shall wait for the training
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
         except (OSError, subprocess.CalledProcessError) as failure:
             logger.info("no class cache in %s (%s): the next start is as slow as this one", self._folder, failure)

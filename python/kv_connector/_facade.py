@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import json
+import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ from kv_connector._jvm import boot
 from kv_connector._table import Function, FunctionTable
 from kv_connector.exceptions import MessengerError
 from kv_connector.options import Options
+
+logger = logging.getLogger("kv_connector")
 
 
 class Memory(TypedDict):
@@ -171,7 +174,7 @@ class Messenger:
         self._closed = False
         self._lock = threading.Lock()
         self._out = ctypes.create_string_buffer(OUT_CAPACITY_BYTES)
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     @classmethod
     def open(cls, options: Options, geometry: Geometry) -> Self:
@@ -231,8 +234,14 @@ class Messenger:
             if self._closed or os.getpid() != self._pid:
                 return
             self._closed = True
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
         self._table.wait(Function.CLOSE, self._opened.handle, b"")
+
+    def _close_at_exit(self) -> None:
+        try:
+            self.close()
+        except MessengerError as failure:
+            logger.warning("%s", failure)
 
     def _call(self, function: Function, request: bytes = b"") -> bytes:
         self._check_usable()

@@ -86,6 +86,7 @@ class _Booted:
 
 _lock = threading.Lock()
 _booted: _Booted | None = None
+_failed: BootError | None = None
 
 
 def boot(options: Options) -> FunctionTable:
@@ -113,20 +114,31 @@ def set_up(options: Options) -> JvmSetup:
 
 def boot_setup(setup: JvmSetup) -> FunctionTable:
     """Starts this JVM, unless the process has one already; that one is taken as it is."""
-    global _booted
+    global _booted, _failed
     with _lock:
         if (table := _of_this_process()) is not None:
             return table
-        enable_python_dumps_first()
+        if _failed is not None:
+            raise _failed  # a process gets one JVM: there is no second try
         cache = setup.aot_cache
         cached = cache is not None and cache.usable()
-        jvm_options = (*setup.all_options, f"-XX:AOTCache={cache.path}") if cache and cached else setup.all_options
-        table = FunctionTable(_call_boot(_create_jvm(setup.java, jvm_options), setup.entry_class))
-        FaultHandlers().watch()
-        _check_build(table, setup)
+        try:
+            table = _start(setup, cache.path if cache is not None and cached else None)
+        except BootError as failure:
+            _failed = failure
+            raise
         _booted = _Booted(os.getpid(), setup, table)
     if cache is not None and not cached:
         cache.train(setup.java, setup.all_options, setup.training_class)
+    return table
+
+
+def _start(setup: JvmSetup, cache: Path | None) -> FunctionTable:
+    enable_python_dumps_first()
+    jvm_options = (*setup.all_options, f"-XX:AOTCache={cache}") if cache else setup.all_options
+    table = FunctionTable(_call_boot(_create_jvm(setup.java, jvm_options), setup.entry_class))
+    FaultHandlers().watch()
+    _check_build(table, setup)
     return table
 
 

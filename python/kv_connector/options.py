@@ -252,11 +252,28 @@ def _check_together(options: Options) -> None:
             f"option 'listen_host' is {options.listen_host!r}, which is reachable from other machines, and"
             " 'shared_secret' is not set: set the same shared_secret on all engines, or listen on 127.0.0.1"
         )
+    if not options.advertise_host and _is_any_address(options.listen_host):
+        raise OptionError(
+            f"option 'listen_host' is {options.listen_host!r}, which peers cannot dial, and 'advertise_host' is not"
+            " set: set advertise_host to an address of this machine"
+        )
+    if options.engine_api_url and not options.engine_api_url.startswith(("http://", "https://")):
+        raise OptionError(
+            f"option 'engine_api_url' is {options.engine_api_url!r}, expected a URL like 'http://127.0.0.1:8000':"
+            " mend it in kv_connector_extra_config"
+        )
     if options.silence_limit_seconds < 2 * options.heartbeat_seconds:
         raise OptionError(
             f"option 'silence_limit_seconds' is {options.silence_limit_seconds:g}, expected at least twice"
             f" 'heartbeat_seconds' ({options.heartbeat_seconds:g}): one late heartbeat must not lose a peer"
         )
+
+
+def _is_any_address(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host
 
 
 def _is_loopback(host: str) -> bool:

@@ -273,11 +273,14 @@ def test_should_say_what_boot_threw(run_with_jvm: RunPython) -> None:
     done = run_with_jvm("""
         import simulated_jvm
         from kv_connector import BootError
-        try:
-            simulated_jvm.open_messenger(entry_class="no/such/Boot")
-        except BootError as refused:
-            print(refused)
+        for attempt in range(2):
+            try:
+                simulated_jvm.open_messenger(entry_class="no/such/Boot")
+            except BootError as refused:
+                print(refused)
     """)
+    first, second = done.stdout.splitlines()
+    assert first == second
     assert done.stdout.startswith("no/such/Boot.boot failed (java.lang.NoClassDefFoundError: no/such/Boot): install")
 
 

@@ -130,3 +130,26 @@ print(f"wall {wall * 1e3:.0f} ms, cpu {cpu * 1e3:.0f} ms, RSS +{grown:.0f} MiB, 
     )
     print(f"\nboot and open, without class cache: {done.stdout.strip()}")
     assert "idle" in done.stdout
+
+
+def test_should_boot_from_the_class_cache_that_its_own_training_made(run_python: RunPython) -> None:
+    script = (
+        PAIR
+        + """
+from kv_connector import _jvm
+options = parse_options({"listen_port": 0, "transports": ["tcp"]}, role="prefiller", engine_id="p")
+cache = _jvm.set_up(options).aot_cache
+cached, kv, wall, cpu = cache.usable(), memory(), time.perf_counter(), time.process_time()
+p = Messenger.open(options, geometry(kv))
+wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+print("with" if cached else "without", f"class cache: wall {wall * 1e3:.0f} ms, cpu {cpu * 1e3:.0f} ms")
+limit = time.monotonic() + 100
+while not cache.usable():
+    assert time.monotonic() < limit, sorted(cache.path.parent.glob("*"))
+    time.sleep(0.05)
+assert p.leak_check().clean
+"""
+    )
+    first, second = run_python(script).stdout, run_python(script).stdout
+    assert (first.split()[0], second.split()[0]) == ("without", "with")
+    print(f"\nboot and open {first.strip()}; {second.strip()}")

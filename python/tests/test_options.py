@@ -58,6 +58,8 @@ def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
         ({"transports": ["tcp", "tcp"]}, "each once"),
         ({"aot_cache": 1}, "option 'aot_cache' is 1, expected true or false"),
         ({"listen_host": "0.0.0.0"}, "'shared_secret' is not set: set the same shared_secret on all engines"),
+        ({"listen_host": "0.0.0.0", "shared_secret": "s"}, "which peers cannot dial, and 'advertise_host' is not set"),
+        ({"engine_api_url": "host:80"}, "option 'engine_api_url' is 'host:80', expected a URL like"),
         ({"silence_limit_seconds": 1.5}, "option 'silence_limit_seconds' is 1.5, expected at least twice"),
     ],
 )
