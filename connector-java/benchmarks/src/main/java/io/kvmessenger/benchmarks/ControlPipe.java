@@ -26,12 +26,27 @@ final class ControlPipe {
     /** What the target measured in a round. */
     record RoundOutcome(long filledNs, long cpuNs) {}
 
+    /** Where the conversation begins: a JVM may say something of its own on standard output before. */
+    private static final long BEGIN = 0x6b76_7065_7266_3a0aL;
+
     private final DataInputStream in;
     private final DataOutputStream out;
 
     ControlPipe(InputStream in, OutputStream out) {
         this.in = new DataInputStream(new BufferedInputStream(in));
         this.out = new DataOutputStream(new BufferedOutputStream(out));
+    }
+
+    void sendBegin() throws IOException {
+        out.writeLong(BEGIN);
+        out.flush();
+    }
+
+    /** Drops what comes before the other side's {@link #sendBegin}. */
+    void awaitBegin() throws IOException {
+        for (long seen = 0; seen != BEGIN; ) {
+            seen = seen << Byte.SIZE | in.readUnsignedByte();
+        }
     }
 
     void sendHello(Hello hello) throws IOException {

@@ -40,6 +40,7 @@ public final class KvPerf {
         Process target = startTarget(args);
         try (Endpoint endpoint = new Endpoint(options, "target")) {
             ControlPipe control = new ControlPipe(target.getInputStream(), target.getOutputStream());
+            control.awaitBegin();
             ControlPipe.Hello remote = control.receiveHello();
             control.sendHello(endpoint.hello());
             endpoint.connect(remote);

@@ -28,6 +28,7 @@ public final class KvPerfTarget {
         KvPerfOptions options = KvPerfOptions.parse(args);
         ControlPipe control = new ControlPipe(System.in, pipe);
         try (Endpoint endpoint = new Endpoint(options, "initiator")) {
+            control.sendBegin();
             control.sendHello(endpoint.hello());
             endpoint.connect(control.receiveHello());
             control.sendNextRound(true);

@@ -20,7 +20,7 @@ class KvPerfTest {
     Path folder;
 
     @ParameterizedTest
-    @CsvSource({"tcp, paged", "tcp, single", "tcp, pingpong"})
+    @CsvSource({"shm, paged", "shm, single", "shm, pingpong", "tcp, paged", "tcp, single", "tcp, pingpong"})
     void shouldMoveEveryByteAndLeaveOneLineOfFigures(String transport, String op) throws Exception {
         Path output = folder.resolve("line.jsonl");
         int exitCode = run(
