@@ -103,15 +103,15 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     }
 
     /** Polls two engines until the condition holds. */
-    public static void awaitBoth(String what, DrivenEngine one, DrivenEngine other, BooleanSupplier condition) {
+    public static void awaitBoth(String what, DrivenEngine first, DrivenEngine second, BooleanSupplier condition) {
         long beganNs = System.nanoTime();
         while (!condition.getAsBoolean()) {
-            int polled = one.poll() + (other == one ? 0 : other.poll());
+            int polled = first.poll() + (second == first ? 0 : second.poll());
             if (System.nanoTime() - beganNs > AWAIT_LIMIT_NS) {
-                throw new AssertionError("waited in vain for " + what + "; " + one + " / " + other);
+                throw new AssertionError("waited in vain for " + what + "; " + first + " / " + second);
             }
             if (polled == 0 && !condition.getAsBoolean()) {
-                one.listen();
+                first.listen();
             }
         }
     }
@@ -190,6 +190,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
 
     @Override
     public void close() {
+        // The engine first: it must not touch memory that is gone.
         engine.close();
         memory.close();
     }

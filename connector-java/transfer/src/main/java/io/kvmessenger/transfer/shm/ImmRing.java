@@ -31,6 +31,7 @@ final class ImmRing {
     private final MemorySegment memory;
     private long position;
     private long peerPosition;
+    private boolean sound = true;
 
     /** @param memory {@link #LENGTH_BYTES} long, zero when the first of both is made */
     ImmRing(MemorySegment memory) {
@@ -68,19 +69,21 @@ final class ImmRing {
     /** Target: the next immediate, or {@link #EMPTY}. */
     int take() {
         if (position == peerPosition) {
-            peerPosition = (long) LONG.getAcquire(memory, PUSHED_OFFSET);
-            if (position == peerPosition) {
+            long pushed = (long) LONG.getAcquire(memory, PUSHED_OFFSET);
+            sound &= pushed >= position && pushed - position <= CAPACITY;
+            if (!sound || position == pushed) {
                 return EMPTY;
             }
+            peerPosition = pushed;
         }
         int imm = memory.get(ValueLayout.JAVA_INT, slot(position));
         LONG.setRelease(memory, TAKEN_OFFSET, ++position);
         return imm;
     }
 
-    /** Target: false when the writer's position cannot be true. */
+    /** Target: false once the writer's position could not be true; nothing is taken from then on. */
     boolean isSound() {
-        return peerPosition - position >= 0 && peerPosition - position <= CAPACITY;
+        return sound;
     }
 
     /** Target: from now on the writer has to wake us; look once more before sleeping. */

@@ -174,8 +174,12 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader {
         }
     }
 
-    /** Closes everything without a word, for the end of the engine. */
+    /** Closes everything for the end of the engine. No admission ends by it: the peer may still be writing. */
     void abandon() {
-        close("this engine is closed");
+        if (!closed) {
+            closed = true;
+            control.close();
+            ringFile.close();
+        }
     }
 }

@@ -1,0 +1,194 @@
+package io.kvmessenger.testkit.transfer;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.socket.Hello;
+import io.kvmessenger.transfer.socket.Listener;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Random;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** What every socket-based transport must survive, and what it must give back when it is closed. */
+@Timeout(120)
+public abstract class HostilePeerContractTest {
+    private static final long MEMORY_BYTES = 1 << 20;
+    private static final long IDLE_NS = 2_000_000_000L;
+    private static final double IDLE_SHARE_MAX = 0.01;
+
+    protected DrivenEngine target;
+    private final List<Integer> sockets = new ArrayList<>();
+
+    protected abstract String transport();
+
+    /** A socket connected to the engine's listener. */
+    protected abstract int connectSocket(String location);
+
+    protected TransferOptions options() {
+        return TransferOptions.defaults().withTransports(transport());
+    }
+
+    @BeforeEach
+    void open() {
+        target = new DrivenEngine(options(), "target", MEMORY_BYTES);
+    }
+
+    @AfterEach
+    void close() {
+        sockets.forEach(LibC::close);
+        target.close();
+    }
+
+    protected int socket() {
+        int fd = connectSocket(target.engine().address().transports().getFirst().location());
+        assertThat(fd).isNotNegative();
+        sockets.add(fd);
+        return fd;
+    }
+
+    protected static void send(int fd, byte[] bytes) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment copy = arena.allocate(bytes.length);
+            copy.copyFrom(MemorySegment.ofArray(bytes));
+            assertThat(LibC.write(fd, copy, bytes.length)).isEqualTo(bytes.length);
+        }
+    }
+
+    protected static byte[] hello(int version, int role, byte[] key) {
+        byte[] bytes = new byte[Hello.LENGTH_BYTES];
+        new Hello(version, role, 1, key).encode(MemorySegment.ofArray(bytes));
+        return bytes;
+    }
+
+    protected void awaitRejected(long count) {
+        target.await(count + " rejected paths", () -> target.engine().counters().pathsRejected() >= count);
+    }
+
+    protected void shouldStillAdmitAPeer() {
+        try (DrivenEngine writer = new DrivenEngine(options(), "writer", MEMORY_BYTES)) {
+            Admission admission = target.engine().admit("writer");
+            Peer peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
+            writer.await("the peer", () -> writer.ready.contains(peer));
+        }
+    }
+
+    @Test
+    void shouldCloseAndCountGarbage() {
+        long seed = System.nanoTime();
+        System.out.println("seed " + seed);
+        Random random = new Random(seed);
+        for (int i = 0; i < 20; i++) {
+            byte[] garbage = new byte[Hello.LENGTH_BYTES + random.nextInt(1000)];
+            random.nextBytes(garbage);
+            send(socket(), garbage);
+        }
+        awaitRejected(20);
+        shouldStillAdmitAPeer();
+        assertThat(target.closedAdmissions).hasSizeLessThanOrEqualTo(1);
+    }
+
+    @Test
+    void shouldRejectAnotherVersion() {
+        Admission admission = target.engine().admit("writer");
+        send(socket(), hello(2, Hello.CONTROL, admission.key()));
+        awaitRejected(1);
+        assertThat(target.closedAdmissions).isEmpty();
+    }
+
+    @Test
+    void shouldNotLetHalfSentHellosHoldTheDoor() {
+        for (int i = 0; i < Listener.PENDING_MAX + 8; i++) {
+            send(socket(), new byte[] {'K', 'V', 'M'});
+        }
+        awaitRejected(8);
+        shouldStillAdmitAPeer();
+        // The rest goes when its time is over.
+        awaitRejected(Listener.PENDING_MAX + 8);
+    }
+
+    @Test
+    void shouldRejectADataPathOutOfNowhere() {
+        Admission admission = target.engine().admit("writer");
+        send(socket(), hello(Hello.VERSION, 3, new byte[Admission.KEY_LENGTH_BYTES]));
+        awaitRejected(1);
+        assertThat(target.closedAdmissions).doesNotContainKey(admission.id());
+        shouldStillAdmitAPeer();
+    }
+
+    @Test
+    void shouldGiveEverythingBackWhenClosed() throws IOException {
+        shouldStillAdmitAPeer();
+        target.close();
+        List<String> before = held();
+        for (int i = 0; i < 3; i++) {
+            open();
+            shouldStillAdmitAPeer();
+            target.close();
+        }
+        assertThat(held()).isEqualTo(before);
+        open();
+    }
+
+    /** Descriptors by kind, worker threads, and mappings of ours. */
+    private static List<String> held() throws IOException {
+        List<String> held = new ArrayList<>();
+        try (Stream<Path> fds = Files.list(Path.of("/proc/self/fd"))) {
+            fds.map(HostilePeerContractTest::targetOf)
+                    .filter(to -> to.startsWith("socket") || to.contains("memfd") || to.contains("event"))
+                    .map(to -> to.replaceAll("\\d+", "N"))
+                    .forEach(held::add);
+        }
+        Thread.getAllStackTraces().keySet().stream()
+                .map(Thread::getName)
+                .filter(name -> name.startsWith("kvm-"))
+                .forEach(held::add);
+        Files.readAllLines(Path.of("/proc/self/maps")).stream()
+                .filter(line -> line.contains("memfd"))
+                .map(line -> line.substring(line.indexOf('/')))
+                .forEach(held::add);
+        return held.stream().sorted().toList();
+    }
+
+    private static String targetOf(Path fd) {
+        try {
+            return Files.readSymbolicLink(fd).toString();
+        } catch (IOException e) {
+            // The descriptor of the listing itself is gone by now.
+            return "";
+        }
+    }
+
+    @Test
+    void shouldCostNextToNothingWhileIdle() throws InterruptedException {
+        shouldStillAdmitAPeer();
+        ThreadMXBean threads = ManagementFactory.getThreadMXBean();
+        long worker = Thread.getAllStackTraces().keySet().stream()
+                .filter(thread -> thread.getName().startsWith("kvm-transfer"))
+                .mapToLong(Thread::threadId)
+                .findFirst()
+                .orElseThrow();
+        long beganNs = System.nanoTime();
+        long cpuBeforeNs = threads.getThreadCpuTime(worker);
+        while (System.nanoTime() - beganNs < IDLE_NS) {
+            Thread.sleep(100);
+        }
+        double share = (double) (threads.getThreadCpuTime(worker) - cpuBeforeNs) / (System.nanoTime() - beganNs);
+        System.out.printf("an idle worker takes %.3f %% of a core%n", share * 100);
+        assertThat(share).isLessThan(IDLE_SHARE_MAX);
+    }
+}

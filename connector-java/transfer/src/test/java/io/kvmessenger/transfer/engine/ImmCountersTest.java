@@ -1,0 +1,98 @@
+package io.kvmessenger.transfer.engine;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.transfer.Imm;
+import org.junit.jupiter.api.Test;
+
+final class ImmCountersTest {
+    private final ImmCounters counters = new ImmCounters();
+
+    private int open(long expected) {
+        int imm = counters.reserve(expected);
+        counters.publish(imm);
+        return imm;
+    }
+
+    @Test
+    void shouldFillWhenTheExpectedWeightHasArrived() {
+        int imm = open(10);
+        assertThat(counters.arrive(Imm.withWeight(imm, 4), 4)).isEqualTo(ImmCounters.COUNTED);
+        assertThat(counters.arrive(imm, 6)).isEqualTo(ImmCounters.FILLED);
+        assertThat(counters.arrivedWeight(imm)).isEqualTo(10);
+    }
+
+    @Test
+    void shouldReportAnOvershootOnce() {
+        int imm = open(2);
+        assertThat(counters.arrive(imm, 2)).isEqualTo(ImmCounters.FILLED);
+        assertThat(counters.arrive(imm, 1)).isEqualTo(ImmCounters.OVERSHOT);
+        assertThat(counters.arrive(imm, 1)).isEqualTo(ImmCounters.COUNTED);
+        assertThat(counters.arrivedWeight(imm)).isEqualTo(4);
+    }
+
+    @Test
+    void shouldNotCallAnOvershootFilled() {
+        assertThat(counters.arrive(open(2), 3)).isEqualTo(ImmCounters.OVERSHOT);
+    }
+
+    @Test
+    void shouldCallArrivalsStraysUntilPublishedAndAfterRetired() {
+        int imm = counters.reserve(1);
+        assertThat(counters.arrive(imm, 1)).isEqualTo(ImmCounters.STRAY);
+        counters.publish(imm);
+        counters.retire(imm);
+        assertThat(counters.arrive(imm, 1)).isEqualTo(ImmCounters.STRAY);
+        assertThat(counters.arrivedWeight(imm)).isZero();
+    }
+
+    @Test
+    void shouldNeverCountForAnotherGeneration() {
+        int first = open(5);
+        counters.retire(first);
+        counters.free(first);
+        int again = Imm.NONE;
+        while (Imm.slot(again) != Imm.slot(first)) {
+            again = open(5);
+        }
+        assertThat(Imm.generation(again)).isEqualTo(1);
+        assertThat(counters.arrive(first, 1)).isEqualTo(ImmCounters.STRAY);
+        assertThat(counters.arrive(again, 1)).isEqualTo(ImmCounters.COUNTED);
+    }
+
+    @Test
+    void shouldGiveOutEverySlotOnceAndNeverTheFirst() {
+        boolean[] seen = new boolean[Imm.SLOT_COUNT_MAX];
+        for (int i = 1; i < Imm.SLOT_COUNT_MAX; i++) {
+            int slot = Imm.slot(open(1));
+            assertThat(seen[slot]).isFalse();
+            seen[slot] = true;
+        }
+        assertThat(seen[0]).isFalse();
+        assertThat(counters.reserve(1)).isEqualTo(Imm.NONE);
+    }
+
+    @Test
+    void shouldKeepARetiredSlotOutOfUseUntilItIsFreed() {
+        int kept = open(1);
+        counters.retire(kept);
+        for (int i = 0; i < 3 * Imm.SLOT_COUNT_MAX; i++) {
+            int imm = open(1);
+            assertThat(Imm.slot(imm)).isNotEqualTo(Imm.slot(kept));
+            counters.retire(imm);
+            counters.free(imm);
+        }
+    }
+
+    @Test
+    void shouldComeRoundAfterAllGenerations() {
+        int imm = Imm.NONE;
+        for (int i = 0; i < Imm.GENERATION_COUNT * (Imm.SLOT_COUNT_MAX - 1); i++) {
+            imm = open(1);
+            counters.retire(imm);
+            counters.free(imm);
+        }
+        assertThat(Imm.generation(imm)).isEqualTo(Imm.GENERATION_COUNT - 1);
+        assertThat(Imm.generation(open(1))).isZero();
+    }
+}
