@@ -10,9 +10,12 @@ from conftest import Reference
 from servers import words_of
 from workload import ANSWER_TOKENS, LOAD, LOAD_IN_FLIGHT
 
+BY_MODULE_PATH = {"connector_module": "kv_connector.vllm.connector", "environment": {"VLLM_PLUGINS": ""}}
+"""Registration without the wheel's plug-in, which is switched off; one decoder of three is started so."""
+
 
 def test_three_decoders_share_a_prefiller_and_nothing_leaks(bed: Bed, reference: Reference, stack: ExitStack) -> None:
-    decoders = [bed.decoder, *bed.started(stack, decoder("decoder-2"), decoder("decoder-3"))]
+    decoders = [bed.decoder, *bed.started(stack, decoder("decoder-2"), decoder("decoder-3", options=BY_MODULE_PATH))]
     ways = (together, serial)
 
     def one(index: int, prompt: str) -> tuple[str, Messenger, list[str]]:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from make_model import cached_model
 from prompts import cache_home, random_prompt, reference_answers
-from servers import EngineOptions, Server, complete, engine, router, start_all, wait_until, words_of
+from servers import EngineOptions, Server, complete, engine, free_port, router, start_all, wait_until, words_of
 from timeline import FetchTimeline, PrefillTimeline, fetches, prefills
 
 PROMPT_TOKENS = (2, 20, 127, 128, 129, 200, 700, 1500)
@@ -44,7 +44,8 @@ class Bed:
 
 
 def start(stack: ExitStack, model: Path, folder: Path) -> Bed:
-    prefiller = engine("prefiller", EngineOptions(model, kv_role="kv_producer", core=0), folder)
+    control = {"listen_port": free_port()}  # the default is one fixed port, and another demo may run here
+    prefiller = engine("prefiller", EngineOptions(model, kv_role="kv_producer", core=0, extra_config=control), folder)
     decoder = engine("decoder", EngineOptions(model, kv_role="kv_consumer", core=1), folder)
     front = router("router", [prefiller], [decoder], folder)
     for server in (prefiller, decoder, front):

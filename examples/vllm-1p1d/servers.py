@@ -205,6 +205,7 @@ class EngineOptions:
     model: Path
     kv_role: str | None = None  # None = a plain vLLM
     extra_config: Mapping[str, Any] = field(default_factory=dict)
+    connector_module: str | None = None  # None = the wheel's plug-in registers the connector
     core: int = 0
     prefix_caching: bool = False
     page_tokens: int = PAGE_TOKENS
@@ -236,6 +237,8 @@ def engine(name: str, options: EngineOptions, folder: Path, port: int | None = N
         transfer: dict[str, Any] = {"kv_connector": "KvMessengerConnector", "kv_role": options.kv_role}
         if options.extra_config:
             transfer["kv_connector_extra_config"] = dict(options.extra_config)
+        if options.connector_module:
+            transfer["kv_connector_module_path"] = options.connector_module
         command += ["--kv-transfer-config", json.dumps(transfer)]
     environment = {
         **ENGINE_ENVIRONMENT,
