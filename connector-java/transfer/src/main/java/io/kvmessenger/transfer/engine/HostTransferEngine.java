@@ -52,7 +52,7 @@ final class HostTransferEngine implements TransferEngine {
     private final Set<Integer> liveAdmissions = new HashSet<>();
     private final Set<OutboundPeer> peers = new HashSet<>();
     private final SecureRandom random = new SecureRandom();
-    private volatile String bug;
+    private volatile Throwable bug;
     private int lastPeerId;
     private int lastAdmissionId;
     private int requestsInFlight;
@@ -70,8 +70,10 @@ final class HostTransferEngine implements TransferEngine {
         completions = new CompletionRing(COMPLETIONS_MAX, doorbell);
         desk = new InboundDesk(windows, regions, completions, figures);
         EventLoop loop = new EventLoop(System::nanoTime);
-        worker = new Worker(
-                "kvm-transfer", loop, Runtime.getRuntime().availableProcessors(), error -> bug = error.toString());
+        worker = new Worker("kvm-transfer", loop, Runtime.getRuntime().availableProcessors(), error -> {
+            bug = error;
+            doorbell.ring();
+        });
         try {
             transports = factory.create(loop, desk, figures);
         } catch (RuntimeException e) {
@@ -242,6 +244,9 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public int poll(CompletionHandler handler, int limit) {
+        if (bug != null && completions.size() == 0) {
+            throw new AssertionError("the transfer worker has ended by an error of its own", bug);
+        }
         return completions.drain(
                 (kind, cookie, value, subject, detail) -> dispatch(handler, kind, cookie, value, subject, detail),
                 limit);

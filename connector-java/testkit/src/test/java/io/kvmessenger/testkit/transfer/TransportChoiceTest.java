@@ -1,0 +1,79 @@
+package io.kvmessenger.testkit.transfer;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.TransferRequest.SingleWrite;
+import io.kvmessenger.transfer.WindowRanges;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** Which transport two engines meet on. */
+@Timeout(60)
+final class TransportChoiceTest {
+    private static final long MEMORY_BYTES = 1 << 16;
+
+    private static String chosen(TransferOptions writerOptions, TransferOptions targetOptions) {
+        try (DrivenEngine writer = new DrivenEngine(writerOptions, "writer", MEMORY_BYTES);
+                DrivenEngine target = new DrivenEngine(targetOptions, "target", MEMORY_BYTES)) {
+            Admission admission = target.engine().admit("writer");
+            Peer peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
+            writer.await("the peer", () -> writer.ready.contains(peer));
+            return peer.transport();
+        }
+    }
+
+    @Test
+    void shouldTakeTheFirstThatBothHave() {
+        TransferOptions both = TransferOptions.defaults();
+        assertThat(chosen(both, both)).isEqualTo("shm");
+        assertThat(chosen(both, both.withTransports("tcp"))).isEqualTo("tcp");
+        assertThat(chosen(both.withTransports("tcp", "shm"), both)).isEqualTo("tcp");
+    }
+
+    @Test
+    void shouldFallBackToTcpWhenMemoryCannotBeMapped() {
+        try (Arena arena = Arena.ofShared();
+                DrivenEngine writer = new DrivenEngine(TransferOptions.defaults(), "writer", MEMORY_BYTES);
+                DrivenEngine target = new DrivenEngine(TransferOptions.defaults(), "target", MEMORY_BYTES)) {
+            MemorySegment memory = arena.allocate(MEMORY_BYTES);
+            Region region = target.engine().register(memory, Region.NOT_SHAREABLE);
+            WindowRanges all = WindowRanges.ofEqual(new long[] {0}, MEMORY_BYTES);
+            Admission admission = target.engine().admit("writer");
+            ImmWindow window = target.engine().openWindow(admission, region, all, 1, 7);
+            Peer peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
+            writer.await("the peer", () -> writer.ready.contains(peer));
+            assertThat(peer.transport()).isEqualTo("tcp");
+            writer.engine().allow(peer, region.descriptor(), window.imm(), all);
+            writer.memory().fill((byte) 3);
+            writer.submit(
+                    peer,
+                    new SingleWrite(
+                            writer.region(), 0, region.descriptor(), 0, MEMORY_BYTES, Imm.withWeight(window.imm(), 1)),
+                    1);
+            DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(7L));
+            assertThat(memory.mismatch(writer.memory())).isEqualTo(-1);
+            writer.engine().close();
+            target.engine().close();
+        }
+    }
+
+    @Test
+    void shouldNameTheOptionThatIsWrong() {
+        TransferOptions defaults = TransferOptions.defaults();
+        assertThatThrownBy(() -> defaults.withTransports("rdma")).hasMessageContaining("option transports is rdma");
+        assertThatThrownBy(() -> defaults.withStreamsPerPeer(0)).hasMessageContaining("option streamsPerPeer is 0");
+        assertThatThrownBy(() -> new DrivenEngine(defaults.withHosts("192.0.2.1", ""), "x", MEMORY_BYTES))
+                .hasMessageContaining("option listenHost is 192.0.2.1");
+        assertThatThrownBy(() -> new DrivenEngine(defaults.withHosts("0.0.0.0", ""), "x", MEMORY_BYTES))
+                .hasMessageContaining("option advertiseHost is 0.0.0.0");
+    }
+}
