@@ -45,6 +45,8 @@ class Messenger:
     def held(self) -> dict[str, float]:
         """Whatever is held for unfinished work: the messenger's leak check, and the engine's own gauges."""
         text, of_engine = self.get("/metrics"), self.server.get("/metrics")
+        assert all(name in text for name in HELD_GAUGES), "the messenger's page lacks a gauge"
+        assert all(name in of_engine for name in ENGINE_GAUGES), "the engine's page lacks a gauge"
         held = {name: metric_sum(text, name, {}) for name in HELD_GAUGES}
         held |= {name: metric_sum(of_engine, name, {}) for name in ENGINE_GAUGES}
         return {name: value for name, value in held.items() if value != 0}
@@ -55,8 +57,9 @@ class Messenger:
         except TimeoutError as leaked:
             raise AssertionError(f"{leaked}, held: {self.held()}") from leaked
 
-    def has_metrics(self) -> bool:
-        return all(name in self.get("/metrics") for name in HELD_GAUGES)
+    def tokens_by_transfer(self) -> float:
+        """How many prompt tokens the engine attributes to KV transfers."""
+        return self.server.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
 
 
 @dataclass(frozen=True)
@@ -172,9 +175,6 @@ class Bed:
     decoder: Messenger
     model: Path
     folder: Path
-
-    def external_tokens(self) -> float:
-        return self.decoder.server.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
 
     def started(self, stack: ExitStack, *sides: Side) -> list[Messenger]:
         """More servers, side by side, that end with `stack`."""

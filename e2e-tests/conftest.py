@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bed import Bed, decoder, messenger, prefiller, start_messengers
+from bed import Bed, Messenger, decoder, messenger, prefiller, start_messengers
 from make_model import cached_model
 from prompts import cache_home, reference_answers
 from workload import ANSWER_TOKENS, all_prompts
@@ -52,6 +52,14 @@ def bed(model: Path, run_folder: Path, reference: Reference) -> Iterator[Bed]:
         target = messenger(decoder("decoder"), model, run_folder)
         start_messengers(stack, [source, target])
         yield Bed(source, target, model, run_folder)
+
+
+@pytest.fixture(scope="session")
+def tcp_decoder(bed: Bed) -> Iterator[Messenger]:
+    """A decoder of the same prefiller whose messenger offers tcp alone; the shared one gets shm, the faster."""
+    with ExitStack() as stack:
+        (made,) = bed.started(stack, decoder("decoder-tcp", extra={"transports": ["tcp"]}))
+        yield made
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 
 import pytest
-from bed import Bed, Messenger, serial, together
+from bed import Bed, serial, together
 from conftest import ROOT, Reference
 from servers import LOOPBACK, Server, complete, free_port, router, start_all, words_of
 from workload import (
@@ -26,10 +26,6 @@ def routed(front: Server, series: Series, reference: Reference) -> None:
         assert words_of(answer) == reference.to(prompt), f"prompt of {len(prompt.split())} tokens"
 
 
-def tokens_by_transfer(decoder: Messenger) -> float:
-    return decoder.server.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
-
-
 def test_stock_router_serves_serial_and_concurrent_legs_and_a_restarted_prefiller(
     bed: Bed, reference: Reference, stack: ExitStack
 ) -> None:
@@ -37,15 +33,15 @@ def test_stock_router_serves_serial_and_concurrent_legs_and_a_restarted_prefille
     front = router("router", [bed.prefiller.server], [bed.decoder.server], bed.folder)
     stack.callback(front.stop)
     start_all([front], print)
-    before = bed.external_tokens()
+    before = bed.decoder.tokens_by_transfer()
     routed(front, ROUTED, reference)
-    assert bed.external_tokens() - before == ROUTED.attributed_tokens()
+    assert bed.decoder.tokens_by_transfer() - before == ROUTED.attributed_tokens()
 
     bed.prefiller.server.stop()
     start_all([bed.prefiller.server], print)
-    before = bed.external_tokens()
+    before = bed.decoder.tokens_by_transfer()
     routed(front, ROUTED_AFTER_RESTART, reference)
-    assert bed.external_tokens() - before == ROUTED_AFTER_RESTART.attributed_tokens()
+    assert bed.decoder.tokens_by_transfer() - before == ROUTED_AFTER_RESTART.attributed_tokens()
     assert bed.decoder.metric("kv_messenger_stale_identities_total") >= 1
     bed.prefiller.wait_at_rest()
     bed.decoder.wait_at_rest()
@@ -67,9 +63,9 @@ def proxy(bed: Bed, stack: ExitStack) -> Server:
 def test_decoder_first_requests_reach_the_prefiller_through_the_messengers(
     bed: Bed, reference: Reference, proxy: Server
 ) -> None:
-    before = bed.external_tokens()
+    before = bed.decoder.tokens_by_transfer()
     routed(proxy, DECODER_FIRST, reference)
-    assert bed.external_tokens() - before == DECODER_FIRST.attributed_tokens()
+    assert bed.decoder.tokens_by_transfer() - before == DECODER_FIRST.attributed_tokens()
     bed.prefiller.wait_at_rest()
     bed.decoder.wait_at_rest()
 
@@ -79,11 +75,11 @@ def test_pages_cached_on_the_prefiller_are_sent_without_being_computed(bed: Bed,
     (prompt,) = CACHED_ON_PREFILLER.prompts()
     words_of(complete(bed.prefiller.server, prompt, 1))
     computed_before = bed.prefiller.server.metric("vllm:prompt_tokens_by_source_total", source="local_compute")
-    transferred_before = tokens_by_transfer(bed.decoder)
+    transferred_before = bed.decoder.tokens_by_transfer()
     assert words_of(together(bed.prefiller, bed.decoder, prompt, ANSWER_TOKENS)) == reference.to(prompt)
     computed = bed.prefiller.server.metric("vllm:prompt_tokens_by_source_total", source="local_compute")
     assert computed - computed_before <= 128, "the prefiller did not use its cached pages: the test shows nothing"
-    assert tokens_by_transfer(bed.decoder) - transferred_before == len(prompt.split())
+    assert bed.decoder.tokens_by_transfer() - transferred_before == len(prompt.split())
 
 
 def test_only_pages_that_the_decoder_lacks_are_sent(bed: Bed, reference: Reference) -> None:
@@ -91,9 +87,9 @@ def test_only_pages_that_the_decoder_lacks_are_sent(bed: Bed, reference: Referen
     (prompt,) = CACHED_ON_DECODER.prompts()
     beginning = " ".join(prompt.split()[:300])
     words_of(serial(bed.prefiller, bed.decoder, beginning, 1))
-    before = tokens_by_transfer(bed.decoder)
+    before = bed.decoder.tokens_by_transfer()
     received_before = bed.decoder.metric("kv_messenger_pages_received_total")
     assert words_of(together(bed.prefiller, bed.decoder, prompt, ANSWER_TOKENS)) == reference.to(prompt)
-    assert tokens_by_transfer(bed.decoder) - before == len(prompt.split()) - 256
+    assert bed.decoder.tokens_by_transfer() - before == len(prompt.split()) - 256
     layers = 4
     assert bed.decoder.metric("kv_messenger_pages_received_total") - received_before == layers * (5 - 2)

@@ -1,32 +1,53 @@
-"""The KV that crosses is the right KV, all of it, layer by layer while the forward pass runs."""
+"""The KV that crosses is the right KV, all of it, layer by layer while the forward pass runs; over every transport."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import pytest
-from bed import Bed, decoder_waits, prefiller, serial, together
+from bed import Bed, Messenger, decoder_waits, prefiller, serial, together
 from conftest import Reference
 from servers import words_of
-from timeline import PrefillTimeline, fetches, prefills
-from workload import ANSWER_TOKENS, BOTH_LEGS, DROPPED, OVERLAPPED
+from timeline import FetchTimeline, PrefillTimeline, fetches, prefills
+from workload import ANSWER_TOKENS, BOTH_LEGS, DROPPED, OVERLAPPED, OVERLAPPED_LENGTHS
 
-WAYS = {"serial": serial, "decoder waits": decoder_waits, "together": together}
+WAYS = (serial, decoder_waits, together)
+CHUNK_TOKENS = 256
+PAGE_TOKENS = 128
 KV_BYTES_A_TOKEN = 4 * 4 * 128 * 4  # layers × KV heads × (K and V of 64) × float32
 
 
-def test_tokens_are_those_of_a_single_vllm(bed: Bed, reference: Reference) -> None:
-    ways = list(WAYS.values())
-    before = bed.external_tokens()
-    received_before = bed.decoder.metric("kv_messenger_fetches_arrived_total")
-    prompts = BOTH_LEGS.prompts()
-    for index, prompt in enumerate(prompts):
-        answer = ways[index % len(ways)](bed.prefiller, bed.decoder, prompt, ANSWER_TOKENS)
+@dataclass(frozen=True)
+class Target:
+    """A decoder, and the transport by which KV must come to it."""
+
+    transport: str
+    decoder: Messenger
+
+
+@pytest.fixture(scope="module", params=["shm", "tcp"])
+def target(request: pytest.FixtureRequest, bed: Bed) -> Target:
+    decoder = request.getfixturevalue("tcp_decoder") if request.param == "tcp" else bed.decoder
+    return Target(request.param, decoder)
+
+
+def test_tokens_are_those_of_a_single_vllm(bed: Bed, target: Target, reference: Reference) -> None:
+    series, decoder = BOTH_LEGS[target.transport], target.decoder
+    attributed_before = decoder.tokens_by_transfer()
+    arrived_before = decoder.metric("kv_messenger_fetches_arrived_total")
+    known = set(prefills(bed.prefiller.server.log()))
+    for index, prompt in enumerate(series.prompts()):
+        answer = WAYS[index % len(WAYS)](bed.prefiller, decoder, prompt, ANSWER_TOKENS)
         assert words_of(answer) == reference.to(prompt), f"prompt of {len(prompt.split())} tokens"
-    assert bed.external_tokens() - before == BOTH_LEGS.attributed_tokens(), "the decoder computed prompt tokens itself"
-    assert bed.decoder.metric("kv_messenger_fetches_arrived_total") - received_before == len(prompts)
+    assert decoder.tokens_by_transfer() - attributed_before == series.attributed_tokens()
+    assert decoder.metric("kv_messenger_fetches_arrived_total") - arrived_before == len(series.lengths)
     bed.prefiller.wait_at_rest()
-    bed.decoder.wait_at_rest()
+    decoder.wait_at_rest()
+    used = {
+        found.transport for transfer, found in prefills(bed.prefiller.server.log()).items() if transfer not in known
+    }
+    assert used == {target.transport}
 
 
 def test_tokens_differ_when_the_bytes_are_dropped(bed: Bed, reference: Reference, stack: ExitStack) -> None:
@@ -34,47 +55,55 @@ def test_tokens_differ_when_the_bytes_are_dropped(bed: Bed, reference: Reference
     faulty = prefiller("prefiller-dropping", extra={"jvm_options": ["-Dkvmessenger.fault.dropPayload=true"]})
     (dropping,) = bed.started(stack, faulty)
     for prompt in DROPPED.prompts():
-        before = bed.external_tokens()
+        before = bed.decoder.tokens_by_transfer()
         answer = serial(dropping, bed.decoder, prompt, ANSWER_TOKENS)
-        assert bed.external_tokens() - before == len(prompt.split()), "the transfer did not happen at all"
+        assert bed.decoder.tokens_by_transfer() - before == len(prompt.split()), "the transfer did not happen at all"
         assert words_of(answer) != reference.to(prompt)
 
 
+@dataclass(frozen=True)
+class Overlapped:
+    """Both sides' timelines of a transfer whose pages were granted before its prefill began."""
+
+    prefill: PrefillTimeline
+    fetch: FetchTimeline
+
+
 @pytest.fixture(scope="module")
-def overlapped(bed: Bed, reference: Reference) -> dict[int, PrefillTimeline]:
-    """Timelines by prompt length, of transfers whose pages were granted before their prefill began."""
+def overlapped(bed: Bed, target: Target, reference: Reference) -> dict[int, Overlapped]:
+    """By prompt length."""
     found = {}
-    for prompt in OVERLAPPED.prompts():
+    for prompt in OVERLAPPED[target.transport].prompts():
         known = set(prefills(bed.prefiller.server.log()))
-        answer = decoder_waits(bed.prefiller, bed.decoder, prompt, ANSWER_TOKENS)
+        answer = decoder_waits(bed.prefiller, target.decoder, prompt, ANSWER_TOKENS)
         assert words_of(answer) == reference.to(prompt)
         bed.prefiller.wait_at_rest()
         (transfer,) = set(prefills(bed.prefiller.server.log())) - known
-        found[len(prompt.split())] = prefills(bed.prefiller.server.log())[transfer]
+        prefill = prefills(bed.prefiller.server.log())[transfer]
+        found[len(prompt.split())] = Overlapped(prefill, fetches(target.decoder.server.log())[transfer])
     return found
 
 
-@pytest.mark.parametrize("tokens", OVERLAPPED.lengths)
-def test_first_layer_leaves_before_its_forward_pass_ends(overlapped: dict[int, PrefillTimeline], tokens: int) -> None:
-    first = overlapped[tokens].computed()[0]
+@pytest.mark.parametrize("tokens", OVERLAPPED_LENGTHS)
+def test_first_layer_leaves_before_its_forward_pass_ends(overlapped: dict[int, Overlapped], tokens: int) -> None:
+    first = overlapped[tokens].prefill.computed()[0]
     assert first.forward_start_ns < first.layers[0].readable_ns <= first.layers[0].left_ns < first.forward_end_ns
 
 
-@pytest.mark.parametrize("tokens", OVERLAPPED.lengths)
+@pytest.mark.parametrize("tokens", OVERLAPPED_LENGTHS)
 def test_all_chunks_but_the_last_leave_before_the_last_pass_ends(
-    overlapped: dict[int, PrefillTimeline], tokens: int
+    overlapped: dict[int, Overlapped], tokens: int
 ) -> None:
-    *earlier, last = overlapped[tokens].computed()
-    assert len(earlier) == (tokens - 1) // 256
-    assert [chunk.end_token for chunk in earlier] == [256 * (index + 1) for index in range(len(earlier))]
+    *earlier, last = overlapped[tokens].prefill.computed()
+    assert [chunk.end_token for chunk in earlier] == list(range(CHUNK_TOKENS, tokens, CHUNK_TOKENS))
     assert all(chunk.wholly_left_ns() < last.forward_end_ns for chunk in earlier)
 
 
-@pytest.mark.parametrize("tokens", OVERLAPPED.lengths)
-def test_both_sides_agree_on_what_crossed(bed: Bed, overlapped: dict[int, PrefillTimeline], tokens: int) -> None:
-    fetch = fetches(bed.decoder.server.log())[overlapped[tokens].transfer]
-    pages = -(-tokens // 128)
+@pytest.mark.parametrize("tokens", OVERLAPPED_LENGTHS)
+def test_both_sides_agree_on_what_crossed(overlapped: dict[int, Overlapped], tokens: int) -> None:
+    prefill, fetch = overlapped[tokens].prefill, overlapped[tokens].fetch
+    pages = -(-tokens // PAGE_TOKENS)
     assert fetch.pages == pages
-    assert fetch.length_bytes == pages * 128 * KV_BYTES_A_TOKEN
-    assert fetch.granted_ns < overlapped[tokens].computed()[0].forward_start_ns
-    assert fetch.ready_ns > overlapped[tokens].last_layer_ns()
+    assert fetch.length_bytes == pages * PAGE_TOKENS * KV_BYTES_A_TOKEN
+    assert fetch.granted_ns < prefill.computed()[0].forward_start_ns
+    assert fetch.ready_ns > prefill.last_layer_ns()

@@ -42,12 +42,16 @@ def load_lengths() -> tuple[int, ...]:
     return tuple(draw.randint(1, LOAD_TOKENS_MAX) for _ in range(LOAD_REQUESTS))
 
 
-BOTH_LEGS: Final = Series(seed=1, lengths=LENGTHS)
+BOTH_LEGS: Final = {"shm": Series(seed=1, lengths=LENGTHS), "tcp": Series(seed=21, lengths=LENGTHS)}
 ROUTED: Final = Series(seed=2, lengths=(300, 300, 700, 40, 129))
 ROUTED_AFTER_RESTART: Final = Series(seed=3, lengths=(300, 130, 515))
 DECODER_FIRST: Final = Series(seed=4, lengths=(1, 128, 700, 40))
 DROPPED: Final = Series(seed=5, lengths=(200, 700))
-OVERLAPPED: Final = Series(seed=6, lengths=(700, 1500))
+OVERLAPPED_LENGTHS: Final = (700, 1500)
+OVERLAPPED: Final = {
+    "shm": Series(seed=6, lengths=OVERLAPPED_LENGTHS),
+    "tcp": Series(seed=26, lengths=OVERLAPPED_LENGTHS),
+}
 LOAD: Final = Series(seed=7, lengths=load_lengths())
 CACHED_ON_PREFILLER: Final = Series(seed=8, lengths=(640,))
 CACHED_ON_DECODER: Final = Series(seed=9, lengths=(640,))
@@ -55,12 +59,12 @@ AFTER_FAILURES: Final = Series(seed=10, lengths=tuple([150] * 12))
 ALONE: Final = Series(seed=11, lengths=(300,))
 
 ALL: Final = (
-    BOTH_LEGS,
+    *BOTH_LEGS.values(),
     ROUTED,
     ROUTED_AFTER_RESTART,
     DECODER_FIRST,
     DROPPED,
-    OVERLAPPED,
+    *OVERLAPPED.values(),
     LOAD,
     CACHED_ON_PREFILLER,
     CACHED_ON_DECODER,

@@ -25,7 +25,10 @@ def chunk(first: int, forward: tuple[int, int], left: list[int]) -> dict[str, ob
 
 
 PREFILL = line(
-    transfer="t1", side="prefiller", chunks=[chunk(256, (200, 300), [250, 310]), chunk(0, (100, 200), [150, 190])]
+    transfer="t1",
+    side="prefiller",
+    transport="tcp",
+    chunks=[chunk(256, (200, 300), [250, 310]), chunk(0, (100, 200), [150, 190])],
 )
 FETCH = line(transfer="t1", side="decoder", pages=4, bytes=1024, grantedNs=90, readyNs=320, askedNs=80)
 
@@ -36,6 +39,7 @@ def test_prefill_is_read_with_its_chunks_in_order() -> None:
     assert [computed.left_early() for computed in timeline.computed()] == [2, 1]
     assert timeline.computed()[1].wholly_left_ns() == 310
     assert timeline.last_layer_ns() == 308
+    assert timeline.transport == "tcp"
 
 
 def test_fetch_is_read() -> None:

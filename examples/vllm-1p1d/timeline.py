@@ -53,6 +53,7 @@ class PrefillTimeline:
     """What the prefiller did for one transfer."""
 
     transfer: str
+    transport: str
     chunks: tuple[ChunkTimes, ...]
 
     def computed(self) -> list[ChunkTimes]:
@@ -80,7 +81,7 @@ def prefills(log: str) -> dict[str, PrefillTimeline]:
     for fields in lines(log):
         if fields["side"] == "prefiller":
             chunks = tuple(ChunkTimes.parse(chunk) for chunk in fields["chunks"])
-            found[fields["transfer"]] = PrefillTimeline(fields["transfer"], chunks)
+            found[fields["transfer"]] = PrefillTimeline(fields["transfer"], fields["transport"], chunks)
     return found
 
 
