@@ -103,21 +103,8 @@ def describe(
         )
     base, length_bytes = first.untyped_storage().data_ptr(), first.untyped_storage().nbytes()
     layout, head_count, page_tokens = _page_layout(first_name, first, latent)
-    layers = []
     for name, tensor in owned.items():
-        if tensor.untyped_storage().data_ptr() != base:
-            raise OptionError(
-                f"the KV of layer {name!r} is in another allocation than that of {first_name!r}, expected one"
-                " allocation for all layers: unset options that allocate KV caches apart"
-            )
-        if tensor.dtype != first.dtype or tensor.shape[0] != first.shape[0]:
-            raise OptionError(
-                f"layer {name!r} has {tensor.shape[0]} pages of {tensor.dtype}, expected {first.shape[0]} of"
-                f" {first.dtype} as in layer {first_name!r}"
-            )
-        if _page_layout(name, tensor, latent) != (layout, head_count, page_tokens):
-            raise OptionError(f"layer {name!r} has another KV layout than {first_name!r}, expected the same in all")
-        layers.append(_layer(name, tensor, base))
+        _check_alike(name, tensor, first_name, first, latent)
     expected_heads = 1 if latent else max(1, kv_head_count // tp[1])
     if head_count != expected_heads:
         raise OptionError(
@@ -137,8 +124,24 @@ def describe(
         ppSize=pp[1],
         pageCount=int(first.shape[0]),
         memory={"address": base, "lengthBytes": length_bytes, "memfd": -1},
-        layers=layers,
+        layers=[_layer(name, tensor, base) for name, tensor in owned.items()],
     )
+
+
+def _check_alike(name: str, tensor: KvTensor, first_name: str, first: KvTensor, latent: bool) -> None:
+    """One geometry can say all layers only if they differ in nothing but their place."""
+    if tensor.untyped_storage().data_ptr() != first.untyped_storage().data_ptr():
+        raise OptionError(
+            f"the KV of layer {name!r} is in another allocation than that of {first_name!r}, expected one"
+            " allocation for all layers: unset options that allocate KV caches apart"
+        )
+    if tensor.dtype != first.dtype or tensor.shape[0] != first.shape[0]:
+        raise OptionError(
+            f"layer {name!r} has {tensor.shape[0]} pages of {tensor.dtype}, expected {first.shape[0]} of"
+            f" {first.dtype} as in layer {first_name!r}"
+        )
+    if _page_layout(name, tensor, latent) != _page_layout(first_name, first, latent):
+        raise OptionError(f"layer {name!r} has another KV layout than {first_name!r}, expected the same in all")
 
 
 def _page_layout(name: str, tensor: KvTensor, latent: bool) -> tuple[PageLayout, int, int]:
