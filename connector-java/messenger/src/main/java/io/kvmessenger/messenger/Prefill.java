@@ -36,6 +36,9 @@ final class Prefill {
     long bytesSent;
     long lastLeftNs;
 
+    /** A write failed: some of its bytes may have been sent, and nobody here knows whether they have landed. */
+    boolean mayStillLand;
+
     /** No write will be submitted any more. */
     boolean stopped;
 

@@ -264,7 +264,10 @@ final class Prefiller {
         prefill.writesInFlight--;
         tally.add(MessengerMetric.WRITES_FAILED, 1);
         writer.recycle(write);
-        stop(prefill, Reason.PATH_LOST, "a write failed (" + fault + "): " + detail);
+        prefill.mayStillLand = true;
+        String sentence = "a write failed (" + fault + "): " + detail;
+        stop(prefill, Reason.PATH_LOST, sentence);
+        sessions.end(prefill.grant.session(), sentence); // the decoder looks for proof itself
         settle(prefill);
     }
 
@@ -566,6 +569,9 @@ final class Prefiller {
             return;
         }
         writer.disallow(prefill.grant);
+        if (prefill.mayStillLand) {
+            return; // any answer would be a promise that nothing lands any more
+        }
         if (prefill.stopCode == Reason.REASON_UNSPECIFIED) {
             replies.confirm(prefill.grant.session(), prefill.transferId, prefill.grant.imm());
         } else {
