@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     $(wildcard python/pyproject.toml python/README.md)
 ARGS ?=
 
-.PHONY: help demo test check java wheel kvperf format clean
+.PHONY: help demo test check java wheel kvperf sim format clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -47,6 +47,10 @@ $(WHEEL_MARK): $(JAR) $(PYTHON_SOURCES)
 
 kvperf: ## the two-process benchmark of the transfer engine: make kvperf ARGS="--help"
 	@connector-java/benchmarks/kvperf $(ARGS)
+
+sim: ## the protocol under seeded faults: make sim [SEEDS=1..1000]; replays one: make sim SEED=n
+	@$(MVN) -Psimulate -pl connector-java/testkit -am -DskipTests package \
+	    "-Dsim.args=$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1..1000))"
 
 format: ## formats Java and Python
 	@$(MVN) spotless:apply

@@ -1,0 +1,19 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.WindowRanges;
+
+/** Mutant: every window is full one page too early. */
+final class ExpectingOneLess extends PassingTransferEngine {
+    ExpectingOneLess(TransferEngine engine) {
+        super(engine);
+    }
+
+    @Override
+    public ImmWindow openWindow(Admission from, Region region, WindowRanges ranges, long expectedWeight, long cookie) {
+        return super.openWindow(from, region, ranges, Math.max(1, expectedWeight - 1), cookie);
+    }
+}

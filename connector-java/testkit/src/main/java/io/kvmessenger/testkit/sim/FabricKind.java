@@ -1,0 +1,26 @@
+package io.kvmessenger.testkit.sim;
+
+/** What a simulated transport does as the real one of its name does. */
+enum FabricKind {
+    /** The target looks at every write before a byte lands; completed means: in the source's socket buffer. */
+    TCP(true, false),
+    /** Nobody looks at the target; completed means: in the target's memory. */
+    RDMA(false, true),
+    /**
+     * The writing process copies; completed means: copied. What is half copied when the process is stopped is copied on
+     * when it runs again, so that an admission is closed only when the writer has agreed or is dead.
+     */
+    SHARED_MEMORY(false, true);
+
+    final boolean targetChecks;
+    final boolean completionIsDelivery;
+
+    FabricKind(boolean targetChecks, boolean completionIsDelivery) {
+        this.targetChecks = targetChecks;
+        this.completionIsDelivery = completionIsDelivery;
+    }
+
+    boolean writerCopies() {
+        return this == SHARED_MEMORY;
+    }
+}

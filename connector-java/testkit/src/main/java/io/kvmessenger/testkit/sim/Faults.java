@@ -1,0 +1,102 @@
+package io.kvmessenger.testkit.sim;
+
+import java.util.List;
+import java.util.SplittableRandom;
+
+/** Places the faults of the {@link Swarm} at random moments of the safety phase. */
+final class Faults {
+    private static final long PERIOD_NS = 4 * Scenario.MILLI;
+    /** A rate of 1 means one fault of the kind in so many periods. */
+    private static final double PERIODS_PER_FAULT = 6;
+
+    private final Simulation world;
+    private final Swarm swarm;
+    private final SplittableRandom random;
+    private boolean ended;
+
+    Faults(Simulation world, SplittableRandom random) {
+        this.world = world;
+        this.swarm = world.scenario().swarm();
+        this.random = random;
+        schedule();
+    }
+
+    void end() {
+        ended = true;
+    }
+
+    private void schedule() {
+        world.clock().after(random.nextLong(2 * PERIOD_NS), this::strike);
+    }
+
+    private void strike() {
+        if (ended) {
+            return;
+        }
+        if (happens(swarm.linkReset())) {
+            world.network().resetAnyLink();
+        }
+        if (happens(swarm.halfOpen())) {
+            world.network().silenceAnyLink();
+        }
+        if (happens(swarm.pathLoss())) {
+            world.fabric().breakAnyPath();
+        }
+        if (happens(swarm.partition())) {
+            partition();
+        }
+        if (happens(swarm.pauseShort())) {
+            pause(random.nextLong(10 * Scenario.MILLI));
+        }
+        if (happens(swarm.pauseLong())) {
+            long limitNs = world.scenario().limits().silenceLimitNs();
+            pause(limitNs + random.nextLong(3 * limitNs));
+        }
+        if (happens(swarm.crash())) {
+            crash();
+        }
+        schedule();
+    }
+
+    private boolean happens(double rate) {
+        return random.nextDouble() < rate / PERIODS_PER_FAULT;
+    }
+
+    private SimulatedProcess any() {
+        List<SimulatedProcess> alive = world.alive();
+        return alive.get(random.nextInt(alive.size()));
+    }
+
+    private void partition() {
+        String one = any().node.name();
+        String other = any().node.name();
+        if (one.equals(other)) {
+            return;
+        }
+        int which = random.nextInt(3);
+        world.partitions().cut(one, other, which != 1, which != 0);
+        world.trace().add("world", "cut", one + " " + other + " " + which);
+        world.clock().after(random.nextLong(80 * Scenario.MILLI), () -> {
+            world.trace().add("world", "mend", one + " " + other);
+            world.partitions().mend(one, other);
+        });
+    }
+
+    private void pause(long lengthNs) {
+        SimulatedNode node = any().node;
+        world.trace().add(node.process(), "pause", lengthNs / 1000 + " us");
+        node.pause(world.clock().nowNs() + lengthNs);
+    }
+
+    private void crash() {
+        if (world.alive().size() < 2) {
+            return;
+        }
+        SimulatedProcess process = any();
+        boolean silentDeath = random.nextInt(3) == 0;
+        world.kill(process, silentDeath);
+        if (random.nextInt(4) > 0) {
+            world.clock().after(random.nextLong(60 * Scenario.MILLI), () -> world.restart(process.node.name()));
+        }
+    }
+}

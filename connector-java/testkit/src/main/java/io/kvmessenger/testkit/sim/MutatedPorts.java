@@ -1,0 +1,130 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.messenger.EngineCommand;
+import io.kvmessenger.messenger.EngineEvents;
+import io.kvmessenger.messenger.FetchTimeline;
+import io.kvmessenger.messenger.LayerProgress;
+import io.kvmessenger.messenger.Messenger;
+import io.kvmessenger.messenger.PrefillTimeline;
+import io.kvmessenger.transfer.TransferEngine;
+import java.util.HashSet;
+import java.util.Set;
+
+/**
+ * The ports of one process with the bug of a {@link Mutation} between them and the messenger. What cannot be put there, a
+ * limit or the generations of slots, the {@link Mutation} and the fabric change themselves.
+ */
+final class MutatedPorts {
+    private final Mutation mutation;
+    private final FreeOnCancel events;
+
+    MutatedPorts(Mutation mutation, EngineEvents events) {
+        this.mutation = mutation;
+        this.events = new FreeOnCancel(events);
+    }
+
+    Messenger.Ports wrap(Messenger.Ports ports, int layerCount) {
+        TransferEngine transfer = switch (mutation) {
+            case EXPECTATION_OFF_BY_ONE -> new ExpectingOneLess(ports.transfer());
+            case DUPLICATE_GRANT_ACCEPTED -> new ServingTwice(ports.transfer());
+            default -> ports.transfer();
+        };
+        return new Messenger.Ports(
+                transfer,
+                ports.network(),
+                mutation == Mutation.FREE_ON_CANCEL ? events : ports.engine(),
+                ports.intake(),
+                mutation == Mutation.COUNTER_READ_EARLY
+                        ? new ReadingEarly(ports.progress(), layerCount)
+                        : ports.progress(),
+                ports.tally(),
+                ports.clock(),
+                ports.random());
+    }
+
+    /** Sees each command before the messenger does. */
+    void onCommand(EngineCommand command) {
+        if (mutation == Mutation.FREE_ON_CANCEL) {
+            events.onCommand(command);
+        }
+    }
+
+    /** Tells the engine that a fetch has failed as soon as it was abandoned, and swallows the real end. */
+    private static final class FreeOnCancel implements EngineEvents {
+        private final EngineEvents engine;
+        private final Set<String> open = new HashSet<>();
+        private final Set<String> freedEarly = new HashSet<>();
+
+        FreeOnCancel(EngineEvents engine) {
+            this.engine = engine;
+        }
+
+        void onCommand(EngineCommand command) {
+            if (command instanceof EngineCommand.Fetch fetch) {
+                open.add(fetch.request());
+            } else if (command instanceof EngineCommand.Abandon abandon && open.remove(abandon.request())) {
+                freedEarly.add(abandon.request());
+                engine.failed(abandon.request(), "freed when cancelled");
+            }
+        }
+
+        @Override
+        public void released(String request) {
+            engine.released(request);
+        }
+
+        @Override
+        public void arrived(String request, int pageCount) {
+            open.remove(request);
+            if (!freedEarly.remove(request)) {
+                engine.arrived(request, pageCount);
+            }
+        }
+
+        @Override
+        public void failed(String request, String reason) {
+            open.remove(request);
+            if (!freedEarly.remove(request)) {
+                engine.failed(request, reason);
+            }
+        }
+
+        @Override
+        public void timeline(PrefillTimeline timeline) {
+            engine.timeline(timeline);
+        }
+
+        @Override
+        public void timeline(FetchTimeline timeline) {
+            engine.timeline(timeline);
+        }
+
+        @Override
+        public void log(Level level, String message) {
+            engine.log(level, message);
+        }
+    }
+
+    /** Says that one layer more is readable than is. */
+    private record ReadingEarly(LayerProgress progress, int layerCount) implements LayerProgress {
+        @Override
+        public void stepBegan(long stepIndex, long counterStart) {
+            progress.stepBegan(stepIndex, counterStart - 1);
+        }
+
+        @Override
+        public int readableLayerCount() {
+            return Math.min(layerCount, progress.readableLayerCount());
+        }
+
+        @Override
+        public void stepEnded(long stepIndex) {
+            progress.stepEnded(stepIndex);
+        }
+
+        @Override
+        public void stepAbandoned() {
+            progress.stepAbandoned();
+        }
+    }
+}

@@ -1,0 +1,32 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.messenger.ProtocolLimits;
+
+/** A bug put in on purpose, to show that the checkers see it. Made at the ports: production code knows nothing of it. */
+public enum Mutation {
+    NONE,
+    /** The decoder's pages go back when the cancel is sent, not when it is confirmed. */
+    FREE_ON_CANCEL,
+    /** The decoder expects one page less than will come. */
+    EXPECTATION_OFF_BY_ONE,
+    /** A slot is used again under the same generation. */
+    GENERATION_IGNORED,
+    /** A layer is taken as readable while it is being computed. */
+    COUNTER_READ_EARLY,
+    /** Silence is never acted on. */
+    HEARTBEAT_IGNORED,
+    /** A grant that was served is served again. */
+    DUPLICATE_GRANT_ACCEPTED;
+
+    ProtocolLimits limits(ProtocolLimits limits) {
+        if (this != HEARTBEAT_IGNORED) {
+            return limits;
+        }
+        return new ProtocolLimits(
+                limits.grantWaitNs(),
+                limits.fetchLimitNs(),
+                limits.connectLimitNs(),
+                limits.heartbeatNs(),
+                Long.MAX_VALUE / 4);
+    }
+}

@@ -1,0 +1,153 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.CompletionHandler;
+import io.kvmessenger.transfer.EngineAddress;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferCounters;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.WindowRanges;
+import java.lang.foreign.MemorySegment;
+
+/** Passes everything on to another engine, for those that change one thing. */
+abstract class PassingTransferEngine implements TransferEngine {
+    private final TransferEngine engine;
+
+    PassingTransferEngine(TransferEngine engine) {
+        this.engine = engine;
+    }
+
+    @Override
+    public EngineAddress address() {
+        return engine.address();
+    }
+
+    @Override
+    public Region register(MemorySegment memory, int memfd) {
+        return engine.register(memory, memfd);
+    }
+
+    @Override
+    public Admission admit(String peerName) {
+        return engine.admit(peerName);
+    }
+
+    @Override
+    public void revoke(Admission admission) {
+        engine.revoke(admission);
+    }
+
+    @Override
+    public Peer connect(EngineAddress address, byte[] admissionKey, String peerName) {
+        return engine.connect(address, admissionKey, peerName);
+    }
+
+    @Override
+    public void disconnect(Peer peer) {
+        engine.disconnect(peer);
+    }
+
+    @Override
+    public void allow(Peer peer, RegionDescriptor target, int imm, WindowRanges ranges) {
+        engine.allow(peer, target, imm, ranges);
+    }
+
+    @Override
+    public void disallow(Peer peer, int imm) {
+        engine.disallow(peer, imm);
+    }
+
+    @Override
+    public int submit(Peer peer, TransferRequest request, long cookie) {
+        return engine.submit(peer, request, cookie);
+    }
+
+    @Override
+    public String refusal() {
+        return engine.refusal();
+    }
+
+    @Override
+    public int send(Peer peer, MemorySegment message) {
+        return engine.send(peer, message);
+    }
+
+    @Override
+    public ImmWindow openWindow(Admission from, Region region, WindowRanges ranges, long expectedWeight, long cookie) {
+        return engine.openWindow(from, region, ranges, expectedWeight, cookie);
+    }
+
+    @Override
+    public int poll(CompletionHandler handler, int limit) {
+        return engine.poll(handler, limit);
+    }
+
+    @Override
+    public TransferCounters counters() {
+        return engine.counters();
+    }
+
+    @Override
+    public void close() {
+        engine.close();
+    }
+
+    /** Passes every completion on. */
+    abstract static class PassingHandler implements CompletionHandler {
+        private final CompletionHandler handler;
+
+        PassingHandler(CompletionHandler handler) {
+            this.handler = handler;
+        }
+
+        @Override
+        public void onWriteCompleted(long cookie) {
+            handler.onWriteCompleted(cookie);
+        }
+
+        @Override
+        public void onWriteFailed(long cookie, TransferFault fault, String detail) {
+            handler.onWriteFailed(cookie, fault, detail);
+        }
+
+        @Override
+        public void onWindowFilled(long cookie) {
+            handler.onWindowFilled(cookie);
+        }
+
+        @Override
+        public void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
+            handler.onWindowOvershot(cookie, arrivedWeight, expectedWeight);
+        }
+
+        @Override
+        public void onPeerReady(Peer peer) {
+            handler.onPeerReady(peer);
+        }
+
+        @Override
+        public void onPeerLost(Peer peer, TransferFault fault, String detail) {
+            handler.onPeerLost(peer, fault, detail);
+        }
+
+        @Override
+        public void onAdmissionClosed(Admission admission, String detail) {
+            handler.onAdmissionClosed(admission, detail);
+        }
+
+        @Override
+        public void onWriteRefused(Admission admission, String detail) {
+            handler.onWriteRefused(admission, detail);
+        }
+
+        @Override
+        public void onMessage(Admission from, MemorySegment message) {
+            handler.onMessage(from, message);
+        }
+    }
+}

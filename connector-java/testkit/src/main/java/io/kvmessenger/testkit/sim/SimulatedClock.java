@@ -1,0 +1,42 @@
+package io.kvmessenger.testkit.sim;
+
+import java.util.PriorityQueue;
+
+/** The world's time, and what is due when. Time moves only from one due action to the next. */
+final class SimulatedClock {
+    private record Entry(long dueNs, long sequence, Runnable action) implements Comparable<Entry> {
+        @Override
+        public int compareTo(Entry other) {
+            return dueNs != other.dueNs ? Long.compare(dueNs, other.dueNs) : Long.compare(sequence, other.sequence);
+        }
+    }
+
+    private final PriorityQueue<Entry> agenda = new PriorityQueue<>();
+    private long nowNs;
+    private long nextSequence;
+
+    long nowNs() {
+        return nowNs;
+    }
+
+    void at(long dueNs, Runnable action) {
+        agenda.add(new Entry(Math.max(dueNs, nowNs), nextSequence++, action));
+    }
+
+    void after(long delayNs, Runnable action) {
+        at(nowNs + delayNs, action);
+    }
+
+    /** Runs the next due action; false when none is due before {@code untilNs}, which is then the time. */
+    boolean step(long untilNs) {
+        Entry next = agenda.peek();
+        if (next == null || next.dueNs > untilNs) {
+            nowNs = untilNs;
+            return false;
+        }
+        agenda.remove();
+        nowNs = next.dueNs;
+        next.action.run();
+        return true;
+    }
+}

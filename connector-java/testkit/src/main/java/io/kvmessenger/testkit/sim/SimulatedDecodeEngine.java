@@ -1,0 +1,164 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.messenger.EngineCommand;
+import io.kvmessenger.testkit.sim.check.FetchFacts;
+import io.kvmessenger.testkit.sim.check.WorldListener;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.SplittableRandom;
+import java.util.stream.IntStream;
+
+/**
+ * A decoder's inference engine: takes pages, fetches, abandons; pages of an ended fetch that failed have their next owner
+ * in the same moment.
+ */
+final class SimulatedDecodeEngine {
+    /** A request that waits for pages, or for its KV. */
+    private static final class Request {
+        final String id;
+        final String transferId;
+        final String prefiller;
+        final int promptTokens;
+        final boolean decoderFirst;
+        int[] pages = new int[0];
+        boolean asked;
+        boolean ended;
+
+        Request(String id, String transferId, String prefiller, int promptTokens, boolean decoderFirst) {
+            this.id = id;
+            this.transferId = transferId;
+            this.prefiller = prefiller;
+            this.promptTokens = promptTokens;
+            this.decoderFirst = decoderFirst;
+        }
+    }
+
+    /** A client leaves that soon: most fetches end in about that time. */
+    private static final long ABANDON_WITHIN_NS = 5 * Scenario.MILLI;
+
+    private final SimulatedClock clock;
+    private final SimulatedNode node;
+    private final PagePool pool;
+    private final Swarm swarm;
+    private final SplittableRandom random;
+    private final WorldListener listener;
+    private final Map<String, Request> requests = new LinkedHashMap<>();
+    /** Requests that decode: they hold pages that arrived. */
+    private int decodingCount;
+
+    SimulatedDecodeEngine(
+            SimulatedClock clock,
+            SimulatedNode node,
+            PagePool pool,
+            Swarm swarm,
+            SplittableRandom random,
+            WorldListener listener) {
+        this.clock = clock;
+        this.node = node;
+        this.pool = pool;
+        this.swarm = swarm;
+        this.random = random;
+        this.listener = listener;
+    }
+
+    void start(String transferId, String prefiller, int promptTokens, boolean decoderFirst) {
+        String id = transferId + "/d";
+        Request request = new Request(id, transferId, prefiller, promptTokens, decoderFirst);
+        requests.put(id, request);
+        schedule();
+        if (random.nextDouble() < swarm.fetchAbandon()) {
+            clock.after(random.nextLong(ABANDON_WITHIN_NS), () -> node.whenRunning(() -> abandon(request)));
+        }
+    }
+
+    int unendedCount() {
+        return requests.size() + decodingCount;
+    }
+
+    String describeUnended() {
+        return requests.keySet() + " and " + decodingCount + " decoding";
+    }
+
+    private void abandon(Request request) {
+        if (!node.alive()) {
+            return;
+        }
+        if (!request.asked) {
+            requests.remove(request.id); // it had no pages yet
+        } else if (!request.ended || random.nextBoolean()) {
+            listener.fetchAbandoned(node.process(), request.id);
+            node.command(new EngineCommand.Abandon(request.id)); // also too late: the end may be on its way
+        }
+    }
+
+    void arrived(String requestId, int pageCount) {
+        listener.fetchArrived(node.process(), requestId, pageCount);
+        Request request = requests.remove(requestId);
+        if (request == null) {
+            return;
+        }
+        request.ended = true;
+        decodingCount++;
+        clock.after(random.nextLong(3 * Scenario.MILLI), () -> {
+            if (node.alive()) {
+                decodingCount--;
+                pool.giveBack(request.pages);
+                schedule();
+            }
+        });
+    }
+
+    void failed(String requestId, String reason) {
+        listener.fetchFailed(node.process(), requestId, reason);
+        Request request = requests.remove(requestId);
+        if (request != null) {
+            request.ended = true;
+            pool.giveBack(request.pages);
+            schedule();
+        }
+    }
+
+    private void schedule() {
+        clock.after(random.nextLong(300 * Scenario.MICRO), () -> node.whenRunning(this::askAll));
+    }
+
+    private void askAll() {
+        if (node.alive()) {
+            for (Request request : new ArrayList<>(requests.values())) {
+                if (!request.asked) {
+                    ask(request);
+                }
+            }
+        }
+    }
+
+    private void ask(Request request) {
+        int pageTokens = pool.geometry().pageTokens();
+        int cachedPages = random.nextInt(3) == 0 ? random.nextInt((request.promptTokens - 1) / pageTokens + 1) : 0;
+        int pageCount = pool.pagesFor(request.promptTokens) - cachedPages;
+        if (pageCount > pool.freeCount()) {
+            return;
+        }
+        request.asked = true;
+        request.pages = pool.take(pageCount);
+        listener.fetchAsked(new FetchFacts(
+                node.process(),
+                request.id,
+                request.transferId,
+                request.promptTokens,
+                cachedPages * pageTokens,
+                IntStream.of(request.pages).boxed().toList()));
+        node.command(new EngineCommand.Fetch(
+                request.id,
+                request.transferId,
+                request.prefiller,
+                1,
+                "",
+                request.promptTokens,
+                cachedPages * pageTokens,
+                request.pages.clone(),
+                random.nextInt(4) == 0 ? 40 * Scenario.MILLI : 0,
+                new int[request.decoderFirst ? request.promptTokens : 0]));
+    }
+}

@@ -1,0 +1,288 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.messenger.ControlNetwork;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.testkit.sim.check.WorldListener;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.SplittableRandom;
+
+/**
+ * Control links as TCP has them: frames of one direction arrive in order, late, or not at all because the link broke. A
+ * link may break for one end only, or go silent without anybody being told.
+ */
+final class SimulatedNetwork {
+    private static final long HOP_NS = 50 * Scenario.MICRO;
+
+    private final SimulatedClock clock;
+    private final Trace trace;
+    private final Swarm swarm;
+    private final SplittableRandom random;
+    private final WorldListener listener;
+    private final Partitions partitions;
+    private final Map<String, SimulatedNode> byAddress = new LinkedHashMap<>();
+    private final List<Link> links = new ArrayList<>();
+    private long lastLinkId;
+    private boolean healed;
+
+    /** One end of a link, as its process has it. */
+    private static final class End {
+        final long id;
+        final SimulatedNode node;
+        final Link link;
+        /** The process has closed it or was told that it is closed. */
+        boolean closed;
+        /** Nothing arrives here any more, and nobody says so. */
+        boolean deaf;
+        /** When the last frame to this end arrives: the next one not before. */
+        long lastArrivalNs;
+
+        End(long id, SimulatedNode node, Link link) {
+            this.id = id;
+            this.node = node;
+            this.link = link;
+        }
+    }
+
+    private static final class Link {
+        End dialler;
+        End listener;
+
+        End other(End end) {
+            return end == dialler ? listener : dialler;
+        }
+
+        boolean joins(SimulatedNode node) {
+            return dialler.node == node || (listener != null && listener.node == node);
+        }
+    }
+
+    SimulatedNetwork(
+            SimulatedClock clock,
+            Trace trace,
+            Scenario scenario,
+            SplittableRandom random,
+            WorldListener listener,
+            Partitions partitions) {
+        this.clock = clock;
+        this.trace = trace;
+        this.swarm = scenario.swarm();
+        this.random = random;
+        this.listener = listener;
+        this.partitions = partitions;
+    }
+
+    void heal() {
+        healed = true;
+    }
+
+    /** The node listens; links of its earlier life that went silent are reset. */
+    void started(SimulatedNode node) {
+        byAddress.put(node.address(), node);
+        for (Link link : List.copyOf(links)) {
+            for (End end : List.of(link.dialler, link.listener == null ? link.dialler : link.listener)) {
+                if (end.node.name().equals(node.name()) && end.node != node) {
+                    tellClosed(link.other(end), "connection reset by peer");
+                    links.remove(link);
+                }
+            }
+        }
+    }
+
+    void died(SimulatedNode node, boolean silentDeath) {
+        for (Link link : List.copyOf(links)) {
+            if (link.joins(node)) {
+                End own = link.dialler.node == node ? link.dialler : link.listener;
+                own.closed = true;
+                if (!silentDeath) {
+                    tellClosed(link.other(own), "connection reset by peer");
+                    links.remove(link);
+                }
+            }
+        }
+    }
+
+    /** A fault: both ends of some link see it break; what was on its way is lost. */
+    void resetAnyLink() {
+        Link link = anyOpenLink();
+        if (link != null) {
+            trace.add(link.dialler.node.process(), "linkReset", "to " + link.listener.node.process());
+            links.remove(link);
+            tellClosed(link.dialler, "connection reset");
+            tellClosed(link.listener, "connection reset");
+        }
+    }
+
+    /** A fault: some link delivers nothing to one end, or to neither, and neither is told. */
+    void silenceAnyLink() {
+        Link link = anyOpenLink();
+        if (link != null) {
+            int which = random.nextInt(3);
+            trace.add(link.dialler.node.process(), "halfOpen", "to " + link.listener.node.process() + " " + which);
+            link.dialler.deaf |= which != 1;
+            link.listener.deaf |= which != 0;
+        }
+    }
+
+    private Link anyOpenLink() {
+        List<Link> open = links.stream()
+                .filter(link -> link.listener != null && !link.dialler.closed && !link.listener.closed)
+                .toList();
+        return open.isEmpty() ? null : open.get(random.nextInt(open.size()));
+    }
+
+    int openLinks(SimulatedNode node) {
+        return (int) links.stream()
+                .filter(link -> link.joins(node))
+                .filter(link -> !(link.dialler.node == node ? link.dialler : link.listener).closed)
+                .count();
+    }
+
+    /** The network as one process sees it. */
+    ControlNetwork portOf(SimulatedNode node) {
+        return new Port(node);
+    }
+
+    private final class Port implements ControlNetwork {
+        private final SimulatedNode node;
+        private final Map<Long, End> ends = new LinkedHashMap<>();
+
+        Port(SimulatedNode node) {
+            this.node = node;
+            node.onAccepted(id -> ends.put(id, endOf(id)));
+        }
+
+        @Override
+        public long dial(String host, int port) {
+            Link link = new Link();
+            link.dialler = new End(++lastLinkId, node, link);
+            links.add(link);
+            ends.put(link.dialler.id, link.dialler);
+            String address = host + ":" + port;
+            trace.add(node.process(), "dial", address + " link " + link.dialler.id);
+            clock.after(
+                    delayNs(), () -> partitions.whenControlConnected(node.name(), host, () -> arrive(link, address)));
+            return link.dialler.id;
+        }
+
+        @Override
+        public void send(long link, ControlFrame frame) {
+            End end = ends.get(link);
+            if (end != null && !end.closed && end.link.other(end) != null) {
+                SimulatedNetwork.this.send(end, frame);
+            }
+        }
+
+        @Override
+        public void close(long link) {
+            End end = ends.remove(link);
+            if (end == null || end.closed) {
+                return;
+            }
+            end.closed = true;
+            clock.after(delayNs(), () -> end.node.input(m -> m.onLinkClosed(end.id, "closed")));
+            End peer = end.link.other(end);
+            if (peer != null) {
+                inOrder(peer, () -> {
+                    if (!peer.deaf) {
+                        tellClosed(peer, "the peer closed the control link");
+                        links.remove(end.link);
+                    }
+                });
+            }
+        }
+    }
+
+    private End endOf(long id) {
+        for (Link link : links) {
+            if (link.listener != null && link.listener.id == id) {
+                return link.listener;
+            }
+        }
+        throw new IllegalStateException("no link " + id);
+    }
+
+    private void arrive(Link link, String address) {
+        SimulatedNode node = byAddress.get(address);
+        End dialler = link.dialler;
+        if (dialler.closed || !dialler.node.alive()) {
+            links.remove(link);
+        } else if (node == null || !node.alive()) {
+            if (node == null || !node.diedSilently()) {
+                links.remove(link);
+                tellClosed(dialler, "connection refused");
+            }
+        } else {
+            link.listener = new End(++lastLinkId, node, link);
+            long id = link.listener.id;
+            node.accepted(id);
+            node.input(m -> m.onLinkOpened(id, true, dialler.node.address()));
+            inOrder(dialler, () -> {
+                if (!dialler.closed) {
+                    dialler.node.input(m -> m.onLinkOpened(dialler.id, false, address));
+                }
+            });
+        }
+    }
+
+    private void send(End from, ControlFrame frame) {
+        End to = from.link.other(from);
+        trace.add(from.node.process(), "send", to.node.process() + " " + describe(frame));
+        listener.frameSent(from.node.process(), to.node.process(), frame);
+        inOrder(to, () -> {
+            if (!to.closed && !to.deaf && to.node.alive() && links.contains(from.link)) {
+                listener.frameDelivered(from.node.process(), to.node.process(), frame);
+                to.node.input(m -> m.onFrame(to.id, frame));
+            }
+        });
+    }
+
+    /** Arrives at an end after everything sent to it before. */
+    private void inOrder(End to, Runnable arrival) {
+        to.lastArrivalNs = Math.max(to.lastArrivalNs + 1, clock.nowNs() + delayNs());
+        End from = to.link.other(to);
+        clock.at(to.lastArrivalNs, () -> partitions.whenControlConnected(from.node.name(), to.node.name(), arrival));
+    }
+
+    private void tellClosed(End end, String reason) {
+        if (end != null && !end.closed && end.node.alive()) {
+            clock.after(delayNs(), () -> {
+                if (!end.closed) {
+                    end.closed = true;
+                    end.node.input(m -> m.onLinkClosed(end.id, reason));
+                }
+            });
+        }
+    }
+
+    private long delayNs() {
+        if (!healed && random.nextDouble() < swarm.slowNetwork() * 0.1) {
+            return random.nextLong(20 * Scenario.MILLI);
+        }
+        return HOP_NS + random.nextLong(400 * Scenario.MICRO);
+    }
+
+    static String describe(ControlFrame frame) {
+        return switch (frame.getBodyCase()) {
+            case GRANT ->
+                "GRANT " + frame.getGrant().getTransferId() + " imm "
+                        + Integer.toHexString(frame.getGrant().getImm()) + " tokens "
+                        + frame.getGrant().getFirstToken() + ".."
+                        + frame.getGrant().getPromptTokens();
+            case CANNOT_DELIVER ->
+                "CANNOT_DELIVER " + frame.getCannotDeliver().getTransferId() + " imm "
+                        + Integer.toHexString(frame.getCannotDeliver().getImm()) + " "
+                        + frame.getCannotDeliver().getReason() + ": "
+                        + frame.getCannotDeliver().getSentence();
+            case CANCEL ->
+                "CANCEL " + frame.getCancel().getTransferId() + " imm "
+                        + Integer.toHexString(frame.getCancel().getImm());
+            case CANCEL_CONFIRMED ->
+                "CANCEL_CONFIRMED " + frame.getCancelConfirmed().getTransferId() + " imm "
+                        + Integer.toHexString(frame.getCancelConfirmed().getImm());
+            default -> frame.getBodyCase().name();
+        };
+    }
+}

@@ -1,0 +1,205 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.messenger.EngineCommand;
+import io.kvmessenger.messenger.Messenger;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.SplittableRandom;
+import java.util.function.Consumer;
+import java.util.function.LongConsumer;
+
+/**
+ * One engine process: its inbox, and the duty cycle of its messenger. It sleeps exactly as the real one does, until an
+ * input, a completion or the messenger's own deadline, so that a forgotten deadline shows.
+ *
+ * <p>A node that is started again is another object with another incarnation.
+ */
+final class SimulatedNode {
+    /** How often a messenger that waits for layers looks at the counter. */
+    private static final long WATCH_PERIOD_NS = 50 * Scenario.MICRO;
+
+    private final SimulatedClock clock;
+    private final SplittableRandom random;
+    private final String name;
+    private final long incarnation;
+    private final double slowness;
+    private final long clockOffsetNs;
+    private final ArrayDeque<Consumer<Messenger>> inbox = new ArrayDeque<>();
+    private final List<Runnable> whenRunning = new ArrayList<>();
+    private Messenger messenger;
+    private Consumer<EngineCommand> onCommand = command -> {};
+    private LongConsumer onAccepted = id -> {};
+    private boolean alive = true;
+    private boolean diedSilently;
+    private long pausedUntilNs;
+    private long nextTurnNs = Long.MAX_VALUE;
+    private long turnTicket;
+
+    SimulatedNode(
+            SimulatedClock clock,
+            SplittableRandom random,
+            String name,
+            long incarnation,
+            double slowness,
+            long clockOffsetNs) {
+        this.clock = clock;
+        this.random = random;
+        this.name = name;
+        this.incarnation = incarnation;
+        this.slowness = slowness;
+        this.clockOffsetNs = clockOffsetNs;
+    }
+
+    void start(Messenger messenger) {
+        this.messenger = messenger;
+        wake();
+    }
+
+    String name() {
+        return name;
+    }
+
+    long incarnation() {
+        return incarnation;
+    }
+
+    /** Name of this life of the node. */
+    String process() {
+        return name + "#" + incarnation;
+    }
+
+    /** Where it listens for control links. */
+    String address() {
+        return name + ":1";
+    }
+
+    Messenger messenger() {
+        return messenger;
+    }
+
+    /** The process's own monotonic clock: another zero than everybody else's. */
+    long nowNs() {
+        return clock.nowNs() + clockOffsetNs;
+    }
+
+    boolean alive() {
+        return alive;
+    }
+
+    boolean diedSilently() {
+        return diedSilently;
+    }
+
+    boolean paused() {
+        return clock.nowNs() < pausedUntilNs;
+    }
+
+    void onAccepted(LongConsumer onAccepted) {
+        this.onAccepted = onAccepted;
+    }
+
+    void accepted(long link) {
+        onAccepted.accept(link);
+    }
+
+    void onCommand(Consumer<EngineCommand> onCommand) {
+        this.onCommand = onCommand;
+    }
+
+    void input(Consumer<Messenger> input) {
+        if (alive) {
+            inbox.addLast(input);
+            wake();
+        }
+    }
+
+    void command(EngineCommand command) {
+        input(m -> {
+            onCommand.accept(command);
+            m.onCommand(command);
+        });
+    }
+
+    /** Its threads stand still, as under SIGSTOP; memory and sockets stay. */
+    void pause(long untilNs) {
+        pausedUntilNs = Math.max(pausedUntilNs, untilNs);
+        clock.at(pausedUntilNs, this::resume);
+    }
+
+    void resume() {
+        if (!paused()) {
+            List<Runnable> waiting = List.copyOf(whenRunning);
+            whenRunning.clear();
+            waiting.forEach(this::whenRunning);
+        }
+    }
+
+    void endPause() {
+        pausedUntilNs = clock.nowNs();
+        resume();
+        wake();
+    }
+
+    /** Runs now, or when the pause is over; also when the process died meanwhile. */
+    void whenRunning(Runnable action) {
+        if (alive && paused()) {
+            whenRunning.add(action);
+        } else {
+            action.run();
+        }
+    }
+
+    void die(boolean silentDeath) {
+        alive = false;
+        diedSilently = silentDeath;
+        pausedUntilNs = 0;
+        inbox.clear();
+        resume();
+    }
+
+    /** Somebody rang: a turn soon. */
+    void wake() {
+        long latencyNs = random.nextLong(20 * Scenario.MICRO);
+        if (random.nextDouble() < slowness * 0.05) {
+            latencyNs += random.nextLong(5 * Scenario.MILLI);
+        }
+        turnAt(clock.nowNs() + latencyNs);
+    }
+
+    private void turnAt(long dueNs) {
+        long atNs = Math.max(dueNs, pausedUntilNs);
+        if (alive && messenger != null && atNs < nextTurnNs) {
+            nextTurnNs = atNs;
+            long ticket = ++turnTicket;
+            clock.at(atNs, () -> {
+                if (ticket == turnTicket) {
+                    nextTurnNs = Long.MAX_VALUE;
+                    turn();
+                }
+            });
+        }
+    }
+
+    private void turn() {
+        if (!alive) {
+            return;
+        }
+        if (paused()) {
+            turnAt(pausedUntilNs);
+            return;
+        }
+        int inputs = inbox.size();
+        while (!inbox.isEmpty()) {
+            inbox.removeFirst().accept(messenger);
+        }
+        int work = inputs + messenger.doWork();
+        if (work > 0) {
+            wake();
+        } else if (messenger.watching()) {
+            turnAt(clock.nowNs() + WATCH_PERIOD_NS);
+        } else {
+            turnAt(messenger.nextDeadlineNs() - clockOffsetNs);
+        }
+    }
+}

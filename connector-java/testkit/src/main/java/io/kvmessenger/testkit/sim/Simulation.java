@@ -1,0 +1,222 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.testkit.sim.check.Checkers;
+import io.kvmessenger.testkit.sim.check.Violation;
+import io.kvmessenger.testkit.sim.check.WorldListener;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.SplittableRandom;
+
+/**
+ * One run: the world of a seed, from the first request to rest. Two phases: with faults, nothing wrong may happen; then
+ * everything heals, and everything must end.
+ *
+ * <p>One thread. The same seed gives the same run, event for event.
+ */
+public final class Simulation {
+    private static final long CHECK_PERIOD_NS = 5 * Scenario.MILLI;
+
+    private final Scenario scenario;
+    private final Mutation mutation;
+    private final SplittableRandom random;
+    private final SimulatedClock clock = new SimulatedClock();
+    private final Trace trace = new Trace(clock);
+    private final Partitions partitions = new Partitions();
+    private final WorldListener listener = Checkers.all();
+    private final SimulatedFabric fabric;
+    private final SimulatedNetwork network;
+    private final Map<String, SimulatedProcess> processes = new LinkedHashMap<>();
+    private long lastIncarnation;
+
+    /**
+     * How a run ended.
+     *
+     * @param violation null when there was none
+     */
+    public record Result(
+            long seed,
+            long traceHash,
+            long eventCount,
+            Map<String, Integer> countByKind,
+            Violation violation,
+            String lastEvents) {
+        public boolean passed() {
+            return violation == null;
+        }
+
+        /** What a person needs: the seed, the checker, its sentence and what happened before. */
+        public String report() {
+            return passed()
+                    ? "seed " + seed + " passed: " + eventCount + " events, trace " + Long.toHexString(traceHash)
+                    : lastEvents + "seed " + seed + " violated " + violation.checker() + ": " + violation.getMessage();
+        }
+    }
+
+    private Simulation(long seed, Mutation mutation) {
+        this.scenario = Scenario.draw(seed);
+        this.mutation = mutation;
+        this.random = new SplittableRandom(seed);
+        this.fabric = new SimulatedFabric(clock, trace, scenario, random.split(), listener, partitions);
+        this.network = new SimulatedNetwork(clock, trace, scenario, random.split(), listener, partitions);
+        for (int i = 0; i < scenario.prefillerCount(); i++) {
+            start("P" + i);
+        }
+        for (int i = 0; i < scenario.decoderCount(); i++) {
+            start("D" + i);
+        }
+    }
+
+    public static Result run(long seed, Mutation mutation) {
+        Simulation world = new Simulation(seed, mutation);
+        Violation violation = null;
+        try {
+            world.run();
+        } catch (Violation found) {
+            violation = found;
+        } catch (RuntimeException | AssertionError bug) {
+            violation = new Violation("Crash", "the messenger's thread would have met " + bug);
+            violation.initCause(bug);
+        }
+        return new Result(
+                seed,
+                world.trace.hash(),
+                world.trace.count(),
+                world.trace.countByKind(),
+                violation,
+                world.trace.lastEvents());
+    }
+
+    private void run() {
+        new Router(this, random.split());
+        Faults faults = new Faults(this, random.split());
+        advanceTo(Scenario.SAFETY_NS);
+        faults.end();
+        heal();
+        long limitNs = clock.nowNs() + Scenario.LIVENESS_NS;
+        while (!allEnded()) {
+            if (clock.nowNs() >= limitNs) {
+                throw new Violation("Liveness", "long after all faults there are still " + describeUnended());
+            }
+            advanceTo(clock.nowNs() + CHECK_PERIOD_NS);
+        }
+        advanceTo(clock.nowNs()
+                + 2 * (scenario.limits().grantWaitNs() + scenario.limits().silenceLimitNs()));
+        for (SimulatedProcess process : alive()) {
+            listener.processAtRest(
+                    process.node.process(),
+                    process.messenger.held(),
+                    process.pool.freeCount(),
+                    process.pool.pageCount(),
+                    process.transfer.holdings(network.openLinks(process.node)));
+        }
+        listener.worldAtRest();
+    }
+
+    private void advanceTo(long untilNs) {
+        while (clock.step(untilNs)) {}
+    }
+
+    private void heal() {
+        trace.add("world", "heal", "");
+        fabric.heal();
+        network.heal();
+        partitions.mendAll();
+        for (SimulatedProcess process : alive()) {
+            process.node.endPause();
+            process.prefill.heal();
+        }
+    }
+
+    private boolean allEnded() {
+        return alive().stream().allMatch(process -> process.unendedCount() == 0);
+    }
+
+    private String describeUnended() {
+        List<String> found = new ArrayList<>();
+        for (SimulatedProcess process : alive()) {
+            if (process.unendedCount() > 0) {
+                found.add(process.node.process() + " " + process.prefill.describeUnended() + " "
+                        + process.decode.describeUnended() + " held " + process.messenger.held());
+            }
+        }
+        return String.join("; ", found);
+    }
+
+    // ---- lives
+
+    private void start(String name) {
+        KvGeometry geometry = name.startsWith("P") ? scenario.prefillerGeometry() : scenario.decoderGeometry();
+        long clockOffsetNs = (random.nextInt(3) - 1) * 1_000_000_000_000L;
+        SimulatedNode node = new SimulatedNode(
+                clock,
+                random.split(),
+                name,
+                ++lastIncarnation,
+                random.nextBoolean() ? scenario.swarm().slowNode() : 0,
+                clockOffsetNs);
+        trace.add(node.process(), "start", "");
+        processes.put(name, new SimulatedProcess(this, node, geometry, random.split()));
+    }
+
+    void kill(SimulatedProcess process, boolean silentDeath) {
+        trace.add(process.node.process(), "die", silentDeath ? "silently" : "");
+        process.node.die(silentDeath);
+        listener.processDied(process.node.process());
+        fabric.died(process.transfer, silentDeath);
+        network.died(process.node, silentDeath);
+    }
+
+    void restart(String name) {
+        if (!processes.get(name).node.alive()) {
+            start(name);
+            fabric.restarted(name);
+        }
+    }
+
+    // ---- parts of the world
+
+    List<SimulatedProcess> alive() {
+        return processes.values().stream().filter(p -> p.node.alive()).toList();
+    }
+
+    /** The living process of a node, or null. */
+    SimulatedProcess process(String name) {
+        SimulatedProcess process = processes.get(name);
+        return process.node.alive() ? process : null;
+    }
+
+    Scenario scenario() {
+        return scenario;
+    }
+
+    Mutation mutation() {
+        return mutation;
+    }
+
+    SimulatedClock clock() {
+        return clock;
+    }
+
+    Trace trace() {
+        return trace;
+    }
+
+    Partitions partitions() {
+        return partitions;
+    }
+
+    WorldListener listener() {
+        return listener;
+    }
+
+    SimulatedFabric fabric() {
+        return fabric;
+    }
+
+    SimulatedNetwork network() {
+        return network;
+    }
+}

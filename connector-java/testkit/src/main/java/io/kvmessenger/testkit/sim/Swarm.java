@@ -1,0 +1,62 @@
+package io.kvmessenger.testkit.sim;
+
+import java.util.random.RandomGenerator;
+
+/**
+ * Which faults a run has and how often, drawn from the seed. Most are off altogether in a given run: a run with few kinds
+ * of faults gets deeper than one with all of them.
+ */
+record Swarm(
+        double linkReset,
+        double halfOpen,
+        double partition,
+        double pauseShort,
+        double pauseLong,
+        double crash,
+        double pathLoss,
+        double backPressure,
+        double slowNode,
+        double slowFabric,
+        double slowNetwork,
+        double prefillAbort,
+        double fetchAbandon,
+        double preempt,
+        double preemptInStep,
+        double singleLeg,
+        double decoderFirst,
+        double counterJump,
+        double unhookedLayers,
+        double stepFails,
+        double enqueueFails,
+        double wrongPrompt) {
+
+    static Swarm draw(RandomGenerator random) {
+        return new Swarm(
+                maybe(random, 0.6),
+                maybe(random, 0.4),
+                maybe(random, 0.5),
+                maybe(random, 0.6),
+                maybe(random, 0.4),
+                maybe(random, 0.5),
+                maybe(random, 0.6),
+                maybe(random, 0.5),
+                maybe(random, 0.5),
+                maybe(random, 0.6),
+                maybe(random, 0.5),
+                maybe(random, 0.4),
+                maybe(random, 0.5),
+                maybe(random, 0.6),
+                maybe(random, 0.5),
+                maybe(random, 0.3),
+                maybe(random, 0.6),
+                maybe(random, 0.9),
+                maybe(random, 0.3),
+                maybe(random, 0.3),
+                maybe(random, 0.3),
+                maybe(random, 0.1));
+    }
+
+    private static double maybe(RandomGenerator random, double most) {
+        return random.nextBoolean() ? random.nextDouble() * most : 0;
+    }
+}

@@ -1,0 +1,78 @@
+package io.kvmessenger.testkit.sim.check;
+
+import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.HeldCounts;
+import java.util.HashSet;
+import java.util.Set;
+
+/** Pages come back once for each time they were held; at rest nothing is held anywhere. */
+final class AccountingChecker implements WorldListener {
+    private final Set<String> awaitingRelease = new HashSet<>();
+    private final Set<String> awaitingEnd = new HashSet<>();
+
+    @Override
+    public void prefillEnded(String process, String request, String transferId, PrefillOutcome outcome) {
+        awaitingRelease.add(process + " " + request);
+    }
+
+    @Override
+    public void prefillReleased(String process, String request) {
+        if (!awaitingRelease.remove(process + " " + request)) {
+            throw violation("pages of " + request + " were released and the engine had not ended it, or twice");
+        }
+    }
+
+    @Override
+    public void fetchAsked(FetchFacts fetch) {
+        awaitingEnd.add(fetch.process() + " " + fetch.request());
+    }
+
+    @Override
+    public void fetchArrived(String process, String request, int pageCount) {
+        ended(process, request);
+    }
+
+    @Override
+    public void fetchFailed(String process, String request, String reason) {
+        ended(process, request);
+    }
+
+    private void ended(String process, String request) {
+        if (!awaitingEnd.remove(process + " " + request)) {
+            throw violation(request + " ended and had not been asked for, or twice");
+        }
+    }
+
+    @Override
+    public void processDied(String process) {
+        awaitingRelease.removeIf(held -> held.startsWith(process + " "));
+        awaitingEnd.removeIf(held -> held.startsWith(process + " "));
+    }
+
+    @Override
+    public void processAtRest(String process, HeldCounts held, int freePages, int pages, FabricHoldings fabric) {
+        if (!held.clean()) {
+            throw violation(process + " is at rest and holds " + held);
+        }
+        if (freePages != pages) {
+            throw violation(process + " is at rest and " + (pages - freePages) + " pages are not free");
+        }
+        if (fabric.windowsOpen() + fabric.allowances() + fabric.writesInFlight() > 0) {
+            throw violation(process + " is at rest and its transfer engine holds " + fabric);
+        }
+        if (fabric.liveAdmissions() + fabric.livePeers() > fabric.sessions()) {
+            throw violation(process + " is at rest with more data paths than links: " + fabric);
+        }
+    }
+
+    @Override
+    public void worldAtRest() {
+        if (!awaitingRelease.isEmpty() || !awaitingEnd.isEmpty()) {
+            throw violation("at rest still waiting: " + awaitingRelease + awaitingEnd);
+        }
+    }
+
+    private static Violation violation(String sentence) {
+        return new Violation("Accounting", sentence);
+    }
+}

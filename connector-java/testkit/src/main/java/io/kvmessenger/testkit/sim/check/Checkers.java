@@ -1,0 +1,142 @@
+package io.kvmessenger.testkit.sim.check;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.HeldCounts;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import java.lang.foreign.MemorySegment;
+import java.util.List;
+import java.util.function.Consumer;
+
+/** All checkers that watch a run, as one listener. They know nothing of each other. */
+public final class Checkers implements WorldListener {
+    private final List<WorldListener> all;
+
+    private Checkers(List<WorldListener> all) {
+        this.all = all;
+    }
+
+    public static WorldListener all() {
+        return new Checkers(List.of(
+                new GrantChecker(),
+                new SourceChecker(),
+                new CountChecker(),
+                new ContentChecker(),
+                new AccountingChecker(),
+                new TerminalChecker()));
+    }
+
+    private void tell(Consumer<WorldListener> event) {
+        all.forEach(event);
+    }
+
+    @Override
+    public void processStarted(String process, KvGeometry geometry, MemorySegment memory) {
+        tell(c -> c.processStarted(process, geometry, memory));
+    }
+
+    @Override
+    public void processDied(String process) {
+        tell(c -> c.processDied(process));
+    }
+
+    @Override
+    public void frameSent(String from, String to, ControlFrame frame) {
+        tell(c -> c.frameSent(from, to, frame));
+    }
+
+    @Override
+    public void frameDelivered(String from, String to, ControlFrame frame) {
+        tell(c -> c.frameDelivered(from, to, frame));
+    }
+
+    @Override
+    public void writeSubmitted(PageWrite write) {
+        tell(c -> c.writeSubmitted(write));
+    }
+
+    @Override
+    public void sourceRead(PageWrite write) {
+        tell(c -> c.sourceRead(write));
+    }
+
+    @Override
+    public void landed(PageWrite write, int fromByte, int toByte) {
+        tell(c -> c.landed(write, fromByte, toByte));
+    }
+
+    @Override
+    public void counted(PageWrite write) {
+        tell(c -> c.counted(write));
+    }
+
+    @Override
+    public void writeGone(PageWrite write) {
+        tell(c -> c.writeGone(write));
+    }
+
+    @Override
+    public void writeRefused(String process, String detail) {
+        tell(c -> c.writeRefused(process, detail));
+    }
+
+    @Override
+    public void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {
+        tell(c -> c.prefillPagesTaken(process, request, promptTokens, pages));
+    }
+
+    @Override
+    public void layerComputed(String process, String request, int layerIndex, int endToken) {
+        tell(c -> c.layerComputed(process, request, layerIndex, endToken));
+    }
+
+    @Override
+    public void prefillPagesTakenBack(String process, String request, String transferId) {
+        tell(c -> c.prefillPagesTakenBack(process, request, transferId));
+    }
+
+    @Override
+    public void prefillEnded(String process, String request, String transferId, PrefillOutcome outcome) {
+        tell(c -> c.prefillEnded(process, request, transferId, outcome));
+    }
+
+    @Override
+    public void prefillReleased(String process, String request) {
+        tell(c -> c.prefillReleased(process, request));
+    }
+
+    @Override
+    public void prefillSent(String process, String request, String transferId) {
+        tell(c -> c.prefillSent(process, request, transferId));
+    }
+
+    @Override
+    public void fetchAsked(FetchFacts fetch) {
+        tell(c -> c.fetchAsked(fetch));
+    }
+
+    @Override
+    public void fetchAbandoned(String process, String request) {
+        tell(c -> c.fetchAbandoned(process, request));
+    }
+
+    @Override
+    public void fetchArrived(String process, String request, int pageCount) {
+        tell(c -> c.fetchArrived(process, request, pageCount));
+    }
+
+    @Override
+    public void fetchFailed(String process, String request, String reason) {
+        tell(c -> c.fetchFailed(process, request, reason));
+    }
+
+    @Override
+    public void processAtRest(String process, HeldCounts held, int freePages, int pages, FabricHoldings fabric) {
+        tell(c -> c.processAtRest(process, held, freePages, pages, fabric));
+    }
+
+    @Override
+    public void worldAtRest() {
+        tell(WorldListener::worldAtRest);
+    }
+}

@@ -1,0 +1,15 @@
+package io.kvmessenger.testkit.sim.check;
+
+/** How a fetch ended, as seen from outside. */
+public enum FetchEnd {
+    /** All pages hold their KV. */
+    ARRIVED,
+    /** It ended without its KV. */
+    FAILED,
+    /** The engine had given it up. */
+    CANCELLED,
+    /** The process died. */
+    DIED,
+    /** The decoder never asked. */
+    ABSENT
+}

@@ -1,0 +1,95 @@
+package io.kvmessenger.testkit.sim.check;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Grant;
+import io.kvmessenger.transfer.Imm;
+import java.lang.foreign.MemorySegment;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Set;
+
+/**
+ * No byte lands in a page without a live grant of that generation, given to the process that writes. A grant lives from
+ * its message until the decoder's engine is told the end, or until the same transfer is granted again.
+ */
+final class GrantChecker implements WorldListener {
+    private record Key(String process, int imm) {}
+
+    private record LiveGrant(String writer, String transferId, Set<Integer> pages) {}
+
+    private final Map<String, PageMap> maps = new HashMap<>();
+    private final Map<Key, LiveGrant> live = new HashMap<>();
+    private final Map<String, String> transferByRequest = new HashMap<>();
+
+    @Override
+    public void processStarted(String process, KvGeometry geometry, MemorySegment memory) {
+        maps.put(process, new PageMap(geometry));
+    }
+
+    @Override
+    public void fetchAsked(FetchFacts fetch) {
+        transferByRequest.put(fetch.process() + fetch.request(), fetch.transferId());
+    }
+
+    @Override
+    public void frameSent(String from, String to, ControlFrame frame) {
+        if (frame.hasGrant()) {
+            Grant grant = frame.getGrant();
+            end(from, grant.getTransferId());
+            LiveGrant before = live.put(
+                    new Key(from, grant.getImm()),
+                    new LiveGrant(to, grant.getTransferId(), new HashSet<>(grant.getPageIndicesList())));
+            if (before != null) {
+                throw violation("imm " + Integer.toHexString(grant.getImm()) + " of " + from + " was given to transfer "
+                        + grant.getTransferId() + " while transfer " + before.transferId + " has it");
+            }
+        }
+    }
+
+    @Override
+    public void fetchArrived(String process, String request, int pageCount) {
+        end(process, transferByRequest.get(process + request));
+    }
+
+    @Override
+    public void fetchFailed(String process, String request, String reason) {
+        end(process, transferByRequest.get(process + request));
+    }
+
+    private void end(String process, String transferId) {
+        live.entrySet()
+                .removeIf(e -> e.getKey().process.equals(process)
+                        && e.getValue().transferId.equals(transferId));
+    }
+
+    @Override
+    public void landed(PageWrite write, int fromByte, int toByte) {
+        PageMap.Place place = maps.get(write.target()).find(write.targetOffset(), write.lengthBytes());
+        if (place == null) {
+            throw violation(write + " landed across page borders");
+        }
+        int imm = Imm.of(Imm.slot(write.imm()), Imm.generation(write.imm()));
+        LiveGrant grant = live.get(new Key(write.target(), imm));
+        if (grant == null) {
+            throw violation(write + " landed in page " + place.page() + " and its grant is over");
+        }
+        if (!grant.writer.equals(write.source())) {
+            throw violation(write + " landed, and its grant was given to " + grant.writer);
+        }
+        if (!grant.pages.contains(place.page())) {
+            throw violation(write + " landed in page " + place.page() + ", which transfer " + grant.transferId
+                    + " does not grant");
+        }
+    }
+
+    @Override
+    public void writeRefused(String process, String detail) {
+        throw violation("a write was refused at " + process + ": " + detail);
+    }
+
+    private static Violation violation(String sentence) {
+        return new Violation("Grant", sentence);
+    }
+}

@@ -1,0 +1,11 @@
+package io.kvmessenger.testkit.sim.check;
+
+/**
+ * One page of one layer on its way from a prefiller's memory to a decoder's. A value.
+ *
+ * @param source process that writes: name and incarnation
+ * @param target process that is written to
+ * @param imm slot, generation and weight that the write carries
+ */
+public record PageWrite(
+        long id, String source, String target, int imm, long sourceOffset, long targetOffset, int lengthBytes) {}

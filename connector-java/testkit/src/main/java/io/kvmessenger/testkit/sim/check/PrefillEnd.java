@@ -1,0 +1,21 @@
+package io.kvmessenger.testkit.sim.check;
+
+/** How one life of a prefill ended, as seen from outside. */
+public enum PrefillEnd {
+    /** Everything has left. */
+    SENT,
+    /** The decoder's cancel was confirmed. */
+    CANCELLED,
+    /** The engine preempted it; another life may follow. */
+    PREEMPTED,
+    /** The decoder was told that it cannot be delivered: aborted, path lost. */
+    UNDELIVERED,
+    /** The session ended first: there was nobody to tell. */
+    LOST,
+    /** No grant that could be served came within the limit. */
+    EXPIRED,
+    /** The process died. */
+    DIED,
+    /** The prefiller never computed anything for this transfer. */
+    ABSENT
+}

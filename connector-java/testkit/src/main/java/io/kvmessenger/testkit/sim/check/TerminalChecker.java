@@ -1,0 +1,189 @@
+package io.kvmessenger.testkit.sim.check;
+
+import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import java.util.EnumSet;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Set;
+
+/** Every request ends once on each side, and the two ends stand in {@link AllowedEnds}. */
+final class TerminalChecker implements WorldListener {
+    /** What has been seen of one prefill's present life. */
+    private static final class Life {
+        final String transferId;
+        boolean sent;
+
+        Life(String transferId) {
+            this.transferId = transferId;
+        }
+    }
+
+    /** What a prefiller process has said or heard of a transfer. */
+    private static final class Said {
+        boolean granted;
+        boolean undelivered;
+        boolean cancelConfirmed;
+    }
+
+    private static final class Fetch {
+        final String transferId;
+        boolean abandoned;
+        FetchEnd end;
+
+        Fetch(String transferId) {
+            this.transferId = transferId;
+        }
+    }
+
+    private final Map<String, Life> lives = new LinkedHashMap<>();
+    private final Map<String, Said> said = new HashMap<>();
+    private final Map<String, Fetch> fetches = new LinkedHashMap<>();
+    private final Map<String, Set<PrefillEnd>> prefillEnds = new HashMap<>();
+
+    // ---- prefillers
+
+    @Override
+    public void frameDelivered(String from, String to, ControlFrame frame) {
+        if (frame.hasGrant()) {
+            said(to, frame.getGrant().getTransferId()).granted = true;
+        }
+    }
+
+    @Override
+    public void frameSent(String from, String to, ControlFrame frame) {
+        if (frame.hasCancelConfirmed()) {
+            said(from, frame.getCancelConfirmed().getTransferId()).cancelConfirmed = true;
+        } else if (frame.hasCannotDeliver()) {
+            Reason reason = frame.getCannotDeliver().getReason();
+            boolean mayHaveBegun = reason == Reason.PREFILL_ABORTED || reason == Reason.PATH_LOST;
+            said(from, frame.getCannotDeliver().getTransferId()).undelivered |= mayHaveBegun;
+        }
+    }
+
+    @Override
+    public void prefillSent(String process, String request, String transferId) {
+        lives.computeIfAbsent(process + " " + request, r -> new Life(transferId)).sent = true;
+    }
+
+    @Override
+    public void prefillPagesTakenBack(String process, String request, String transferId) {
+        Life life = lives.remove(process + " " + request);
+        endLife(transferId, life != null && life.sent ? PrefillEnd.SENT : PrefillEnd.PREEMPTED);
+    }
+
+    @Override
+    public void prefillEnded(String process, String request, String transferId, PrefillOutcome outcome) {
+        lives.computeIfAbsent(process + " " + request, r -> new Life(transferId));
+    }
+
+    @Override
+    public void prefillReleased(String process, String request) {
+        Life life = lives.remove(process + " " + request);
+        Said said = said(process, life.transferId);
+        PrefillEnd end = PrefillEnd.EXPIRED;
+        if (life.sent) {
+            end = PrefillEnd.SENT;
+        } else if (said.cancelConfirmed) {
+            end = PrefillEnd.CANCELLED;
+        } else if (said.undelivered) {
+            end = PrefillEnd.UNDELIVERED;
+        } else if (said.granted) {
+            end = PrefillEnd.LOST;
+        }
+        endLife(life.transferId, end);
+    }
+
+    private Said said(String process, String transferId) {
+        return said.computeIfAbsent(process + " " + transferId, key -> new Said());
+    }
+
+    private void endLife(String transferId, PrefillEnd end) {
+        prefillEnds
+                .computeIfAbsent(transferId, t -> EnumSet.noneOf(PrefillEnd.class))
+                .add(end);
+    }
+
+    // ---- decoders
+
+    @Override
+    public void fetchAsked(FetchFacts fetch) {
+        fetches.put(fetch.process() + " " + fetch.request(), new Fetch(fetch.transferId()));
+    }
+
+    @Override
+    public void fetchAbandoned(String process, String request) {
+        fetches.get(process + " " + request).abandoned = true;
+    }
+
+    @Override
+    public void fetchArrived(String process, String request, int pageCount) {
+        end(process, request, FetchEnd.ARRIVED);
+    }
+
+    @Override
+    public void fetchFailed(String process, String request, String reason) {
+        boolean abandoned = fetches.get(process + " " + request).abandoned;
+        end(process, request, abandoned ? FetchEnd.CANCELLED : FetchEnd.FAILED);
+    }
+
+    private void end(String process, String request, FetchEnd end) {
+        Fetch fetch = fetches.get(process + " " + request);
+        if (fetch.end != null) {
+            throw new Violation("Terminal", request + " ended as " + fetch.end + " and then as " + end);
+        }
+        fetch.end = end;
+    }
+
+    // ---- both
+
+    @Override
+    public void processDied(String process) {
+        lives.entrySet().removeIf(entry -> {
+            boolean ofProcess = entry.getKey().startsWith(process + " ");
+            if (ofProcess) {
+                endLife(entry.getValue().transferId, PrefillEnd.DIED);
+            }
+            return ofProcess;
+        });
+        said.forEach((key, facts) -> {
+            if (key.startsWith(process + " ")) {
+                endLife(key.substring(process.length() + 1), PrefillEnd.DIED);
+            }
+        });
+        fetches.forEach((key, fetch) -> {
+            if (key.startsWith(process + " ") && fetch.end == null) {
+                fetch.end = FetchEnd.DIED;
+            }
+        });
+    }
+
+    @Override
+    public void worldAtRest() {
+        Map<String, FetchEnd> fetchEnds = new HashMap<>();
+        fetches.forEach((key, fetch) -> {
+            if (fetch.end == null) {
+                throw new Violation("Terminal", key + " has not ended");
+            }
+            fetchEnds.put(fetch.transferId, fetch.end);
+            judge(fetch.transferId, fetch.end);
+        });
+        for (String transferId : prefillEnds.keySet()) {
+            if (!fetchEnds.containsKey(transferId)) {
+                judge(transferId, FetchEnd.ABSENT);
+            }
+        }
+    }
+
+    private void judge(String transferId, FetchEnd fetchEnd) {
+        Set<PrefillEnd> ends = prefillEnds.getOrDefault(transferId, EnumSet.of(PrefillEnd.ABSENT));
+        if (ends.stream().noneMatch(end -> AllowedEnds.with(end).contains(fetchEnd))) {
+            throw new Violation(
+                    "Terminal",
+                    "transfer " + transferId + " ended as " + ends + " at the prefiller and " + fetchEnd
+                            + " at the decoder");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+package io.kvmessenger.testkit.sim.check;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.HeldCounts;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import java.lang.foreign.MemorySegment;
+import java.util.List;
+
+/**
+ * Everything that can be seen of the simulated world from outside the messengers, when it happens. A process is named by
+ * its node and incarnation, so that a restarted one has another name.
+ */
+public interface WorldListener {
+    default void processStarted(String process, KvGeometry geometry, MemorySegment memory) {}
+
+    default void processDied(String process) {}
+
+    // ---- control network
+
+    default void frameSent(String from, String to, ControlFrame frame) {}
+
+    default void frameDelivered(String from, String to, ControlFrame frame) {}
+
+    // ---- fabric
+
+    default void writeSubmitted(PageWrite write) {}
+
+    /** The source's bytes were read now. */
+    default void sourceRead(PageWrite write) {}
+
+    /** Bytes {@code [fromByte, toByte)} of the write are in the target's memory now. */
+    default void landed(PageWrite write, int fromByte, int toByte) {}
+
+    /** The write's immediate was seen by an open window. */
+    default void counted(PageWrite write) {}
+
+    /** Nothing of the write will land any more. Once for each write, last. */
+    default void writeGone(PageWrite write) {}
+
+    /** A write was refused, at the writer or at the target. */
+    default void writeRefused(String process, String detail) {}
+
+    // ---- prefiller's engine
+
+    /** The request's page list grew by these pages. */
+    default void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {}
+
+    /** In this layer the KV of all tokens before {@code endToken} is in the request's pages. */
+    default void layerComputed(String process, String request, int layerIndex, int endToken) {}
+
+    /** A preemption has been fenced: the engine has the pages back, and the request starts again. */
+    default void prefillPagesTakenBack(String process, String request, String transferId) {}
+
+    default void prefillEnded(String process, String request, String transferId, PrefillOutcome outcome) {}
+
+    /** The messenger gave the pages of an ended prefill back. */
+    default void prefillReleased(String process, String request) {}
+
+    /** The messenger said that everything has left. */
+    default void prefillSent(String process, String request, String transferId) {}
+
+    // ---- decoder's engine
+
+    default void fetchAsked(FetchFacts fetch) {}
+
+    default void fetchAbandoned(String process, String request) {}
+
+    default void fetchArrived(String process, String request, int pageCount) {}
+
+    default void fetchFailed(String process, String request, String reason) {}
+
+    // ---- the end
+
+    /** A living process at the end of the liveness phase. */
+    default void processAtRest(String process, HeldCounts held, int freePages, int pages, FabricHoldings fabric) {}
+
+    /** Everything that could end has ended. */
+    default void worldAtRest() {}
+
+    /**
+     * What a process's transfer engine still has.
+     *
+     * @param liveAdmissions admissions not closed
+     * @param livePeers peers not lost or disconnected
+     */
+    record FabricHoldings(
+            int windowsOpen, int allowances, int writesInFlight, int liveAdmissions, int livePeers, int sessions) {}
+}

@@ -1,0 +1,2 @@
+/** Deterministic simulation: production messengers in a simulated world, one thread, everything drawn from a seed. */
+package io.kvmessenger.testkit.sim;

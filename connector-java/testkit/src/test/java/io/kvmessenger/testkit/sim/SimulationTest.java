@@ -1,0 +1,57 @@
+package io.kvmessenger.testkit.sim;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.testkit.sim.check.DeterminismChecker;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.stream.LongStream;
+import org.junit.jupiter.api.Test;
+
+class SimulationTest {
+    private static final long SEEDS = Long.getLong("kvmessenger.sim.seeds", 1000);
+    private static final long SEEDS_RUN_TWICE = 20;
+
+    @Test
+    void shouldKeepEveryPromiseForSeedsThatOnceFoundABug() throws IOException {
+        for (long seed : regressions()) {
+            Simulation.Result result = Simulation.run(seed, Mutation.NONE);
+            assertThat(result.passed()).as(result.report()).isTrue();
+        }
+    }
+
+    @Test
+    void shouldKeepEveryPromiseForEverySeed() {
+        long begunNs = System.nanoTime();
+        List<Simulation.Result> failed = LongStream.rangeClosed(1, SEEDS)
+                .parallel()
+                .mapToObj(seed -> Simulation.run(seed, Mutation.NONE))
+                .filter(result -> !result.passed())
+                .toList();
+        System.out.printf(
+                "simulation: %d seeds in %.1f s, %d violations%n",
+                SEEDS, (System.nanoTime() - begunNs) / 1e9, failed.size());
+        assertThat(failed)
+                .as(failed.isEmpty() ? "" : failed.getFirst().report())
+                .isEmpty();
+    }
+
+    @Test
+    void shouldGiveTheSameTraceForTheSameSeed() {
+        for (long seed = 1; seed <= SEEDS_RUN_TWICE; seed++) {
+            DeterminismChecker.check(seed, s -> Simulation.run(s, Mutation.NONE).traceHash());
+        }
+    }
+
+    private static List<Long> regressions() throws IOException {
+        try (InputStream file = SimulationTest.class.getResourceAsStream("seeds.txt")) {
+            return new String(file.readAllBytes(), StandardCharsets.UTF_8)
+                    .lines()
+                    .filter(line -> !line.isBlank() && !line.startsWith("#"))
+                    .map(line -> Long.parseLong(line.substring(0, line.indexOf(' '))))
+                    .toList();
+        }
+    }
+}
