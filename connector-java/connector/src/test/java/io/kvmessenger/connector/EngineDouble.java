@@ -146,6 +146,20 @@ final class EngineDouble implements AutoCloseable {
         throw new AssertionError("no " + kind + " for " + request + " came; events: " + events);
     }
 
+    /** Waits until a gauge says this; fails after a generous limit. */
+    void awaitGauge(String name, int value) {
+        long limitNs = System.nanoTime() + 20_000_000_000L;
+        Object seen = null;
+        while (System.nanoTime() < limitNs) {
+            seen = ((Map<?, ?>) decode(host.stats(opened.handle())).get("gauges")).get(name);
+            if (seen instanceof Number number && number.intValue() == value) {
+                return;
+            }
+            Thread.onSpinWait();
+        }
+        throw new AssertionError(name + " is " + seen + ", expected " + value);
+    }
+
     boolean clean() {
         return (Boolean) decode(host.leakCheck(opened.handle())).get("clean");
     }

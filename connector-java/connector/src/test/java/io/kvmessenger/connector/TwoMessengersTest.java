@@ -92,6 +92,17 @@ class TwoMessengersTest {
     }
 
     @Test
+    void shouldShowAnOpenFetchInItsGaugeAtOnce() {
+        try (EngineDouble p = EngineDouble.of("prefiller");
+                EngineDouble d = EngineDouble.of("decoder")) {
+            d.fetch("d1", "t1", p.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
+            d.awaitGauge("kv_messenger_fetches_open", 1);
+            d.awaitGauge("kv_messenger_windows_open", 1);
+            p.awaitGauge("kv_messenger_grants_waiting", 1);
+        }
+    }
+
+    @Test
     void shouldEndAnAbandonedFetchOnceThePrefillerHasConfirmed() {
         try (EngineDouble p = EngineDouble.of("prefiller");
                 EngineDouble d = EngineDouble.of("decoder")) {

@@ -31,6 +31,8 @@ public final class Messenger {
     private final LayerWriter writer;
     private final NanoClock clock;
     private final CompletionHandler completions = new Completions();
+    /** Something came in since the gauges were published. */
+    private boolean changed = true;
 
     /** The ports a messenger stands on. */
     public record Ports(
@@ -66,6 +68,7 @@ public final class Messenger {
     }
 
     public void onCommand(EngineCommand command) {
+        changed = true;
         long nowNs = clock.nowNs();
         switch (command) {
             case EngineCommand.Step step -> prefiller.stepBegan(step, nowNs);
@@ -79,14 +82,17 @@ public final class Messenger {
     }
 
     public void onLinkOpened(long link, boolean inbound, String peerAddress) {
+        changed = true;
         sessions.onLinkOpened(link, inbound, peerAddress, clock.nowNs());
     }
 
     public void onFrame(long link, ControlFrame frame) {
+        changed = true;
         sessions.onFrame(link, frame, clock.nowNs());
     }
 
     public void onLinkClosed(long link, String reason) {
+        changed = true;
         sessions.onLinkClosed(link, reason);
     }
 
@@ -106,7 +112,8 @@ public final class Messenger {
         work += prefiller.tick(nowNs);
         work += decoder.tick(nowNs);
         work += sessions.tick(nowNs);
-        if (work > 0) {
+        if (work > 0 || changed) {
+            changed = false;
             publishGauges();
         }
         return work;

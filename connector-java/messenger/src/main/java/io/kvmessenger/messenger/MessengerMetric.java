@@ -64,6 +64,10 @@ public enum MessengerMetric {
     STRAYS(Kind.COUNTER, "strays", "Immediates that came for no open window."),
     PATHS_OPENED(Kind.COUNTER, "paths_opened", "Data paths to peers that were set up."),
     PATHS_LOST(Kind.COUNTER, "paths_lost", "Data paths to peers that broke."),
+    PATHS_REJECTED(
+            Kind.COUNTER,
+            "paths_rejected",
+            "Data sockets closed before they became a path: garbage, another version, a wrong key, or too slow."),
     FETCHES_OPEN(Kind.GAUGE, "fetches_open", "Fetches not yet ended."),
     PREFILLS_OPEN(Kind.GAUGE, "prefills_open", "Prefills whose pages are still needed by the messenger."),
     GRANTS_WAITING(Kind.GAUGE, "grants_waiting", "Grants that wait for their prefill to start."),

@@ -40,6 +40,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
             MessengerMetric.STRAYS, TransferCounters::straysCounted,
             MessengerMetric.PATHS_OPENED, TransferCounters::pathsOpened,
             MessengerMetric.PATHS_LOST, TransferCounters::pathsLost,
+            MessengerMetric.PATHS_REJECTED, TransferCounters::pathsRejected,
             MessengerMetric.REGIONS_OPEN, TransferCounters::regionsOpen));
 
     private final PrometheusRegistry registry = new PrometheusRegistry();
