@@ -178,8 +178,9 @@ def test_should_leave_keyboard_interrupt_and_default_termination_as_they_are(
     environment: dict[str, str], simulated_jar: Path, tmp_path: Path
 ) -> None:
     script = """
-        import time
+        import signal, time
         import simulated_jvm
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background inherits it as ignored
         m = simulated_jvm.open_messenger()
         try:
             print("ready", flush=True)
