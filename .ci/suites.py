@@ -95,10 +95,16 @@ def read_reports(suite: Suite) -> Outcome:
             if case.find("failure") is not None or case.find("error") is not None:
                 outcome.failed.append(name)
             elif skip is not None:
-                outcome.skipped.append((name, (skip.get("message") or "no reason given").strip()))
+                outcome.skipped.append((name, reason_of(skip)))
             else:
                 outcome.passed += 1
     return outcome
+
+
+def reason_of(skip: ElementTree.Element) -> str:
+    """pytest gives the reason for skipping a whole module in the text, behind the place."""
+    said = [part.strip() for part in (skip.get("message"), skip.text) if part and part.strip() != "collection skipped"]
+    return said[0] if said else "no reason given"
 
 
 def allowed_skips() -> list[str]:
@@ -122,7 +128,7 @@ def run_suite(suite: Suite) -> Outcome:
         outcome.failed.append(f"{suite.name}: wrote no test report")
     elif status != 0 and not outcome.failed:
         outcome.failed.append(f"{suite.name}: status {status}")
-    print(f"=== {suite.name}: {totals(outcome)} in {time.monotonic() - begun:.0f} s", flush=True)
+    print(f"\n=== {suite.name}: {totals(outcome)} in {time.monotonic() - begun:.0f} s", flush=True)
     return outcome
 
 
