@@ -196,3 +196,21 @@ def test_should_write_its_figures_to_vllm_s_metrics(vllm_release: Release) -> No
     assert registry.get_sample_value("vllm:kv_messenger_sent_bytes_total", {"engine": "0"}) == 6_000_000
     assert registry.get_sample_value("vllm:kv_messenger_sessions_open", {"engine": "0"}) == 3
     assert cls.build_kv_connector_stats().is_empty()
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [({"listen_port": 4000, "metrics_port": 5000}, (4003, 5003)), ({}, (14582, 0))]
+)
+def test_should_count_fixed_ports_up_with_the_rank(
+    vllm_release: Release, said: dict[str, int], expected: tuple[int, int]
+) -> None:
+    facts = vllm_release.connector.read_facts(config("kv_producer", extra=said), caches())
+    options = vllm_release.connector.rank_options(facts.options, 3)
+    assert (options.listen_port, options.metrics_port) == expected
+
+
+def test_should_refuse_a_port_that_decoders_cannot_count_from(vllm_release: Release) -> None:
+    several = config("kv_producer", extra={"listen_port": 0})
+    several.parallel_config.tensor_parallel_size = 2
+    with pytest.raises(Exception, match="'listen_port' is 0 with 2 ranks"):
+        vllm_release.connector.read_facts(several, caches())
