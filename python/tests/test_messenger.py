@@ -61,7 +61,7 @@ counter = LayerCounter(p.opened.layer_counter_address, LAYERS)
 d.submit([fetch(p)])
 p.submit([{"do": "step", "step": 1, "counterStart": counter.begin_step(), "chunks": [{
     "request": "p", "transfer": "t", "promptTokens": 20, "cachedTokens": 0, "firstToken": 0, "endToken": 20,
-    "newPages": [1, 2], "last": True}]}])
+    "newPages": [1, 2]}]}])
 for layer, name in enumerate(LAYERS):
     for index in (1, 2):
         source[page(source, layer, index)] = bytes([10 * layer + index]) * PAGE_BYTES

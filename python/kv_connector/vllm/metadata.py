@@ -24,11 +24,6 @@ class Chunk:
     new_blocks: Sequence[int]
     """Blocks of the engine that hold the request's next tokens, after those sent with its earlier chunks."""
 
-    @property
-    def last(self) -> bool:
-        """Whether the prompt is complete after it."""
-        return self.end_token == self.prompt_tokens
-
 
 @dataclass(frozen=True, slots=True)
 class PrefillEnd:
@@ -55,6 +50,15 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class Decline:
+    """A transfer that nobody will fetch: its prefiller need not keep the pages."""
+
+    transfer: str
+    prefiller_host: str
+    prefiller_port: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A request whose kv_transfer_params cannot be served; it ends as a failed load."""
 
@@ -73,6 +77,7 @@ class StepMetadata(KVConnectorMetadata):
     fetches: list[Fetch] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    declines: list[Decline] = field(default_factory=list)
 
 
 @dataclass

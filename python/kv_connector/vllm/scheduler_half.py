@@ -10,7 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kv_connector.vllm.metadata import Chunk, Fetch, MessengerAddress, PrefillEnd, PrefillOutcome, Refusal, StepMetadata
+from kv_connector.vllm.metadata import (
+    Chunk,
+    Decline,
+    Fetch,
+    MessengerAddress,
+    PrefillEnd,
+    PrefillOutcome,
+    Refusal,
+    StepMetadata,
+)
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Side, read
 
 _FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
@@ -96,6 +105,7 @@ class SchedulerHalf:
         if isinstance(ask, Refused):
             self._logger.error("request %s is refused: %s", request.request_id, ask.reason)
         if tokens <= 0:
+            self._decline(ask)
             return
         self._awaited.add(request.request_id)
         if isinstance(ask, Refused):
@@ -114,6 +124,11 @@ class SchedulerHalf:
                 prompt_token_ids=list(request.prompt_token_ids) if ask.decoder_first else None,
             )
         )
+
+    def _decline(self, ask: object) -> None:
+        """Nobody will fetch this: with both legs sent, a prefiller would keep the pages until its limit."""
+        if isinstance(ask, Receive) and not ask.decoder_first:
+            self._pending.declines.append(Decline(ask.transfer, ask.host, ask.port))
 
     def refuse(self, request_id: str) -> None:
         """Ends a request that waits for a load as a failed one, after a fault on this side."""
@@ -221,6 +236,8 @@ class SchedulerHalf:
         if request_id in self._awaited:
             self._pending.abandoned.append(request_id)
             return True, None
+        # Still asking for a load: it ended before it was given blocks.
+        self._decline(read(request.kv_transfer_params, request_id, self._side))
         return False, None
 
     def _answer(self, prefill: _Prefill, request_id: str) -> dict[str, Any] | None:
@@ -251,7 +268,8 @@ class SchedulerHalf:
 
     def has_work(self) -> bool:
         """Whether the engine must go on stepping although it may have no request left."""
-        return bool(self._held or self._pending.prefill_ends or self._pending.abandoned or self._pending.refusals)
+        pending = self._pending
+        return bool(self._held or pending.prefill_ends or pending.abandoned or pending.refusals or pending.declines)
 
     def is_idle(self) -> bool:
         """Whether nothing at all is remembered; for leak checks at rest."""

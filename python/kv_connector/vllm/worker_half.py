@@ -106,6 +106,15 @@ class WorkerHalf:
             self._refuse(refusal)
         for fetch in meta.fetches:
             self._fetch(fetch)
+        for decline in meta.declines:
+            self._submit(
+                {
+                    "do": "decline",
+                    "transfer": decline.transfer,
+                    "prefillerHost": decline.prefiller_host,
+                    "prefillerPort": decline.prefiller_port + self._rank_index,
+                }
+            )
         for request in meta.abandoned:
             if request in self._fetching:
                 self._submit({"do": "abandon", "request": request})
@@ -132,7 +141,6 @@ class WorkerHalf:
             "firstToken": chunk.first_token,
             "endToken": chunk.end_token,
             "newPages": self._pages(chunk.new_blocks),
-            "last": chunk.last,
         }
 
     def _fetch(self, fetch: Fetch) -> None:

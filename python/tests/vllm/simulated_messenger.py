@@ -148,7 +148,6 @@ class SimulatedMessenger:
         page_tokens = self.geometry["pageTokens"]
         assert chunk["firstToken"] == prefill["end"]
         assert chunk["firstToken"] < chunk["endToken"] <= chunk["promptTokens"] == prefill["prompt"]
-        assert chunk["last"] == (chunk["endToken"] == chunk["promptTokens"])
         prefill["end"] = chunk["endToken"]
         prefill["pages"] += chunk["newPages"]
         assert len(prefill["pages"]) * page_tokens >= chunk["endToken"]
@@ -177,6 +176,9 @@ class SimulatedMessenger:
         assert len(pages) == needed
         assert len(set(pages)) == len(pages)
         self._owed[command["request"]] = "fetch"
+
+    def _on_decline(self, command: dict[str, Any]) -> None:
+        assert command.keys() == {"do", "transfer", "prefillerHost", "prefillerPort"}
 
     def _on_abandon(self, command: dict[str, Any]) -> None:
         request = command["request"]

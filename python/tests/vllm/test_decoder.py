@@ -177,7 +177,8 @@ def test_should_forget_a_request_that_is_aborted_before_it_has_blocks(engine: En
     decoder.add(REQUEST, 700, remote_prefill())
     decoder.abort(REQUEST)
     decoder.step()
-    assert decoder.messenger.commands == []
+    assert [command["do"] for command in decoder.messenger.commands] == ["decline"]
+    assert decoder.messenger.of_kind("decline")[0]["transfer"] == TRANSFER
     assert decoder.at_rest()
 
 

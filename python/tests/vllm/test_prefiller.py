@@ -24,7 +24,6 @@ def test_should_tell_every_chunk_before_its_forward_pass(engine: EngineMaker) ->
     prefiller.steps(3)
 
     assert ranges(prefiller.messenger) == [(0, 0, 256, 2), (0, 256, 512, 2), (0, 512, 700, 2)]
-    assert [chunk["last"] for chunk in prefiller.messenger.chunks_of(REQUEST)] == [False, False, True]
     assert {chunk["transfer"] for chunk in prefiller.messenger.chunks_of(REQUEST)} == {TRANSFER}
     assert [command["do"] for command in prefiller.messenger.commands] == ["step", "stepEnded"] * 3
     assert prefiller.messenger.counter_starts == [41, 45, 49]
@@ -81,7 +80,6 @@ def test_should_send_a_prompt_of_one_token(engine: EngineMaker) -> None:
     prefiller.step()
 
     assert ranges(prefiller.messenger) == [(0, 0, 1, 1)]
-    assert prefiller.messenger.chunks_of(REQUEST)[0]["last"]
 
 
 def test_should_tell_nothing_of_steps_that_only_decode(engine: EngineMaker) -> None:

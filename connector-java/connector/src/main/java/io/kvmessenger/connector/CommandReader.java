@@ -42,10 +42,13 @@ final class CommandReader {
                         fields.text("request"),
                         PrefillOutcome.valueOf(fields.text("outcome").toUpperCase(Locale.ROOT)));
             case "fetch" -> fetch(fields);
+            case "decline" ->
+                new EngineCommand.Decline(
+                        fields.text("transfer"), fields.text("prefillerHost"), fields.count("prefillerPort"));
             case "abandon" -> new EngineCommand.Abandon(fields.text("request"));
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of step, "
-                        + "stepEnded, prefillEnded, fetch, abandon");
+                        + "stepEnded, prefillEnded, fetch, decline, abandon");
         };
     }
 

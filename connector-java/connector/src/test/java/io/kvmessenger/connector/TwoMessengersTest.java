@@ -92,6 +92,22 @@ class TwoMessengersTest {
     }
 
     @Test
+    void shouldReleaseAPrefillAtOnceWhenItsDecoderDeclines() {
+        try (EngineDouble p = EngineDouble.of("prefiller");
+                EngineDouble d = EngineDouble.of("decoder")) {
+            p.compute(1, "p1", "t1", PROMPT_TOKENS, 0, 40, SOURCE_PAGES, SOURCE_PAGES);
+            p.submit(Map.of("do", "prefillEnded", "request", "p1", "outcome", "finished"));
+            decline(d, "t1", p);
+            p.await("released", "p1");
+            decline(d, "t2", p); // before the prefill begins
+            d.fetch("d3", "t3", p.opened, PROMPT_TOKENS, 0, TARGET_PAGES); // comes behind the decline
+            p.awaitGauge("kv_messenger_grants_waiting", 1);
+            p.compute(2, "p2", "t2", PROMPT_TOKENS, 0, 40, SOURCE_PAGES, SOURCE_PAGES);
+            finish(p, "p2");
+        }
+    }
+
+    @Test
     void shouldShowAnOpenFetchInItsGaugeAtOnce() {
         try (EngineDouble p = EngineDouble.of("prefiller");
                 EngineDouble d = EngineDouble.of("decoder")) {
@@ -186,6 +202,18 @@ class TwoMessengersTest {
     private static String refusal(EngineDouble p, EngineDouble d) {
         d.fetch("d1", "t1", p.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
         return d.await("failed", "d1").get("reason").toString();
+    }
+
+    private static void decline(EngineDouble d, String transfer, EngineDouble p) {
+        d.submit(Map.of(
+                "do",
+                "decline",
+                "transfer",
+                transfer,
+                "prefillerHost",
+                p.opened.controlHost(),
+                "prefillerPort",
+                p.opened.controlPort()));
     }
 
     private static void finish(EngineDouble p, String request) {

@@ -9,6 +9,7 @@ import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.CancelConfirmed;
 import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
@@ -95,15 +96,20 @@ final class Decoder {
             fail(fetch, "the engine gave pages that cannot be granted: " + e.getMessage());
             return;
         }
-        String address = ask.prefillerHost() + ":" + ask.prefillerPort();
-        Session session = byAddress.get(address);
-        if (session == null) {
-            session = sessions.dial(ask.prefillerHost(), ask.prefillerPort(), nowNs);
-            byAddress.put(address, session);
-        }
+        Session session = sessionAt(ask.prefillerHost(), ask.prefillerPort(), nowNs);
         fetch.session = session;
         if (session.ready()) {
             grant(fetch);
+        }
+    }
+
+    /** Tells a prefiller that no grant will come; if it cannot be reached its own limit ends the wait. */
+    void decline(EngineCommand.Decline decline, long nowNs) {
+        Session session = sessionAt(decline.prefillerHost(), decline.prefillerPort(), nowNs);
+        if (session.ready()) {
+            sendDecline(session, decline.transferId());
+        } else {
+            session.declines.add(decline.transferId());
         }
     }
 
@@ -134,6 +140,8 @@ final class Decoder {
     }
 
     void onReady(Session session) {
+        session.declines.forEach(transferId -> sendDecline(session, transferId));
+        session.declines.clear();
         for (Fetch fetch : List.copyOf(byRequest.values())) {
             if (fetch.session == session && fetch.state == Fetch.State.WAITING) {
                 grant(fetch);
@@ -330,6 +338,16 @@ final class Decoder {
             grant.addPromptTokenIds(token);
         }
         sessions.send(session, ControlFrame.newBuilder().setGrant(grant));
+    }
+
+    private Session sessionAt(String host, int port, long nowNs) {
+        return byAddress.computeIfAbsent(host + ":" + port, address -> sessions.dial(host, port, nowNs));
+    }
+
+    private void sendDecline(Session session, String transferId) {
+        sessions.send(
+                session,
+                ControlFrame.newBuilder().setDecline(Decline.newBuilder().setTransferId(transferId)));
     }
 
     private void cancel(Fetch fetch, String reason) {

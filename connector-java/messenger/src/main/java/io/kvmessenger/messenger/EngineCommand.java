@@ -51,6 +51,9 @@ public sealed interface EngineCommand {
             int[] promptTokenIds)
             implements EngineCommand {}
 
+    /** A decoder will never ask for this transfer: its prefiller need not keep the pages. */
+    record Decline(String transferId, String prefillerHost, int prefillerPort) implements EngineCommand {}
+
     /** The engine has ended the request; its pages stay held until the fetch's terminal event. */
     record Abandon(String request) implements EngineCommand {}
 

@@ -76,6 +76,7 @@ public final class Messenger {
             case EngineCommand.PrefillEnded ended -> prefiller.prefillEnded(ended.request(), ended.outcome(), nowNs);
             case EngineCommand.Preempt preempt -> prefiller.preempt(preempt);
             case EngineCommand.Fetch fetch -> decoder.fetch(fetch, nowNs);
+            case EngineCommand.Decline decline -> decoder.decline(decline, nowNs);
             case EngineCommand.Abandon abandon -> decoder.abandon(abandon.request());
             case EngineCommand.CountHeld count -> count.answer().complete(held());
         }

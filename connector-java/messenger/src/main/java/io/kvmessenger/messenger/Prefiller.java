@@ -188,6 +188,7 @@ final class Prefiller {
         switch (frame.getBodyCase()) {
             case GRANT -> onGrant(session, frame.getGrant(), nowNs);
             case CANCEL -> onCancel(session, frame.getCancel());
+            case DECLINE -> onDecline(frame.getDecline().getTransferId());
             default -> {
                 tally.add(MessengerMetric.FRAMES_INVALID, 1);
                 sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a prefiller");
@@ -478,6 +479,16 @@ final class Prefiller {
             return;
         }
         replies.confirm(session, cancel.getTransferId(), cancel.getImm());
+    }
+
+    private void onDecline(String transferId) {
+        Prefill prefill = byTransfer.get(transferId);
+        if (prefill == null) {
+            waiting.decline(transferId);
+        } else if (prefill.grant == null) {
+            stop(prefill, Reason.REASON_UNSPECIFIED, "the decoder declined the transfer");
+            settle(prefill);
+        }
     }
 
     private static boolean holdsGrant(Prefill prefill, Session session, int imm) {

@@ -5,6 +5,7 @@ import io.kvmessenger.kvlayout.Piece;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RegionDescriptor;
+import java.util.ArrayList;
 import java.util.List;
 
 /**
@@ -41,6 +42,9 @@ final class Session {
 
     /** Outbound: what the prefiller may write to us through. */
     Admission admission;
+    /** Outbound: transfers to decline once the session is ready. */
+    final List<String> declines = new ArrayList<>();
+
     /** Outbound: nothing admitted can write any more. */
     boolean admissionClosed;
 

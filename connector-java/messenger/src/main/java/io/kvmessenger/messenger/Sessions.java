@@ -133,7 +133,7 @@ final class Sessions {
                         session,
                         session.peerName() + " said goodbye: "
                                 + frame.getGoodbye().getSentence());
-            case GRANT, CANNOT_DELIVER, CANCEL, CANCEL_CONFIRMED -> {
+            case GRANT, DECLINE, CANNOT_DELIVER, CANCEL, CANCEL_CONFIRMED -> {
                 if (session.ready()) {
                     listener.onFrame(session, frame);
                 } else {

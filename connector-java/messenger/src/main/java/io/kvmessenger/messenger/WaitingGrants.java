@@ -55,6 +55,11 @@ final class WaitingGrants {
         return true;
     }
 
+    /** No grant will come for a transfer whose prefill has not begun. */
+    void decline(String transferId) {
+        cancelled.put(transferId, true);
+    }
+
     /** Whether the decoder cancelled before the prefill began; asked once, when it begins. */
     boolean takeCancelled(String transferId) {
         return cancelled.remove(transferId) != null;
