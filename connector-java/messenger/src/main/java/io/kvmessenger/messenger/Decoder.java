@@ -334,9 +334,12 @@ final class Decoder {
         for (int page : ask.pages()) {
             grant.addPageIndices(page);
         }
-        for (int token : ask.promptTokenIds()) {
-            grant.addPromptTokenIds(token);
+        if (!fetch.everGranted) { // granted again after a preemption, the prompt is in the prefiller's queue already
+            for (int token : ask.promptTokenIds()) {
+                grant.addPromptTokenIds(token);
+            }
         }
+        fetch.everGranted = true;
         sessions.send(session, ControlFrame.newBuilder().setGrant(grant));
     }
 

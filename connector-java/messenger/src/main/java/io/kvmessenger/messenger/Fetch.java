@@ -27,6 +27,9 @@ final class Fetch {
     WindowRanges ranges;
 
     ImmWindow window;
+    /** A grant has been sent, this one or an earlier one. */
+    boolean everGranted;
+
     long grantedNs;
     /** Set with CANCELLING: when the prefiller must have confirmed. */
     long confirmDeadlineNs;
