@@ -33,6 +33,13 @@ final class Faults {
         if (ended) {
             return;
         }
+        if (!world.alive().isEmpty()) {
+            strikeOnce();
+        }
+        schedule();
+    }
+
+    private void strikeOnce() {
         if (happens(swarm.linkReset())) {
             world.network().resetAnyLink();
         }
@@ -55,7 +62,6 @@ final class Faults {
         if (happens(swarm.crash())) {
             crash();
         }
-        schedule();
     }
 
     private boolean happens(double rate) {
@@ -93,8 +99,11 @@ final class Faults {
             return;
         }
         SimulatedProcess process = any();
-        boolean silentDeath = random.nextInt(3) == 0;
-        world.kill(process, silentDeath);
+        if (random.nextInt(3) == 0) {
+            world.shutDown(process);
+        } else {
+            world.kill(process, random.nextBoolean());
+        }
         if (random.nextInt(4) > 0) {
             world.clock().after(random.nextLong(60 * Scenario.MILLI), () -> world.restart(process.node.name()));
         }

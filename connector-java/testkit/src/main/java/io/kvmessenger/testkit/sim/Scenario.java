@@ -39,7 +39,8 @@ record Scenario(
 
     private static final int PAGE_COUNT_MIN = 24;
 
-    static Scenario draw(long seed) {
+    /** @param quiet whether all faults are off */
+    static Scenario draw(long seed, boolean quiet) {
         SplittableRandom random = new SplittableRandom(seed * 0x9E3779B97F4A7C15L + 1);
         PageLayout layout = switch (random.nextInt(3)) {
             case 0 -> PageLayout.HND;
@@ -66,7 +67,7 @@ record Scenario(
                 geometry(random, layout, heads, pageTokens, bytesPerToken),
                 geometry(random, layout, heads, pageTokens, bytesPerToken),
                 new ProtocolLimits(60 * MILLI, 150 * MILLI, 25 * MILLI, 5 * MILLI, 30 * MILLI),
-                Swarm.draw(random));
+                quiet ? Swarm.quiet(random) : Swarm.draw(random));
     }
 
     /** Where the layers lie, and in which order they are listed, is each side's own business. */

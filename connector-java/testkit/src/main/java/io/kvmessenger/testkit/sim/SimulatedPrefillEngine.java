@@ -100,6 +100,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     @Override
     public void enqueue(String transferId, int[] promptTokenIds) {
+        listener.promptEnqueued(node.process(), transferId);
         boolean fails = !healed && random.nextDouble() < swarm.enqueueFails();
         clock.after(random.nextLong(2 * Scenario.MILLI), () -> {
             if (!node.alive()) {

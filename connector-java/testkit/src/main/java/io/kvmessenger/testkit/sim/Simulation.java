@@ -55,8 +55,9 @@ public final class Simulation {
         }
     }
 
-    private Simulation(long seed, Mutation mutation) {
-        this.scenario = Scenario.draw(seed);
+    private Simulation(Scenario scenario, Mutation mutation) {
+        long seed = scenario.seed();
+        this.scenario = scenario;
         this.mutation = mutation;
         this.random = new SplittableRandom(seed);
         this.fabric = new SimulatedFabric(clock, trace, scenario, random.split(), listener, partitions);
@@ -70,7 +71,26 @@ public final class Simulation {
     }
 
     public static Result run(long seed, Mutation mutation) {
-        Simulation world = new Simulation(seed, mutation);
+        return run(Scenario.draw(seed, false), mutation);
+    }
+
+    /** A run in which nothing goes wrong: every request has to arrive. */
+    public static Result runQuietly(long seed) {
+        Result result = run(Scenario.draw(seed, true), Mutation.NONE);
+        int requests = result.countByKind.getOrDefault("request", 0);
+        int arrived = result.countByKind.getOrDefault("arrived", 0);
+        if (!result.passed() || requests == arrived) {
+            return result;
+        }
+        Violation violation =
+                new Violation("Quiet", "nothing went wrong and " + arrived + " of " + requests + " requests arrived");
+        return new Result(
+                seed, result.traceHash, result.eventCount, result.countByKind, violation, result.lastEvents);
+    }
+
+    private static Result run(Scenario scenario, Mutation mutation) {
+        long seed = scenario.seed();
+        Simulation world = new Simulation(scenario, mutation);
         Violation violation = null;
         try {
             world.run();
@@ -167,6 +187,20 @@ public final class Simulation {
         listener.processDied(process.node.process());
         fabric.died(process.transfer, silentDeath);
         network.died(process.node, silentDeath);
+    }
+
+    /** The process ends in good order: it says goodbye, then dies. */
+    void shutDown(SimulatedProcess process) {
+        trace.add(process.node.process(), "shutDown", "");
+        process.node.input(messenger -> {
+            messenger.close("the engine is shutting down");
+            process.transfer.close();
+            clock.after(random.nextLong(Scenario.MILLI), () -> {
+                if (process.node.alive()) {
+                    kill(process, false);
+                }
+            });
+        });
     }
 
     void restart(String name) {

@@ -4,17 +4,19 @@ import io.kvmessenger.testkit.sim.check.DeterminismChecker;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentSkipListMap;
+import java.util.function.LongFunction;
 import java.util.stream.LongStream;
 
 /**
- * Runs seeds from the command line: {@code --seed N} one, {@code --seeds A..B} a range on all cores, {@code --mutation M}
- * with a bug put in. Ends with status 1 at the first violation of a range.
+ * Runs seeds from the command line: {@code --seed N} one, {@code --seeds A..B} a range on all cores, {@code --faults off}
+ * with none, so that everything has to arrive, {@code --mutation M} with a bug put in. Ends with status 1 when a seed fails.
  */
 public final class SimulationMain {
     private SimulationMain() {}
 
     public static void main(String[] args) {
         Mutation mutation = Mutation.NONE;
+        boolean faults = true;
         long from = 1;
         long to = 1000;
         for (int i = 0; i + 1 < args.length; i += 2) {
@@ -28,17 +30,21 @@ public final class SimulationMain {
                     from = Long.parseLong(ends[0]);
                     to = Long.parseLong(ends[ends.length - 1]);
                 }
+                case "--faults" -> faults = args[i + 1].equals("on");
                 case "--mutation" -> mutation = Mutation.valueOf(args[i + 1]);
                 default ->
-                    throw new IllegalArgumentException(args[i] + " is none of --seed N, --seeds A..B, --mutation NAME");
+                    throw new IllegalArgumentException(args[i] + " is none of --seed N, --seeds A..B, --faults on|off, --mutation NAME");
             }
         }
-        System.exit(from == to ? runOne(from, mutation) : runRange(from, to, mutation));
+        Mutation chosen = mutation;
+        LongFunction<Simulation.Result> run =
+                faults ? seed -> Simulation.run(seed, chosen) : Simulation::runQuietly;
+        System.exit(from == to ? runOne(from, run) : runRange(from, to, run));
     }
 
-    private static int runOne(long seed, Mutation mutation) {
-        DeterminismChecker.check(seed, s -> Simulation.run(s, mutation).traceHash());
-        Simulation.Result result = Simulation.run(seed, mutation);
+    private static int runOne(long seed, LongFunction<Simulation.Result> run) {
+        DeterminismChecker.check(seed, s -> run.apply(s).traceHash());
+        Simulation.Result result = run.apply(seed);
         if (result.passed()) {
             System.out.print(result.lastEvents());
         }
@@ -49,12 +55,12 @@ public final class SimulationMain {
         return result.passed() ? 0 : 1;
     }
 
-    private static int runRange(long from, long to, Mutation mutation) {
+    private static int runRange(long from, long to, LongFunction<Simulation.Result> run) {
         long begunNs = System.nanoTime();
         Map<String, Integer> countByKind = new ConcurrentSkipListMap<>();
         List<Simulation.Result> failed = LongStream.rangeClosed(from, to)
                 .parallel()
-                .mapToObj(seed -> Simulation.run(seed, mutation))
+                .mapToObj(run)
                 .peek(result -> result.countByKind().forEach((kind, n) -> countByKind.merge(kind, n, Integer::sum)))
                 .filter(result -> !result.passed())
                 .toList();

@@ -30,6 +30,13 @@ record Swarm(
         double enqueueFails,
         double wrongPrompt) {
 
+    /** No faults; the counter still jumps, and prompts still come to the decoder first, for those are none. */
+    static Swarm quiet(RandomGenerator random) {
+        Swarm drawn = draw(random);
+        return new Swarm(
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, drawn.decoderFirst(), drawn.counterJump(), drawn.unhookedLayers(), 0, 0, 0);
+    }
+
     static Swarm draw(RandomGenerator random) {
         return new Swarm(
                 maybe(random, 0.6),

@@ -5,10 +5,20 @@ import io.kvmessenger.messenger.HeldCounts;
 import java.util.HashSet;
 import java.util.Set;
 
-/** Pages come back once for each time they were held; at rest nothing is held anywhere. */
+/**
+ * Pages come back once for each time they were held; a prompt is enqueued once; at rest nothing is held anywhere.
+ */
 final class AccountingChecker implements WorldListener {
     private final Set<String> awaitingRelease = new HashSet<>();
     private final Set<String> awaitingEnd = new HashSet<>();
+    private final Set<String> enqueued = new HashSet<>();
+
+    @Override
+    public void promptEnqueued(String process, String transferId) {
+        if (!enqueued.add(process + " " + transferId)) {
+            throw violation("the prompt of " + transferId + " was enqueued twice at " + process);
+        }
+    }
 
     @Override
     public void prefillEnded(String process, String request, String transferId, PrefillOutcome outcome) {

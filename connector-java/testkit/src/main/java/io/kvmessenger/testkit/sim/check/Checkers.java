@@ -81,6 +81,11 @@ public final class Checkers implements WorldListener {
     }
 
     @Override
+    public void promptEnqueued(String process, String transferId) {
+        tell(c -> c.promptEnqueued(process, transferId));
+    }
+
+    @Override
     public void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {
         tell(c -> c.prefillPagesTaken(process, request, promptTokens, pages));
     }

@@ -43,6 +43,9 @@ public interface WorldListener {
 
     // ---- prefiller's engine
 
+    /** The messenger asked its engine to compute a prompt that only the decoder got. */
+    default void promptEnqueued(String process, String transferId) {}
+
     /** The request's page list grew by these pages. */
     default void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {}
 
