@@ -305,7 +305,7 @@ final class Decoder {
                     return 1;
                 }
             }
-            case AWAITING_PROOF -> {}
+            case AWAITING_PROOF, ENDED -> {}
         }
         return 0;
     }
@@ -368,7 +368,7 @@ final class Decoder {
                                         .setTransferId(fetch.ask.transferId())
                                         .setImm(fetch.window.imm())));
             }
-            case CANCELLING, AWAITING_PROOF -> {}
+            case CANCELLING, AWAITING_PROOF, ENDED -> {}
         }
     }
 
@@ -419,6 +419,7 @@ final class Decoder {
     private void forget(Fetch fetch, boolean drained) {
         byRequest.remove(fetch.ask.request());
         byCookie.remove(fetch.cookie);
+        fetch.state = Fetch.State.ENDED;
         if (fetch.window != null) {
             fetch.window.close(drained);
             fetch.window = null;

@@ -5,7 +5,7 @@ import io.kvmessenger.transfer.WindowRanges;
 
 /** One request's KV on its way to this decoder. State only, owned by the messenger's thread; {@link Decoder} drives it. */
 final class Fetch {
-    /** Where a fetch is in its life; it is forgotten when it ends. */
+    /** Where a fetch is in its life. */
     enum State {
         /** Waits for its prefiller's session, or for a free imm slot. Nobody may write. */
         WAITING,
@@ -14,7 +14,9 @@ final class Fetch {
         /** The prefiller may write until it confirms. */
         CANCELLING,
         /** The session has ended; nobody can write once its admission is closed. */
-        AWAITING_PROOF
+        AWAITING_PROOF,
+        /** The engine has been told; a loop over all fetches may still come by. */
+        ENDED
     }
 
     final EngineCommand.Fetch ask;

@@ -1,0 +1,26 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.kvlayout.HeadRange;
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.kvlayout.PageLayout;
+import io.kvmessenger.kvlayout.RankGeometry;
+import io.kvmessenger.kvlayout.Sharding;
+import java.util.List;
+
+/** Small KV caches for the tests: two layers, four tokens a page. */
+final class Geometries {
+    static final int PAGE_TOKENS = 4;
+    static final int PAGE_COUNT = 8;
+
+    private Geometries() {}
+
+    static KvGeometry of(String model) {
+        int pageBytes = 2 * PAGE_TOKENS;
+        List<LayerGeometry> layers = List.of(
+                new LayerGeometry("layers.0", 0, pageBytes, pageBytes),
+                new LayerGeometry("layers.1", (long) pageBytes * PAGE_COUNT, pageBytes, pageBytes));
+        RankGeometry rank = new RankGeometry(0, 0, new HeadRange(0, 2), PAGE_COUNT, layers);
+        return new KvGeometry(model, "int8", 1, PAGE_TOKENS, PageLayout.HND, 2, Sharding.ALONE, List.of(rank));
+    }
+}

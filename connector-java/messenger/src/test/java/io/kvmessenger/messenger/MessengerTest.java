@@ -1,0 +1,273 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.wire.CannotDeliver;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferFault;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.SplittableRandom;
+import java.util.concurrent.CompletableFuture;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+/** A prefiller's and a decoder's messenger, joined by a test that carries their frames one by one. */
+class MessengerTest {
+    private static final ProtocolLimits LIMITS = new ProtocolLimits(1000, 1000, 500, 100, 300);
+    private static final int PROMPT_TOKENS = 2 * Geometries.PAGE_TOKENS;
+
+    private long nowNs;
+    private final Side prefiller = new Side("prefiller", 1);
+    private final Side decoder = new Side("decoder", 2);
+
+    /** One messenger on recording ports. */
+    private final class Side implements EngineEvents, EngineIntake, LayerProgress {
+        final Wire wire = new Wire();
+        final RecordingTransferEngine transfer = new RecordingTransferEngine();
+        final List<String> told = new ArrayList<>();
+        final List<String> enqueued = new ArrayList<>();
+        final Messenger messenger;
+        int readableLayers;
+
+        Side(String name, long incarnation) {
+            KvGeometry geometry = Geometries.of("m");
+            Region region = transfer.register(MemorySegment.ofArray(new byte[1024]), Region.NOT_SHAREABLE);
+            messenger = new Messenger(
+                    new MessengerIdentity(name, incarnation, new byte[0]),
+                    geometry,
+                    region,
+                    LIMITS,
+                    new Messenger.Ports(
+                            transfer,
+                            wire,
+                            this,
+                            this,
+                            this,
+                            new SilentTally(),
+                            () -> nowNs,
+                            new SplittableRandom(incarnation)));
+        }
+
+        @Override
+        public void released(String request) {
+            told.add("released " + request);
+        }
+
+        @Override
+        public void arrived(String request, int pageCount) {
+            told.add("arrived " + request);
+        }
+
+        @Override
+        public void failed(String request, String reason) {
+            told.add("failed " + request);
+        }
+
+        @Override
+        public void timeline(PrefillTimeline timeline) {}
+
+        @Override
+        public void timeline(FetchTimeline timeline) {}
+
+        @Override
+        public void log(Level level, String message) {}
+
+        @Override
+        public boolean available() {
+            return true;
+        }
+
+        @Override
+        public void enqueue(String transferId, int[] promptTokenIds) {
+            enqueued.add(transferId);
+        }
+
+        @Override
+        public void stepBegan(long stepIndex, long counterStart) {}
+
+        @Override
+        public int readableLayerCount() {
+            return readableLayers;
+        }
+
+        @Override
+        public void stepEnded(long stepIndex) {
+            readableLayers = 0;
+        }
+
+        @Override
+        public void stepAbandoned() {
+            readableLayers = 0;
+        }
+    }
+
+    @BeforeEach
+    void connect() {
+        fetch("warm-up", 1, 0);
+        prefiller.messenger.onLinkOpened(Wire.DIALLED_LINK, true, "there:1");
+        decoder.messenger.onLinkOpened(Wire.DIALLED_LINK, false, "host:7");
+        carry();
+        decoder.messenger.onCommand(new EngineCommand.Abandon("warm-up"));
+        carry();
+        assertThat(decoder.told).containsExactly("failed warm-up");
+        decoder.told.clear();
+    }
+
+    private void carry() {
+        do {
+            prefiller.messenger.doWork();
+            decoder.messenger.doWork();
+            prefiller.wire.take().forEach(f -> decoder.messenger.onFrame(Wire.DIALLED_LINK, f));
+            decoder.wire.take().forEach(f -> prefiller.messenger.onFrame(Wire.DIALLED_LINK, f));
+        } while (!prefiller.wire.sent.isEmpty() || !decoder.wire.sent.isEmpty());
+    }
+
+    private void fetch(String request, int firstPage, long limitNs) {
+        fetch(request, firstPage, limitNs, new int[0]);
+    }
+
+    private void fetch(String request, int firstPage, long limitNs, int[] tokens) {
+        decoder.messenger.onCommand(new EngineCommand.Fetch(
+                request,
+                "t-" + request,
+                "host",
+                7,
+                "",
+                PROMPT_TOKENS,
+                0,
+                new int[] {firstPage, firstPage + 1},
+                limitNs,
+                tokens));
+    }
+
+    /** One forward pass over the whole prompt. */
+    private void compute(String request, int cachedTokens) {
+        prefiller.messenger.onCommand(new EngineCommand.Step(
+                1,
+                0,
+                List.of(new EngineCommand.Chunk(
+                        request, "t-" + request, PROMPT_TOKENS, cachedTokens, cachedTokens, PROMPT_TOKENS, new int[] {
+                            5, 6
+                        }))));
+        prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
+    }
+
+    private void completeOneWrite() {
+        long cookie = prefiller.transfer.submitted.removeFirst();
+        prefiller.transfer.completions.add(handler -> handler.onWriteCompleted(cookie));
+        prefiller.messenger.doWork();
+    }
+
+    @Test
+    void shouldKeepPagesUntilCancelIsConfirmed() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        carry();
+        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.messenger.held().quarantinedPages()).isEqualTo(2);
+
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            assertThat(decoder.told).isEmpty();
+            completeOneWrite();
+            carry();
+        }
+        assertThat(decoder.told).containsExactly("failed r");
+    }
+
+    @Test
+    void shouldNotConfirmACancelThatCrossesAPreemptionWithWritesInFlight() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        CompletableFuture<Void> fenced = new CompletableFuture<>();
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
+        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        carry();
+        assertThat(decoder.told).isEmpty();
+        assertThat(fenced).isNotDone();
+
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            completeOneWrite();
+        }
+        carry();
+        assertThat(fenced).isDone();
+        assertThat(decoder.told).containsExactly("failed r");
+    }
+
+    @Test
+    void shouldNotAnswerForAWriteThatFailed() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        for (long cookie : prefiller.transfer.submitted) {
+            prefiller.transfer.completions.add(
+                    handler -> handler.onWriteFailed(cookie, TransferFault.PEER_CLOSED, "the path broke"));
+        }
+        prefiller.messenger.doWork();
+
+        assertThat(prefiller.wire.take()).noneMatch(ControlFrame::hasCannotDeliver);
+        assertThat(prefiller.wire.closed).isTrue();
+        decoder.messenger.onLinkClosed(Wire.DIALLED_LINK, "closed by the peer");
+        assertThat(decoder.told).isEmpty();
+        decoder.transfer.completions.add(
+                handler -> handler.onAdmissionClosed(decoder.transfer.revoked.getFirst(), "revoked"));
+        decoder.messenger.doWork();
+        assertThat(decoder.told).containsExactly("failed r");
+    }
+
+    @Test
+    void shouldSendCachedPagesWhenTheGrantCameFirst() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", Geometries.PAGE_TOKENS);
+
+        assertThat(prefiller.transfer.submitted).isNotEmpty();
+    }
+
+    @Test
+    void shouldEnqueueADecoderFirstPromptOnceAlsoWhenItIsPreempted() {
+        fetch("r", 1, 0, new int[PROMPT_TOKENS]);
+        carry();
+        prefiller.messenger.onCommand(new EngineCommand.Step(
+                1, 0, List.of(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, new int[] {5}))));
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        carry();
+
+        assertThat(prefiller.enqueued).containsExactly("t-r");
+        assertThat(prefiller.messenger.held().grantsWaiting()).isEqualTo(1);
+    }
+
+    @Test
+    void shouldEndAFetchOnceWhenItsSessionEndsInTheSameTurn() {
+        decoder.transfer.freeSlots = 1;
+        fetch("granted", 1, 0);
+        fetch("waiting", 3, LIMITS.silenceLimitNs());
+        decoder.messenger.onCommand(new EngineCommand.Abandon("granted"));
+        nowNs += LIMITS.silenceLimitNs();
+        decoder.messenger.doWork();
+
+        assertThat(decoder.told).containsExactly("failed waiting");
+    }
+
+    @Test
+    void shouldGrantAgainAfterAPreemption() {
+        fetch("r", 1, 0);
+        carry();
+        decoder.messenger.onFrame(
+                Wire.DIALLED_LINK,
+                ControlFrame.newBuilder()
+                        .setCannotDeliver(CannotDeliver.newBuilder()
+                                .setTransferId("t-r")
+                                .setImm(2 << 20)
+                                .setReason(CannotDeliver.Reason.PREEMPTED))
+                        .build());
+
+        assertThat(decoder.wire.take()).singleElement().matches(ControlFrame::hasGrant);
+    }
+}

@@ -1,0 +1,153 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.CompletionHandler;
+import io.kvmessenger.transfer.EngineAddress;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferCounters;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.WindowRanges;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.function.Consumer;
+
+/** Moves nothing: keeps what was asked, and completes what the test says. */
+final class RecordingTransferEngine implements TransferEngine {
+    final ArrayDeque<Consumer<CompletionHandler>> completions = new ArrayDeque<>();
+    final List<Long> submitted = new ArrayList<>();
+    final List<Admission> revoked = new ArrayList<>();
+    int freeSlots = 8;
+    private int lastSlot;
+
+    /** A window that closes. */
+    private final class Window implements ImmWindow {
+        private final int imm;
+        private final long expectedWeight;
+
+        Window(int imm, long expectedWeight) {
+            this.imm = imm;
+            this.expectedWeight = expectedWeight;
+        }
+
+        @Override
+        public int imm() {
+            return imm;
+        }
+
+        @Override
+        public long arrivedWeight() {
+            return 0;
+        }
+
+        @Override
+        public long expectedWeight() {
+            return expectedWeight;
+        }
+
+        @Override
+        public void close(boolean drained) {
+            freeSlots++;
+        }
+    }
+
+    private record Memory(RegionDescriptor descriptor, MemorySegment memory) implements Region {
+        @Override
+        public void deregister() {}
+    }
+
+    private record Neighbour(int id, String name) implements Peer {
+        @Override
+        public String transport() {
+            return "recording";
+        }
+    }
+
+    @Override
+    public EngineAddress address() {
+        return new EngineAddress(List.of());
+    }
+
+    @Override
+    public Region register(MemorySegment memory, int memfd) {
+        return new Memory(new RegionDescriptor(1, memory.byteSize(), RegionDescriptor.VERSION, false), memory);
+    }
+
+    @Override
+    public Admission admit(String peerName) {
+        return new Admission(1, peerName, new byte[Admission.KEY_LENGTH_BYTES]);
+    }
+
+    @Override
+    public void revoke(Admission admission) {
+        revoked.add(admission);
+    }
+
+    @Override
+    public Peer connect(EngineAddress address, byte[] admissionKey, String peerName) {
+        Peer peer = new Neighbour(1, peerName);
+        completions.add(handler -> handler.onPeerReady(peer));
+        return peer;
+    }
+
+    @Override
+    public void disconnect(Peer peer) {}
+
+    @Override
+    public void allow(Peer peer, RegionDescriptor target, int imm, WindowRanges ranges) {}
+
+    @Override
+    public void disallow(Peer peer, int imm) {}
+
+    @Override
+    public int submit(Peer peer, TransferRequest request, long cookie) {
+        submitted.add(cookie);
+        return ACCEPTED;
+    }
+
+    @Override
+    public String refusal() {
+        return "";
+    }
+
+    @Override
+    public int send(Peer peer, MemorySegment message) {
+        return REFUSED;
+    }
+
+    @Override
+    public ImmWindow openWindow(Admission from, Region region, WindowRanges ranges, long expectedWeight, long cookie) {
+        if (freeSlots == 0) {
+            return null;
+        }
+        freeSlots--;
+        return new Window(Imm.of(++lastSlot, 0), expectedWeight);
+    }
+
+    @Override
+    public int poll(CompletionHandler handler, int limit) {
+        int count = 0;
+        for (Optional<Consumer<CompletionHandler>> next = Optional.ofNullable(completions.poll());
+                next.isPresent();
+                next = Optional.ofNullable(completions.poll())) {
+            next.get().accept(handler);
+            count++;
+        }
+        return count;
+    }
+
+    @Override
+    public TransferCounters counters() {
+        throw new UnsupportedOperationException("nothing is counted");
+    }
+
+    @Override
+    public void close() {}
+}

@@ -1,0 +1,235 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.Challenge;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Grant;
+import io.kvmessenger.messenger.wire.Heartbeat;
+import io.kvmessenger.messenger.wire.Hello;
+import io.kvmessenger.messenger.wire.Welcome;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.SplittableRandom;
+import org.junit.jupiter.api.Test;
+
+class SessionsTest {
+    private static final ProtocolLimits LIMITS = new ProtocolLimits(1000, 1000, 500, 100, 300);
+
+    /** One side: its sessions, its end of the network, and what it heard. */
+    private static final class Side implements Sessions.Listener {
+        final Wire wire = new Wire();
+        final Sessions sessions;
+        final List<String> ended = new ArrayList<>();
+        final List<ControlFrame> frames = new ArrayList<>();
+        boolean ready;
+
+        Side(String name, String secret, KvGeometry geometry, long seed) {
+            sessions = new Sessions(
+                    new MessengerIdentity(name, seed, secret.getBytes(StandardCharsets.UTF_8)),
+                    geometry,
+                    wire,
+                    LIMITS,
+                    new SilentTally(),
+                    new SplittableRandom(seed),
+                    this);
+        }
+
+        @Override
+        public void onAdmitting(Session session, Attach.Builder attach) {}
+
+        @Override
+        public void onAttached(Session session, Attach attach) {}
+
+        @Override
+        public void onReady(Session session) {
+            ready = true;
+        }
+
+        @Override
+        public void onFrame(Session session, ControlFrame frame) {
+            frames.add(frame);
+        }
+
+        @Override
+        public void onEnded(Session session, String reason) {
+            ended.add(reason);
+        }
+    }
+
+    private final Side prefiller = new Side("prefiller-1", "secret", Geometries.of("m"), 1);
+    private long nowNs;
+
+    private void open(Side decoder) {
+        decoder.sessions.dial("host", 7, nowNs);
+        prefiller.sessions.onLinkOpened(Wire.DIALLED_LINK, true, "there:1", nowNs);
+        decoder.sessions.onLinkOpened(Wire.DIALLED_LINK, false, "host:7", nowNs);
+    }
+
+    /** Carries frames both ways until nobody has any. */
+    private void carry(Side decoder) {
+        while (!prefiller.wire.sent.isEmpty() || !decoder.wire.sent.isEmpty()) {
+            prefiller.wire.take().forEach(f -> decoder.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
+            decoder.wire.take().forEach(f -> prefiller.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
+        }
+    }
+
+    private Side connected() {
+        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        open(decoder);
+        carry(decoder);
+        return decoder;
+    }
+
+    @Test
+    void shouldBeReadyOnBothSidesAfterTheHandshake() {
+        Side decoder = connected();
+
+        assertThat(decoder.ready).isTrue();
+        assertThat(prefiller.ready).isTrue();
+    }
+
+    @Test
+    void shouldRefuseAnotherSecretAndNameTheOption() {
+        Side decoder = new Side("decoder-1", "other", Geometries.of("m"), 2);
+        open(decoder);
+        carry(decoder);
+
+        assertThat(prefiller.ready || decoder.ready).isFalse();
+        assertThat(prefiller.wire.closed).isTrue();
+        assertThat(decoder.ended).singleElement().asString().contains("shared_secret", "decoder-1", "prefiller-1");
+    }
+
+    @Test
+    void shouldRefuseAPrefillerThatCannotProveTheSecret() {
+        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        open(decoder);
+        prefiller.wire.take().forEach(f -> decoder.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
+        ControlFrame unproven = ControlFrame.newBuilder()
+                .setWelcome(Welcome.newBuilder().setGeometry(GeometryWire.encode(Geometries.of("m"))))
+                .build();
+        decoder.sessions.onFrame(Wire.DIALLED_LINK, unproven, nowNs);
+
+        assertThat(decoder.ready).isFalse();
+        assertThat(decoder.ended).singleElement().asString().contains("shared_secret");
+    }
+
+    @Test
+    void shouldRefuseAnotherGeometryAndNameTheField() {
+        Side decoder = new Side("decoder-1", "secret", Geometries.of("another"), 2);
+        open(decoder);
+        carry(decoder);
+
+        assertThat(decoder.ended).singleElement().asString().contains("model", "another");
+        assertThat(prefiller.ended).hasSize(1);
+    }
+
+    @Test
+    void shouldRefuseAGeometryThatMakesNoSense() {
+        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        open(decoder);
+        prefiller.wire.take().forEach(f -> decoder.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
+        Hello hello = decoder.wire.take().getLast().getHello();
+        ControlFrame senseless = ControlFrame.newBuilder()
+                .setHello(hello.toBuilder()
+                        .setGeometry(hello.getGeometry().toBuilder().setPageTokens(-1)))
+                .build();
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, senseless, nowNs);
+
+        assertThat(prefiller.ended).singleElement().asString().contains("makes no sense", "pageTokens");
+    }
+
+    @Test
+    void shouldRefuseAnotherVersionOnEitherSide() {
+        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        open(decoder);
+        decoder.sessions.onFrame(
+                Wire.DIALLED_LINK,
+                ControlFrame.newBuilder()
+                        .setChallenge(Challenge.newBuilder().setProtocolVersion(99))
+                        .build(),
+                nowNs);
+        prefiller.sessions.onFrame(
+                Wire.DIALLED_LINK,
+                ControlFrame.newBuilder()
+                        .setHello(Hello.newBuilder().setProtocolVersion(99))
+                        .build(),
+                nowNs);
+
+        assertThat(decoder.ended).singleElement().asString().contains("protocol_version is 99");
+        assertThat(prefiller.ended).singleElement().asString().contains("protocol_version is 99");
+    }
+
+    @Test
+    void shouldEndALinkThatSendsAGrantBeforeTheHandshakeIsOver() {
+        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        open(decoder);
+        ControlFrame grant =
+                ControlFrame.newBuilder().setGrant(Grant.getDefaultInstance()).build();
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, grant, nowNs);
+
+        assertThat(prefiller.frames).isEmpty();
+        assertThat(prefiller.ended).singleElement().asString().contains("GRANT", "does not allow");
+    }
+
+    @Test
+    void shouldEndALinkThatRepeatsItsHandshake() {
+        Side decoder = connected();
+        ControlFrame hello = ControlFrame.newBuilder()
+                .setHello(Hello.newBuilder().setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION))
+                .build();
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, hello, nowNs);
+        decoder.sessions.onFrame(Wire.DIALLED_LINK, ControlFrame.getDefaultInstance(), nowNs);
+
+        assertThat(prefiller.ended).singleElement().asString().contains("Hello");
+        assertThat(decoder.ended).hasSize(1);
+    }
+
+    @Test
+    void shouldEndAHandshakeThatTakesTooLong() {
+        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        open(decoder);
+        nowNs += LIMITS.connectLimitNs();
+        decoder.sessions.tick(nowNs);
+        prefiller.sessions.tick(nowNs);
+
+        assertThat(decoder.ended).singleElement().asString().contains("connect_limit_seconds");
+        assertThat(prefiller.ended).singleElement().asString().contains("connect_limit_seconds");
+    }
+
+    @Test
+    void shouldDeclareASilentPeerLostAndNotOneThatBeats() {
+        Side decoder = connected();
+        for (int i = 0; i < 10; i++) {
+            nowNs += LIMITS.heartbeatNs();
+            decoder.sessions.tick(nowNs);
+            assertThat(decoder.sessions.nextDeadlineNs(nowNs)).isLessThanOrEqualTo(nowNs + LIMITS.heartbeatNs());
+            decoder.sessions.onFrame(
+                    Wire.DIALLED_LINK,
+                    ControlFrame.newBuilder()
+                            .setHeartbeat(Heartbeat.newBuilder().setSequence(i))
+                            .build(),
+                    nowNs);
+        }
+        assertThat(decoder.ended).isEmpty();
+        assertThat(decoder.wire.sent).hasSize(10).allMatch(ControlFrame::hasHeartbeat);
+
+        nowNs += LIMITS.silenceLimitNs();
+        decoder.sessions.tick(nowNs);
+        assertThat(decoder.ended).singleElement().asString().contains("silence_limit_seconds");
+    }
+
+    @Test
+    void shouldTellTheEndOfASessionOnce() {
+        Side decoder = connected();
+        decoder.sessions.endAll("shutting down");
+        decoder.sessions.onLinkClosed(Wire.DIALLED_LINK, "closed");
+        carry(decoder);
+
+        assertThat(decoder.ended).containsExactly("shutting down");
+        assertThat(prefiller.ended).singleElement().asString().contains("goodbye", "shutting down");
+    }
+}

@@ -1,0 +1,34 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.messenger.wire.ControlFrame;
+import java.util.ArrayList;
+import java.util.List;
+
+/** One side's end of the control network, as a list of what it did; the test carries the frames. */
+final class Wire implements ControlNetwork {
+    static final long DIALLED_LINK = 1;
+
+    final List<ControlFrame> sent = new ArrayList<>();
+    boolean closed;
+
+    @Override
+    public long dial(String host, int port) {
+        return DIALLED_LINK;
+    }
+
+    @Override
+    public void send(long link, ControlFrame frame) {
+        sent.add(frame);
+    }
+
+    @Override
+    public void close(long link) {
+        closed = true;
+    }
+
+    List<ControlFrame> take() {
+        List<ControlFrame> taken = List.copyOf(sent);
+        sent.clear();
+        return taken;
+    }
+}
