@@ -55,7 +55,9 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private final SplittableRandom random;
     private final WorldListener listener;
     private final Map<String, Prompt> prompts = new LinkedHashMap<>();
+    /** What the running pass computes: also prompts that were preempted or aborted in it, while they have pages. */
     private final List<Prompt> inStep = new ArrayList<>();
+
     private final int layerCount;
     private long counter;
     private long stepIndex;
@@ -129,6 +131,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         listener.prefillReleased(node.process(), request);
         Prompt prompt = prompts.remove(request);
         if (prompt != null) {
+            inStep.remove(prompt);
             pool.giveBack(prompt.pages);
         }
     }
@@ -150,7 +153,6 @@ final class SimulatedPrefillEngine implements EngineIntake {
         if (healed || !abortable || !node.alive()) {
             return;
         }
-        inStep.remove(prompt);
         if (prompt.state == State.QUEUED && random.nextBoolean()) {
             prompts.remove(prompt.request); // never scheduled: the connector hears nothing of it
         } else {
@@ -171,7 +173,6 @@ final class SimulatedPrefillEngine implements EngineIntake {
         }
         CompletableFuture<Void> fenced = new CompletableFuture<>();
         for (Prompt each : chosen) {
-            inStep.remove(each);
             each.state = State.FENCING;
         }
         // by way of the clock: a future would swallow what a checker throws
@@ -184,6 +185,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         if (!node.alive()) {
             return;
         }
+        inStep.remove(prompt);
         listener.prefillPagesTakenBack(node.process(), prompt.request, prompt.transferId);
         pool.giveBack(prompt.pages);
         prompt.pages = new int[0];
@@ -306,13 +308,18 @@ final class SimulatedPrefillEngine implements EngineIntake {
             return;
         }
         if (!healed && random.nextDouble() < swarm.stepFails() * 0.2) {
-            inStep.forEach(prompt -> end(prompt, PrefillOutcome.FAILED)); // the pass threw: its end is never told
+            inStep.stream() // the pass threw: its end is never told
+                    .filter(prompt -> prompt.state == State.IN_STEP)
+                    .forEach(prompt -> end(prompt, PrefillOutcome.FAILED));
             inStep.clear();
             scheduleStep();
             return;
         }
         node.command(new EngineCommand.StepEnded(stepIndex));
         for (Prompt prompt : inStep) {
+            if (prompt.state != State.IN_STEP) {
+                continue;
+            }
             prompt.computedTokens = prompt.endToken;
             if (prompt.computedTokens == prompt.tokenCount) {
                 prompt.state = State.COMPUTED;

@@ -84,8 +84,7 @@ public final class Simulation {
         }
         Violation violation =
                 new Violation("Quiet", "nothing went wrong and " + arrived + " of " + requests + " requests arrived");
-        return new Result(
-                seed, result.traceHash, result.eventCount, result.countByKind, violation, result.lastEvents);
+        return new Result(seed, result.traceHash, result.eventCount, result.countByKind, violation, result.lastEvents);
     }
 
     private static Result run(Scenario scenario, Mutation mutation) {

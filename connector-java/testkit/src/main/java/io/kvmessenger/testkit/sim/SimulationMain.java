@@ -33,12 +33,12 @@ public final class SimulationMain {
                 case "--faults" -> faults = args[i + 1].equals("on");
                 case "--mutation" -> mutation = Mutation.valueOf(args[i + 1]);
                 default ->
-                    throw new IllegalArgumentException(args[i] + " is none of --seed N, --seeds A..B, --faults on|off, --mutation NAME");
+                    throw new IllegalArgumentException(
+                            args[i] + " is none of --seed N, --seeds A..B, --faults on|off, --mutation NAME");
             }
         }
         Mutation chosen = mutation;
-        LongFunction<Simulation.Result> run =
-                faults ? seed -> Simulation.run(seed, chosen) : Simulation::runQuietly;
+        LongFunction<Simulation.Result> run = faults ? seed -> Simulation.run(seed, chosen) : Simulation::runQuietly;
         System.exit(from == to ? runOne(from, run) : runRange(from, to, run));
     }
 

@@ -34,7 +34,28 @@ record Swarm(
     static Swarm quiet(RandomGenerator random) {
         Swarm drawn = draw(random);
         return new Swarm(
-                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, drawn.decoderFirst(), drawn.counterJump(), drawn.unhookedLayers(), 0, 0, 0);
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                drawn.decoderFirst(),
+                drawn.counterJump(),
+                drawn.unhookedLayers(),
+                0,
+                0,
+                0);
     }
 
     static Swarm draw(RandomGenerator random) {

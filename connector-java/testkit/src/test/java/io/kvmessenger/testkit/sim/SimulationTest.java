@@ -12,6 +12,7 @@ import org.junit.jupiter.api.Test;
 
 class SimulationTest {
     private static final long SEEDS = Long.getLong("kvmessenger.sim.seeds", 1000);
+    private static final long SEEDS_QUIET = 200;
     private static final long SEEDS_RUN_TWICE = 20;
 
     @Test
@@ -36,6 +37,14 @@ class SimulationTest {
         assertThat(failed)
                 .as(failed.isEmpty() ? "" : failed.getFirst().report())
                 .isEmpty();
+    }
+
+    @Test
+    void shouldDeliverEverythingWhenNothingGoesWrong() {
+        for (long seed = 1; seed <= SEEDS_QUIET; seed++) {
+            Simulation.Result result = Simulation.runQuietly(seed);
+            assertThat(result.passed()).as(result.report()).isTrue();
+        }
     }
 
     @Test
