@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, TypedDict
 
+from kv_connector._affinity import parents_cores
 from kv_connector._jvm import boot
 from kv_connector._table import Function, FunctionTable
 from kv_connector.exceptions import MessengerError
@@ -179,9 +180,10 @@ class Messenger:
     @classmethod
     def open(cls, options: Options, geometry: Geometry) -> Self:
         """Boots the JVM if this process has none, and opens a messenger in it; it listens when this returns."""
-        table = boot(options)
         asked = {"options": options.for_java(), "geometry": geometry}
-        answer = json.loads(table.wait(Function.OPEN, 0, _encode(asked)))
+        with parents_cores():
+            table = boot(options)
+            answer = json.loads(table.wait(Function.OPEN, 0, _encode(asked)))
         opened = Opened(
             handle=answer["handle"],
             engine_id=answer["engineId"],

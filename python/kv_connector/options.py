@@ -128,7 +128,7 @@ class Options:
         "A decoder's request fails when its KV has not arrived after that long.", 300.0, boundary="fetchLimitMillis"
     )
     connect_limit_seconds: float = _seconds(
-        "From dialling a prefiller to the end of the handshake.", 10.0, boundary="connectLimitMillis"
+        "From dialling a prefiller to the end of the handshake.", 30.0, boundary="connectLimitMillis"
     )
     heartbeat_seconds: float = _seconds("Time between two heartbeats to a peer.", 1.0, boundary="heartbeatMillis")
     silence_limit_seconds: float = _seconds(
