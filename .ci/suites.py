@@ -73,7 +73,9 @@ def suites() -> list[Suite]:
         Suite("example types", in_tools("-m", "mypy", "--config-file", "e2e-tests/pyproject.toml", *EXAMPLE_FOLDERS)),
         Suite("house rules and test bed", in_tools(*pytest("e2e-tests/quick", "quick")), "build/reports/quick.xml"),
         Suite("python", in_tools(*pytest("python/tests", "python")), "build/reports/python.xml"),
-        Suite("python, with vLLM", in_engine(*pytest("python/tests/vllm", "vllm")), "build/reports/vllm.xml", quick=False),
+        Suite(
+            "python, with vLLM", in_engine(*pytest("python/tests/vllm", "vllm")), "build/reports/vllm.xml", quick=False
+        ),
         Suite("engines", in_engine(*pytest("e2e-tests", "engines")), "build/reports/engines.xml", quick=False),
     ]
 
