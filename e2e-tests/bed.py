@@ -15,8 +15,6 @@ from servers import LOOPBACK, EngineOptions, Server, complete, engine, free_port
 
 REST_LIMIT_SECONDS = 60.0
 GRANT_LIMIT_SECONDS = 60.0
-CROWDED = {"connect_limit_seconds": 60, "silence_limit_seconds": 60}
-"""Four engines on two cores, each spinning while it waits, may keep a messenger from its first handshake for seconds."""
 HELD_GAUGES = (
     "kv_messenger_fetches_open",
     "kv_messenger_prefills_open",
@@ -86,7 +84,7 @@ def decoder(name: str, core: int = 1, **more: Any) -> Side:
 def messenger(side: Side, model: Path, folder: Path, control_port: int | None = None) -> Messenger:
     """A server that is made, not started. A prefiller's ports are fixed, so that it can come back at them."""
     port, metrics_port, control = free_port(), free_port(), control_port or free_port()
-    extra: dict[str, Any] = {"metrics_port": metrics_port, **CROWDED}
+    extra: dict[str, Any] = {"metrics_port": metrics_port}
     if side.kv_role == "kv_producer":
         extra |= {"listen_port": control, "engine_api_url": f"http://{LOOPBACK}:{port}"}
     fields: dict[str, Any] = {
