@@ -86,6 +86,7 @@ final class SimulatedDecodeEngine {
         }
         if (!request.asked) {
             requests.remove(request.id); // it had no pages yet
+            node.command(new EngineCommand.Decline(request.transferId, request.prefiller, 1));
         } else if (!request.ended || random.nextBoolean()) {
             listener.fetchAbandoned(node.process(), request.id);
             node.command(new EngineCommand.Abandon(request.id)); // also too late: the end may be on its way

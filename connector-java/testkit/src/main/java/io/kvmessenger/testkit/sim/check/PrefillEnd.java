@@ -12,7 +12,7 @@ public enum PrefillEnd {
     UNDELIVERED,
     /** The session ended first: there was nobody to tell. */
     LOST,
-    /** No grant that could be served came within the limit. */
+    /** No grant that could be served came within the limit, or the decoder declined the transfer. */
     EXPIRED,
     /** The process died. */
     DIED,
