@@ -80,7 +80,37 @@ final class Prefill {
     /** Pages of a layer that are complete: full ones, and the last partial one once the whole prompt is in place. */
     int completePages(int layerIndex, int readableLayerCount, int pageTokens) {
         int tokens = readableTokens(layerIndex, readableLayerCount);
+        return completePages(tokens, pageTokens);
+    }
+
+    private int completePages(int tokens, int pageTokens) {
         return tokens >= promptTokens ? Math.ceilDiv(promptTokens, pageTokens) : tokens / pageTokens;
+    }
+
+    /** A write has completed: counts it, and marks the chunks whose pages of the layer have all left. */
+    void onLeft(LayerWrite write, int pageTokens, long nowNs) {
+        writesInFlight--;
+        pagesSent += write.pageCount;
+        bytesSent += write.bytes;
+        lastLeftNs = nowNs;
+        for (ChunkTimeline chunk : chunks) {
+            if (completePages(chunk.endToken(), pageTokens) <= write.toPage) {
+                chunk.onLeft(write.layerIndex, nowNs);
+            }
+        }
+    }
+
+    PrefillTimeline timeline() {
+        return new PrefillTimeline(
+                request,
+                transferId,
+                promptTokens,
+                pagesSent,
+                bytesSent,
+                grant.receivedNs(),
+                lastLeftNs,
+                grant.session().peer == null ? "" : grant.session().peer.transport(),
+                chunks);
     }
 
     boolean computed() {

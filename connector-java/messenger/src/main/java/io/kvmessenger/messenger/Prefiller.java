@@ -240,20 +240,12 @@ final class Prefiller {
         long nowNs = clock.nowNs();
         LayerWrite write = writer.complete((int) cookie);
         Prefill prefill = write.prefill;
-        prefill.writesInFlight--;
-        prefill.pagesSent += write.pageCount;
-        prefill.bytesSent += write.bytes;
-        prefill.lastLeftNs = nowNs;
+        prefill.onLeft(write, geometry.pageTokens(), nowNs);
         tally.add(MessengerMetric.PAGES_SENT, write.pageCount);
         tally.add(MessengerMetric.BYTES_SENT, write.bytes);
         tally.add(MessengerMetric.LAYERS_SENT, 1);
         if (prefill.runningEndToken > 0 && write.toPage * geometry.pageTokens() > prefill.settledTokens) {
             tally.add(MessengerMetric.LAYERS_SENT_EARLY, 1);
-        }
-        for (ChunkTimeline chunk : prefill.chunks) {
-            if (pagesCompletedBy(prefill, chunk.endToken()) <= write.toPage) {
-                chunk.onLeft(write.layerIndex, nowNs);
-            }
         }
         writer.recycle(write);
         settle(prefill);
@@ -560,18 +552,7 @@ final class Prefiller {
         tally.add(MessengerMetric.PREFILLS_SENT, 1);
         long forwardEndNs = prefill.chunks.getLast().forwardEndNs();
         tally.observe(MessengerMetric.PREFILL_TAIL_SECONDS, Math.max(0, prefill.lastLeftNs - forwardEndNs) / 1e9);
-        engine.timeline(new PrefillTimeline(
-                prefill.request,
-                prefill.transferId,
-                prefill.promptTokens,
-                prefill.pagesSent,
-                prefill.bytesSent,
-                prefill.grant.receivedNs(),
-                prefill.lastLeftNs,
-                prefill.grant.session().peer == null
-                        ? ""
-                        : prefill.grant.session().peer.transport(),
-                prefill.chunks));
+        engine.timeline(prefill.timeline());
     }
 
     private void answer(Prefill prefill) {
@@ -602,11 +583,5 @@ final class Prefiller {
             prefill.answered = true;
             answer(prefill);
         }
-    }
-
-    private int pagesCompletedBy(Prefill prefill, int endToken) {
-        return endToken >= prefill.promptTokens
-                ? writer.pageCount(prefill.promptTokens)
-                : endToken / geometry.pageTokens();
     }
 }
