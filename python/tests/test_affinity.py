@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 
-import pytest
+from conftest import RunPython
 
 from kv_connector._affinity import parents_cores
 
@@ -23,10 +21,8 @@ print(len(seen[0]), len(os.sched_getaffinity(0)))
 """
 
 
-@pytest.mark.skipif(len(CORES) < 2, reason="one core: there is nothing to be pinned away from")
-def test_should_start_threads_on_the_parents_cores_and_stay_pinned_itself() -> None:
-    said = subprocess.run([sys.executable, "-c", PINNED_CHILD], capture_output=True, text=True, check=True).stdout
-    assert said.split() == [str(len(CORES)), "1"]
+def test_should_start_threads_on_the_parents_cores_and_stay_pinned_itself(run_python: RunPython) -> None:
+    assert run_python(PINNED_CHILD).stdout.split() == [str(len(CORES)), "1"]
 
 
 def test_should_give_no_core_that_the_parent_does_not_have() -> None:
