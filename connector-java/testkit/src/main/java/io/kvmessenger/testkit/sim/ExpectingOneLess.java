@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.PassingTransferEngine;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.WindowRanges;

@@ -1,24 +1,15 @@
-package io.kvmessenger.testkit.sim;
+package io.kvmessenger.transfer;
 
-import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.CompletionHandler;
-import io.kvmessenger.transfer.EngineAddress;
-import io.kvmessenger.transfer.ImmWindow;
-import io.kvmessenger.transfer.Peer;
-import io.kvmessenger.transfer.Region;
-import io.kvmessenger.transfer.RegionDescriptor;
-import io.kvmessenger.transfer.TransferCounters;
-import io.kvmessenger.transfer.TransferEngine;
-import io.kvmessenger.transfer.TransferFault;
-import io.kvmessenger.transfer.TransferRequest;
-import io.kvmessenger.transfer.WindowRanges;
 import java.lang.foreign.MemorySegment;
 
-/** Passes everything on to another engine, for those that change one thing. */
-abstract class PassingTransferEngine implements TransferEngine {
+/**
+ * Passes everything on to another engine, for faults that change one thing. Threading as the engine it wraps; it checks and
+ * counts nothing itself.
+ */
+public abstract class PassingTransferEngine implements TransferEngine {
     private final TransferEngine engine;
 
-    PassingTransferEngine(TransferEngine engine) {
+    protected PassingTransferEngine(TransferEngine engine) {
         this.engine = engine;
     }
 
@@ -98,10 +89,10 @@ abstract class PassingTransferEngine implements TransferEngine {
     }
 
     /** Passes every completion on. */
-    abstract static class PassingHandler implements CompletionHandler {
+    public abstract static class PassingHandler implements CompletionHandler {
         private final CompletionHandler handler;
 
-        PassingHandler(CompletionHandler handler) {
+        protected PassingHandler(CompletionHandler handler) {
             this.handler = handler;
         }
 
