@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,23 +28,28 @@ ENGINE_GAUGES = ("vllm:kv_cache_usage_perc", "vllm:num_requests_running", "vllm:
 
 @dataclass
 class Messenger:
-    """An engine server together with the addresses of the messenger inside its worker."""
+    """An engine server together with the addresses of the messengers inside its workers."""
 
     server: Server
-    metrics_port: int
+    metrics_ports: Sequence[int]
     control_port: int
+    """That of the first messenger; those of more ranks follow it."""
 
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{LOOPBACK}:{self.metrics_port}{path}", timeout=30) as answer:
-            return str(answer.read().decode())
+    def metrics_pages(self) -> str:
+        """The pages of all the engine's messengers, one after the other."""
+        pages = []
+        for port in self.metrics_ports:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=30) as answer:
+                pages.append(str(answer.read().decode()))
+        return "\n".join(pages)
 
     def metric(self, name: str, **labels: str) -> float:
-        """A figure of the messenger's own metrics page."""
-        return metric_sum(self.get("/metrics"), name, labels)
+        """A figure of the messengers' own metrics pages, all added up."""
+        return metric_sum(self.metrics_pages(), name, labels)
 
     def held(self) -> dict[str, float]:
-        """Whatever is held for unfinished work: the messenger's leak check, and the engine's own gauges."""
-        text, of_engine = self.get("/metrics"), self.server.get("/metrics")
+        """Whatever is held for unfinished work: the messengers' leak checks, and the engine's own gauges."""
+        text, of_engine = self.metrics_pages(), self.server.get("/metrics")
         assert all(name in text for name in HELD_GAUGES), "the messenger's page lacks a gauge"
         assert all(name in of_engine for name in ENGINE_GAUGES), "the engine's page lacks a gauge"
         held = {name: metric_sum(text, name, {}) for name in HELD_GAUGES}
@@ -69,6 +74,7 @@ class Side:
     name: str
     kv_role: str
     core: int
+    messenger_count: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -83,7 +89,8 @@ def decoder(name: str, core: int = 1, **more: Any) -> Side:
 
 def messenger(side: Side, model: Path, folder: Path, control_port: int | None = None) -> Messenger:
     """A server that is made, not started. A prefiller's ports are fixed, so that it can come back at them."""
-    port, metrics_port, control = free_port(), free_port(), control_port or free_port()
+    count = side.messenger_count
+    port, metrics_port, control = free_port(), free_port(count), control_port or free_port(count)
     extra: dict[str, Any] = {"metrics_port": metrics_port}
     if side.kv_role == "kv_producer":
         extra |= {"listen_port": control, "engine_api_url": f"http://{LOOPBACK}:{port}"}
@@ -95,7 +102,9 @@ def messenger(side: Side, model: Path, folder: Path, control_port: int | None = 
         "extra_config": {**extra, **side.extra},
         **side.options,
     }
-    return Messenger(engine(side.name, EngineOptions(**fields), folder, port), metrics_port, control)
+    return Messenger(
+        engine(side.name, EngineOptions(**fields), folder, port), range(metrics_port, metrics_port + count), control
+    )
 
 
 PREFILL_LEG: Mapping[str, Any] = {

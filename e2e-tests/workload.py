@@ -57,6 +57,9 @@ CACHED_ON_PREFILLER: Final = Series(seed=8, lengths=(640,))
 CACHED_ON_DECODER: Final = Series(seed=9, lengths=(640,))
 AFTER_FAILURES: Final = Series(seed=10, lengths=tuple([150] * 12))
 ALONE: Final = Series(seed=11, lengths=(300,))
+SHARDED_LENGTHS: Final = (20, 128, 129, 300, 700)
+SHARDED_PAIRS: Final = ("rank 2 to 2",)
+SHARDED: Final = {pair: Series(seed=100 + index, lengths=SHARDED_LENGTHS) for index, pair in enumerate(SHARDED_PAIRS)}
 
 ALL: Final = (
     *BOTH_LEGS.values(),
@@ -70,6 +73,7 @@ ALL: Final = (
     CACHED_ON_DECODER,
     AFTER_FAILURES,
     ALONE,
+    *SHARDED.values(),
 )
 
 

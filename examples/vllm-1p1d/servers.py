@@ -52,18 +52,19 @@ class ServerFailed(RuntimeError):
     """A server ended, or was not healthy in time."""
 
 
-def free_port() -> int:
-    """A port that nobody listens on, never the same twice, and not one that the system hands out by itself.
+def free_port(count: int = 1) -> int:
+    """The first of `count` ports in a row that nobody listens on, none given twice, none of the system's own range.
 
     Engines open dozens of connections while they start: a port of the system's own range that is free now can be taken
     before the server that it was chosen for comes to it.
     """
     end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     while True:
-        port = random.randrange(min(FIRST_PORT, end - 1), end)
-        if port not in _given_ports and may_listen(port):
-            _given_ports.add(port)
-            return port
+        first = random.randrange(min(FIRST_PORT, end - count), end - count + 1)
+        ports = range(first, first + count)
+        if _given_ports.isdisjoint(ports) and all(may_listen(port) for port in ports):
+            _given_ports.update(ports)
+            return first
 
 
 def may_listen(port: int) -> bool:
@@ -207,6 +208,7 @@ class EngineOptions:
     extra_config: Mapping[str, Any] = field(default_factory=dict)
     connector_module: str | None = None  # None = the wheel's plug-in registers the connector
     core: int = 0
+    tp_size: int = 1
     prefix_caching: bool = False
     page_tokens: int = PAGE_TOKENS
     dtype: str = "float32"
@@ -215,10 +217,10 @@ class EngineOptions:
     arguments: tuple[str, ...] = ()
 
 
-def core_binding(core: int) -> str:
-    """One core an engine, as far as the machine has them: OpenMP threads of two engines on one core halve both."""
+def core_binding(core: int, rank_count: int = 1) -> str:
+    """One core a rank, as far as the machine has them: OpenMP threads of two engines on one core halve both."""
     cores = sorted(os.sched_getaffinity(0))
-    return str(cores[core % len(cores)])
+    return "|".join(str(cores[(core + rank) % len(cores)]) for rank in range(rank_count))
 
 
 def engine(name: str, options: EngineOptions, folder: Path, port: int | None = None) -> Server:
@@ -229,7 +231,7 @@ def engine(name: str, options: EngineOptions, folder: Path, port: int | None = N
         *("--host", LOOPBACK, "--port", str(chosen_port)),
         *("--dtype", options.dtype, "--enforce-eager", "--max-model-len", "2048"),
         *("--max-num-batched-tokens", str(CHUNK_TOKENS), "--max-num-seqs", str(options.sequences_max)),
-        *("--block-size", str(options.page_tokens)),
+        *("--block-size", str(options.page_tokens), "--tensor-parallel-size", str(options.tp_size)),
         "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching",
         *options.arguments,
     ]
@@ -242,7 +244,7 @@ def engine(name: str, options: EngineOptions, folder: Path, port: int | None = N
         command += ["--kv-transfer-config", json.dumps(transfer)]
     environment = {
         **ENGINE_ENVIRONMENT,
-        "VLLM_CPU_OMP_THREADS_BIND": core_binding(options.core),
+        "VLLM_CPU_OMP_THREADS_BIND": core_binding(options.core, options.tp_size),
         **options.environment,
     }
     return Server(name, command, chosen_port, folder, environment)
