@@ -30,6 +30,7 @@ def main() -> None:
     memory = ctypes.create_string_buffer(PAGE_COUNT * PAGE_BYTES)
     layer: kv_connector._facade.Layer = {
         "name": "layer 0",
+        "memoryIndex": 0,
         "offsetBytes": 0,
         "pageStrideBytes": PAGE_BYTES,
         "pageBytes": PAGE_BYTES,
@@ -42,12 +43,16 @@ def main() -> None:
         "layout": "HND",
         "kvHeadCount": 1,
         "tpSize": 1,
-        "tpRank": 0,
         "ppSize": 1,
-        "ppRank": 0,
         "pageCount": PAGE_COUNT,
-        "memory": {"address": ctypes.addressof(memory), "lengthBytes": len(memory), "memfd": -1},
-        "layers": [layer],
+        "ranks": [
+            {
+                "tpRank": 0,
+                "ppRank": 0,
+                "memories": [{"address": ctypes.addressof(memory), "lengthBytes": len(memory), "memfd": -1}],
+                "layers": [layer],
+            }
+        ],
     }
     resident_before, begun = status_mib("VmRSS"), time.monotonic()
     options = kv_connector.parse_options({"listen_port": 0}, role="prefiller", engine_id="alone")

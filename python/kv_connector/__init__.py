@@ -1,6 +1,8 @@
 """KV Messenger for Python engines. Importing it starts nothing."""
 
 from kv_connector._facade import (
+    LAG_LEAD_ONLY,
+    LAG_NONE,
     Arrived,
     Command,
     Event,
@@ -13,6 +15,7 @@ from kv_connector._facade import (
     Messenger,
     MessengerPort,
     Opened,
+    Rank,
     Released,
     Stats,
     Timeline,
@@ -23,6 +26,8 @@ from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options, parse_options
 
 __all__ = [
+    "LAG_LEAD_ONLY",
+    "LAG_NONE",
     "Arrived",
     "BootError",
     "Command",
@@ -42,6 +47,7 @@ __all__ = [
     "OptionError",
     "Options",
     "PreflightError",
+    "Rank",
     "Released",
     "Stats",
     "Timeline",

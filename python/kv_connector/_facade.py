@@ -22,7 +22,7 @@ logger = logging.getLogger("kv_connector")
 
 
 class Memory(TypedDict):
-    """The KV memory of one rank."""
+    """A memory that KV lies in, as mapped by this process."""
 
     address: int
     lengthBytes: int
@@ -30,16 +30,26 @@ class Memory(TypedDict):
 
 
 class Layer(TypedDict):
-    """Where the pages of one layer are inside the memory."""
+    """Where the pages of one layer are inside one of its rank's memories."""
 
     name: str
+    memoryIndex: int
     offsetBytes: int
     pageStrideBytes: int
     pageBytes: int
 
 
+class Rank(TypedDict):
+    """One rank's part of the KV cache."""
+
+    tpRank: int
+    ppRank: int
+    memories: list[Memory]
+    layers: list[Layer]
+
+
 class Geometry(TypedDict):
-    """One rank's KV cache, under the names of docs/boundary.md."""
+    """The KV cache of the ranks that one messenger serves, under the names of docs/boundary.md."""
 
     model: str
     dtype: str
@@ -48,13 +58,16 @@ class Geometry(TypedDict):
     layout: Literal["HND", "NHD", "LATENT"]
     kvHeadCount: int
     tpSize: int
-    tpRank: int
     ppSize: int
-    ppRank: int
     pageCount: int
-    memory: Memory
-    layers: list[Layer]
+    ranks: list[Rank]
 
+
+LAG_NONE = 0
+"""One rank: a count of c proves that layers 0 to c - 1 are complete."""
+
+LAG_LEAD_ONLY = 1
+"""Several ranks, and the counter is the first one's, bumped before the layer's all-reduce: one layer less is proven."""
 
 Command = Mapping[str, Any]
 """One command of docs/boundary.md, with its ``do``."""
@@ -178,9 +191,9 @@ class Messenger:
         atexit.register(self._close_at_exit)
 
     @classmethod
-    def open(cls, options: Options, geometry: Geometry) -> Self:
+    def open(cls, options: Options, geometry: Geometry, *, layer_counter_lag: int = LAG_NONE) -> Self:
         """Boots the JVM if this process has none, and opens a messenger in it; it listens when this returns."""
-        asked = {"options": options.for_java(), "geometry": geometry}
+        asked = {"options": options.for_java(), "geometry": geometry, "layerCounterLag": layer_counter_lag}
         with parents_cores():
             table = boot(options)
             answer = json.loads(table.wait(Function.OPEN, 0, _encode(asked)))

@@ -45,12 +45,16 @@ def geometry() -> _facade.Geometry:
         "layout": "HND",
         "kvHeadCount": 2,
         "tpSize": 1,
-        "tpRank": 0,
         "ppSize": 1,
-        "ppRank": 0,
         "pageCount": 4,
-        "memory": {"address": 4096, "lengthBytes": 4096, "memfd": -1},
-        "layers": [{"name": "0", "offsetBytes": 0, "pageStrideBytes": 64, "pageBytes": 64}],
+        "ranks": [
+            {
+                "tpRank": 0,
+                "ppRank": 0,
+                "memories": [{"address": 4096, "lengthBytes": 4096, "memfd": -1}],
+                "layers": [{"name": "0", "memoryIndex": 0, "offsetBytes": 0, "pageStrideBytes": 64, "pageBytes": 64}],
+            }
+        ],
     }
 
 

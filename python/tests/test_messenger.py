@@ -15,12 +15,16 @@ def geometry(memory, **changes) -> Geometry:
     layer_bytes = PAGE_BYTES * PAGE_COUNT
     return {
         "model": "m", "dtype": "float32", "elementBytes": 4, "pageTokens": 16, "layout": "HND", "kvHeadCount": 2,
-        "tpSize": 1, "tpRank": 0, "ppSize": 1, "ppRank": 0, "pageCount": PAGE_COUNT,
-        "memory": {"address": ctypes.addressof(memory), "lengthBytes": len(memory), "memfd": -1},
-        "layers": [
-            {"name": name, "offsetBytes": i * layer_bytes, "pageStrideBytes": PAGE_BYTES, "pageBytes": PAGE_BYTES}
-            for i, name in enumerate(LAYERS)
-        ],
+        "tpSize": 1, "ppSize": 1, "pageCount": PAGE_COUNT,
+        "ranks": [{
+            "tpRank": 0, "ppRank": 0,
+            "memories": [{"address": ctypes.addressof(memory), "lengthBytes": len(memory), "memfd": -1}],
+            "layers": [
+                {"name": name, "memoryIndex": 0, "offsetBytes": i * layer_bytes, "pageStrideBytes": PAGE_BYTES,
+                 "pageBytes": PAGE_BYTES}
+                for i, name in enumerate(LAYERS)
+            ],
+        }],
     } | changes
 
 def memory():

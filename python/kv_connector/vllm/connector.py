@@ -149,7 +149,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             tp=(tp_rank, facts.tp_size),
             pp=(pp_rank, facts.pp_size),
         )
-        memory = described["memory"]
+        (rank,) = described["ranks"]
+        (memory,) = rank["memories"]
         if self._allocation is not None:
             memory["memfd"] = self._allocation.memfd_of(memory["address"], memory["lengthBytes"])
         if facts.block_tokens % described["pageTokens"]:
@@ -159,7 +160,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             )
         rank_index = pp_rank * facts.tp_size + tp_rank
         messenger = self.open_messenger(rank_options(facts.options, rank_index), described)
-        names = [layer["name"] for layer in described["layers"]]
+        names = [layer["name"] for layer in rank["layers"]]
         self._worker = WorkerHalf(
             messenger,
             LayerCounter(messenger.opened.layer_counter_address, names),

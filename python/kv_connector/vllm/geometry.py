@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Literal, Protocol
 
-from kv_connector._facade import Geometry, Layer
+from kv_connector._facade import Geometry, Layer, Rank
 from kv_connector.exceptions import OptionError
 
 PageLayout = Literal["HND", "NHD", "LATENT"]
@@ -118,13 +118,17 @@ def describe(
         pageTokens=page_tokens,
         layout=layout,
         kvHeadCount=1 if latent else kv_head_count,
-        tpRank=tp[0],
         tpSize=tp[1],
-        ppRank=pp[0],
         ppSize=pp[1],
         pageCount=int(first.shape[0]),
-        memory={"address": base, "lengthBytes": length_bytes, "memfd": -1},
-        layers=[_layer(name, tensor, base) for name, tensor in owned.items()],
+        ranks=[
+            Rank(
+                tpRank=tp[0],
+                ppRank=pp[0],
+                memories=[{"address": base, "lengthBytes": length_bytes, "memfd": -1}],
+                layers=[_layer(name, tensor, base) for name, tensor in owned.items()],
+            )
+        ],
     )
 
 
@@ -178,6 +182,7 @@ def _layer(name: str, tensor: KvTensor, base: int) -> Layer:
     _, heads, tokens, content = tensor.shape
     return Layer(
         name=name,
+        memoryIndex=0,
         offsetBytes=tensor.data_ptr() - base,
         pageStrideBytes=int(tensor.stride()[0]) * element_bytes,
         pageBytes=int(heads * tokens * content) * element_bytes,

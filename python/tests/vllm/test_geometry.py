@@ -38,26 +38,35 @@ def test_should_describe_what_the_engine_registers() -> None:
         "layout": "HND",
         "kvHeadCount": 4,
         "tpSize": 1,
-        "tpRank": 0,
         "ppSize": 1,
-        "ppRank": 0,
         "pageCount": 10,
-        "memory": {"address": STORAGE_ADDRESS, "lengthBytes": 40 * page_bytes, "memfd": -1},
-        "layers": [
+        "ranks": [
             {
-                "name": name,
-                "offsetBytes": index * 10 * page_bytes,
-                "pageStrideBytes": page_bytes,
-                "pageBytes": page_bytes,
+                "tpRank": 0,
+                "ppRank": 0,
+                "memories": [{"address": STORAGE_ADDRESS, "lengthBytes": 40 * page_bytes, "memfd": -1}],
+                "layers": [
+                    {
+                        "name": name,
+                        "memoryIndex": 0,
+                        "offsetBytes": index * 10 * page_bytes,
+                        "pageStrideBytes": page_bytes,
+                        "pageBytes": page_bytes,
+                    }
+                    for index, name in enumerate(LAYERS)
+                ],
             }
-            for index, name in enumerate(LAYERS)
         ],
     }
 
 
 def test_should_number_kernel_blocks_when_they_are_smaller_than_the_scheduler_s() -> None:
     found = described(tensors(10, page_tokens=32))
-    assert (found["pageTokens"], found["pageCount"], found["layers"][0]["pageBytes"]) == (32, 40, 4 * 32 * 128 * 4)
+    assert (found["pageTokens"], found["pageCount"], found["ranks"][0]["layers"][0]["pageBytes"]) == (
+        32,
+        40,
+        4 * 32 * 128 * 4,
+    )
 
 
 def test_should_know_tokens_outermost() -> None:
@@ -68,7 +77,11 @@ def test_should_know_tokens_outermost() -> None:
 def test_should_know_latent_kv(head_stride: int) -> None:
     latent = changed(tensors(2), shape=(2, 1, 128, 576), strides=(73728, head_stride, 576, 1))
     found = described(latent, latent=True, kv_head_count=8)
-    assert (found["layout"], found["kvHeadCount"], found["layers"][0]["pageBytes"]) == ("LATENT", 1, 73728 * 4)
+    assert (found["layout"], found["kvHeadCount"], found["ranks"][0]["layers"][0]["pageBytes"]) == (
+        "LATENT",
+        1,
+        73728 * 4,
+    )
 
 
 def test_should_take_pages_of_all_layers_side_by_side() -> None:
@@ -79,7 +92,7 @@ def test_should_take_pages_of_all_layers_side_by_side() -> None:
         )
         for index, (name, tensor) in enumerate(tensors(3).items())
     }
-    layers = described(apart)["layers"]
+    layers = described(apart)["ranks"][0]["layers"]
     assert [layer["offsetBytes"] for layer in layers] == [0, page * 4, 2 * page * 4, 3 * page * 4]
     assert {layer["pageStrideBytes"] for layer in layers} == {16 * page}
 
@@ -87,12 +100,12 @@ def test_should_take_pages_of_all_layers_side_by_side() -> None:
 def test_should_leave_out_layers_that_share_the_kv_of_others() -> None:
     registered = tensors(2)
     registered["alias"] = registered[LAYERS[0]]
-    assert [layer["name"] for layer in described(registered, layer_names=LAYERS)["layers"]] == list(LAYERS)
+    assert [layer["name"] for layer in described(registered, layer_names=LAYERS)["ranks"][0]["layers"]] == list(LAYERS)
 
 
 def test_should_describe_the_heads_of_one_rank() -> None:
     found = described(tensors(2), kv_head_count=8, tp=(1, 2))
-    assert (found["kvHeadCount"], found["tpRank"], found["tpSize"]) == (8, 1, 2)
+    assert (found["kvHeadCount"], found["ranks"][0]["tpRank"], found["tpSize"]) == (8, 1, 2)
 
 
 ELSEWHERE = SimpleNamespace(data_ptr=lambda: 7, nbytes=lambda: 1)

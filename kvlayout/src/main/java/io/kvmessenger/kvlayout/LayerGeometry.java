@@ -1,13 +1,22 @@
 package io.kvmessenger.kvlayout;
 
 /**
- * Where a layer's pages lie in the rank's region: page {@code p} is {@code pageBytes} bytes at {@code offsetBytes + p *
- * pageStrideBytes}.
+ * Where a layer's pages lie: page {@code p} is {@code pageBytes} bytes at {@code offsetBytes + p * pageStrideBytes} of
+ * one of the rank's memories.
+ *
+ * @param memoryIndex which of the rank's memories; 0 when it has one
  */
-public record LayerGeometry(String name, long offsetBytes, long pageStrideBytes, int pageBytes) {
+public record LayerGeometry(String name, int memoryIndex, long offsetBytes, long pageStrideBytes, int pageBytes) {
+    /** A rank cannot have more memories: a peer's nonsense must not make us count to it. */
+    public static final int MEMORY_INDEX_MAX = (1 << 14) - 1;
+
     public LayerGeometry {
         if (name.isEmpty()) {
             throw new IllegalArgumentException("a layer has no name");
+        }
+        if (memoryIndex < 0 || memoryIndex > MEMORY_INDEX_MAX) {
+            throw new IllegalArgumentException(
+                    "memoryIndex of layer \"" + name + "\" is " + memoryIndex + ", expected 0 to " + MEMORY_INDEX_MAX);
         }
         if (offsetBytes < 0) {
             throw new IllegalArgumentException(
@@ -21,6 +30,11 @@ public record LayerGeometry(String name, long offsetBytes, long pageStrideBytes,
             throw new IllegalArgumentException("pageStrideBytes of layer \"" + name + "\" is " + pageStrideBytes
                     + ", expected at least its pageBytes, " + pageBytes);
         }
+    }
+
+    /** A layer in the rank's only memory. */
+    public LayerGeometry(String name, long offsetBytes, long pageStrideBytes, int pageBytes) {
+        this(name, 0, offsetBytes, pageStrideBytes, pageBytes);
     }
 
     public long pageOffsetBytes(int pageIndex) {

@@ -41,11 +41,17 @@ public record RankGeometry(int tpRank, int ppRank, HeadRange heads, int pageCoun
         return -1;
     }
 
-    /** The length a region must have to hold every page of every layer. */
-    public long spanBytes() {
+    /** Memories that layers lie in: indices 0 to this minus one. */
+    public int memoryCount() {
+        return 1 + layers.stream().mapToInt(LayerGeometry::memoryIndex).max().orElseThrow();
+    }
+
+    /** The length a memory must have to hold every page of every layer in it; 0 when no layer is. */
+    public long spanBytes(int memoryIndex) {
         return layers.stream()
+                .filter(layer -> layer.memoryIndex() == memoryIndex)
                 .mapToLong(layer -> layer.endBytes(pageCount))
                 .max()
-                .orElseThrow();
+                .orElse(0);
     }
 }

@@ -28,11 +28,11 @@ class KvGeometryTest {
     void shouldPlacePagesWhereTheEngineDoes() {
         LayerGeometry layersOutermost = new LayerGeometry("layers.2", 2 * 10_240, 2048, 2048);
         assertThat(layersOutermost.pageOffsetBytes(4)).isEqualTo(28_672);
-        assertThat(new RankGeometry(0, 0, new HeadRange(0, 4), 5, List.of(layersOutermost)).spanBytes())
+        assertThat(new RankGeometry(0, 0, new HeadRange(0, 4), 5, List.of(layersOutermost)).spanBytes(0))
                 .isEqualTo(3 * 10_240);
         LayerGeometry pagesOutermost = new LayerGeometry("layers.2", 2 * 2048, 6144, 2048);
         assertThat(pagesOutermost.pageOffsetBytes(4)).isEqualTo(28_672);
-        assertThat(new RankGeometry(0, 0, new HeadRange(0, 4), 5, List.of(pagesOutermost)).spanBytes())
+        assertThat(new RankGeometry(0, 0, new HeadRange(0, 4), 5, List.of(pagesOutermost)).spanBytes(0))
                 .isEqualTo(5 * 6144);
     }
 

@@ -11,6 +11,7 @@ import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.engine.TransferEngines;
 import java.lang.foreign.MemorySegment;
@@ -94,7 +95,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     }
 
     ImmWindow openWindow(WindowRanges ranges, long expectedWeight) {
-        ImmWindow window = engine.openWindow(admission, region, ranges, expectedWeight, 0);
+        ImmWindow window = engine.openWindow(admission, WindowArea.of(region.descriptor(), ranges), expectedWeight, 0);
         if (window == null) {
             throw new IllegalStateException("all imm slots are in use");
         }
@@ -102,7 +103,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     }
 
     void allow(int imm, WindowRanges ranges) {
-        engine.allow(peer, peerRegion, imm, ranges);
+        engine.allow(peer, imm, WindowArea.of(peerRegion, ranges));
     }
 
     void disallow(int imm) {

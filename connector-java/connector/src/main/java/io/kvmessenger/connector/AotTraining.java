@@ -69,9 +69,10 @@ public final class AotTraining {
             "grantWaitMillis":60000,"fetchLimitMillis":60000,"connectLimitMillis":60000,"heartbeatMillis":1000,
             "silenceLimitMillis":60000,"engineApiUrl":""},
             "geometry":{"model":"training","dtype":"float32","elementBytes":4,"pageTokens":16,"layout":"HND",
-            "kvHeadCount":1,"tpSize":1,"tpRank":0,"ppSize":1,"ppRank":0,"pageCount":2,
-            "memory":{"address":%d,"lengthBytes":4096,"memfd":-1},
-            "layers":[{"name":"0","offsetBytes":0,"pageStrideBytes":2048,"pageBytes":2048}]}}
+            "kvHeadCount":1,"tpSize":1,"ppSize":1,"pageCount":2,"ranks":[{"tpRank":0,"ppRank":0,
+            "memories":[{"address":%d,"lengthBytes":4096,"memfd":-1}],
+            "layers":[{"name":"0","memoryIndex":0,"offsetBytes":0,"pageStrideBytes":2048,"pageBytes":2048}]}]},
+            "layerCounterLag":0}
             """.formatted(role, transport, address));
     }
 

@@ -1,6 +1,7 @@
 package io.kvmessenger.connector;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.connector.OpenRequest.KvMemory;
 import io.kvmessenger.connector.boot.OpenResult;
 import io.kvmessenger.connector.metrics.MessengerMetrics;
 import io.kvmessenger.foreign.ForeignMemory;
@@ -12,7 +13,7 @@ import io.kvmessenger.messenger.HeldCounts;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.MessengerIdentity;
 import io.kvmessenger.messenger.NanoClock;
-import io.kvmessenger.transfer.Region;
+import io.kvmessenger.messenger.RankMemory;
 import io.kvmessenger.transfer.TransferEngine;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -56,7 +57,6 @@ final class OpenMessenger {
     private final AgentThread agent;
     private final Inbox inbox;
     private final TransferEngine transfer;
-    private final Region region;
     private final NettyControlNetwork network;
     private final Messenger messenger;
     private final int controlPort;
@@ -74,8 +74,6 @@ final class OpenMessenger {
         this.transfer = TransferWiring.open(request, agent);
         started.push(transfer);
         metrics.follow(transfer::counters);
-        this.region = transfer.register(
-                ForeignMemory.at(request.memoryAddress(), request.memoryLengthBytes()), request.memfd());
         this.network = new NettyControlNetwork(
                 inbox, TimeUnit.NANOSECONDS.toMillis(request.limits().connectLimitNs()));
         started.push(network);
@@ -83,7 +81,7 @@ final class OpenMessenger {
                 new MessengerIdentity(
                         request.engineId(), incarnation, request.sharedSecret().getBytes(StandardCharsets.UTF_8)),
                 request.geometry(),
-                region,
+                register(request.memories(), transfer),
                 request.limits(),
                 new Messenger.Ports(
                         transfer,
@@ -96,7 +94,7 @@ final class OpenMessenger {
                         new HookedLayerProgress(
                                 new LayerProgressWatcher(
                                         new LayerCounter(counterWord.asSlice(0, LayerCounter.LENGTH_BYTES)),
-                                        LayerProgressWatcher.LAG_NONE),
+                                        request.layerCounterLag()),
                                 request.geometry().ranks().getFirst().layers().size()),
                         metrics,
                         CLOCK,
@@ -122,6 +120,15 @@ final class OpenMessenger {
             }
             throw failure;
         }
+    }
+
+    private static List<RankMemory> register(List<List<KvMemory>> memories, TransferEngine transfer) {
+        return memories.stream()
+                .map(rank -> new RankMemory(rank.stream()
+                        .map(memory -> transfer.register(
+                                ForeignMemory.at(memory.address(), memory.lengthBytes()), memory.memfd()))
+                        .toList()))
+                .toList();
     }
 
     OpenResult result(long handle) {

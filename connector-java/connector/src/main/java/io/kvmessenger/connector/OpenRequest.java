@@ -6,6 +6,7 @@ import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.ProtocolLimits;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.TimeUnit;
@@ -13,8 +14,8 @@ import java.util.concurrent.TimeUnit;
 /**
  * Everything an engine says when it opens a messenger: its options and what its KV cache looks like. A value.
  *
- * @param memoryAddress where the KV memory starts in this process
- * @param memfd the descriptor the memory maps, or -1
+ * @param memories where the KV lies in this process, by rank of the geometry and by memory index
+ * @param layerCounterLag bumps of the layer counter after a layer's own that prove it complete on all ranks
  */
 record OpenRequest(
         Role role,
@@ -30,9 +31,15 @@ record OpenRequest(
         String engineApiUrl,
         ProtocolLimits limits,
         KvGeometry geometry,
-        long memoryAddress,
-        long memoryLengthBytes,
-        int memfd) {
+        List<List<KvMemory>> memories,
+        int layerCounterLag) {
+    /**
+     * One memory of one rank, mapped in this process.
+     *
+     * @param memfd the descriptor it maps from offset 0, or -1
+     */
+    record KvMemory(long address, long lengthBytes, int memfd) {}
+
     /** What the engine does with its KV. */
     enum Role {
         PREFILLER,
@@ -47,8 +54,8 @@ record OpenRequest(
     static OpenRequest read(byte[] json) {
         Fields request = CommandReader.parse("open", json);
         Fields options = request.object("options");
-        Fields geometry = request.object("geometry");
-        Fields memory = geometry.object("memory");
+        Fields wire = request.object("geometry");
+        KvGeometry geometry = geometry(wire);
         return new OpenRequest(
                 Role.valueOf(options.text("role").toUpperCase(Locale.ROOT)),
                 options.text("engineId"),
@@ -62,10 +69,9 @@ record OpenRequest(
                 options.count("streamsPerPeer"),
                 options.text("engineApiUrl"),
                 limits(options),
-                geometry(geometry),
-                memory.integer("address"),
-                memory.integer("lengthBytes"),
-                (int) memory.integer("memfd"));
+                geometry,
+                memories(wire, geometry),
+                request.has("layerCounterLag") ? request.count("layerCounterLag") : 0);
     }
 
     /** The host that peers are told. */
@@ -88,17 +94,8 @@ record OpenRequest(
 
     private static KvGeometry geometry(Fields wire) {
         int kvHeadCount = wire.count("kvHeadCount");
-        int tpRank = wire.count("tpRank");
-        Sharding sharding = new Sharding(wire.count("tpSize"), wire.count("ppSize"), 1);
-        List<LayerGeometry> layers = wire.objects("layers").stream()
-                .map(layer -> new LayerGeometry(
-                        layer.text("name"),
-                        layer.integer("offsetBytes"),
-                        layer.integer("pageStrideBytes"),
-                        layer.count("pageBytes")))
-                .toList();
-        RankGeometry rank = new RankGeometry(
-                tpRank, wire.count("ppRank"), sharding.headsOf(tpRank, kvHeadCount), wire.count("pageCount"), layers);
+        Sharding sharding =
+                new Sharding(wire.count("tpSize"), wire.count("ppSize"), wire.has("dpSize") ? wire.count("dpSize") : 1);
         return new KvGeometry(
                 wire.text("model"),
                 wire.text("dtype"),
@@ -107,6 +104,49 @@ record OpenRequest(
                 PageLayout.parse(wire.text("layout")),
                 kvHeadCount,
                 sharding,
-                List.of(rank));
+                wire.objects("ranks").stream()
+                        .map(rank -> rank(rank, sharding, kvHeadCount, wire.count("pageCount")))
+                        .toList());
+    }
+
+    private static RankGeometry rank(Fields wire, Sharding sharding, int kvHeadCount, int pageCount) {
+        int tpRank = wire.count("tpRank");
+        List<LayerGeometry> layers = wire.objects("layers").stream()
+                .map(layer -> new LayerGeometry(
+                        layer.text("name"),
+                        layer.count("memoryIndex"),
+                        layer.integer("offsetBytes"),
+                        layer.integer("pageStrideBytes"),
+                        layer.count("pageBytes")))
+                .toList();
+        return new RankGeometry(tpRank, wire.count("ppRank"), sharding.headsOf(tpRank, kvHeadCount), pageCount, layers);
+    }
+
+    private static List<List<KvMemory>> memories(Fields wire, KvGeometry geometry) {
+        List<List<KvMemory>> memories = new ArrayList<>();
+        for (Fields rank : wire.objects("ranks")) {
+            memories.add(rank.objects("memories").stream()
+                    .map(memory -> new KvMemory(
+                            memory.integer("address"), memory.integer("lengthBytes"), (int) memory.integer("memfd")))
+                    .toList());
+            requireRoom(memories.getLast(), geometry.ranks().get(memories.size() - 1));
+        }
+        return memories;
+    }
+
+    private static void requireRoom(List<KvMemory> memories, RankGeometry rank) {
+        if (memories.size() != rank.memoryCount()) {
+            throw new IllegalArgumentException("tpRank " + rank.tpRank() + ", ppRank " + rank.ppRank() + " has "
+                    + memories.size() + " memories, its layers lie in " + rank.memoryCount()
+                    + ": list each memory that a layer's memoryIndex names, and no other");
+        }
+        for (int i = 0; i < memories.size(); i++) {
+            if (memories.get(i).lengthBytes() < rank.spanBytes(i)) {
+                throw new IllegalArgumentException("memory " + i + " of tpRank " + rank.tpRank() + ", ppRank "
+                        + rank.ppRank() + " has " + memories.get(i).lengthBytes()
+                        + " bytes, expected at least the " + rank.spanBytes(i)
+                        + " that its layers take: check offsetBytes, pageStrideBytes and pageCount");
+            }
+        }
     }
 }

@@ -37,7 +37,7 @@ final class EngineDouble implements AutoCloseable {
         options.putAll(optionChanges);
         Map<String, Object> geometry = geometry();
         geometry.putAll(geometryChanges);
-        opened = host.open(encode(Map.of("options", options, "geometry", geometry)));
+        opened = host.open(encode(Map.of("options", options, "geometry", geometry, "layerCounterLag", 0)));
         counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
     }
 
@@ -213,6 +213,8 @@ final class EngineDouble implements AutoCloseable {
             layers.add(Map.of(
                     "name",
                     "layer." + layer,
+                    "memoryIndex",
+                    0,
                     "offsetBytes",
                     layer * LAYER_BYTES,
                     "pageStrideBytes",
@@ -228,12 +230,10 @@ final class EngineDouble implements AutoCloseable {
         geometry.put("layout", "HND");
         geometry.put("kvHeadCount", 4);
         geometry.put("tpSize", 1);
-        geometry.put("tpRank", 0);
         geometry.put("ppSize", 1);
-        geometry.put("ppRank", 0);
         geometry.put("pageCount", PAGE_COUNT);
-        geometry.put("memory", Map.of("address", memory.address(), "lengthBytes", memory.byteSize(), "memfd", -1));
-        geometry.put("layers", layers);
+        Map<String, Object> kv = Map.of("address", memory.address(), "lengthBytes", memory.byteSize(), "memfd", -1);
+        geometry.put("ranks", List.of(Map.of("tpRank", 0, "ppRank", 0, "memories", List.of(kv), "layers", layers)));
         return geometry;
     }
 

@@ -1,9 +1,9 @@
 package io.kvmessenger.messenger;
 
-import com.google.protobuf.ByteString;
 import io.kvmessenger.kvlayout.ExpectedWrites;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.CancelConfirmed;
@@ -12,8 +12,6 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.EngineAddress;
-import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
 import java.util.HashMap;
@@ -33,7 +31,9 @@ import java.util.Map;
  */
 final class Decoder {
     private final KvGeometry geometry;
-    private final Region region;
+    /** By rank and memory. */
+    private final List<List<RegionDescriptor>> regions;
+
     private final TransferEngine transfer;
     private final Sessions sessions;
     private final EngineEvents engine;
@@ -51,7 +51,7 @@ final class Decoder {
 
     Decoder(
             KvGeometry geometry,
-            Region region,
+            List<RankMemory> memory,
             TransferEngine transfer,
             Sessions sessions,
             EngineEvents engine,
@@ -59,7 +59,7 @@ final class Decoder {
             NanoClock clock,
             ProtocolLimits limits) {
         this.geometry = geometry;
-        this.region = region;
+        this.regions = memory.stream().map(RankMemory::descriptors).toList();
         this.transfer = transfer;
         this.sessions = sessions;
         this.engine = engine;
@@ -91,7 +91,7 @@ final class Decoder {
             return;
         }
         try {
-            fetch.ranges = GrantedRanges.of(geometry, ask.pages());
+            fetch.area = GrantedRanges.of(geometry, regions, ask.pages());
         } catch (IllegalArgumentException e) {
             fail(fetch, "the engine gave pages that cannot be granted: " + e.getMessage());
             return;
@@ -125,18 +125,7 @@ final class Decoder {
     void onAdmitting(Session session, Attach.Builder attach) {
         session.admission = transfer.admit(session.peerName());
         byAdmission.put(session.admission.id(), session);
-        for (EngineAddress.TransportAddress at : transfer.address().transports()) {
-            attach.addTransports(io.kvmessenger.messenger.wire.TransportAddress.newBuilder()
-                    .setTransport(at.transport())
-                    .setLocation(at.location()));
-        }
-        RegionDescriptor descriptor = region.descriptor();
-        attach.setAdmissionKey(ByteString.copyFrom(session.admission.key()))
-                .addRegions(io.kvmessenger.messenger.wire.Region.newBuilder()
-                        .setRegionId(descriptor.regionId())
-                        .setLengthBytes(descriptor.lengthBytes())
-                        .setVersion(descriptor.version())
-                        .setShareable(descriptor.shareable()));
+        AttachWire.encode(attach, transfer.address(), session.admission, regions);
     }
 
     void onReady(Session session) {
@@ -215,7 +204,7 @@ final class Decoder {
         int pages = fetch.ask.pages().length;
         long bytes = bytesOf(pages);
         tally.add(MessengerMetric.FETCHES_ARRIVED, 1);
-        tally.add(MessengerMetric.PAGES_RECEIVED, (long) pages * layers().size());
+        tally.add(MessengerMetric.PAGES_RECEIVED, (long) pages * layerCount());
         tally.add(MessengerMetric.BYTES_RECEIVED, bytes);
         tally.observe(MessengerMetric.FETCH_SECONDS, (nowNs - fetch.askedNs) / 1e9);
         forget(fetch, true);
@@ -317,8 +306,8 @@ final class Decoder {
             // Not an error: the two legs meet by transfer id, and the session's geometry was checked afresh.
             tally.add(MessengerMetric.STALE_IDENTITIES, 1);
         }
-        long expected = ExpectedWrites.pagePieces(session.peerGeometry, geometry, 0, ask.pages().length);
-        fetch.window = transfer.openWindow(session.admission, region, fetch.ranges, expected, fetch.cookie);
+        long expected = expectedPieces(session, ask.pages().length);
+        fetch.window = transfer.openWindow(session.admission, fetch.area, expected, fetch.cookie);
         if (fetch.window == null) {
             slotsExhausted = true;
             return;
@@ -341,6 +330,15 @@ final class Decoder {
         }
         fetch.everGranted = true;
         sessions.send(session, ControlFrame.newBuilder().setGrant(grant));
+    }
+
+    /** What all ranks together will receive. */
+    private long expectedPieces(Session session, int pageCount) {
+        long expected = 0;
+        for (int rankIndex = 0; rankIndex < geometry.ranks().size(); rankIndex++) {
+            expected += ExpectedWrites.pagePieces(session.peerGeometry, geometry, rankIndex, pageCount);
+        }
+        return expected;
     }
 
     private Session sessionAt(String host, int port, long nowNs) {
@@ -428,14 +426,17 @@ final class Decoder {
 
     private long bytesOf(int pageCount) {
         long bytes = 0;
-        for (LayerGeometry layer : layers()) {
-            bytes += (long) layer.pageBytes() * pageCount;
+        for (RankGeometry rank : geometry.ranks()) {
+            for (LayerGeometry layer : rank.layers()) {
+                bytes += (long) layer.pageBytes() * pageCount;
+            }
         }
         return bytes;
     }
 
-    private List<LayerGeometry> layers() {
-        return geometry.ranks().getFirst().layers();
+    /** Layers of all ranks together. */
+    private int layerCount() {
+        return geometry.ranks().stream().mapToInt(rank -> rank.layers().size()).sum();
     }
 
     private int pageCount(int tokens) {

@@ -1,7 +1,7 @@
 package io.kvmessenger.messenger;
 
 import io.kvmessenger.transfer.ImmWindow;
-import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.WindowArea;
 
 /** One request's KV on its way to this decoder. State only, owned by the messenger's thread; {@link Decoder} drives it. */
 final class Fetch {
@@ -25,8 +25,8 @@ final class Fetch {
     final long deadlineNs;
     State state = State.WAITING;
     Session session;
-    /** Where the prefiller may write, in every layer. */
-    WindowRanges ranges;
+    /** Where the prefiller may write, on every rank. */
+    WindowArea area;
 
     ImmWindow window;
     /** A grant has been sent, this one or an earlier one. */

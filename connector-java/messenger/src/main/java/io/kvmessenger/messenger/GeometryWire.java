@@ -35,7 +35,8 @@ final class GeometryWire {
                         .setName(layer.name())
                         .setOffsetBytes(layer.offsetBytes())
                         .setPageStrideBytes(layer.pageStrideBytes())
-                        .setPageBytes(layer.pageBytes()));
+                        .setPageBytes(layer.pageBytes())
+                        .setMemoryIndex(layer.memoryIndex()));
             }
             wire.addRanks(wireRank);
         }
@@ -62,7 +63,11 @@ final class GeometryWire {
                 wire.getPageCount(),
                 wire.getLayersList().stream()
                         .map(l -> new LayerGeometry(
-                                l.getName(), l.getOffsetBytes(), l.getPageStrideBytes(), l.getPageBytes()))
+                                l.getName(),
+                                l.getMemoryIndex(),
+                                l.getOffsetBytes(),
+                                l.getPageStrideBytes(),
+                                l.getPageBytes()))
                         .toList());
     }
 }

@@ -2,26 +2,56 @@ package io.kvmessenger.messenger;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.kvlayout.RankGeometry;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Comparator;
 import java.util.List;
 
-/** The byte ranges that a grant covers: its pages, in every layer of the decoder's rank. Pure. */
+/** Where the writes of a grant may land: its pages, in every layer of every rank of the decoder. Pure. */
 final class GrantedRanges {
     private GrantedRanges() {}
 
-    /** @throws IllegalArgumentException when a page is named twice or lies outside the cache */
-    static WindowRanges of(KvGeometry decoder, int[] pages) {
-        List<LayerGeometry> layers = decoder.ranks().getFirst().layers();
-        int pageCount = decoder.ranks().getFirst().pageCount();
-        long[] offsets = new long[pages.length * layers.size()];
+    /**
+     * @param regionsByRank the decoder's regions, by rank and memory
+     * @throws IllegalArgumentException when a page is named twice or lies outside the cache
+     */
+    static WindowArea of(KvGeometry decoder, List<List<RegionDescriptor>> regionsByRank, int[] pages) {
+        int[] ascending = pages.clone();
+        Arrays.sort(ascending);
+        List<WindowArea.Part> parts = new ArrayList<>();
+        for (int i = 0; i < decoder.ranks().size(); i++) {
+            RankGeometry rank = decoder.ranks().get(i);
+            requirePages(rank, ascending);
+            for (int memory = 0; memory < rank.memoryCount(); memory++) {
+                parts.add(new WindowArea.Part(regionsByRank.get(i).get(memory), ranges(rank, memory, ascending)));
+            }
+        }
+        return WindowArea.of(parts);
+    }
+
+    private static void requirePages(RankGeometry rank, int[] ascending) {
+        if (ascending.length > 0 && (ascending[0] < 0 || ascending[ascending.length - 1] >= rank.pageCount())) {
+            int page = ascending[0] < 0 ? ascending[0] : ascending[ascending.length - 1];
+            throw new IllegalArgumentException("page " + page + " of " + rank.pageCount());
+        }
+    }
+
+    /** In the order of their offsets, unless layers lie page by page between each other. */
+    private static WindowRanges ranges(RankGeometry rank, int memory, int[] ascending) {
+        List<LayerGeometry> layers = rank.layers().stream()
+                .filter(layer -> layer.memoryIndex() == memory)
+                .sorted(Comparator.comparingLong(LayerGeometry::offsetBytes))
+                .toList();
+        long[] offsets = new long[ascending.length * layers.size()];
         long[] lengths = new long[offsets.length];
         int at = 0;
         for (LayerGeometry layer : layers) {
-            for (int page : pages) {
-                if (page >= pageCount) {
-                    throw new IllegalArgumentException("page " + page + " of " + pageCount);
-                }
-                offsets[at] = layer.offsetBytes() + page * layer.pageStrideBytes();
+            for (int page : ascending) {
+                offsets[at] = layer.pageOffsetBytes(page);
                 lengths[at++] = layer.pageBytes();
             }
         }

@@ -4,7 +4,7 @@ package io.kvmessenger.messenger;
 final class LayerWrite {
     final int cookie;
     Prefill prefill;
-    int layerIndex;
+    int layerOrdinal;
     /** Pages {@code [.., toPage)} of the layer have left when this write has. */
     int toPage;
 

@@ -4,12 +4,14 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.LayoutPlanner;
 import io.kvmessenger.kvlayout.Piece;
+import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.List;
 
 /**
@@ -22,21 +24,22 @@ final class LayerWriter {
     static final int PAGES_PER_WRITE_MAX = 512;
 
     private final KvGeometry geometry;
-    private final Region region;
+    private final List<RankMemory> memory;
+    private final LayerOrder order;
     private final TransferEngine transfer;
-    private final List<LayerGeometry> layers;
     private final List<LayerWrite> writes = new ArrayList<>();
     private final List<LayerWrite> free = new ArrayList<>();
 
-    LayerWriter(KvGeometry geometry, Region region, TransferEngine transfer) {
+    /** @param memory of each rank of the geometry */
+    LayerWriter(KvGeometry geometry, List<RankMemory> memory, TransferEngine transfer) {
         this.geometry = geometry;
-        this.region = region;
+        this.memory = memory;
+        this.order = new LayerOrder(geometry);
         this.transfer = transfer;
-        this.layers = geometry.ranks().getFirst().layers();
     }
 
     int layerCount() {
-        return layers.size();
+        return order.layerCount();
     }
 
     int pageCount(int tokens) {
@@ -47,9 +50,27 @@ final class LayerWriter {
         return writes.size() - free.size();
     }
 
-    /** What one page is made of on its way to a decoder with this geometry, in the order in which layers fire. */
-    List<Piece> piecesFor(KvGeometry peer) {
-        return LayoutPlanner.plan(geometry, peer).pieces().toList();
+    /** The ways of a page's pieces to a decoder, in the order in which its layers become readable. */
+    List<PieceRoute> routesTo(KvGeometry peer, List<List<RegionDescriptor>> peerRegions) {
+        return LayoutPlanner.plan(geometry, peer)
+                .pieces()
+                .map(piece -> route(piece, peer, peerRegions))
+                .sorted(Comparator.comparingInt(PieceRoute::layerOrdinal))
+                .toList();
+    }
+
+    private PieceRoute route(Piece piece, KvGeometry peer, List<List<RegionDescriptor>> peerRegions) {
+        LayerGeometry source =
+                geometry.ranks().get(piece.sourceRankIndex()).layers().get(piece.layerIndex());
+        LayerGeometry target =
+                peer.ranks().get(piece.targetRankIndex()).layers().get(piece.targetLayerIndex());
+        return PieceRoute.of(
+                piece,
+                order.ordinalOf(piece.sourceRankIndex(), piece.layerIndex()),
+                memory.get(piece.sourceRankIndex()).regions().get(source.memoryIndex()),
+                source,
+                peerRegions.get(piece.targetRankIndex()).get(target.memoryIndex()),
+                target);
     }
 
     /** Why a grant cannot be served; empty when it can. */
@@ -62,7 +83,10 @@ final class LayerWriter {
             return "the grant of transfer " + grant.transferId() + " has " + grant.pages().length + " pages for tokens "
                     + grant.firstToken() + " to " + grant.promptTokens();
         }
-        int peerPages = grant.session().peerGeometry.ranks().getFirst().pageCount();
+        int peerPages = grant.session().peerGeometry.ranks().stream()
+                .mapToInt(RankGeometry::pageCount)
+                .min()
+                .orElseThrow();
         for (int page : grant.pages()) {
             if (page < 0 || page >= peerPages) {
                 return "the grant of transfer " + grant.transferId() + " names page " + page + " of " + peerPages;
@@ -71,14 +95,14 @@ final class LayerWriter {
         return "";
     }
 
-    /** Tells the transfer engine where the grant lets us write: exactly the granted pages of every layer. */
+    /** Tells the transfer engine where the grant lets us write: exactly the granted pages, on every rank. */
     void allow(PageGrant grant) {
-        if (grant.session().peer != null) {
+        Session session = grant.session();
+        if (session.peer != null) {
             transfer.allow(
-                    grant.session().peer,
-                    grant.session().peerRegions.getFirst(),
+                    session.peer,
                     grant.imm(),
-                    GrantedRanges.of(grant.session().peerGeometry, grant.pages()));
+                    GrantedRanges.of(session.peerGeometry, session.peerRegions, grant.pages()));
         }
     }
 
@@ -120,34 +144,31 @@ final class LayerWriter {
 
     private int submitOnce(Prefill prefill, int pieceIndex, int toPage) {
         PageGrant grant = prefill.grant;
-        Piece piece = grant.session().pieces.get(pieceIndex);
+        PieceRoute route = grant.session().routes.get(pieceIndex);
         int fromPage = prefill.nextPage[pieceIndex];
         int firstGrantedPage = grant.firstToken() / geometry.pageTokens();
         LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
         write.prefill = prefill;
-        write.layerIndex = piece.layerIndex();
+        write.layerOrdinal = route.layerOrdinal();
         write.toPage = toPage;
         write.pageCount = toPage - fromPage;
-        write.bytes = (long) piece.lengthBytes() * write.pageCount;
-        LayerGeometry source = layers.get(piece.layerIndex());
-        LayerGeometry target =
-                grant.session().peerGeometry.ranks().getFirst().layers().get(piece.targetLayerIndex());
+        write.bytes = (long) route.lengthBytes() * write.pageCount;
         PagedWrites request = new PagedWrites(
-                region,
+                route.source(),
                 new PageList(
                         prefill.pages(),
                         fromPage,
                         write.pageCount,
-                        source.pageStrideBytes(),
-                        source.offsetBytes() + piece.sourceByteInPage()),
-                grant.session().peerRegions.getFirst(),
+                        route.sourceStrideBytes(),
+                        route.sourceOffsetBytes()),
+                route.target(),
                 new PageList(
                         grant.pages(),
                         fromPage - firstGrantedPage,
                         write.pageCount,
-                        target.pageStrideBytes(),
-                        target.offsetBytes() + piece.targetByteInPage()),
-                piece.lengthBytes(),
+                        route.targetStrideBytes(),
+                        route.targetOffsetBytes()),
+                route.lengthBytes(),
                 Imm.withWeight(grant.imm(), 1));
         int result = transfer.submit(grant.session().peer, request, write.cookie);
         if (result == TransferEngine.ACCEPTED) {

@@ -6,10 +6,10 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.Peer;
-import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import java.lang.foreign.MemorySegment;
+import java.util.List;
 import java.util.random.RandomGenerator;
 
 /**
@@ -45,14 +45,19 @@ public final class Messenger {
             NanoClock clock,
             RandomGenerator random) {}
 
+    /** @param memory of each rank of the geometry, in its order */
     public Messenger(
-            MessengerIdentity identity, KvGeometry geometry, Region region, ProtocolLimits limits, Ports ports) {
+            MessengerIdentity identity,
+            KvGeometry geometry,
+            List<RankMemory> memory,
+            ProtocolLimits limits,
+            Ports ports) {
         this.transfer = ports.transfer();
         this.tally = ports.tally();
         this.clock = ports.clock();
         this.sessions =
                 new Sessions(identity, geometry, ports.network(), limits, tally, ports.random(), new SessionEvents());
-        this.writer = new LayerWriter(geometry, region, transfer);
+        this.writer = new LayerWriter(geometry, memory, transfer);
         this.prefiller = new Prefiller(
                 geometry,
                 transfer,
@@ -64,7 +69,7 @@ public final class Messenger {
                 tally,
                 clock,
                 limits);
-        this.decoder = new Decoder(geometry, region, transfer, sessions, ports.engine(), tally, clock, limits);
+        this.decoder = new Decoder(geometry, memory, transfer, sessions, ports.engine(), tally, clock, limits);
     }
 
     public void onCommand(EngineCommand command) {

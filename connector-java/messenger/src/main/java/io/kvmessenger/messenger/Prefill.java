@@ -28,7 +28,7 @@ final class Prefill {
     int runningEndToken;
 
     PageGrant grant;
-    /** Next page to submit, by index into {@link Session#pieces}; meaningful once granted. */
+    /** Next page to submit, by index into {@link Session#routes}; meaningful once granted. */
     int[] nextPage;
 
     int writesInFlight;
@@ -73,13 +73,13 @@ final class Prefill {
     }
 
     /** Tokens of a layer that are in place, given how many layers of the running pass have fired. */
-    int readableTokens(int layerIndex, int readableLayerCount) {
-        return runningEndToken > 0 && layerIndex < readableLayerCount ? runningEndToken : settledTokens;
+    int readableTokens(int layerOrdinal, int readableLayerCount) {
+        return runningEndToken > 0 && layerOrdinal < readableLayerCount ? runningEndToken : settledTokens;
     }
 
     /** Pages of a layer that are complete: full ones, and the last partial one once the whole prompt is in place. */
-    int completePages(int layerIndex, int readableLayerCount, int pageTokens) {
-        int tokens = readableTokens(layerIndex, readableLayerCount);
+    int completePages(int layerOrdinal, int readableLayerCount, int pageTokens) {
+        int tokens = readableTokens(layerOrdinal, readableLayerCount);
         return completePages(tokens, pageTokens);
     }
 
@@ -95,7 +95,7 @@ final class Prefill {
         lastLeftNs = nowNs;
         for (ChunkTimeline chunk : chunks) {
             if (completePages(chunk.endToken(), pageTokens) <= write.toPage) {
-                chunk.onLeft(write.layerIndex, nowNs);
+                chunk.onLeft(write.layerOrdinal, nowNs);
             }
         }
     }

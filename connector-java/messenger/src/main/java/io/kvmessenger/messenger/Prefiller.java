@@ -7,9 +7,7 @@ import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Grant;
-import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.Peer;
-import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import java.util.ArrayList;
@@ -172,15 +170,16 @@ final class Prefiller {
     // ---- from decoders
 
     void onAttached(Session session, Attach attach) {
-        List<EngineAddress.TransportAddress> transports = attach.getTransportsList().stream()
-                .map(t -> new EngineAddress.TransportAddress(t.getTransport(), t.getLocation()))
-                .toList();
-        session.peerRegions = attach.getRegionsList().stream()
-                .map(r -> new RegionDescriptor(r.getRegionId(), r.getLengthBytes(), r.getVersion(), r.getShareable()))
-                .toList();
-        session.pieces = writer.piecesFor(session.peerGeometry);
+        try {
+            session.peerRegions = AttachWire.regionsByRank(attach, session.peerGeometry);
+        } catch (IllegalArgumentException e) {
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+            sessions.end(session, session.peerName() + " attached with " + e.getMessage());
+            return;
+        }
+        session.routes = writer.routesTo(session.peerGeometry, session.peerRegions);
         session.peer = transfer.connect(
-                new EngineAddress(transports), attach.getAdmissionKey().toByteArray(), session.peerName());
+                AttachWire.address(attach), attach.getAdmissionKey().toByteArray(), session.peerName());
         byPeer.put(session.peer, session);
     }
 
@@ -417,7 +416,7 @@ final class Prefiller {
         }
         prefill.grant = grant;
         writer.allow(grant);
-        prefill.nextPage = new int[grant.session().pieces.size()];
+        prefill.nextPage = new int[grant.session().routes.size()];
         java.util.Arrays.fill(prefill.nextPage, grant.firstToken() / geometry.pageTokens());
         advance(prefill);
     }
@@ -431,7 +430,7 @@ final class Prefiller {
         int readable = progress.readableLayerCount();
         int submitted = 0;
         for (int piece = 0; piece < prefill.nextPage.length; piece++) {
-            int layer = grant.session().pieces.get(piece).layerIndex();
+            int layer = grant.session().routes.get(piece).layerOrdinal();
             int toPage = prefill.completePages(layer, readable, geometry.pageTokens());
             if (prefill.nextPage[piece] < toPage) {
                 int result = writer.submit(prefill, piece, toPage);

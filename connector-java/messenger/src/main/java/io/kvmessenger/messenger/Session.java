@@ -1,7 +1,6 @@
 package io.kvmessenger.messenger;
 
 import io.kvmessenger.kvlayout.KvGeometry;
-import io.kvmessenger.kvlayout.Piece;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RegionDescriptor;
@@ -52,9 +51,10 @@ final class Session {
     Peer peer;
 
     boolean peerReady;
-    List<RegionDescriptor> peerRegions = List.of();
-    /** What one page is made of on its way to this decoder, in the order in which layers fire. */
-    List<Piece> pieces = List.of();
+    /** Inbound: the decoder's regions, by rank and memory. */
+    List<List<RegionDescriptor>> peerRegions = List.of();
+    /** Inbound: the pieces of a page on their way to this decoder, in the order in which layers become readable. */
+    List<PieceRoute> routes = List.of();
 
     Session(long link, boolean inbound, String peerAddress, State state) {
         this.link = link;

@@ -303,7 +303,9 @@ final class Sessions {
             return;
         }
         listener.onAttached(session, attach);
-        ready(session, nowNs);
+        if (session.state != Session.State.ENDED) {
+            ready(session, nowNs);
+        }
     }
 
     private void ready(Session session, long nowNs) {

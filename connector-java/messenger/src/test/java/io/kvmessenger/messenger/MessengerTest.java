@@ -39,7 +39,7 @@ class MessengerTest {
             messenger = new Messenger(
                     new MessengerIdentity(name, incarnation, new byte[0]),
                     geometry,
-                    region,
+                    List.of(new RankMemory(List.of(region))),
                     LIMITS,
                     new Messenger.Ports(
                             transfer,

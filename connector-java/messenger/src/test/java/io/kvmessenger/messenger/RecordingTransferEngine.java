@@ -11,7 +11,7 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest;
-import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.WindowArea;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -101,7 +101,7 @@ final class RecordingTransferEngine implements TransferEngine {
     public void disconnect(Peer peer) {}
 
     @Override
-    public void allow(Peer peer, RegionDescriptor target, int imm, WindowRanges ranges) {}
+    public void allow(Peer peer, int imm, WindowArea area) {}
 
     @Override
     public void disallow(Peer peer, int imm) {}
@@ -123,7 +123,7 @@ final class RecordingTransferEngine implements TransferEngine {
     }
 
     @Override
-    public ImmWindow openWindow(Admission from, Region region, WindowRanges ranges, long expectedWeight, long cookie) {
+    public ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie) {
         if (freeSlots == 0) {
             return null;
         }

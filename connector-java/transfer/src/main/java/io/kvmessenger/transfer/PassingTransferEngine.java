@@ -44,8 +44,8 @@ public abstract class PassingTransferEngine implements TransferEngine {
     }
 
     @Override
-    public void allow(Peer peer, RegionDescriptor target, int imm, WindowRanges ranges) {
-        engine.allow(peer, target, imm, ranges);
+    public void allow(Peer peer, int imm, WindowArea area) {
+        engine.allow(peer, imm, area);
     }
 
     @Override
@@ -69,8 +69,8 @@ public abstract class PassingTransferEngine implements TransferEngine {
     }
 
     @Override
-    public ImmWindow openWindow(Admission from, Region region, WindowRanges ranges, long expectedWeight, long cookie) {
-        return engine.openWindow(from, region, ranges, expectedWeight, cookie);
+    public ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie) {
+        return engine.openWindow(from, area, expectedWeight, cookie);
     }
 
     @Override

@@ -58,9 +58,9 @@ public interface TransferEngine extends AutoCloseable {
      * where the target cannot look, this is the only check there is.
      *
      * @param imm the window's slot and generation, weight zero
-     * @param ranges where writes that carry the imm may land, inside {@code target}
+     * @param area where writes that carry the imm may land, on the peer's regions
      */
-    void allow(Peer peer, RegionDescriptor target, int imm, WindowRanges ranges);
+    void allow(Peer peer, int imm, WindowArea area);
 
     /** Ends what {@link #allow} began: later submits are refused. Writes already accepted still complete. */
     void disallow(Peer peer, int imm);
@@ -85,12 +85,12 @@ public interface TransferEngine extends AutoCloseable {
      * Opens a counter and the only ranges its writes may land in. Arrivals count from the first one, also if they
      * precede this call's expectation.
      *
-     * @param ranges where writes carrying the window's imm may land; pairwise disjoint, inside {@code region}
+     * @param area where writes carrying the window's imm may land, on regions of this engine
      * @param expectedWeight sum of weights that completes the window; at least 1
      * @param cookie comes back in {@code onWindowFilled} / {@code onWindowOvershot}
      * @return the window, or {@code null} when all {@link Imm#SLOT_COUNT_MAX} slots are in use
      */
-    ImmWindow openWindow(Admission from, Region region, WindowRanges ranges, long expectedWeight, long cookie);
+    ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie);
 
     /** Hands up to {@code limit} completions to the handler, on the calling thread. Returns how many. */
     int poll(CompletionHandler handler, int limit);

@@ -37,9 +37,7 @@ public final class WindowRanges {
      * @throws IllegalArgumentException when two ranges overlap or a bound overflows
      */
     public static WindowRanges of(long[] offsetsBytes, long[] lengthsBytes) {
-        Integer[] order = new Integer[offsetsBytes.length];
-        Arrays.setAll(order, i -> i);
-        Arrays.sort(order, Comparator.comparingLong(i -> offsetsBytes[i]));
+        int[] order = order(offsetsBytes);
         long[] from = new long[order.length];
         long[] to = new long[order.length];
         int count = 0;
@@ -56,6 +54,23 @@ public final class WindowRanges {
             to[count - 1] = offsetsBytes[i] + lengthsBytes[i];
         }
         return new WindowRanges(Arrays.copyOf(from, count), Arrays.copyOf(to, count));
+    }
+
+    /** Positions by offset; sorting boxes them, so that callers with many ranges give them in order. */
+    private static int[] order(long[] offsetsBytes) {
+        int[] order = new int[offsetsBytes.length];
+        boolean ascending = true;
+        for (int i = 0; i < order.length; i++) {
+            order[i] = i;
+            ascending &= i == 0 || offsetsBytes[i - 1] <= offsetsBytes[i];
+        }
+        return ascending
+                ? order
+                : Arrays.stream(order)
+                        .boxed()
+                        .sorted(Comparator.comparingLong(i -> offsetsBytes[i]))
+                        .mapToInt(i -> i)
+                        .toArray();
     }
 
     /** Whether the whole write lies inside one range. Allocates nothing. */

@@ -3,9 +3,8 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.PassingTransferEngine;
-import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferEngine;
-import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.WindowArea;
 
 /** Mutant: every window is full one page too early. */
 final class ExpectingOneLess extends PassingTransferEngine {
@@ -14,7 +13,7 @@ final class ExpectingOneLess extends PassingTransferEngine {
     }
 
     @Override
-    public ImmWindow openWindow(Admission from, Region region, WindowRanges ranges, long expectedWeight, long cookie) {
-        return super.openWindow(from, region, ranges, Math.max(1, expectedWeight - 1), cookie);
+    public ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie) {
+        return super.openWindow(from, area, Math.max(1, expectedWeight - 1), cookie);
     }
 }

@@ -19,7 +19,7 @@ final class PagePool {
         this.geometry = geometry;
         this.random = random;
         this.memory =
-                MemorySegment.ofArray(new byte[(int) geometry.ranks().getFirst().spanBytes()]);
+                MemorySegment.ofArray(new byte[(int) geometry.ranks().getFirst().spanBytes(0)]);
         for (int page = 0; page < pageCount(); page++) {
             free.add(page);
         }

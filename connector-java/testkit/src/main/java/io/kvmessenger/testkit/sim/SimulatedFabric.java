@@ -6,6 +6,7 @@ import io.kvmessenger.testkit.sim.check.PageWrite;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.WindowArea;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
@@ -371,7 +372,7 @@ final class SimulatedFabric {
         SimulatedWindows.Window window = path.target.windows.find(path.admitted, write.facts.imm());
         if (window == null) {
             write.discarded = true;
-        } else if (!window.ranges.contains(write.facts.targetOffset(), write.facts.lengthBytes())) {
+        } else if (!covers(window.area, write)) {
             listener.writeRefused(write.facts.target(), describe(write) + " leaves its window");
             path.target.tell(handler -> handler.onWriteRefused(path.admitted.admission, describe(write)));
             gone(write);
@@ -379,6 +380,12 @@ final class SimulatedFabric {
             return false;
         }
         return true;
+    }
+
+    private static boolean covers(WindowArea area, FabricWrite write) {
+        int part = area.partIndexOf(write.targetRegionId);
+        return part >= 0
+                && area.parts().get(part).ranges().contains(write.facts.targetOffset(), write.facts.lengthBytes());
     }
 
     private void count(FabricWrite write) {

@@ -7,10 +7,12 @@ import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.MessengerIdentity;
 import io.kvmessenger.messenger.MessengerMetric;
 import io.kvmessenger.messenger.PrefillTimeline;
+import io.kvmessenger.messenger.RankMemory;
 import io.kvmessenger.messenger.Tally;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import io.kvmessenger.transfer.Region;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import java.util.SplittableRandom;
 
 /** One life of one node: the production messenger on simulated ports, and the engine beside it. */
@@ -54,7 +56,7 @@ final class SimulatedProcess {
                 new MessengerIdentity(
                         node.name(), node.incarnation(), scenario.secret().getBytes(StandardCharsets.UTF_8)),
                 geometry,
-                region,
+                List.of(new RankMemory(List.of(region))),
                 world.mutation().limits(scenario.limits()),
                 mutated.wrap(ports, scenario.layerCount()));
         world.fabric().started(transfer);

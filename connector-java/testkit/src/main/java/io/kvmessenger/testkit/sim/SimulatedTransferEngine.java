@@ -15,7 +15,7 @@ import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
-import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.WindowArea;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -32,7 +32,7 @@ final class SimulatedTransferEngine implements TransferEngine {
     static final class OutboundPeer implements Peer {
         final int id;
         final String name;
-        final Map<Integer, Allowance> allowances = new LinkedHashMap<>();
+        final Map<Integer, WindowArea> allowances = new LinkedHashMap<>();
         final Set<FabricWrite.Batch> batches = new LinkedHashSet<>();
         FabricPath path;
         boolean ready;
@@ -70,8 +70,6 @@ final class SimulatedTransferEngine implements TransferEngine {
             this.admission = admission;
         }
     }
-
-    private record Allowance(RegionDescriptor target, WindowRanges ranges) {}
 
     private record SimulatedRegion(RegionDescriptor descriptor, MemorySegment memory) implements Region {
         @Override
@@ -143,8 +141,8 @@ final class SimulatedTransferEngine implements TransferEngine {
     }
 
     @Override
-    public void allow(Peer peer, RegionDescriptor target, int imm, WindowRanges ranges) {
-        ((OutboundPeer) peer).allowances.put(imm, new Allowance(target, ranges));
+    public void allow(Peer peer, int imm, WindowArea area) {
+        ((OutboundPeer) peer).allowances.put(imm, area);
     }
 
     @Override
@@ -188,14 +186,15 @@ final class SimulatedTransferEngine implements TransferEngine {
     }
 
     private static String reasonToRefuse(OutboundPeer peer, PagedWrites writes) {
-        Allowance allowance = peer.allowances.get(Imm.of(Imm.slot(writes.imm()), Imm.generation(writes.imm())));
-        if (allowance == null || !allowance.target.equals(writes.target())) {
+        WindowArea area = peer.allowances.get(Imm.of(Imm.slot(writes.imm()), Imm.generation(writes.imm())));
+        int part = area == null ? -1 : area.partIndexOf(writes.target().regionId());
+        if (part < 0) {
             return "imm " + Integer.toHexString(writes.imm()) + " is not allowed to " + peer.name;
         }
         for (int i = 0; i < writes.targetPages().count(); i++) {
             long target = writes.targetPages().offsetOf(i);
             long source = writes.sourcePages().offsetOf(i);
-            if (!allowance.ranges.contains(target, writes.pageBytes())) {
+            if (!area.parts().get(part).ranges().contains(target, writes.pageBytes())) {
                 return "target offset " + target + " is outside what " + peer.name + " allowed";
             }
             if (!writes.source().descriptor().contains(source, writes.pageBytes())) {
@@ -216,13 +215,13 @@ final class SimulatedTransferEngine implements TransferEngine {
     }
 
     @Override
-    public ImmWindow openWindow(Admission from, Region region, WindowRanges ranges, long expectedWeight, long cookie) {
+    public ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie) {
         Admitted entry = admitted.get(from.id());
-        if (entry == null || expectedWeight < 1 || !region.descriptor().contains(0, ranges.endBytes())) {
-            throw new IllegalArgumentException("window of weight " + expectedWeight + " up to " + ranges.endBytes()
-                    + " for " + from.peerName() + (entry == null ? ", whose admission has ended" : ""));
+        if (entry == null || expectedWeight < 1) {
+            throw new IllegalArgumentException("window of weight " + expectedWeight + " for " + from.peerName()
+                    + (entry == null ? ", whose admission has ended" : ""));
         }
-        return windows.open(entry, region, ranges, expectedWeight, cookie);
+        return windows.open(entry, area, expectedWeight, cookie);
     }
 
     @Override

@@ -2,8 +2,7 @@ package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
-import io.kvmessenger.transfer.Region;
-import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.WindowArea;
 import java.util.ArrayDeque;
 
 /** One engine's imm slots and the windows open on them. */
@@ -24,12 +23,12 @@ final class SimulatedWindows {
         }
     }
 
-    Window open(SimulatedTransferEngine.Admitted from, Region region, WindowRanges ranges, long expected, long cookie) {
+    Window open(SimulatedTransferEngine.Admitted from, WindowArea area, long expected, long cookie) {
         if (free.isEmpty()) {
             return null;
         }
         int slot = reusedAtOnce ? free.removeLast() : free.removeFirst();
-        Window window = new Window(Imm.of(slot, generations[slot]), from, region, ranges, expected, cookie);
+        Window window = new Window(Imm.of(slot, generations[slot]), from, area, expected, cookie);
         bySlot[slot] = window;
         return window;
     }
@@ -64,25 +63,17 @@ final class SimulatedWindows {
     final class Window implements ImmWindow {
         final int imm;
         final SimulatedTransferEngine.Admitted from;
-        final Region region;
-        final WindowRanges ranges;
+        final WindowArea area;
         final long expected;
         final long cookie;
         long arrived;
         boolean overshot;
         boolean closed;
 
-        Window(
-                int imm,
-                SimulatedTransferEngine.Admitted from,
-                Region region,
-                WindowRanges ranges,
-                long expected,
-                long cookie) {
+        Window(int imm, SimulatedTransferEngine.Admitted from, WindowArea area, long expected, long cookie) {
             this.imm = imm;
             this.from = from;
-            this.region = region;
-            this.ranges = ranges;
+            this.area = area;
             this.expected = expected;
             this.cookie = cookie;
         }

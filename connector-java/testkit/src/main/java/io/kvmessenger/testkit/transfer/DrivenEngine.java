@@ -10,6 +10,7 @@ import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.engine.TransferEngines;
 import java.lang.foreign.MemorySegment;
@@ -83,7 +84,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     }
 
     public ImmWindow openWindow(Admission from, WindowRanges ranges, long expectedWeight, long cookie) {
-        return engine.openWindow(from, region, ranges, expectedWeight, cookie);
+        return engine.openWindow(from, WindowArea.of(region.descriptor(), ranges), expectedWeight, cookie);
     }
 
     /** Submits, waiting out back pressure. */

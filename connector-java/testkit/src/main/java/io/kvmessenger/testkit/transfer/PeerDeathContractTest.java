@@ -12,6 +12,7 @@ import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
+import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import java.io.IOException;
 import org.junit.jupiter.api.AfterEach;
@@ -50,7 +51,7 @@ public abstract class PeerDeathContractTest {
 
     private Peer connect(EngineAddress address, byte[] key, RegionDescriptor region, int imm) {
         Peer peer = engine.engine().connect(address, key, "peer");
-        engine.engine().allow(peer, region, imm, everything());
+        engine.engine().allow(peer, imm, WindowArea.of(region, everything()));
         engine.await("the peer", () -> engine.ready.contains(peer));
         return peer;
     }

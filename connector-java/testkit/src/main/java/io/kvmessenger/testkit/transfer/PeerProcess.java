@@ -9,6 +9,7 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import java.io.BufferedReader;
 import java.io.IOException;
@@ -143,7 +144,7 @@ final class PeerProcess implements AutoCloseable {
             RegionDescriptor target =
                     new RegionDescriptor(Integer.parseInt(words[4]), memoryBytes, RegionDescriptor.VERSION, true);
             int imm = Integer.parseInt(words[6]);
-            engine.engine().allow(peer, target, imm, WindowRanges.ofEqual(new long[] {0}, memoryBytes));
+            engine.engine().allow(peer, imm, WindowArea.of(target, WindowRanges.ofEqual(new long[] {0}, memoryBytes)));
             engine.await("the parent", () -> engine.ready.contains(peer));
             System.out.println(ManagementFactory.getRuntimeMXBean().getPid());
             int count = (int) (memoryBytes / pageBytes);

@@ -14,6 +14,7 @@ import io.kvmessenger.transfer.TransferRequest.ImmOnly;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
+import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -86,7 +87,7 @@ public abstract class TransportContractTest {
     /** Opens a window at the target and tells the writer of it. */
     protected ImmWindow grant(WindowRanges ranges, long expectedWeight, long cookie) {
         ImmWindow window = target.openWindow(admission, ranges, expectedWeight, cookie);
-        writer.engine().allow(peer, target.region().descriptor(), window.imm(), ranges);
+        writer.engine().allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), ranges));
         return window;
     }
 
@@ -360,7 +361,7 @@ public abstract class TransportContractTest {
         }
         fillSource(new Random(5));
         ImmWindow window = target.openWindow(admission, pages(10, 11), 2, 1);
-        writer.engine().allow(peer, target.region().descriptor(), window.imm(), everything());
+        writer.engine().allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), everything()));
         writer.submit(peer, paged(window.imm(), new int[] {0, 1}, new int[] {10, 12}), 3);
         target.await("the refusal", () -> !target.refused.isEmpty());
         assertThat(target.refused.getFirst()).contains("writer", "offset " + 12 * PAGE_BYTES, "leaves its window");

@@ -10,6 +10,7 @@ import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
+import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -48,11 +49,11 @@ final class TransportChoiceTest {
             Region region = target.engine().register(memory, Region.NOT_SHAREABLE);
             WindowRanges all = WindowRanges.ofEqual(new long[] {0}, MEMORY_BYTES);
             Admission admission = target.engine().admit("writer");
-            ImmWindow window = target.engine().openWindow(admission, region, all, 1, 7);
+            ImmWindow window = target.engine().openWindow(admission, WindowArea.of(region.descriptor(), all), 1, 7);
             Peer peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
             writer.await("the peer", () -> writer.ready.contains(peer));
             assertThat(peer.transport()).isEqualTo("tcp");
-            writer.engine().allow(peer, region.descriptor(), window.imm(), all);
+            writer.engine().allow(peer, window.imm(), WindowArea.of(region.descriptor(), all));
             writer.memory().fill((byte) 3);
             writer.submit(
                     peer,

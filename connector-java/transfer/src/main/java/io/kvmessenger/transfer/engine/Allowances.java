@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.TransferRequest.ImmOnly;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
+import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 
 /**
@@ -16,7 +17,7 @@ import io.kvmessenger.transfer.WindowRanges;
  * <p>Messenger's thread only. Only what is refused costs an object.
  */
 final class Allowances {
-    private record Allowance(int imm, RegionDescriptor target, WindowRanges ranges) {}
+    private record Allowance(int imm, WindowArea area) {}
 
     private final RegionTable sources;
     private final Allowance[] allowances = new Allowance[Imm.SLOT_COUNT_MAX];
@@ -25,13 +26,9 @@ final class Allowances {
         this.sources = sources;
     }
 
-    void allow(RegionDescriptor target, int imm, WindowRanges ranges) {
-        if (!target.contains(0, ranges.endBytes())) {
-            throw new IllegalArgumentException("ranges end at " + ranges.endBytes() + ", region " + target.regionId()
-                    + " has " + target.lengthBytes() + " bytes");
-        }
+    void allow(int imm, WindowArea area) {
         int window = imm & ~Imm.WEIGHT_MAX;
-        allowances[Imm.slot(window)] = new Allowance(window, target, ranges);
+        allowances[Imm.slot(window)] = new Allowance(window, area);
     }
 
     void disallow(int imm) {
@@ -55,12 +52,18 @@ final class Allowances {
         return allowance != null && allowance.imm == (imm & ~Imm.WEIGHT_MAX) ? allowance : null;
     }
 
+    /** Where a write that has passed {@link #refusal(int, Region, RegionDescriptor)} may land. */
+    private WindowRanges ranges(int imm, RegionDescriptor target) {
+        WindowArea area = find(imm).area;
+        return area.parts().get(area.partIndexOf(target.regionId())).ranges();
+    }
+
     private String refusal(PagedWrites paged) {
         String refusal = refusal(paged.imm(), paged.source(), paged.target());
         if (refusal != null) {
             return refusal;
         }
-        WindowRanges ranges = find(paged.imm()).ranges;
+        WindowRanges ranges = ranges(paged.imm(), paged.target());
         long sourceBytes = paged.source().memory().byteSize();
         PageList from = paged.sourcePages();
         PageList to = paged.targetPages();
@@ -85,7 +88,7 @@ final class Allowances {
         if (!inside(single.sourceOffsetBytes(), single.lengthBytes(), sourceBytes)) {
             return outsideSource(single.sourceOffsetBytes(), single.lengthBytes(), sourceBytes);
         }
-        if (!find(single.imm()).ranges.contains(single.targetOffsetBytes(), single.lengthBytes())) {
+        if (!ranges(single.imm(), single.target()).contains(single.targetOffsetBytes(), single.lengthBytes())) {
             return outsideWindow(single.targetOffsetBytes(), single.lengthBytes(), single.target(), single.imm());
         }
         return null;
@@ -96,9 +99,8 @@ final class Allowances {
         if (allowance == null) {
             return notAllowed(imm);
         }
-        if (allowance.target.regionId() != target.regionId()) {
-            return "the write targets region " + target.regionId() + ", its window lies on region "
-                    + allowance.target.regionId();
+        if (allowance.area.partIndexOf(target.regionId()) < 0) {
+            return "the write targets region " + target.regionId() + ", on which its window does not lie";
         }
         if (!(source instanceof HostRegion region) || !region.isLiveIn(sources)) {
             return "the source is not a region registered with this engine";

@@ -8,13 +8,12 @@ import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
-import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest;
-import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Figures;
@@ -155,8 +154,8 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     @Override
-    public void allow(Peer peer, RegionDescriptor target, int imm, WindowRanges ranges) {
-        ((OutboundPeer) peer).allowances().allow(target, imm, ranges);
+    public void allow(Peer peer, int imm, WindowArea area) {
+        ((OutboundPeer) peer).allowances().allow(imm, area);
     }
 
     @Override
@@ -228,18 +227,17 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     @Override
-    public ImmWindow openWindow(Admission from, Region region, WindowRanges ranges, long expectedWeight, long cookie) {
-        if (!(region instanceof HostRegion host) || !host.isLiveIn(regions)) {
-            throw new IllegalArgumentException("the region is not registered with this engine");
-        }
+    public ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie) {
         if (!liveAdmissions.contains(from.id())) {
             throw new IllegalArgumentException("the admission of " + from.peerName() + " has ended");
         }
-        if (expectedWeight < 1 || !region.descriptor().contains(0, ranges.endBytes())) {
-            throw new IllegalArgumentException("expected weight " + expectedWeight + ", ranges up to "
-                    + ranges.endBytes() + " of " + region.descriptor().lengthBytes());
+        if (expectedWeight < 1) {
+            throw new IllegalArgumentException("expected weight is " + expectedWeight + ", expected at least 1");
         }
-        return completionsHaveRoom() ? windows.open(from, host, ranges, expectedWeight, cookie) : null;
+        List<HostRegion> hosts = area.parts().stream()
+                .map(part -> regions.require(part.region()))
+                .toList();
+        return completionsHaveRoom() ? windows.open(from, hosts, area, expectedWeight, cookie) : null;
     }
 
     @Override

@@ -38,6 +38,16 @@ final class RegionTable {
         }
     }
 
+    /** The region with this descriptor. */
+    HostRegion require(RegionDescriptor descriptor) {
+        HostRegion region = regions.get(descriptor.regionId());
+        if (region == null || !region.descriptor().equals(descriptor)) {
+            throw new IllegalArgumentException(
+                    "region " + descriptor.regionId() + " is not registered with this engine");
+        }
+        return region;
+    }
+
     void remove(HostRegion region) {
         regions.remove(region.descriptor().regionId());
     }

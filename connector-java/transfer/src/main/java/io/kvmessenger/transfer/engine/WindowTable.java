@@ -3,10 +3,11 @@ package io.kvmessenger.transfer.engine;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
-import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import java.lang.foreign.MemorySegment;
+import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 
@@ -14,7 +15,7 @@ import java.util.function.Consumer;
  * The open windows, by slot: who may write where, and the counter beside.
  *
  * <p>Opened and closed by the messenger's thread, looked up by the worker. A window closed without proof keeps its slot
- * and its hold on the region until its admission has ended.
+ * and its hold on its regions until its admission has ended.
  */
 final class WindowTable {
     private final ImmCounters counters = new ImmCounters();
@@ -28,14 +29,14 @@ final class WindowTable {
     }
 
     /** The window, or null when all slots are in use. */
-    Window open(Admission from, HostRegion region, WindowRanges ranges, long expectedWeight, long cookie) {
+    Window open(Admission from, List<HostRegion> regions, WindowArea area, long expectedWeight, long cookie) {
         int imm = counters.reserve(expectedWeight);
         if (imm == Imm.NONE) {
             return null;
         }
-        Window window = new Window(imm, from, region, ranges, expectedWeight, cookie);
+        Window window = new Window(imm, from, regions, area, expectedWeight, cookie);
         windows[Imm.slot(imm)] = window;
-        region.hold();
+        regions.forEach(HostRegion::hold);
         openCount++;
         counters.publish(imm);
         return window;
@@ -76,8 +77,8 @@ final class WindowTable {
     final class Window implements ImmWindow, OpenWindow {
         final int imm;
         final Admission from;
-        final HostRegion region;
-        final WindowRanges ranges;
+        final List<HostRegion> regions;
+        final WindowArea area;
         final long expectedWeight;
         final long cookie;
         private final AtomicInteger landings = new AtomicInteger();
@@ -85,11 +86,11 @@ final class WindowTable {
         private boolean admissionClosed;
         private long finalWeight;
 
-        Window(int imm, Admission from, HostRegion region, WindowRanges ranges, long expectedWeight, long cookie) {
+        Window(int imm, Admission from, List<HostRegion> regions, WindowArea area, long expectedWeight, long cookie) {
             this.imm = imm;
             this.from = from;
-            this.region = region;
-            this.ranges = ranges;
+            this.regions = regions;
+            this.area = area;
             this.expectedWeight = expectedWeight;
             this.cookie = cookie;
         }
@@ -100,18 +101,13 @@ final class WindowTable {
         }
 
         @Override
-        public int regionId() {
-            return region.descriptor().regionId();
+        public WindowArea area() {
+            return area;
         }
 
         @Override
-        public WindowRanges ranges() {
-            return ranges;
-        }
-
-        @Override
-        public MemorySegment memory() {
-            return region.memory();
+        public MemorySegment memory(int partIndex) {
+            return regions.get(partIndex).memory();
         }
 
         @Override
@@ -172,7 +168,7 @@ final class WindowTable {
         private void free() {
             windows[Imm.slot(imm)] = null;
             openCount--;
-            region.release();
+            regions.forEach(HostRegion::release);
             counters.free(imm);
         }
     }

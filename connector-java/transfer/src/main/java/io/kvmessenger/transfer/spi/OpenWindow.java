@@ -1,16 +1,14 @@
 package io.kvmessenger.transfer.spi;
 
-import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.WindowArea;
 import java.lang.foreign.MemorySegment;
 
 /** Where the writes of one immediate may land. Worker only. */
 public interface OpenWindow {
-    int regionId();
+    WindowArea area();
 
-    WindowRanges ranges();
-
-    /** The region's memory; the ranges lie inside. */
-    MemorySegment memory();
+    /** The memory of the region that part of the {@link #area} lies on. */
+    MemorySegment memory(int partIndex);
 
     /** Whether the window is this admission's. */
     boolean isOf(InboundAdmission from);

@@ -149,11 +149,14 @@ final class TcpReceivePath implements Pollable {
             return describe() + " names a window of another peer";
         }
         int count = TcpFrame.pageCount(frame);
-        if (count > 0 && window.regionId() != TcpFrame.regionId(frame)) {
-            return describe() + " names region " + TcpFrame.regionId(frame) + ", its window lies on region "
-                    + window.regionId();
+        if (count == 0) {
+            return null;
         }
-        WindowRanges ranges = window.ranges();
+        int part = window.area().partIndexOf(TcpFrame.regionId(frame));
+        if (part < 0) {
+            return describe() + " names region " + TcpFrame.regionId(frame) + ", on which its window does not lie";
+        }
+        WindowRanges ranges = window.area().parts().get(part).ranges();
         long lengthBytes = TcpFrame.pageBytes(frame);
         for (int i = 0; i < count; i++) {
             if (!ranges.contains(TcpFrame.targetOffset(frame, i), lengthBytes)) {
@@ -184,14 +187,22 @@ final class TcpReceivePath implements Pollable {
         } else {
             target = window;
             run.clear();
-            long base = window.memory().address();
-            for (int i = 0; i < pageCount; i++) {
-                run.add(base + TcpFrame.targetOffset(frame, i), pageBytes);
-            }
+            addPages(window);
             run.add(frame.address(), TcpFrame.HEADER_BYTES);
         }
         if (payloadLeftBytes == 0) {
             payloadArrived();
+        }
+    }
+
+    private void addPages(OpenWindow window) {
+        if (pageCount == 0) {
+            return;
+        }
+        int part = window.area().partIndexOf(TcpFrame.regionId(frame));
+        long base = window.memory(part).address();
+        for (int i = 0; i < pageCount; i++) {
+            run.add(base + TcpFrame.targetOffset(frame, i), pageBytes);
         }
     }
 
