@@ -15,7 +15,11 @@ final class CallerWait implements Doorbell {
 
     private final Thread caller = Thread.currentThread();
     private final AtomicBoolean rung = new AtomicBoolean();
+    /** With so few cores the worker that we wait for needs ours, as the transfer worker itself holds it. */
+    private static final int SPIN_CORES_MIN = 4;
+
     private final long spinNs;
+    private final boolean yields = Runtime.getRuntime().availableProcessors() < SPIN_CORES_MIN;
     private long idleSinceNs;
     private boolean idle;
 
@@ -41,9 +45,18 @@ final class CallerWait implements Doorbell {
             idleSinceNs = System.nanoTime();
         }
         if (System.nanoTime() - idleSinceNs < spinNs) {
-            Thread.onSpinWait();
+            spinOnce();
         } else if (!rung.getAndSet(false)) {
             LockSupport.parkNanos(this, PARK_NS);
+        }
+    }
+
+    @SuppressWarnings("ThreadPriorityCheck") // the yield is a courtesy: what is right does not depend on it
+    private void spinOnce() {
+        if (yields) {
+            Thread.yield();
+        } else {
+            Thread.onSpinWait();
         }
     }
 }

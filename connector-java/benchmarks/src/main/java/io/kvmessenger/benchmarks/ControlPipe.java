@@ -23,8 +23,12 @@ final class ControlPipe {
     /** What one side must know of the other before it can write. */
     record Hello(EngineAddress address, byte[] admissionKey, RegionDescriptor region) {}
 
-    /** What the target measured in a round. */
-    record RoundOutcome(long filledNs, long cpuNs) {}
+    /**
+     * What the target measured in a round.
+     *
+     * @param compiledMillis what its JVM has spent compiling since it began
+     */
+    record RoundOutcome(long filledNs, long cpuNs, long compiledMillis) {}
 
     /** Where the conversation begins: a JVM may say something of its own on standard output before. */
     private static final long BEGIN = 0x6b76_7065_7266_3a0aL;
@@ -78,11 +82,12 @@ final class ControlPipe {
     void sendOutcome(RoundOutcome outcome) throws IOException {
         out.writeLong(outcome.filledNs());
         out.writeLong(outcome.cpuNs());
+        out.writeLong(outcome.compiledMillis());
         out.flush();
     }
 
     RoundOutcome receiveOutcome() throws IOException {
-        return new RoundOutcome(in.readLong(), in.readLong());
+        return new RoundOutcome(in.readLong(), in.readLong(), in.readLong());
     }
 
     /** What a look at the round's target pages found. */

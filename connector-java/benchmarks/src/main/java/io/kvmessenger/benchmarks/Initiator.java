@@ -16,9 +16,11 @@ final class Initiator {
      * @param durationNs first submit until the target had counted every page; of op pingpong, all pings to and fro
      * @param cpuNs CPU time of both processes in that time
      * @param othersShare of all cores, that other programmes had in that time
+     * @param compiledMillis what both JVMs have spent compiling since they began
      * @param latenciesNs one for each request; of op pingpong half the way to and fro
      */
-    record Round(long durationNs, long cpuNs, double othersShare, long badBytes, long[] latenciesNs) {}
+    record Round(
+            long durationNs, long cpuNs, double othersShare, long compiledMillis, long badBytes, long[] latenciesNs) {}
 
     private final KvPerfOptions options;
     private final ControlPipe control;
@@ -69,7 +71,13 @@ final class Initiator {
         cpuNs += outcome.cpuNs();
         double othersShare = MachineLoad.othersShare(machineNs, cpuNs, durationNs);
         endpoint.disallow(imm);
-        return new Round(durationNs, cpuNs, othersShare, control.receiveBadBytes(), endpoint.latenciesNs());
+        return new Round(
+                durationNs,
+                cpuNs,
+                othersShare,
+                MachineLoad.compiledMillis() + outcome.compiledMillis(),
+                control.receiveBadBytes(),
+                endpoint.latenciesNs());
     }
 
     private TransferRequest[] singleWrites(RoundPages pages, int imm) {
@@ -125,7 +133,8 @@ final class Initiator {
         // What came back must be what was sent, in the same place.
         long badBytes = control.receiveBadBytes()
                 + (options.check() ? endpoint.pool().countBadBytes(pages.number(), pages.source(), pages.source()) : 0);
-        return new Round(durationNs, cpuNs, othersShare, badBytes, halfWaysNs);
+        long compiledMillis = MachineLoad.compiledMillis() + outcome.compiledMillis();
+        return new Round(durationNs, cpuNs, othersShare, compiledMillis, badBytes, halfWaysNs);
     }
 
     void end() throws IOException {

@@ -17,6 +17,12 @@ public final class KvPerf {
     /** Rounds that other programmes disturbed are repeated, up to so many for each that was asked for. */
     private static final int ROUND_TRIES_MAX = 3;
 
+    /** The JVMs have settled after so many rounds with nearly nothing compiled: a long compilation counts at its end. */
+    private static final int SETTLED_ROUNDS = 4;
+
+    private static final int COMPILED_MILLIS_MAX = 3;
+    private static final int WARM_UP_ROUNDS_MAX = 80;
+
     private KvPerf() {}
 
     public static void main(String[] args) throws IOException, InterruptedException {
@@ -101,9 +107,17 @@ public final class KvPerf {
         }
     }
 
+    /**
+     * Engines run for days, so what the JVMs still compile is no part of the figure; on few cores the compiler would take
+     * the cores of what is measured.
+     */
     private static void warmUp(KvPerfOptions options, Initiator initiator) throws IOException {
-        for (int i = 0; i < options.warmUpRounds(); i++) {
-            checked(initiator.run());
+        long compiledMillis = 0;
+        int settled = 0;
+        for (int i = 0; i < WARM_UP_ROUNDS_MAX && (i < options.warmUpRounds() || settled < SETTLED_ROUNDS); i++) {
+            Initiator.Round round = checked(initiator.run());
+            settled = round.compiledMillis() - compiledMillis > COMPILED_MILLIS_MAX ? 0 : settled + 1;
+            compiledMillis = round.compiledMillis();
         }
     }
 

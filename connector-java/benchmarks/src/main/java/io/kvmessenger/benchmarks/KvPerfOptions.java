@@ -62,7 +62,7 @@ record KvPerfOptions(
               --streams N             data sockets of transport tcp (the engine's default)
               --rounds N              measured clean rounds, after one untimed pass over the pool (11)
               --seconds N             measure for that long instead
-              --spin-micros N         how long a caller spins for a completion before it parks (20)
+              --spin-micros N         how long a caller spins for a completion before it parks (50)
               --seed N                of the choice of pages (1)
               --check                 compare every byte of every round
               --yardstick             run a C program doing the same work in turns with ours (not for pingpong)
@@ -106,7 +106,7 @@ record KvPerfOptions(
                         TransferOptions.STREAMS_PER_PEER_MAX),
                 (int) number(given, "--rounds", 11, 1, 1_000_000),
                 (int) number(given, "--seconds", 0, 0, 86_400),
-                number(given, "--spin-micros", 20, 0, 1_000_000),
+                number(given, "--spin-micros", 50, 0, 1_000_000),
                 number(given, "--seed", 1, 0, Long.MAX_VALUE),
                 given.containsKey("--check"),
                 given.containsKey("--yardstick") && !pingpong,
@@ -123,7 +123,7 @@ record KvPerfOptions(
         return (long) pageCount * pageBytes;
     }
 
-    /** Rounds that touch every page of both pools once, so that no page fault is timed. */
+    /** The fewest rounds that touch every page of both pools once, so that no page fault is timed. */
     int warmUpRounds() {
         return Math.ceilDiv(poolPages(), pageCount) + (op == Op.PINGPONG ? 0 : 1);
     }

@@ -55,7 +55,7 @@ public final class KvPerfTarget {
         cpuNs = MachineLoad.processNs() - cpuNs;
         long filledNs = endpoint.lastFilledNs();
         window.close(true);
-        control.sendOutcome(new RoundOutcome(filledNs, cpuNs));
+        control.sendOutcome(new RoundOutcome(filledNs, cpuNs, MachineLoad.compiledMillis()));
         control.sendBadBytes(countBadBytes(pages));
     }
 
@@ -71,7 +71,7 @@ public final class KvPerfTarget {
         cpuNs = MachineLoad.processNs() - cpuNs;
         long filledNs = endpoint.lastFilledNs();
         side.close();
-        control.sendOutcome(new RoundOutcome(filledNs, cpuNs));
+        control.sendOutcome(new RoundOutcome(filledNs, cpuNs, MachineLoad.compiledMillis()));
         control.sendBadBytes(countBadBytes(pages));
     }
 

@@ -3,6 +3,7 @@ package io.kvmessenger.benchmarks;
 import com.sun.management.OperatingSystemMXBean;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.lang.management.CompilationMXBean;
 import java.lang.management.ManagementFactory;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -14,6 +15,7 @@ import java.nio.file.Path;
 final class MachineLoad {
     private static final OperatingSystemMXBean SYSTEM =
             (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+    private static final CompilationMXBean COMPILER = ManagementFactory.getCompilationMXBean();
     private static final Path STAT = Path.of("/proc/stat");
     /** The first line of /proc/stat counts in this unit, whatever the kernel's own tick is. */
     private static final long TICK_NS = 10_000_000;
@@ -27,6 +29,11 @@ final class MachineLoad {
     /** CPU time of this process, all threads, user and system. */
     static long processNs() {
         return SYSTEM.getProcessCpuTime();
+    }
+
+    /** What this JVM has spent compiling since it began; counted when a method is done. */
+    static long compiledMillis() {
+        return COMPILER.getTotalCompilationTime();
     }
 
     /** CPU time of everybody, with what the host took away. */

@@ -14,23 +14,25 @@ import java.util.function.Consumer;
 /**
  * The one thread that moves bytes: an agent whose duty cycle does commands, sockets, peers' queues and transports.
  *
- * <p>Other threads only {@link #execute}, {@link #wake} and {@link #close}. With nothing to do it spins for a while that
- * depends on the number of cores, then sleeps in the event loop. It never runs user code.
+ * <p>Other threads only {@link #execute}, {@link #wake} and {@link #close}. With nothing to do it spins for a
+ * while, then sleeps in the event loop. It never runs user code.
  */
 final class Worker implements Runnable {
     /** A sleeping worker looks at its time limits so often. */
     private static final int PARK_MILLIS = 100;
 
     private static final int LOOK_SOON_MILLIS = 1;
-    /** With fewer cores than this a spinning worker would take time from the thread that it waits for. */
+    /** With fewer cores than this a spinning worker may hold the core of the thread that it waits for: it yields. */
     private static final int SPIN_CORES_MIN = 4;
 
+    /** More than the way there and back of a small write, so that an exchange of them never pays for a wake-up. */
     private static final long SPIN_NS = 50_000;
+
     private static final long CLOSE_LIMIT_MILLIS = 10_000;
 
     private final EventLoop loop;
     private final Consumer<Throwable> onBug;
-    private final long spinNs;
+    private final boolean yields;
     private final Thread thread;
     private final ConcurrentLinkedQueue<Runnable> commands = new ConcurrentLinkedQueue<>();
     private final AtomicBoolean parked = new AtomicBoolean();
@@ -43,7 +45,7 @@ final class Worker implements Runnable {
     Worker(String name, EventLoop loop, int coreCount, Consumer<Throwable> onBug) {
         this.loop = loop;
         this.onBug = onBug;
-        spinNs = coreCount < SPIN_CORES_MIN ? 0 : SPIN_NS;
+        yields = coreCount < SPIN_CORES_MIN;
         thread = Thread.ofPlatform().daemon().name(name).unstarted(this);
     }
 
@@ -88,8 +90,8 @@ final class Worker implements Runnable {
             while (running) {
                 if (doWork(0) > 0) {
                     lastWorkNs = loop.nowNs();
-                } else if (loop.nowNs() - lastWorkNs < spinNs) {
-                    Thread.onSpinWait();
+                } else if (loop.nowNs() - lastWorkNs < SPIN_NS) {
+                    spinOnce();
                 } else {
                     park();
                 }
@@ -124,6 +126,15 @@ final class Worker implements Runnable {
             work += transports.get(i).doWork(nowNs);
         }
         return work;
+    }
+
+    @SuppressWarnings("ThreadPriorityCheck") // the yield is a courtesy: what is right does not depend on it
+    private void spinOnce() {
+        if (yields) {
+            Thread.yield();
+        } else {
+            Thread.onSpinWait();
+        }
     }
 
     private void park() {
