@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from servers import LOOPBACK, EngineOptions, Server, complete, engine, free_port, metric_sum, start_all, wait_until
+from server_process import LOOPBACK, Server, complete, free_port, metric_sum, start_all, wait_until
+from servers import EngineOptions, engine
 
 REST_LIMIT_SECONDS = 60.0
 GRANT_LIMIT_SECONDS = 60.0

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from bed import Bed, Messenger, decoder, messenger, prefiller, start_messengers
 from make_model import cached_model
-from prompts import cache_home, reference_answers
+from plain_vllm import reference_answers
+from prompts import cache_home
 from workload import ANSWER_TOKENS, all_prompts
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from bed import Bed, Messenger, decoder, serial, together
 from conftest import Reference
-from servers import words_of
+from server_process import words_of
 from workload import ANSWER_TOKENS, LOAD, LOAD_IN_FLIGHT
 
 BY_MODULE_PATH = {"connector_module": "kv_connector.vllm.connector", "environment": {"VLLM_PLUGINS": ""}}

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 import pytest
 from bed import Bed, serial, together
 from conftest import ROOT, Reference
-from servers import LOOPBACK, Server, complete, free_port, router, start_all, words_of
+from server_process import LOOPBACK, Server, complete, free_port, start_all, words_of
+from servers import router
 from workload import (
     ANSWER_TOKENS,
     CACHED_ON_DECODER,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from bed import Bed, Messenger, decoder, decoder_waits, prefiller, serial, together
 from conftest import Reference
-from servers import words_of
+from server_process import words_of
 from workload import ANSWER_TOKENS, SHARDED, Series
 
 WAYS = (serial, decoder_waits, together)

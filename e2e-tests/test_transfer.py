@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from bed import Bed, Messenger, decoder_waits, prefiller, serial, together
 from conftest import Reference
-from servers import words_of
+from server_process import words_of
 from timeline import FetchTimeline, PrefillTimeline, fetches, prefills
 from workload import ANSWER_TOKENS, BOTH_LEGS, DROPPED, OVERLAPPED, OVERLAPPED_LENGTHS
 

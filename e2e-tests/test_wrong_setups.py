@@ -15,7 +15,7 @@ from bed import Bed, Messenger, Side, decode_leg, decoder, messenger, prefiller,
 from conftest import Reference
 from make_model import TinyModel, cached_model
 from prompts import cache_home, random_prompt
-from servers import LOOPBACK, complete, free_port, words_of
+from server_process import LOOPBACK, complete, free_port, words_of
 from workload import AFTER_FAILURES, ANSWER_TOKENS
 
 ENDS_LIMIT_SECONDS = 300.0

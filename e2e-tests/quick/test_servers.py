@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from servers import Server, ServerFailed, free_port, metric_sum, start_all, wait_until
+from server_process import Server, ServerFailed, free_port, metric_sum, start_all, wait_until
 
 HEALTHY = """
 import http.server, subprocess, sys

@@ -20,8 +20,10 @@ from types import FrameType
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from make_model import cached_model
-from prompts import cache_home, random_prompt, reference_answers
-from servers import EngineOptions, Server, complete, engine, free_port, router, start_all, wait_until, words_of
+from plain_vllm import reference_answers
+from prompts import cache_home, random_prompt
+from server_process import Server, complete, free_port, start_all, wait_until, words_of
+from servers import EngineOptions, engine, router
 from timeline import FetchTimeline, PrefillTimeline, fetches, prefills
 
 PROMPT_TOKENS = (2, 20, 127, 128, 129, 200, 700, 1500)

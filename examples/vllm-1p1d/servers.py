@@ -1,41 +1,18 @@
-"""Starts and stops the servers of the demo and of the end-to-end tests: vLLM engines on CPU, and the stock router.
-
-Every server is a process group of its own that listens on loopback, logs into a file of the run's folder, is waited
-for by its health and never by a guess, and ends with the run. A server that dies while it is waited for fails the run
-at once, with the end of its log.
-"""
+"""The servers of the vLLM demo and of the tests with vLLM: engines on CPU, and the stock router."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import random
-import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-LOOPBACK = "127.0.0.1"
-MODEL_NAME = "tiny"
+from server_process import LOOPBACK, MODEL_NAME, Server, core_binding, free_port
+
 PAGE_TOKENS = 128
 CHUNK_TOKENS = 256
-START_LIMIT_SECONDS = 600.0  # two servers on two busy cores were seen to take 170 s
-STOP_LIMIT_SECONDS = 30.0
-REQUEST_LIMIT_SECONDS = 300.0
-POLL_SECONDS = 0.25
-PROGRESS_SECONDS = 10.0
-LOG_TAIL_LINES = 40
-FIRST_PORT = 20_000
-_given_ports: set[int] = set()
 
 ENGINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -46,157 +23,6 @@ ENGINE_ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-
-
-class ServerFailed(RuntimeError):
-    """A server ended, or was not healthy in time."""
-
-
-def free_port(count: int = 1) -> int:
-    """The first of `count` ports in a row that nobody listens on, none given twice, none of the system's own range.
-
-    Engines open dozens of connections while they start: a port of the system's own range that is free now can be taken
-    before the server that it was chosen for comes to it.
-    """
-    end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
-    while True:
-        first = random.randrange(min(FIRST_PORT, end - count), end - count + 1)
-        ports = range(first, first + count)
-        if _given_ports.isdisjoint(ports) and all(may_listen(port) for port in ports):
-            _given_ports.update(ports)
-            return first
-
-
-def may_listen(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-        return True
-
-
-def wait_until(condition: Callable[[], bool], limit_seconds: float, what: str) -> None:
-    """Returns as soon as `condition` holds; the limit only bounds a failure."""
-    deadline = time.monotonic() + limit_seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {limit_seconds:.0f} s in vain: {what}")
-        time.sleep(POLL_SECONDS)
-
-
-class Server:
-    """One server process. Used by one thread; the requests to it may come from many."""
-
-    def __init__(
-        self, name: str, command: Sequence[str], port: int, folder: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
-        self.name = name
-        self.port = port
-        self.url = f"http://{LOOPBACK}:{port}"
-        self.log_path = folder / f"{name}.log"
-        self.command = list(command)
-        self._environment = {**os.environ, **(environment or {})}
-        self._process: subprocess.Popen[bytes] | None = None
-        self.started_seconds = 0.0
-
-    def start(self) -> None:
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        self.started_seconds = time.monotonic()
-        with open(self.log_path, "ab") as log:
-            log.write(f"$ {' '.join(self.command)}\n".encode())
-            log.flush()
-            self._process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, f"{self.name} was not started"
-        return self._process.pid
-
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def healthy(self) -> bool:
-        if not self.alive():
-            raise ServerFailed(f"{self.name} ended before it was healthy; the end of its log:\n{self.log_tail()}")
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except (OSError, urllib.error.URLError):
-            return False
-
-    def wait_healthy(self, limit_seconds: float = START_LIMIT_SECONDS) -> None:
-        try:
-            wait_until(self.healthy, limit_seconds, f"{self.name} is healthy")
-        except TimeoutError as late:
-            raise ServerFailed(f"{late}; the end of its log:\n{self.log_tail()}") from late
-
-    def wait_ended(self, limit_seconds: float = START_LIMIT_SECONDS) -> int:
-        """The exit status, of a server that is expected to end by itself."""
-        wait_until(lambda: not self.alive(), limit_seconds, f"{self.name} ends")
-        assert self._process is not None
-        return self._process.returncode
-
-    def stop(self) -> None:
-        """SIGTERM to the server, then SIGKILL to whatever is left of its process group."""
-        process = self._process
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_LIMIT_SECONDS)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-    def log(self) -> str:
-        return self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
-
-    def log_tail(self, lines: int = LOG_TAIL_LINES) -> str:
-        return "\n".join(self.log().splitlines()[-lines:])
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=REQUEST_LIMIT_SECONDS) as answer:
-            return str(answer.read().decode())
-
-    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The JSON answer; an HTTP error comes back as {"error": …, "status": …}, it is an answer too."""
-        request = urllib.request.Request(
-            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json", **(headers or {})}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=REQUEST_LIMIT_SECONDS) as answer:
-                return dict(json.loads(answer.read()))
-        except urllib.error.HTTPError as refused:
-            return {"error": refused.read().decode(errors="replace"), "status": refused.code}
-
-    def metric(self, name: str, **labels: str) -> float:
-        """The sum of a Prometheus metric's samples that carry these labels."""
-        return metric_sum(self.get("/metrics"), name, labels)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-
-
-def metric_sum(text: str, name: str, labels: Mapping[str, str]) -> float:
-    total = 0.0
-    for line in text.splitlines():
-        head, _, value = line.rpartition(" ")
-        if head.partition("{")[0] == name and all(f'{key}="{wanted}"' in head for key, wanted in labels.items()):
-            total += float(value)
-    return total
 
 
 @dataclass(frozen=True)
@@ -215,12 +41,6 @@ class EngineOptions:
     sequences_max: int = 16
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
-
-
-def core_binding(core: int, rank_count: int = 1) -> str:
-    """One core a rank, as far as the machine has them: OpenMP threads of two engines on one core halve both."""
-    cores = sorted(os.sched_getaffinity(0))
-    return "|".join(str(cores[(core + rank) % len(cores)]) for rank in range(rank_count))
 
 
 def engine(name: str, options: EngineOptions, folder: Path, port: int | None = None) -> Server:
@@ -260,50 +80,3 @@ def router(name: str, prefillers: Iterable[Server], decoders: Iterable[Server], 
         command += ["--decode", decoder.url]
     command += ["--policy", "round_robin", "--prometheus-port", str(free_port()), "--disable-retries"]
     return Server(name, command, port, folder)
-
-
-def start_all(servers: Sequence[Server], progress: Callable[[str], None]) -> None:
-    """Starts them side by side (most of a start is imports) and returns when all are healthy."""
-    for server in servers:
-        server.start()
-    waiting = list(servers)
-    said = time.monotonic()
-    while waiting:
-        for server in [s for s in waiting if s.healthy()]:
-            waiting.remove(server)
-            progress(f"{server.name} is ready after {time.monotonic() - server.started_seconds:.0f} s")
-        if waiting and time.monotonic() - said > PROGRESS_SECONDS:
-            said = time.monotonic()
-            progress("… starting " + ", ".join(s.name for s in waiting))
-        late = [s for s in waiting if time.monotonic() - s.started_seconds > START_LIMIT_SECONDS]
-        if late:
-            raise ServerFailed(f"{late[0].name} was not healthy in time; the end of its log:\n{late[0].log_tail()}")
-        time.sleep(POLL_SECONDS)
-
-
-def complete(
-    server: Server,
-    prompt: str,
-    max_tokens: int,
-    transfer: Mapping[str, Any] | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """One greedy completion. Special tokens are shown and the end token is not heeded: tokens compare one to one."""
-    body: dict[str, Any] = {
-        "model": MODEL_NAME,
-        "prompt": prompt,
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "skip_special_tokens": False,
-    }
-    if transfer is not None:
-        body["kv_transfer_params"] = dict(transfer)
-    return server.post("/v1/completions", body, headers)
-
-
-def words_of(answer: Mapping[str, Any]) -> list[str]:
-    """The words of an answer; one word is one token of the tiny model."""
-    if "choices" not in answer:
-        raise AssertionError(f"the request failed: {answer}")
-    return str(answer["choices"][0]["text"]).split()

@@ -1,0 +1,61 @@
+"""Asks a reference engine, and keeps what it answered outside the tree: the same question has the same answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from prompts import cache_home
+
+SCRIPT_LIMIT_SECONDS = 900.0
+Answers = list[list[str]]
+"""The words of each prompt's answer."""
+
+
+def base_python() -> str:
+    """The interpreter of the environment in which KV Messenger is not even installed."""
+    return os.environ["KV_MESSENGER_BASE_PYTHON"]  # set by examples/setup/environment
+
+
+def question(model: Path, prompts: Sequence[str], max_tokens: int) -> str:
+    return json.dumps({"model": str(model), "prompts": list(prompts), "max_tokens": max_tokens})
+
+
+def kept_answers(of_what: Sequence[str], ask: Callable[[], Answers]) -> Answers:
+    """What `ask` returned when it was first asked about all that the answers depend on."""
+    digest = hashlib.sha256()
+    for part in of_what:
+        digest.update(hashlib.sha256(part.encode()).digest())
+    kept = cache_home() / "references" / f"{digest.hexdigest()[:16]}.json"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial = kept.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(ask()), encoding="utf-8")
+        partial.rename(kept)
+    answers: Answers = json.loads(kept.read_text(encoding="utf-8"))
+    return answers
+
+
+def ask_script(script: Path, question: str, environment: Mapping[str, str]) -> Answers:
+    """Runs `script` with the question on its input; it writes its answers into the file that its argument names."""
+    with tempfile.TemporaryDirectory() as scratch:
+        answer = Path(scratch) / "answer.json"
+        run = subprocess.run(
+            [base_python(), str(script), str(answer)],
+            input=question,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+            timeout=SCRIPT_LIMIT_SECONDS,
+            check=False,
+        )
+        if run.returncode != 0:
+            raise RuntimeError(f"the reference {script.stem} failed:\n{run.stdout[-4000:]}")
+        answers: Answers = json.loads(answer.read_text(encoding="utf-8"))
+        return answers
