@@ -8,6 +8,7 @@ from kv_connector._facade import (
     Event,
     Failed,
     Geometry,
+    Granted,
     Layer,
     LeakCheck,
     Log,
@@ -18,6 +19,7 @@ from kv_connector._facade import (
     Rank,
     Released,
     Stats,
+    Stopped,
     Timeline,
 )
 from kv_connector._version import __version__
@@ -34,6 +36,7 @@ __all__ = [
     "Event",
     "Failed",
     "Geometry",
+    "Granted",
     "KvConnectorError",
     "Layer",
     "LayerCounter",
@@ -50,6 +53,7 @@ __all__ = [
     "Rank",
     "Released",
     "Stats",
+    "Stopped",
     "Timeline",
     "__version__",
     "parse_options",

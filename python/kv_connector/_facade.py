@@ -81,6 +81,23 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Granted:
+    """Prefiller, announced requests: a decoder has pages for tokens ``[first_token, prompt_tokens)``."""
+
+    request: str
+    prompt_tokens: int
+    first_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Prefiller, announced requests: it will not be sent (any further)."""
+
+    request: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Arrived:
     """Decoder: the KV of the request is in its pages."""
 
@@ -112,7 +129,7 @@ class Log:
     message: str
 
 
-Event = Released | Arrived | Failed | Timeline | Log
+Event = Released | Granted | Stopped | Arrived | Failed | Timeline | Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +295,10 @@ def decode_event(event: Mapping[str, Any]) -> Event:
     match event["event"]:
         case "released":
             return Released(event["request"])
+        case "granted":
+            return Granted(event["request"], event["promptTokens"], event["firstToken"])
+        case "stopped":
+            return Stopped(event["request"], event["reason"])
         case "arrived":
             return Arrived(event["request"], event["pages"])
         case "failed":

@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from kv_connector import Arrived, Failed, Log, Messenger, MessengerError, MessengerPort, Opened, Released, Timeline
+from kv_connector import (
+    Arrived,
+    Failed,
+    Granted,
+    Log,
+    Messenger,
+    MessengerError,
+    MessengerPort,
+    Opened,
+    Released,
+    Stopped,
+    Timeline,
+)
 from kv_connector._table import Function
 
 OPENED = Opened(5, "e", "7", "127.0.0.1", 1, "127.0.0.1", 2, 4096)
@@ -40,6 +52,8 @@ def test_should_be_a_messenger_port() -> None:
 def test_should_understand_every_event() -> None:
     events = [
         {"event": "released", "request": "a"},
+        {"event": "granted", "request": "a", "promptTokens": 40, "firstToken": 16},
+        {"event": "stopped", "request": "a", "reason": "gone"},
         {"event": "arrived", "request": "b", "pages": 3},
         {"event": "failed", "request": "c", "reason": "why"},
         {"event": "timeline", "transfer": "t", "chunks": [1]},
@@ -47,6 +61,8 @@ def test_should_understand_every_event() -> None:
     ]
     assert messenger({"events": events})[0].poll() == [
         Released("a"),
+        Granted("a", 40, 16),
+        Stopped("a", "gone"),
         Arrived("b", 3),
         Failed("c", "why"),
         Timeline("t", {"chunks": [1]}),

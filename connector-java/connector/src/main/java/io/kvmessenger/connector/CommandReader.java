@@ -36,6 +36,8 @@ final class CommandReader {
                         fields.objects("chunks").stream()
                                 .map(CommandReader::chunk)
                                 .toList());
+            case "announce" -> new EngineCommand.Announce(fields.text("request"), fields.text("transfer"));
+            case "computed" -> computed(fields);
             case "stepEnded" -> new EngineCommand.StepEnded(fields.integer("step"));
             case "prefillEnded" ->
                 new EngineCommand.PrefillEnded(
@@ -47,9 +49,20 @@ final class CommandReader {
                         fields.text("transfer"), fields.text("prefillerHost"), fields.count("prefillerPort"));
             case "abandon" -> new EngineCommand.Abandon(fields.text("request"));
             default ->
-                throw new IllegalArgumentException("command " + fields.text("do") + " is not one of step, "
-                        + "stepEnded, prefillEnded, fetch, decline, abandon");
+                throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, "
+                        + "step, stepEnded, computed, prefillEnded, fetch, decline, abandon");
         };
+    }
+
+    private static EngineCommand computed(Fields fields) {
+        return new EngineCommand.Computed(new Chunk(
+                fields.text("request"),
+                fields.text("transfer"),
+                fields.count("promptTokens"),
+                0,
+                0,
+                fields.count("endToken"),
+                fields.counts("newPages")));
     }
 
     private static Chunk chunk(Fields fields) {

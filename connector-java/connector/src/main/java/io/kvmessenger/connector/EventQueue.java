@@ -23,8 +23,8 @@ import java.util.concurrent.atomic.AtomicInteger;
 /**
  * What the engine will be told at its next poll, as JSON.
  *
- * <p>Written by the messenger's thread, drained by the engine's. Terminal events are never dropped: there is one for each
- * request the engine has handed over, so the engine bounds them. Log lines and timelines are dropped beyond a limit.
+ * <p>Written by the messenger's thread, drained by the engine's. What the engine waits for is never dropped: there are a
+ * few such events for each request it has handed over, so it bounds them itself. Log lines and timelines are dropped beyond a limit.
  */
 final class EventQueue implements EngineEvents {
     /** Log lines and timelines that may wait for a poll. */
@@ -46,17 +46,27 @@ final class EventQueue implements EngineEvents {
 
     @Override
     public void released(String request) {
-        terminal(Map.of("event", "released", "request", request));
+        kept(Map.of("event", "released", "request", request));
+    }
+
+    @Override
+    public void granted(String request, int promptTokens, int firstToken) {
+        kept(Map.of("event", "granted", "request", request, "promptTokens", promptTokens, "firstToken", firstToken));
+    }
+
+    @Override
+    public void stopped(String request, String reason) {
+        kept(Map.of("event", "stopped", "request", request, "reason", reason));
     }
 
     @Override
     public void arrived(String request, int pageCount) {
-        terminal(Map.of("event", "arrived", "request", request, "pages", pageCount));
+        kept(Map.of("event", "arrived", "request", request, "pages", pageCount));
     }
 
     @Override
     public void failed(String request, String reason) {
-        terminal(Map.of("event", "failed", "request", request, "reason", reason));
+        kept(Map.of("event", "failed", "request", request, "reason", reason));
     }
 
     @Override
@@ -144,7 +154,7 @@ final class EventQueue implements EngineEvents {
         return json;
     }
 
-    private void terminal(Map<String, Object> json) {
+    private void kept(Map<String, Object> json) {
         events.add(new Event(encode(json), false));
     }
 

@@ -15,6 +15,8 @@ class CommandReaderTest {
                  {"do":"step","step":7,"counterStart":12,"chunks":[{"request":"p","transfer":"t","promptTokens":40,
                   "cachedTokens":16,"firstToken":16,"endToken":40,"newPages":[3,1]}]},
                  {"do":"stepEnded","step":7},
+                 {"do":"announce","request":"p","transfer":"t"},
+                 {"do":"computed","request":"p","transfer":"t","promptTokens":40,"endToken":32,"newPages":[3,1]},
                  {"do":"prefillEnded","request":"p","outcome":"aborted"},
                  {"do":"fetch","request":"d","transfer":"t","prefillerHost":"h","prefillerPort":9,"prefillerEngineId":"",
                   "promptTokens":40,"firstToken":0,"pages":[5],"limitMillis":250},
@@ -26,6 +28,11 @@ class CommandReaderTest {
                                         .newPages())
                                 .containsExactly(3, 1),
                         ended -> assertThat(ended).isEqualTo(new EngineCommand.StepEnded(7)),
+                        announce -> assertThat(announce).isEqualTo(new EngineCommand.Announce("p", "t")),
+                        computed -> assertThat(((EngineCommand.Computed) computed)
+                                        .chunk()
+                                        .endToken())
+                                .isEqualTo(32),
                         ended -> assertThat(ended)
                                 .isEqualTo(new EngineCommand.PrefillEnded("p", EngineCommand.PrefillOutcome.ABORTED)),
                         fetch -> assertThat(((EngineCommand.Fetch) fetch).limitNs())

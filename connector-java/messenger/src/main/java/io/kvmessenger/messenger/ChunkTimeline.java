@@ -85,7 +85,11 @@ public final class ChunkTimeline {
         }
     }
 
-    void onForwardEnded(long nowNs) {
+    /** All layers are complete. */
+    void onComputed(long nowNs) {
+        for (int layer = 0; layer < readableNs.length; layer++) {
+            onReadable(layer, nowNs);
+        }
         forwardEndNs = nowNs;
     }
 }

@@ -18,6 +18,15 @@ public sealed interface EngineCommand {
             int endToken,
             int[] newPages) {}
 
+    /**
+     * The engine has taken a request in and will compute it later: it hears {@link EngineEvents#granted} and {@link
+     * EngineEvents#stopped} of it, and ends it with {@link PrefillEnded} also when it never began.
+     */
+    record Announce(String request, String transferId) implements EngineCommand {}
+
+    /** Tokens before {@code chunk.endToken} are in place in every layer, told outside of any step. */
+    record Computed(Chunk chunk) implements EngineCommand {}
+
     /** The forward pass is over. */
     record StepEnded(long stepIndex) implements EngineCommand {}
 

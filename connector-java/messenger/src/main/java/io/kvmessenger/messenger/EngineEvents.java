@@ -11,6 +11,12 @@ public interface EngineEvents {
     /** Decoder: the fetch has ended without its KV; nothing writes to the pages any more. */
     void failed(String request, String reason);
 
+    /** Prefiller: an announced request has the decoder's grant, for tokens {@code [firstToken, promptTokens)}. */
+    default void granted(String request, int promptTokens, int firstToken) {}
+
+    /** Prefiller: an announced request will not be sent (any further); {@link #released} follows when it has ended. */
+    default void stopped(String request, String reason) {}
+
     /** When a prefill's chunks and layers left; after its last write. */
     void timeline(PrefillTimeline timeline);
 

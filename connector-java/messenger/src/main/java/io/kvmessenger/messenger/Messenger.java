@@ -77,6 +77,8 @@ public final class Messenger {
         long nowNs = clock.nowNs();
         switch (command) {
             case EngineCommand.Step step -> prefiller.stepBegan(step, nowNs);
+            case EngineCommand.Announce announce -> prefiller.announce(announce);
+            case EngineCommand.Computed computed -> prefiller.computed(computed.chunk(), nowNs);
             case EngineCommand.StepEnded ended -> prefiller.stepEnded(ended.stepIndex(), nowNs);
             case EngineCommand.PrefillEnded ended -> prefiller.prefillEnded(ended.request(), ended.outcome(), nowNs);
             case EngineCommand.Preempt preempt -> prefiller.preempt(preempt);

@@ -16,11 +16,16 @@ import java.util.concurrent.CompletableFuture;
 final class Prefill {
     final String request;
     final String transferId;
-    final int promptTokens;
+    /** 0 until the engine has told: an announced prompt is not tokenised here. */
+    int promptTokens;
+
     final List<ChunkTimeline> chunks = new ArrayList<>();
 
     /** The engine's page indices so far; grown by copying, since submitted writes read the array they were given. */
     private int[] pages = new int[0];
+
+    /** The engine listens to what becomes of it before it has ended. */
+    boolean announced;
 
     /** Tokens whose KV is in place in every layer. */
     int settledTokens;
@@ -56,10 +61,19 @@ final class Prefill {
 
     CompletableFuture<Void> fenced;
 
-    Prefill(String request, String transferId, int promptTokens) {
+    Prefill(String request, String transferId) {
         this.request = request;
         this.transferId = transferId;
-        this.promptTokens = promptTokens;
+    }
+
+    /** Tokens before the chunk's end are in place in every layer. */
+    void onComputed(EngineCommand.Chunk chunk, int layerCount, long nowNs) {
+        if (chunk.endToken() > settledTokens) {
+            ChunkTimeline timeline = new ChunkTimeline(settledTokens, chunk.endToken(), layerCount, nowNs);
+            timeline.onComputed(nowNs);
+            chunks.add(timeline);
+            settledTokens = chunk.endToken();
+        }
     }
 
     void addPages(int[] newPages) {
@@ -113,8 +127,23 @@ final class Prefill {
                 chunks);
     }
 
+    /** Whether the decoder means another prompt; false while the engine has not told. */
+    boolean differsFrom(PageGrant other) {
+        return promptTokens > 0 && other.promptTokens() != promptTokens;
+    }
+
+    String difference(PageGrant other) {
+        return "the prompt has " + promptTokens + " tokens at the prefiller and " + other.promptTokens()
+                + " at the decoder: both must tokenise alike";
+    }
+
+    /** Whether this grant's writes are not answered for yet. */
+    boolean holdsGrant(Session session, int imm) {
+        return grant != null && !answered && grant.session() == session && grant.imm() == imm;
+    }
+
     boolean computed() {
-        return settledTokens >= promptTokens;
+        return promptTokens > 0 && settledTokens >= promptTokens;
     }
 
     boolean everythingSubmitted(int pageCount) {

@@ -47,8 +47,8 @@ final class Prefiller {
     private final List<Prefill> running = new ArrayList<>();
     /** A forward pass has begun and not ended. */
     private boolean stepOpen;
-    /** Preempted prompts whose writes have not all completed. */
-    private final List<Prefill> fencing = new ArrayList<>();
+
+    private final Fences fences = new Fences();
 
     Prefiller(
             KvGeometry geometry,
@@ -84,22 +84,29 @@ final class Prefiller {
         stepOpen = true;
         progress.stepBegan(step.stepIndex(), step.counterStart());
         for (Chunk chunk : step.chunks()) {
-            Prefill prefill = byRequest.get(chunk.request());
-            boolean first = prefill == null;
-            if (first) {
-                prefill = start(chunk);
-            }
+            Prefill prefill = take(chunk);
             if (prefill != null) {
-                prefill.addPages(chunk.newPages());
                 prefill.runningEndToken = chunk.endToken();
                 prefill.chunks.add(new ChunkTimeline(chunk.firstToken(), chunk.endToken(), writer.layerCount(), nowNs));
                 running.add(prefill);
-                if (first) {
-                    match(prefill); // its pages are in place: those of the prefix cache go out at once
-                } else {
-                    advance(prefill);
-                }
+                advance(prefill); // pages of the prefix cache are in place and go out at once
             }
+        }
+    }
+
+    void announce(EngineCommand.Announce announce) {
+        Prefill prefill = start(announce.request(), announce.transferId());
+        if (prefill != null) {
+            prefill.announced = true;
+            match(prefill);
+        }
+    }
+
+    void computed(Chunk chunk, long nowNs) {
+        Prefill prefill = take(chunk);
+        if (prefill != null) {
+            prefill.onComputed(chunk, writer.layerCount(), nowNs);
+            advance(prefill);
         }
     }
 
@@ -107,11 +114,7 @@ final class Prefiller {
         progress.stepEnded(stepIndex);
         stepOpen = false;
         for (Prefill prefill : running) {
-            ChunkTimeline chunk = prefill.chunks.getLast();
-            for (int layer = 0; layer < writer.layerCount(); layer++) {
-                chunk.onReadable(layer, nowNs);
-            }
-            chunk.onForwardEnded(nowNs);
+            prefill.chunks.getLast().onComputed(nowNs);
             prefill.settledTokens = prefill.runningEndToken;
             prefill.runningEndToken = 0;
             advance(prefill);
@@ -148,23 +151,16 @@ final class Prefiller {
     }
 
     void preempt(EngineCommand.Preempt preempt) {
-        List<Prefill> busy = new ArrayList<>();
         for (String request : preempt.requests()) {
             Prefill prefill = byRequest.get(request);
             if (prefill != null) {
                 running.remove(prefill);
                 stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
                 detach(prefill);
-                if (prefill.writesInFlight > 0) {
-                    prefill.fenced = preempt.fenced();
-                    busy.add(prefill);
-                }
+                fences.add(prefill, preempt.fenced());
             }
         }
-        if (busy.isEmpty()) {
-            preempt.fenced().complete(null);
-        }
-        fencing.addAll(busy);
+        fences.completeIfQuiet(preempt.fenced());
     }
 
     // ---- from decoders
@@ -311,7 +307,7 @@ final class Prefiller {
     }
 
     int prefillCount() {
-        return byRequest.size() + fencing.size();
+        return byRequest.size() + fences.count();
     }
 
     int grantsWaitingCount() {
@@ -320,19 +316,42 @@ final class Prefiller {
 
     // ---- inside
 
-    private Prefill start(Chunk chunk) {
-        if (byTransfer.containsKey(chunk.transferId())) {
+    /** The prefill that a chunk belongs to, with the chunk's pages; null when it is not sent. */
+    private Prefill take(Chunk chunk) {
+        Prefill prefill = byRequest.get(chunk.request());
+        boolean first = prefill == null;
+        if (first) {
+            prefill = start(chunk.request(), chunk.transferId());
+        }
+        if (prefill == null) {
+            return null;
+        }
+        if (prefill.promptTokens == 0) {
+            prefill.promptTokens = chunk.promptTokens();
+            prefill.settledTokens = chunk.cachedTokens();
+        }
+        prefill.addPages(chunk.newPages());
+        if (first) {
+            match(prefill);
+        } else if (prefill.grant != null && prefill.differsFrom(prefill.grant)) {
+            stop(prefill, Reason.GRANT_UNFIT, prefill.difference(prefill.grant));
+            settle(prefill);
+        }
+        return prefill;
+    }
+
+    private Prefill start(String request, String transferId) {
+        if (byTransfer.containsKey(transferId)) {
             engine.log(
                     EngineEvents.Level.WARNING,
-                    "request " + chunk.request() + " names transfer " + chunk.transferId() + ", which request "
-                            + byTransfer.get(chunk.transferId()).request + " is sending; it is not sent twice");
+                    "request " + request + " names transfer " + transferId + ", which request "
+                            + byTransfer.get(transferId).request + " is sending; it is not sent twice");
             return null;
         }
         tally.add(MessengerMetric.PREFILLS_STARTED, 1);
-        Prefill prefill = new Prefill(chunk.request(), chunk.transferId(), chunk.promptTokens());
-        prefill.settledTokens = chunk.cachedTokens();
-        byRequest.put(prefill.request, prefill);
-        byTransfer.put(prefill.transferId, prefill);
+        Prefill prefill = new Prefill(request, transferId);
+        byRequest.put(request, prefill);
+        byTransfer.put(transferId, prefill);
         return prefill;
     }
 
@@ -406,18 +425,17 @@ final class Prefiller {
     }
 
     private void join(Prefill prefill, PageGrant grant) {
-        if (grant.promptTokens() != prefill.promptTokens) {
-            replies.decline(
-                    grant,
-                    Reason.GRANT_UNFIT,
-                    "the prompt has " + prefill.promptTokens + " tokens at the prefiller and " + grant.promptTokens()
-                            + " at the decoder: both must tokenise alike");
+        if (prefill.differsFrom(grant)) {
+            replies.decline(grant, Reason.GRANT_UNFIT, prefill.difference(grant));
             return;
         }
         prefill.grant = grant;
         writer.allow(grant);
         prefill.nextPage = new int[grant.session().routes.size()];
         java.util.Arrays.fill(prefill.nextPage, grant.firstToken() / geometry.pageTokens());
+        if (prefill.announced) {
+            engine.granted(prefill.request, grant.promptTokens(), grant.firstToken());
+        }
         advance(prefill);
     }
 
@@ -460,11 +478,11 @@ final class Prefiller {
             replies.confirm(session, cancel.getTransferId(), cancel.getImm());
             return;
         }
-        if (fencing.stream().anyMatch(p -> holdsGrant(p, session, cancel.getImm()))) {
+        if (fences.anyHolds(session, cancel.getImm())) {
             return; // preempted with writes in flight: their end is told when the last has completed
         }
         Prefill prefill = byTransfer.get(cancel.getTransferId());
-        if (prefill != null && !prefill.sent && holdsGrant(prefill, session, cancel.getImm())) {
+        if (prefill != null && !prefill.sent && prefill.holdsGrant(session, cancel.getImm())) {
             stop(prefill, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer");
             settle(prefill);
             return;
@@ -482,13 +500,6 @@ final class Prefiller {
         }
     }
 
-    private static boolean holdsGrant(Prefill prefill, Session session, int imm) {
-        return prefill.grant != null
-                && !prefill.answered
-                && prefill.grant.session() == session
-                && prefill.grant.imm() == imm;
-    }
-
     private void stopAll(Session session, Reason reason, String sentence) {
         for (Prefill prefill : List.copyOf(byTransfer.values())) {
             if (prefill.grant != null && prefill.grant.session() == session && !prefill.sent) {
@@ -503,6 +514,9 @@ final class Prefiller {
             prefill.stopped = true;
             prefill.stopReason = sentence;
             prefill.stopCode = reason;
+            if (prefill.announced) {
+                engine.stopped(prefill.request, sentence);
+            }
         }
     }
 
@@ -533,11 +547,7 @@ final class Prefiller {
             prefill.answered = true;
             answer(prefill);
         }
-        if (prefill.fenced != null
-                && fencing.remove(prefill)
-                && fencing.stream().noneMatch(p -> p.fenced == prefill.fenced)) {
-            prefill.fenced.complete(null);
-        }
+        fences.onQuiet(prefill);
         if (prefill.engineEnded && (prefill.sent || prefill.stopped) && byRequest.get(prefill.request) == prefill) {
             detach(prefill);
             waiting.remember(

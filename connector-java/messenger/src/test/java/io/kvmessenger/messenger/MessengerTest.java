@@ -58,6 +58,16 @@ class MessengerTest {
         }
 
         @Override
+        public void granted(String request, int promptTokens, int firstToken) {
+            told.add("granted " + request + " [" + firstToken + ", " + promptTokens + ")");
+        }
+
+        @Override
+        public void stopped(String request, String reason) {
+            told.add("stopped " + request);
+        }
+
+        @Override
         public void arrived(String request, int pageCount) {
             told.add("arrived " + request);
         }
@@ -269,5 +279,84 @@ class MessengerTest {
                         .build());
 
         assertThat(decoder.wire.take()).singleElement().matches(ControlFrame::hasGrant);
+    }
+
+    private void announce(String request) {
+        prefiller.messenger.onCommand(new EngineCommand.Announce(request, "t-" + request));
+    }
+
+    /** The engine says that tokens up to {@code endToken} are in place, outside of any forward pass. */
+    private void tellComputed(String request, int promptTokens, int endToken, int... newPages) {
+        prefiller.messenger.onCommand(new EngineCommand.Computed(
+                new EngineCommand.Chunk(request, "t-" + request, promptTokens, 0, 0, endToken, newPages)));
+    }
+
+    @Test
+    void shouldTellTheGrantOfAnAnnouncedPromptWhicheverComesFirst() {
+        announce("early");
+        fetch("early", 1, 0);
+        fetch("late", 3, 0);
+        carry();
+        announce("late");
+
+        assertThat(prefiller.told)
+                .containsExactly("granted early [0, " + PROMPT_TOKENS + ")", "granted late [0, " + PROMPT_TOKENS + ")");
+    }
+
+    @Test
+    void shouldSendWhatIsComputedOutsideOfSteps() {
+        announce("r");
+        fetch("r", 1, 0);
+        carry();
+        tellComputed("r", PROMPT_TOKENS, Geometries.PAGE_TOKENS, 5);
+        int firstPage = prefiller.transfer.submitted.size();
+        tellComputed("r", PROMPT_TOKENS, PROMPT_TOKENS, 6);
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+
+        assertThat(firstPage).isPositive();
+        assertThat(prefiller.transfer.submitted).hasSize(2 * firstPage);
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            assertThat(prefiller.told).doesNotContain("released r");
+            completeOneWrite();
+        }
+        assertThat(prefiller.told).endsWith("released r").doesNotContain("stopped r");
+    }
+
+    @Test
+    void shouldDeclineTheGrantOfAnAnnouncedPromptThatNeverBegins() {
+        announce("r");
+        fetch("r", 1, 0);
+        carry();
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.ABORTED));
+        carry();
+
+        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(prefiller.told).endsWith("released r");
+        assertThat(prefiller.messenger.held().prefills()).isZero();
+    }
+
+    @Test
+    void shouldTellThatAnAnnouncedPromptWasCancelled() {
+        announce("r");
+        fetch("r", 1, 0);
+        carry();
+        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        carry();
+
+        assertThat(prefiller.told).endsWith("stopped r");
+        assertThat(decoder.told).containsExactly("failed r");
+    }
+
+    @Test
+    void shouldStopAnAnnouncedPromptThatTurnsOutToBeAnother() {
+        announce("r");
+        fetch("r", 1, 0);
+        carry();
+        tellComputed("r", PROMPT_TOKENS + 1, Geometries.PAGE_TOKENS, 5);
+        carry();
+
+        assertThat(prefiller.transfer.submitted).isEmpty();
+        assertThat(prefiller.told).endsWith("stopped r");
+        assertThat(decoder.told).containsExactly("failed r");
     }
 }

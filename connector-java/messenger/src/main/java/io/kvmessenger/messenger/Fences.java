@@ -1,0 +1,43 @@
+package io.kvmessenger.messenger;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+
+/**
+ * Preempted prompts whose writes have not all completed, and who waits for that. Owned by the messenger's thread; it
+ * stops nothing itself.
+ */
+final class Fences {
+    private final List<Prefill> busy = new ArrayList<>();
+
+    /** Keeps a preempted prompt if anything still reads its pages. */
+    void add(Prefill prefill, CompletableFuture<Void> fenced) {
+        if (prefill.writesInFlight > 0) {
+            prefill.fenced = fenced;
+            busy.add(prefill);
+        }
+    }
+
+    /** The last write of a prompt has completed. */
+    void onQuiet(Prefill prefill) {
+        if (prefill.fenced != null && busy.remove(prefill)) {
+            completeIfQuiet(prefill.fenced);
+        }
+    }
+
+    void completeIfQuiet(CompletableFuture<Void> fenced) {
+        if (busy.stream().noneMatch(p -> p.fenced == fenced)) {
+            fenced.complete(null);
+        }
+    }
+
+    /** Whether a preempted prompt still owes the answer for this grant. */
+    boolean anyHolds(Session session, int imm) {
+        return busy.stream().anyMatch(p -> p.holdsGrant(session, imm));
+    }
+
+    int count() {
+        return busy.size();
+    }
+}
