@@ -63,6 +63,17 @@ class Geometry(TypedDict):
     ranks: list[Rank]
 
 
+class ContextRow(TypedDict):
+    """One kind of row that goes with a transfer beside its KV; row ``n`` belongs to the engine's slot ``n``."""
+
+    name: str
+    address: int
+    lengthBytes: int
+    memfd: int
+    rowStrideBytes: int
+    rowBytes: int
+
+
 LAG_NONE = 0
 """One rank: a count of c proves that layers 0 to c - 1 are complete."""
 
@@ -208,9 +219,21 @@ class Messenger:
         atexit.register(self._close_at_exit)
 
     @classmethod
-    def open(cls, options: Options, geometry: Geometry, *, layer_counter_lag: int = LAG_NONE) -> Self:
+    def open(
+        cls,
+        options: Options,
+        geometry: Geometry,
+        context_rows: Sequence[ContextRow] = (),
+        *,
+        layer_counter_lag: int = LAG_NONE,
+    ) -> Self:
         """Boots the JVM if this process has none, and opens a messenger in it; it listens when this returns."""
-        asked = {"options": options.for_java(), "geometry": geometry, "layerCounterLag": layer_counter_lag}
+        asked = {
+            "options": options.for_java(),
+            "geometry": geometry,
+            "contextRows": list(context_rows),
+            "layerCounterLag": layer_counter_lag,
+        }
         with parents_cores():
             table = boot(options)
             answer = json.loads(table.wait(Function.OPEN, 0, _encode(asked)))

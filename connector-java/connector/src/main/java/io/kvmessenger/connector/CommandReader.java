@@ -42,7 +42,8 @@ final class CommandReader {
             case "prefillEnded" ->
                 new EngineCommand.PrefillEnded(
                         fields.text("request"),
-                        PrefillOutcome.valueOf(fields.text("outcome").toUpperCase(Locale.ROOT)));
+                        PrefillOutcome.valueOf(fields.text("outcome").toUpperCase(Locale.ROOT)),
+                        contextSlot(fields));
             case "fetch" -> fetch(fields);
             case "decline" ->
                 new EngineCommand.Decline(
@@ -76,6 +77,10 @@ final class CommandReader {
                 fields.counts("newPages"));
     }
 
+    private static int contextSlot(Fields fields) {
+        return fields.has("contextSlot") ? (int) fields.integer("contextSlot") : -1;
+    }
+
     private static EngineCommand fetch(Fields fields) {
         return new EngineCommand.Fetch(
                 fields.text("request"),
@@ -86,6 +91,7 @@ final class CommandReader {
                 fields.count("promptTokens"),
                 fields.count("firstToken"),
                 fields.counts("pages"),
+                contextSlot(fields),
                 TimeUnit.MILLISECONDS.toNanos(fields.integer("limitMillis")),
                 fields.has("promptTokenIds") ? fields.counts("promptTokenIds") : new int[0]);
     }

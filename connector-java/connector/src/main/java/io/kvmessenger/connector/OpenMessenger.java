@@ -1,12 +1,14 @@
 package io.kvmessenger.connector;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.connector.OpenRequest.ContextMemory;
 import io.kvmessenger.connector.OpenRequest.KvMemory;
 import io.kvmessenger.connector.boot.OpenResult;
 import io.kvmessenger.connector.metrics.MessengerMetrics;
 import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.hooks.LayerCounter;
 import io.kvmessenger.hooks.LayerProgressWatcher;
+import io.kvmessenger.messenger.ContextRow;
 import io.kvmessenger.messenger.EngineCommand;
 import io.kvmessenger.messenger.EngineEvents;
 import io.kvmessenger.messenger.HeldCounts;
@@ -14,6 +16,7 @@ import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.MessengerIdentity;
 import io.kvmessenger.messenger.NanoClock;
 import io.kvmessenger.messenger.RankMemory;
+import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferEngine;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -82,6 +85,7 @@ final class OpenMessenger {
                         request.engineId(), incarnation, request.sharedSecret().getBytes(StandardCharsets.UTF_8)),
                 request.geometry(),
                 register(request.memories(), transfer),
+                registerContext(request.context(), transfer),
                 request.limits(),
                 new Messenger.Ports(
                         transfer,
@@ -124,11 +128,24 @@ final class OpenMessenger {
 
     private static List<RankMemory> register(List<List<KvMemory>> memories, TransferEngine transfer) {
         return memories.stream()
-                .map(rank -> new RankMemory(rank.stream()
-                        .map(memory -> transfer.register(
-                                ForeignMemory.at(memory.address(), memory.lengthBytes()), memory.memfd()))
-                        .toList()))
+                .map(rank -> new RankMemory(
+                        rank.stream().map(memory -> register(memory, transfer)).toList()))
                 .toList();
+    }
+
+    private static List<ContextRow> registerContext(List<ContextMemory> context, TransferEngine transfer) {
+        return context.stream()
+                .map(kind -> new ContextRow(
+                        kind.name(),
+                        register(kind.memory(), transfer),
+                        kind.strideBytes(),
+                        kind.rowBytes(),
+                        kind.rowCount()))
+                .toList();
+    }
+
+    private static Region register(KvMemory memory, TransferEngine transfer) {
+        return transfer.register(ForeignMemory.at(memory.address(), memory.lengthBytes()), memory.memfd());
     }
 
     OpenResult result(long handle) {

@@ -15,6 +15,7 @@ import java.util.concurrent.TimeUnit;
  * Everything an engine says when it opens a messenger: its options and what its KV cache looks like. A value.
  *
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
+ * @param context rows that go with a transfer beside its KV
  * @param layerCounterLag bumps of the layer counter after a layer's own that prove it complete on all ranks
  */
 record OpenRequest(
@@ -32,6 +33,7 @@ record OpenRequest(
         ProtocolLimits limits,
         KvGeometry geometry,
         List<List<KvMemory>> memories,
+        List<ContextMemory> context,
         int layerCounterLag) {
     /**
      * One memory of one rank, mapped in this process.
@@ -39,6 +41,13 @@ record OpenRequest(
      * @param memfd the descriptor it maps from offset 0, or -1
      */
     record KvMemory(long address, long lengthBytes, int memfd) {}
+
+    /** One kind of row that goes with a transfer beside its KV, one row for each slot; it has a memory of its own. */
+    record ContextMemory(String name, KvMemory memory, long strideBytes, int rowBytes) {
+        int rowCount() {
+            return Math.toIntExact(memory.lengthBytes() / strideBytes);
+        }
+    }
 
     /** What the engine does with its KV. */
     enum Role {
@@ -71,6 +80,7 @@ record OpenRequest(
                 limits(options),
                 geometry,
                 memories(wire, geometry),
+                request.has("contextRows") ? context(request) : List.of(),
                 request.has("layerCounterLag") ? request.count("layerCounterLag") : 0);
     }
 
@@ -125,13 +135,22 @@ record OpenRequest(
     private static List<List<KvMemory>> memories(Fields wire, KvGeometry geometry) {
         List<List<KvMemory>> memories = new ArrayList<>();
         for (Fields rank : wire.objects("ranks")) {
-            memories.add(rank.objects("memories").stream()
-                    .map(memory -> new KvMemory(
-                            memory.integer("address"), memory.integer("lengthBytes"), (int) memory.integer("memfd")))
-                    .toList());
+            memories.add(
+                    rank.objects("memories").stream().map(OpenRequest::memory).toList());
             requireRoom(memories.getLast(), geometry.ranks().get(memories.size() - 1));
         }
         return memories;
+    }
+
+    private static KvMemory memory(Fields wire) {
+        return new KvMemory(wire.integer("address"), wire.integer("lengthBytes"), (int) wire.integer("memfd"));
+    }
+
+    private static List<ContextMemory> context(Fields request) {
+        return request.objects("contextRows").stream()
+                .map(row -> new ContextMemory(
+                        row.text("name"), memory(row), row.integer("rowStrideBytes"), row.count("rowBytes")))
+                .toList();
     }
 
     private static void requireRoom(List<KvMemory> memories, RankGeometry rank) {

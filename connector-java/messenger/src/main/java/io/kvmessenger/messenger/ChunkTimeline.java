@@ -67,9 +67,11 @@ public final class ChunkTimeline {
         return early;
     }
 
-    void onReadable(int layerIndex, long nowNs) {
-        if (readableNs[layerIndex] == 0) {
-            readableNs[layerIndex] = nowNs;
+    void onReadableBefore(int layerIndex, long nowNs) {
+        for (int layer = 0; layer < layerIndex; layer++) {
+            if (readableNs[layer] == 0) {
+                readableNs[layer] = nowNs;
+            }
         }
     }
 
@@ -87,9 +89,7 @@ public final class ChunkTimeline {
 
     /** All layers are complete. */
     void onComputed(long nowNs) {
-        for (int layer = 0; layer < readableNs.length; layer++) {
-            onReadable(layer, nowNs);
-        }
+        onReadableBefore(readableNs.length, nowNs);
         forwardEndNs = nowNs;
     }
 }

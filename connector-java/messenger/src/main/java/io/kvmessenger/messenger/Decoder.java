@@ -34,6 +34,7 @@ final class Decoder {
     /** By rank and memory. */
     private final List<List<RegionDescriptor>> regions;
 
+    private final List<PeerContextRow> context;
     private final TransferEngine transfer;
     private final Sessions sessions;
     private final EngineEvents engine;
@@ -52,6 +53,7 @@ final class Decoder {
     Decoder(
             KvGeometry geometry,
             List<RankMemory> memory,
+            List<ContextRow> context,
             TransferEngine transfer,
             Sessions sessions,
             EngineEvents engine,
@@ -59,6 +61,7 @@ final class Decoder {
             NanoClock clock,
             ProtocolLimits limits) {
         this.geometry = geometry;
+        this.context = context.stream().map(ContextRow::descriptor).toList();
         this.regions = memory.stream().map(RankMemory::descriptors).toList();
         this.transfer = transfer;
         this.sessions = sessions;
@@ -83,7 +86,7 @@ final class Decoder {
         int expectedPages = pageCount(ask.promptTokens()) - ask.firstToken() / geometry.pageTokens();
         if (ask.firstToken() % geometry.pageTokens() != 0
                 || ask.pages().length != expectedPages
-                || expectedPages == 0) {
+                || (expectedPages == 0 && ask.contextSlot() == PeerContextRow.NO_SLOT)) {
             fail(
                     fetch,
                     "the engine gave " + ask.pages().length + " pages for tokens " + ask.firstToken() + " to "
@@ -91,7 +94,7 @@ final class Decoder {
             return;
         }
         try {
-            fetch.area = GrantedRanges.of(geometry, regions, ask.pages());
+            fetch.area = GrantedRanges.of(geometry, regions, ask.pages(), context, ask.contextSlot());
         } catch (IllegalArgumentException e) {
             fail(fetch, "the engine gave pages that cannot be granted: " + e.getMessage());
             return;
@@ -126,6 +129,7 @@ final class Decoder {
         session.admission = transfer.admit(session.peerName());
         byAdmission.put(session.admission.id(), session);
         AttachWire.encode(attach, transfer.address(), session.admission, regions);
+        PeerContextRow.encode(attach, context);
     }
 
     void onReady(Session session) {
@@ -306,7 +310,8 @@ final class Decoder {
             // Not an error: the two legs meet by transfer id, and the session's geometry was checked afresh.
             tally.add(MessengerMetric.STALE_IDENTITIES, 1);
         }
-        long expected = expectedPieces(session, ask.pages().length);
+        int rows = ask.contextSlot() == PeerContextRow.NO_SLOT ? 0 : context.size();
+        long expected = expectedPieces(session, ask.pages().length) + rows;
         fetch.window = transfer.openWindow(session.admission, fetch.area, expected, fetch.cookie);
         if (fetch.window == null) {
             slotsExhausted = true;
@@ -319,7 +324,8 @@ final class Decoder {
                 .setTransferId(ask.transferId())
                 .setImm(fetch.window.imm())
                 .setPromptTokens(ask.promptTokens())
-                .setFirstToken(ask.firstToken());
+                .setFirstToken(ask.firstToken())
+                .setContextSlot(ask.contextSlot() + 1);
         for (int page : ask.pages()) {
             grant.addPageIndices(page);
         }

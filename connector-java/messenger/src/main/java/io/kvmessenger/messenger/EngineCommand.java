@@ -30,8 +30,17 @@ public sealed interface EngineCommand {
     /** The forward pass is over. */
     record StepEnded(long stepIndex) implements EngineCommand {}
 
-    /** The engine has ended a prefill and holds its pages until {@link EngineEvents#released}. */
-    record PrefillEnded(String request, PrefillOutcome outcome) implements EngineCommand {}
+    /**
+     * The engine has ended a prefill and holds its pages until {@link EngineEvents#released}.
+     *
+     * @param contextSlot where it has left the context rows that go out when all KV has left; -1 = none
+     */
+    record PrefillEnded(String request, PrefillOutcome outcome, int contextSlot) implements EngineCommand {
+        /** Ended without context rows. */
+        public PrefillEnded(String request, PrefillOutcome outcome) {
+            this(request, outcome, PeerContextRow.NO_SLOT);
+        }
+    }
 
     /** How the engine ended a prefill. */
     enum PrefillOutcome {
@@ -56,9 +65,36 @@ public sealed interface EngineCommand {
             int promptTokens,
             int firstToken,
             int[] pages,
+            int contextSlot,
             long limitNs,
             int[] promptTokenIds)
-            implements EngineCommand {}
+            implements EngineCommand {
+        /** A fetch of KV alone. */
+        public Fetch(
+                String request,
+                String transferId,
+                String prefillerHost,
+                int prefillerPort,
+                String prefillerEngineId,
+                int promptTokens,
+                int firstToken,
+                int[] pages,
+                long limitNs,
+                int[] promptTokenIds) {
+            this(
+                    request,
+                    transferId,
+                    prefillerHost,
+                    prefillerPort,
+                    prefillerEngineId,
+                    promptTokens,
+                    firstToken,
+                    pages,
+                    PeerContextRow.NO_SLOT,
+                    limitNs,
+                    promptTokenIds);
+        }
+    }
 
     /** A decoder will never ask for this transfer: its prefiller need not keep the pages. */
     record Decline(String transferId, String prefillerHost, int prefillerPort) implements EngineCommand {}

@@ -11,7 +11,10 @@ import java.util.Arrays;
 import java.util.Comparator;
 import java.util.List;
 
-/** Where the writes of a grant may land: its pages, in every layer of every rank of the decoder. Pure. */
+/**
+ * Where the writes of a grant may land: its pages, in every layer of every rank of the decoder, and its
+ * context rows. Pure.
+ */
 final class GrantedRanges {
     private GrantedRanges() {}
 
@@ -19,16 +22,28 @@ final class GrantedRanges {
      * @param regionsByRank the decoder's regions, by rank and memory
      * @throws IllegalArgumentException when a page is named twice or lies outside the cache
      */
-    static WindowArea of(KvGeometry decoder, List<List<RegionDescriptor>> regionsByRank, int[] pages) {
+    static WindowArea of(
+            KvGeometry decoder,
+            List<List<RegionDescriptor>> regionsByRank,
+            int[] pages,
+            List<PeerContextRow> context,
+            int contextSlot) {
         int[] ascending = pages.clone();
         Arrays.sort(ascending);
         List<WindowArea.Part> parts = new ArrayList<>();
         for (int i = 0; i < decoder.ranks().size(); i++) {
             RankGeometry rank = decoder.ranks().get(i);
             requirePages(rank, ascending);
-            for (int memory = 0; memory < rank.memoryCount(); memory++) {
+            for (int memory = 0; pages.length > 0 && memory < rank.memoryCount(); memory++) {
                 parts.add(new WindowArea.Part(regionsByRank.get(i).get(memory), ranges(rank, memory, ascending)));
             }
+        }
+        if (!PeerContextRow.holds(context, contextSlot)) {
+            throw new IllegalArgumentException(
+                    "context slot " + contextSlot + " with the rows [" + PeerContextRow.describe(context) + "]");
+        }
+        if (contextSlot != PeerContextRow.NO_SLOT) {
+            context.forEach(row -> parts.add(row.part(contextSlot)));
         }
         return WindowArea.of(parts);
     }

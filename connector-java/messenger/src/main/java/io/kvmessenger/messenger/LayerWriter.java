@@ -25,15 +25,17 @@ final class LayerWriter {
 
     private final KvGeometry geometry;
     private final List<RankMemory> memory;
+    private final List<ContextRow> context;
     private final LayerOrder order;
     private final TransferEngine transfer;
     private final List<LayerWrite> writes = new ArrayList<>();
     private final List<LayerWrite> free = new ArrayList<>();
 
     /** @param memory of each rank of the geometry */
-    LayerWriter(KvGeometry geometry, List<RankMemory> memory, TransferEngine transfer) {
+    LayerWriter(KvGeometry geometry, List<RankMemory> memory, List<ContextRow> context, TransferEngine transfer) {
         this.geometry = geometry;
         this.memory = memory;
+        this.context = List.copyOf(context);
         this.order = new LayerOrder(geometry);
         this.transfer = transfer;
     }
@@ -92,6 +94,22 @@ final class LayerWriter {
                 return "the grant of transfer " + grant.transferId() + " names page " + page + " of " + peerPages;
             }
         }
+        return unfitContext(grant);
+    }
+
+    private String unfitContext(PageGrant grant) {
+        List<PeerContextRow> peer = grant.session().peerContext;
+        String here = PeerContextRow.describe(
+                context.stream().map(ContextRow::descriptor).toList());
+        if (!PeerContextRow.describe(peer).equals(here)) {
+            return "the decoder's context rows are [" + PeerContextRow.describe(peer) + "] and the prefiller's [" + here
+                    + "]: start both engines with the same features";
+        }
+        boolean wanted = grant.contextSlot() != PeerContextRow.NO_SLOT;
+        if (wanted == context.isEmpty() || !PeerContextRow.holds(peer, grant.contextSlot())) {
+            return "the grant of transfer " + grant.transferId() + " names context slot " + grant.contextSlot()
+                    + " of the rows [" + here + "]";
+        }
         return "";
     }
 
@@ -102,7 +120,12 @@ final class LayerWriter {
             transfer.allow(
                     session.peer,
                     grant.imm(),
-                    GrantedRanges.of(session.peerGeometry, session.peerRegions, grant.pages()));
+                    GrantedRanges.of(
+                            session.peerGeometry,
+                            session.peerRegions,
+                            grant.pages(),
+                            session.peerContext,
+                            grant.contextSlot()));
         }
     }
 
@@ -125,6 +148,57 @@ final class LayerWriter {
             result = submitOnce(prefill, pieceIndex, upTo);
         }
         return result;
+    }
+
+    /** Whether context rows are left to submit. */
+    boolean contextPending(Prefill prefill) {
+        return prefill.nextContextRow < context.size();
+    }
+
+    /** Submits the context rows that have not been taken yet; result as {@link #submit}'s. */
+    int submitContext(Prefill prefill) {
+        int result = TransferEngine.ACCEPTED;
+        while (result == TransferEngine.ACCEPTED && contextPending(prefill)) {
+            result = submitContextRow(prefill);
+        }
+        return result;
+    }
+
+    private int submitContextRow(Prefill prefill) {
+        PageGrant grant = prefill.grant;
+        ContextRow source = context.get(prefill.nextContextRow);
+        PeerContextRow target = grant.session().peerContext.get(prefill.nextContextRow);
+        LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
+        write.prefill = prefill;
+        write.layerOrdinal = LayerWrite.CONTEXT;
+        write.pageCount = 0;
+        write.bytes = source.rowBytes();
+        PagedWrites request = new PagedWrites(
+                source.region(),
+                new PageList(new int[] {prefill.contextSlot}, 0, 1, source.strideBytes(), 0),
+                target.region(),
+                new PageList(new int[] {grant.contextSlot()}, 0, 1, target.strideBytes(), 0),
+                source.rowBytes(),
+                Imm.withWeight(grant.imm(), 1));
+        int result = transfer.submit(grant.session().peer, request, write.cookie);
+        if (result == TransferEngine.ACCEPTED) {
+            prefill.nextContextRow++;
+            prefill.writesInFlight++;
+        } else {
+            recycle(write);
+        }
+        return result;
+    }
+
+    /** Why the engine's end of a prefill cannot be the end of its transfer; empty when it can. */
+    String unfitEnd(EngineCommand.PrefillEnded ended, boolean computed) {
+        if (ended.outcome() != EngineCommand.PrefillOutcome.FINISHED || !computed) {
+            return "the prefiller's engine ended the request (" + ended.outcome() + ") before its KV was complete";
+        }
+        boolean given = ended.contextSlot() != PeerContextRow.NO_SLOT;
+        boolean fits = given != context.isEmpty()
+                && context.stream().allMatch(row -> ended.contextSlot() >= 0 && ended.contextSlot() < row.rowCount());
+        return fits ? "" : "the prefiller's engine ended the request with context slot " + ended.contextSlot();
     }
 
     LayerWrite complete(int cookie) {

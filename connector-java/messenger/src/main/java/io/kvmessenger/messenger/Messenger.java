@@ -52,12 +52,26 @@ public final class Messenger {
             List<RankMemory> memory,
             ProtocolLimits limits,
             Ports ports) {
+        this(identity, geometry, memory, List.of(), limits, ports);
+    }
+
+    /**
+     * @param memory of each rank of the geometry, in its order
+     * @param context what goes with a transfer beside its KV
+     */
+    public Messenger(
+            MessengerIdentity identity,
+            KvGeometry geometry,
+            List<RankMemory> memory,
+            List<ContextRow> context,
+            ProtocolLimits limits,
+            Ports ports) {
         this.transfer = ports.transfer();
         this.tally = ports.tally();
         this.clock = ports.clock();
         this.sessions =
                 new Sessions(identity, geometry, ports.network(), limits, tally, ports.random(), new SessionEvents());
-        this.writer = new LayerWriter(geometry, memory, transfer);
+        this.writer = new LayerWriter(geometry, memory, context, transfer);
         this.prefiller = new Prefiller(
                 geometry,
                 transfer,
@@ -69,7 +83,7 @@ public final class Messenger {
                 tally,
                 clock,
                 limits);
-        this.decoder = new Decoder(geometry, memory, transfer, sessions, ports.engine(), tally, clock, limits);
+        this.decoder = new Decoder(geometry, memory, context, transfer, sessions, ports.engine(), tally, clock, limits);
     }
 
     public void onCommand(EngineCommand command) {
@@ -80,7 +94,7 @@ public final class Messenger {
             case EngineCommand.Announce announce -> prefiller.announce(announce);
             case EngineCommand.Computed computed -> prefiller.computed(computed.chunk(), nowNs);
             case EngineCommand.StepEnded ended -> prefiller.stepEnded(ended.stepIndex(), nowNs);
-            case EngineCommand.PrefillEnded ended -> prefiller.prefillEnded(ended.request(), ended.outcome(), nowNs);
+            case EngineCommand.PrefillEnded ended -> prefiller.prefillEnded(ended, nowNs);
             case EngineCommand.Preempt preempt -> prefiller.preempt(preempt);
             case EngineCommand.Fetch fetch -> decoder.fetch(fetch, nowNs);
             case EngineCommand.Decline decline -> decoder.decline(decline, nowNs);

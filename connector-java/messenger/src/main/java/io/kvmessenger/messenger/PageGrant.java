@@ -4,6 +4,7 @@ package io.kvmessenger.messenger;
  * A decoder's promise, as its prefiller holds it: these pages stay where they are until filled or confirmed cancelled.
  *
  * @param imm slot and generation that every write of this grant carries
+ * @param contextSlot the decoder's slot for context rows, or {@link PeerContextRow#NO_SLOT}
  * @param pages the decoder's page indices; {@code pages[0]} holds the tokens from {@code firstToken}
  */
 record PageGrant(
@@ -13,5 +14,6 @@ record PageGrant(
         int promptTokens,
         int firstToken,
         int[] pages,
+        int contextSlot,
         long receivedNs,
         long deadlineNs) {}

@@ -36,6 +36,11 @@ final class Prefill {
     /** Next page to submit, by index into {@link Session#routes}; meaningful once granted. */
     int[] nextPage;
 
+    /** Where the engine has left the context rows; meaningful once it has ended the request. */
+    int contextSlot = PeerContextRow.NO_SLOT;
+    /** Next kind of context row to submit. */
+    int nextContextRow;
+
     int writesInFlight;
     long pagesSent;
     long bytesSent;
@@ -107,6 +112,9 @@ final class Prefill {
         pagesSent += write.pageCount;
         bytesSent += write.bytes;
         lastLeftNs = nowNs;
+        if (write.layerOrdinal == LayerWrite.CONTEXT) {
+            return;
+        }
         for (ChunkTimeline chunk : chunks) {
             if (completePages(chunk.endToken(), pageTokens) <= write.toPage) {
                 chunk.onLeft(write.layerOrdinal, nowNs);

@@ -31,7 +31,6 @@ final class Prefiller {
     private final TransferEngine transfer;
     private final Sessions sessions;
     private final EngineEvents engine;
-    private final EngineIntake intake;
     private final LayerProgress progress;
     private final LayerWriter writer;
     private final Replies replies;
@@ -65,11 +64,10 @@ final class Prefiller {
         this.transfer = transfer;
         this.sessions = sessions;
         this.engine = engine;
-        this.intake = intake;
         this.progress = progress;
         this.writer = writer;
         this.replies = new Replies(sessions, tally);
-        this.waiting = new WaitingGrants(replies, limits);
+        this.waiting = new WaitingGrants(replies, intake, limits);
         this.tally = tally;
         this.clock = clock;
         this.limits = limits;
@@ -133,19 +131,18 @@ final class Prefiller {
         running.clear();
     }
 
-    void prefillEnded(String request, EngineCommand.PrefillOutcome outcome, long nowNs) {
-        Prefill prefill = byRequest.get(request);
+    void prefillEnded(EngineCommand.PrefillEnded ended, long nowNs) {
+        Prefill prefill = byRequest.get(ended.request());
         if (prefill == null) {
-            engine.released(request); // preempted and never resumed, or ended before its first chunk
+            engine.released(ended.request()); // preempted and never resumed, or ended before its first chunk
             return;
         }
         prefill.engineEnded = true;
         prefill.grantDeadlineNs = nowNs + limits.grantWaitNs();
-        if (outcome != EngineCommand.PrefillOutcome.FINISHED || !prefill.computed()) {
-            stop(
-                    prefill,
-                    Reason.PREFILL_ABORTED,
-                    "the prefiller's engine ended the request (" + outcome + ") before its KV was complete");
+        prefill.contextSlot = ended.contextSlot();
+        String unfit = writer.unfitEnd(ended, prefill.computed());
+        if (!unfit.isEmpty()) {
+            stop(prefill, Reason.PREFILL_ABORTED, unfit);
         }
         settle(prefill);
     }
@@ -168,6 +165,7 @@ final class Prefiller {
     void onAttached(Session session, Attach attach) {
         try {
             session.peerRegions = AttachWire.regionsByRank(attach, session.peerGeometry);
+            session.peerContext = PeerContextRow.decode(attach);
         } catch (IllegalArgumentException e) {
             tally.add(MessengerMetric.FRAMES_INVALID, 1);
             sessions.end(session, session.peerName() + " attached with " + e.getMessage());
@@ -238,7 +236,7 @@ final class Prefiller {
         prefill.onLeft(write, geometry.pageTokens(), nowNs);
         tally.add(MessengerMetric.PAGES_SENT, write.pageCount);
         tally.add(MessengerMetric.BYTES_SENT, write.bytes);
-        tally.add(MessengerMetric.LAYERS_SENT, 1);
+        tally.add(MessengerMetric.LAYERS_SENT, write.layerOrdinal == LayerWrite.CONTEXT ? 0 : 1);
         if (prefill.runningEndToken > 0 && write.toPage * geometry.pageTokens() > prefill.settledTokens) {
             tally.add(MessengerMetric.LAYERS_SENT_EARLY, 1);
         }
@@ -267,10 +265,7 @@ final class Prefiller {
         if (!running.isEmpty()) {
             int readable = progress.readableLayerCount();
             for (Prefill prefill : running) {
-                ChunkTimeline chunk = prefill.chunks.getLast();
-                for (int layer = 0; layer < readable; layer++) {
-                    chunk.onReadable(layer, nowNs);
-                }
+                prefill.chunks.getLast().onReadableBefore(readable, nowNs);
             }
         }
         for (Prefill prefill : List.copyOf(byTransfer.values())) {
@@ -374,6 +369,7 @@ final class Prefiller {
                 wire.getPromptTokens(),
                 wire.getFirstToken(),
                 wire.getPageIndicesList().stream().mapToInt(Integer::intValue).toArray(),
+                wire.getContextSlot() - 1,
                 nowNs,
                 nowNs + limits.grantWaitNs());
         String unfit = writer.unfit(grant);
@@ -387,27 +383,10 @@ final class Prefiller {
             replies.decline(
                     grant, Reason.EXPIRED, waiting.endOf(grant.transferId()).get());
         } else {
-            await(grant, wire);
+            waiting.await(
+                    grant,
+                    wire.getPromptTokenIdsList().stream().mapToInt(t -> t).toArray());
         }
-    }
-
-    private void await(PageGrant grant, Grant wire) {
-        if (wire.getPromptTokenIdsCount() > 0) {
-            if (!intake.available()) {
-                replies.decline(
-                        grant,
-                        Reason.NEVER_CAME,
-                        "the request came to the decoder only and this prefiller does not know its own engine's address: "
-                                + "set engine_api_url on the prefiller");
-                return;
-            }
-            intake.enqueue(
-                    grant.transferId(),
-                    wire.getPromptTokenIdsList().stream()
-                            .mapToInt(Integer::intValue)
-                            .toArray());
-        }
-        waiting.add(grant);
     }
 
     private void joinLate(Prefill prefill, PageGrant grant) {
@@ -538,10 +517,14 @@ final class Prefiller {
                 && !prefill.sent
                 && prefill.grant != null
                 && prefill.computed()
-                && prefill.everythingSubmitted(writer.pageCount(prefill.promptTokens))) {
+                && prefill.everythingSubmitted(writer.pageCount(prefill.promptTokens))
+                && contextLeft(prefill)) {
             prefill.sent = true;
             writer.disallow(prefill.grant);
             onSent(prefill);
+        }
+        if (prefill.writesInFlight > 0) {
+            return;
         }
         if (prefill.stopped && !prefill.answered) {
             prefill.answered = true;
@@ -555,6 +538,25 @@ final class Prefiller {
                     prefill.sent ? "transfer " + prefill.transferId + " was sent already" : prefill.stopReason);
             engine.released(prefill.request);
         }
+    }
+
+    /**
+     * All KV has left: sends the context rows, once the engine has ended the prefill. They make the transfer complete,
+     * so whatever was sent of an aborted prompt can never arrive.
+     */
+    private boolean contextLeft(Prefill prefill) {
+        if (!writer.contextPending(prefill)) {
+            return true;
+        }
+        if (prefill.engineEnded && prefill.grant.session().peerReady) {
+            int result = writer.submitContext(prefill);
+            if (result == TransferEngine.BACK_PRESSURE) {
+                tally.add(MessengerMetric.BACK_PRESSURED, 1);
+            } else if (result != TransferEngine.ACCEPTED) {
+                stop(prefill, Reason.PATH_LOST, writer.refusalOf(result, prefill.grant));
+            }
+        }
+        return false;
     }
 
     private void onSent(Prefill prefill) {

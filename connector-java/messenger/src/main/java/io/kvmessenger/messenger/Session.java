@@ -53,6 +53,8 @@ final class Session {
     boolean peerReady;
     /** Inbound: the decoder's regions, by rank and memory. */
     List<List<RegionDescriptor>> peerRegions = List.of();
+    /** Inbound: the decoder's kinds of context rows. */
+    List<PeerContextRow> peerContext = List.of();
     /** Inbound: the pieces of a page on their way to this decoder, in the order in which layers become readable. */
     List<PieceRoute> routes = List.of();
 

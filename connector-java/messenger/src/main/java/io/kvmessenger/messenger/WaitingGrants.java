@@ -12,6 +12,7 @@ import java.util.Optional;
  */
 final class WaitingGrants {
     private final Replies replies;
+    private final EngineIntake intake;
     private final ProtocolLimits limits;
     private final Map<String, PageGrant> byTransfer = new LinkedHashMap<>();
     /** Why recent transfers ended, so that a late grant gets a precise answer. */
@@ -19,13 +20,30 @@ final class WaitingGrants {
     /** Cancelled before their prefill began: nobody will ever grant them, so their pages need not wait. */
     private final Map<String, Boolean> cancelled = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
-    WaitingGrants(Replies replies, ProtocolLimits limits) {
+    WaitingGrants(Replies replies, EngineIntake intake, ProtocolLimits limits) {
         this.replies = replies;
+        this.intake = intake;
         this.limits = limits;
     }
 
+    /** Keeps a grant; if it brings the prompt's tokens, the prompt is enqueued in this prefiller's own engine. */
+    void await(PageGrant grant, int[] promptTokenIds) {
+        if (promptTokenIds.length > 0) {
+            if (!intake.available()) {
+                replies.decline(
+                        grant,
+                        Reason.NEVER_CAME,
+                        "the request came to the decoder only and this prefiller does not know its own engine's address: "
+                                + "set engine_api_url on the prefiller");
+                return;
+            }
+            intake.enqueue(grant.transferId(), promptTokenIds);
+        }
+        add(grant);
+    }
+
     /** Keeps a grant until its prefill starts, or declines it. */
-    void add(PageGrant grant) {
+    private void add(PageGrant grant) {
         if (byTransfer.containsKey(grant.transferId())) {
             replies.decline(
                     grant,

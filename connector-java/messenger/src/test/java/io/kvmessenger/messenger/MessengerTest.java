@@ -21,8 +21,8 @@ class MessengerTest {
     private static final int PROMPT_TOKENS = 2 * Geometries.PAGE_TOKENS;
 
     private long nowNs;
-    private final Side prefiller = new Side("prefiller", 1);
-    private final Side decoder = new Side("decoder", 2);
+    private Side prefiller = new Side("prefiller", 1, 0);
+    private Side decoder = new Side("decoder", 2, 0);
 
     /** One messenger on recording ports. */
     private final class Side implements EngineEvents, EngineIntake, LayerProgress {
@@ -33,13 +33,14 @@ class MessengerTest {
         final Messenger messenger;
         int readableLayers;
 
-        Side(String name, long incarnation) {
+        Side(String name, long incarnation, int contextRowCount) {
             KvGeometry geometry = Geometries.of("m");
             Region region = transfer.register(MemorySegment.ofArray(new byte[1024]), Region.NOT_SHAREABLE);
             messenger = new Messenger(
                     new MessengerIdentity(name, incarnation, new byte[0]),
                     geometry,
                     List.of(new RankMemory(List.of(region))),
+                    contextRows(transfer, contextRowCount),
                     LIMITS,
                     new Messenger.Ports(
                             transfer,
@@ -357,6 +358,123 @@ class MessengerTest {
 
         assertThat(prefiller.transfer.submitted).isEmpty();
         assertThat(prefiller.told).endsWith("stopped r");
+        assertThat(decoder.told).containsExactly("failed r");
+    }
+
+    private static List<ContextRow> contextRows(RecordingTransferEngine transfer, int slotCount) {
+        if (slotCount == 0) {
+            return List.of();
+        }
+        return List.of(
+                new ContextRow(
+                        "token",
+                        transfer.register(MemorySegment.ofArray(new byte[64 * slotCount]), -1),
+                        64,
+                        8,
+                        slotCount),
+                new ContextRow(
+                        "room",
+                        transfer.register(MemorySegment.ofArray(new byte[64 * slotCount]), -1),
+                        64,
+                        64,
+                        slotCount));
+    }
+
+    private void connectWithContext(int prefillerSlots, int decoderSlots) {
+        prefiller = new Side("prefiller", 1, prefillerSlots);
+        decoder = new Side("decoder", 2, decoderSlots);
+        fetchWithContext("warm-up", 0, 1);
+        prefiller.messenger.onLinkOpened(Wire.DIALLED_LINK, true, "there:1");
+        decoder.messenger.onLinkOpened(Wire.DIALLED_LINK, false, "host:7");
+        carry();
+        decoder.messenger.onCommand(new EngineCommand.Abandon("warm-up"));
+        carry();
+        decoder.told.clear();
+    }
+
+    private void fetchWithContext(String request, int contextSlot, int... pages) {
+        decoder.messenger.onCommand(new EngineCommand.Fetch(
+                request,
+                "t-" + request,
+                "host",
+                7,
+                "",
+                PROMPT_TOKENS,
+                PROMPT_TOKENS - pages.length * Geometries.PAGE_TOKENS,
+                pages,
+                contextSlot,
+                0,
+                new int[0]));
+    }
+
+    private void end(String request, EngineCommand.PrefillOutcome outcome, int contextSlot) {
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded(request, outcome, contextSlot));
+    }
+
+    @Test
+    void shouldSendContextRowsWhenAllKvHasLeftAndTheEngineHasEndedTheRequest() {
+        connectWithContext(4, 8);
+        fetchWithContext("r", 7, 1, 2);
+        carry();
+        compute("r", 0);
+        completeOneWrite();
+        end("r", EngineCommand.PrefillOutcome.FINISHED, 3);
+        int kvWrites = prefiller.transfer.submitted.size();
+        for (int i = 0; i < kvWrites; i++) {
+            assertThat(prefiller.transfer.submitted).hasSize(kvWrites - i);
+            completeOneWrite();
+        }
+        assertThat(prefiller.transfer.submitted).hasSize(2);
+        assertThat(prefiller.told).doesNotContain("released r");
+        completeOneWrite();
+        completeOneWrite();
+
+        assertThat(prefiller.told).endsWith("released r");
+        assertThat(prefiller.messenger.held().writesInFlight()).isZero();
+    }
+
+    @Test
+    void shouldSendNoContextRowOfARequestThatIsAborted() {
+        connectWithContext(4, 8);
+        fetchWithContext("r", 7, 1, 2);
+        carry();
+        compute("r", 0);
+        end("r", EngineCommand.PrefillOutcome.ABORTED, -1);
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            completeOneWrite();
+        }
+        carry();
+
+        assertThat(prefiller.told).endsWith("released r");
+        assertThat(decoder.told).containsExactly("failed r");
+    }
+
+    @Test
+    void shouldSendContextRowsAloneWhenTheDecoderHasAllPages() {
+        connectWithContext(4, 8);
+        fetchWithContext("r", 0);
+        carry();
+        compute("r", 0);
+        assertThat(prefiller.transfer.submitted).isEmpty();
+        end("r", EngineCommand.PrefillOutcome.FINISHED, 0);
+
+        assertThat(prefiller.transfer.submitted).hasSize(2);
+    }
+
+    @Test
+    void shouldRefuseAGrantWhoseContextRowsAreOthers() {
+        connectWithContext(0, 8);
+        fetchWithContext("r", 7, 1, 2);
+        carry();
+
+        assertThat(decoder.told).containsExactly("failed r");
+    }
+
+    @Test
+    void shouldFailAFetchWhoseContextSlotIsNone() {
+        connectWithContext(4, 8);
+        fetchWithContext("r", 8, 1, 2);
+
         assertThat(decoder.told).containsExactly("failed r");
     }
 }

@@ -26,6 +26,7 @@ final class RecordingTransferEngine implements TransferEngine {
     final List<Admission> revoked = new ArrayList<>();
     int freeSlots = 8;
     private int lastSlot;
+    private int lastRegionId;
 
     /** A window that closes. */
     private final class Window implements ImmWindow {
@@ -77,7 +78,8 @@ final class RecordingTransferEngine implements TransferEngine {
 
     @Override
     public Region register(MemorySegment memory, int memfd) {
-        return new Memory(new RegionDescriptor(1, memory.byteSize(), RegionDescriptor.VERSION, false), memory);
+        return new Memory(
+                new RegionDescriptor(++lastRegionId, memory.byteSize(), RegionDescriptor.VERSION, false), memory);
     }
 
     @Override

@@ -1,0 +1,76 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.WindowArea;
+import io.kvmessenger.transfer.WindowRanges;
+import java.util.List;
+import java.util.stream.Collectors;
+
+/** One kind of context row as the other side may write it. A value, to and from its wire form. */
+record PeerContextRow(String name, RegionDescriptor region, long strideBytes, int rowBytes, int rowCount) {
+    /** A grant without rows. */
+    static final int NO_SLOT = -1;
+
+    static void encode(Attach.Builder wire, List<PeerContextRow> rows) {
+        for (PeerContextRow row : rows) {
+            wire.addContext(Attach.ContextRow.newBuilder()
+                    .setName(row.name)
+                    .setRegion(Region.newBuilder()
+                            .setRegionId(row.region.regionId())
+                            .setLengthBytes(row.region.lengthBytes())
+                            .setVersion(row.region.version())
+                            .setShareable(row.region.shareable()))
+                    .setStrideBytes(row.strideBytes)
+                    .setRowBytes(row.rowBytes)
+                    .setRowCount(row.rowCount));
+        }
+    }
+
+    /** @throws IllegalArgumentException when a row would lie outside its region */
+    static List<PeerContextRow> decode(Attach wire) {
+        List<PeerContextRow> rows = wire.getContextList().stream()
+                .map(row -> new PeerContextRow(
+                        row.getName(),
+                        new RegionDescriptor(
+                                row.getRegion().getRegionId(),
+                                row.getRegion().getLengthBytes(),
+                                row.getRegion().getVersion(),
+                                row.getRegion().getShareable()),
+                        row.getStrideBytes(),
+                        row.getRowBytes(),
+                        row.getRowCount()))
+                .toList();
+        for (PeerContextRow row : rows) {
+            if (row.rowBytes < 1
+                    || row.rowCount < 1
+                    || row.strideBytes < row.rowBytes
+                    || row.strideBytes > row.region.lengthBytes()
+                    || !row.region.contains(0, row.endBytes(row.rowCount - 1))) {
+                throw new IllegalArgumentException("context row " + row.name
+                        + ", whose rows do not lie in its region of " + row.region.lengthBytes() + " bytes");
+            }
+        }
+        return rows;
+    }
+
+    /** Which bytes of the kind's region one slot takes. */
+    WindowArea.Part part(int slot) {
+        return new WindowArea.Part(region, WindowRanges.of(new long[] {slot * strideBytes}, new long[] {rowBytes}));
+    }
+
+    private long endBytes(int slot) {
+        return Math.addExact(Math.multiplyExact(slot, strideBytes), rowBytes);
+    }
+
+    static boolean holds(List<PeerContextRow> rows, int slot) {
+        return slot == NO_SLOT || (!rows.isEmpty() && slot >= 0 && rows.stream().allMatch(row -> slot < row.rowCount));
+    }
+
+    static String describe(List<PeerContextRow> rows) {
+        return rows.stream()
+                .map(row -> row.name + " of " + row.rowBytes + " bytes")
+                .collect(Collectors.joining(", "));
+    }
+}
