@@ -1,6 +1,7 @@
 """The one table of options: names, types, defaults, limits and sentences; docs/options.md is made from it.
 
-Users write them in snake_case into ``kv_connector_extra_config``. Nothing here touches a JVM.
+Users write them in snake_case: for vLLM into ``kv_connector_extra_config``, for SGLang as JSON into the environment
+variable ``KV_MESSENGER_OPTIONS``. Nothing here touches a JVM.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kv_connector.exceptions import OptionError
 Role = Literal["prefiller", "decoder", "both"]
 
 TRANSPORTS = ("shm", "tcp")
+VLLM_OPTIONS_PLACE = "kv_connector_extra_config"
 PREFILLER_PORT = 14579
 """vLLM's own default for ``kv_port``."""
 
@@ -199,7 +201,7 @@ def parse_options(said: Mapping[str, object], *, role: Role, engine_id: str, kv_
 def _unknown(name: object) -> str:
     near = difflib.get_close_matches(str(name), OPTION_SPECS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known options are {', '.join(OPTION_SPECS)}"
-    return f"unknown option {name!r} in kv_connector_extra_config: {hint}"
+    return f"unknown option {name!r} in {VLLM_OPTIONS_PLACE}: {hint}"
 
 
 def _checked(name: str, spec: OptionSpec, value: object) -> object:
@@ -243,7 +245,7 @@ def _in_range(name: str, spec: OptionSpec, value: int | float) -> int | float:
 
 def _wrong(name: str, spec: OptionSpec, value: object, expected: str) -> OptionError:
     seen = "of another type" if spec.secret else repr(value)
-    return OptionError(f"option {name!r} is {seen}, expected {expected}: mend it in kv_connector_extra_config")
+    return OptionError(f"option {name!r} is {seen}, expected {expected}: mend it in {VLLM_OPTIONS_PLACE}")
 
 
 def _check_together(options: Options) -> None:
@@ -260,7 +262,7 @@ def _check_together(options: Options) -> None:
     if options.engine_api_url and not options.engine_api_url.startswith(("http://", "https://")):
         raise OptionError(
             f"option 'engine_api_url' is {options.engine_api_url!r}, expected a URL like 'http://127.0.0.1:8000':"
-            " mend it in kv_connector_extra_config"
+            f" mend it in {VLLM_OPTIONS_PLACE}"
         )
     if options.silence_limit_seconds < 2 * options.heartbeat_seconds:
         raise OptionError(

@@ -1,0 +1,198 @@
+"""What SGLang calls a KV manager: one for each scheduler process, with the messenger in it.
+
+SGLang's own base keeps the topology and registers the rank; all that moves bytes or waits for peers is the messenger's.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kv_connector._facade import ContextRow, Geometry, Messenger, MessengerPort
+from kv_connector.exceptions import KvConnectorError
+from kv_connector.options import Options
+from kv_connector.sglang import engine_facts, geometry
+from kv_connector.sglang.exchange import Exchange
+from kv_connector.sglang.prefillers import LOOKUP_LIMIT_SECONDS, Prefillers, RankPlace
+from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
+
+FIRST_CONTACT_WAIT_SECONDS = 0.05
+"""The scheduler's thread waits that long, once for each prefiller: SGLang asks again only a second later."""
+UNFIT_MEMORY_SECONDS = 5.0
+"""A prefiller that does not fit is asked again after that long."""
+
+logger = logging.getLogger("sglang.srt.kv_messenger")
+
+OpenMessenger = Callable[[Options, Geometry, Sequence[ContextRow]], MessengerPort]
+
+
+class TransferEndpoint(CommonEndpoint):
+    """The rank's messenger, and where other ranks' are. The scheduler's thread only."""
+
+    supports_deferred_decode_kv_release = True
+    reports_transfer_latency = True
+
+    open_messenger: OpenMessenger = staticmethod(Messenger.open)
+    """How the rank gets its messenger."""
+
+    def __init__(self, args: Any, mode: Any, server_args: Any, is_mla_backend: bool | None = False) -> None:
+        self.exchange: Exchange
+        self.prefillers = Prefillers()
+        self._server_args = server_args
+        self._latent = bool(is_mla_backend)
+        self._mode = mode.value
+        self._first_contacts: dict[str, concurrent.futures.Future[bool]] = {}
+        self._unfit: dict[str, tuple[str, float]] = {}
+        engine_facts.refuse_unsupported(args, self._mode)
+        super().__init__(args, mode, server_args, is_mla_backend)
+        self.server_socket.close(linger=0)  # nothing is sent to it: peers meet at the messenger
+        if self._mode == "decode":
+            self._open()
+
+    # ---- start
+
+    def register_to_bootstrap(self) -> None:
+        """Tells the bootstrap server where this rank's messenger listens."""
+        self._open()
+        super().register_to_bootstrap()
+
+    def _open(self) -> None:
+        try:
+            self.exchange = Exchange(self._open_messenger(), logger)
+        except KvConnectorError as fault:
+            logger.error("KV Messenger cannot start: %s", fault)
+            raise
+
+    def _open_messenger(self) -> MessengerPort:
+        facts = engine_facts.read(self._server_args, self.kv_args, self._mode)
+        kv = geometry.kv_buffers(self.kv_args, self._latent)
+        metadata = geometry.metadata_buffers(self.kv_args)
+        described = geometry.describe(
+            kv,
+            model=facts.model,
+            dtype=facts.dtype,
+            element_bytes=facts.element_bytes,
+            page_tokens=self.kv_args.page_size,
+            latent=self._latent,
+            kv_head_count=facts.kv_head_count,
+            place=geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank),
+        )
+        messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata))
+        opened = messenger.opened
+        self.local_ip, self.rank_port = opened.control_host, opened.control_port
+        logger.info(
+            "KV Messenger is open: engine %s, incarnation %s, control %s:%d, metrics %s:%d, model %s, %d pages of %d"
+            " tokens in %d buffers, %s, %d metadata rows",
+            opened.engine_id,
+            opened.incarnation,
+            opened.control_host,
+            opened.control_port,
+            opened.metrics_host,
+            opened.metrics_port,
+            described["model"],
+            described["pageCount"],
+            described["pageTokens"],
+            len(kv),
+            described["layout"],
+            len(metadata),
+        )
+        return messenger
+
+    # ---- prefiller
+
+    def place_room(self, bootstrap_addr: str, room: int, dp_rank_is_known: bool) -> str:
+        """Lets decoders find the data-parallel rank that computes a room; returns why they could not, or ""."""
+        from sglang.srt.environ import envs
+        from sglang.srt.runtime_context import get_parallel
+
+        parallel = get_parallel()
+        if dp_rank_is_known or parallel.num_dp_ranks == 1:
+            return ""
+        if (
+            parallel.load_balance_method != "follow_bootstrap_room"
+            or envs.SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK.get()
+        ):
+            self.prefillers.run(lambda: _register_room(bootstrap_addr, room, self.attn_dp_rank))
+            return ""
+        expected = room % parallel.num_dp_ranks
+        if self.attn_dp_rank == expected:
+            return ""
+        return (
+            f"room {room} came to data-parallel rank {self.attn_dp_rank}, expected {expected}, where decoders look for"
+            " it: set SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK=1 to allow any"
+        )
+
+    # ---- decoder
+
+    def try_ensure_parallel_info(self, bootstrap_addr: str) -> bool:
+        """Whether the prefiller's topology is known; asks for it elsewhere, so that the scheduler goes on."""
+        if bootstrap_addr in self.prefill_info_table:
+            return True
+        ask = super().try_ensure_parallel_info
+        contact = self._first_contacts.get(bootstrap_addr)
+        if contact is None:
+            contact = self._first_contacts[bootstrap_addr] = self.prefillers.run(lambda: ask(bootstrap_addr))
+        try:
+            known = contact.result(FIRST_CONTACT_WAIT_SECONDS)
+        except concurrent.futures.TimeoutError:
+            return False
+        except Exception as fault:
+            # Raised here it would end the scheduler; remembered, it fails the requests that name this prefiller.
+            self._unfit[bootstrap_addr] = (str(fault), time.monotonic())
+            self.prefill_info_table[bootstrap_addr] = PrefillServerInfo(1, 1, 1, 1, None, None, True)
+            known = True
+        del self._first_contacts[bootstrap_addr]
+        return known
+
+    def places(self, bootstrap_addr: str, dp_rank: int) -> list[RankPlace] | str:
+        """The prefiller's ranks that hold this rank's KV, or why there are none."""
+        if bootstrap_addr in self._unfit:
+            sentence, since = self._unfit[bootstrap_addr]
+            if time.monotonic() - since > UNFIT_MEMORY_SECONDS:
+                self.forget_prefiller(bootstrap_addr)
+            return f"the prefiller at {bootstrap_addr} does not fit: {sentence}"
+        info = self.prefill_info_table.get(bootstrap_addr)
+        if info is None:
+            return f"the prefiller at {bootstrap_addr} is not known any more: send the request again"
+        if info.attn_cp_size != 1 or info.attn_tp_size != self.attn_tp_size or info.pp_size != self.pp_size:
+            return (
+                f"the prefiller at {bootstrap_addr} has attention TP {info.attn_tp_size}, CP {info.attn_cp_size} and PP"
+                f" {info.pp_size}, expected TP {self.attn_tp_size}, CP 1 and PP {self.pp_size} as here: start both"
+                " sides alike"
+            )
+        return [RankPlace(dp_rank, 0, tp_rank, self.pp_rank) for tp_rank in info.target_tp_ranks]
+
+    def forget_prefiller(self, bootstrap_addr: str) -> None:
+        """Its topology is asked for again by the next request."""
+        self._unfit.pop(bootstrap_addr, None)
+        self.prefill_info_table.pop(bootstrap_addr, None)
+
+    def is_abort_release_safe(self, bootstrap_room: int, required_acks: int) -> bool:  # noqa: ARG002 - SGLang's word
+        """Whether nothing can write any more to the pages of a request that has failed."""
+        return self.exchange.is_quiet(bootstrap_room)
+
+    def close(self) -> None:
+        """Ends the messenger; for tests, since SGLang ends its processes."""
+        self.prefillers.close()
+        self.exchange.close()
+
+
+def _register_room(bootstrap_addr: str, room: int, dp_rank: int) -> bool:
+    import requests
+
+    try:
+        answer = requests.post(
+            f"http://{bootstrap_addr}/register_dp_rank",
+            json={"bootstrap_room": room, "dp_rank": dp_rank},
+            timeout=LOOKUP_LIMIT_SECONDS,
+        )
+        answer.raise_for_status()
+    except requests.RequestException as fault:
+        logger.error(
+            "room %d was not registered at %s, so its decoder will not find it: %s", room, bootstrap_addr, fault
+        )
+        return False
+    return True

@@ -1,0 +1,113 @@
+"""What the backend needs to know of the SGLang it runs in, and which set-ups it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kv_connector.exceptions import OptionError
+from kv_connector.options import VLLM_OPTIONS_PLACE, Options, Role, parse_options
+from kv_connector.vllm.geometry import fingerprint
+
+OPTIONS_VARIABLE = "KV_MESSENGER_OPTIONS"
+"""SGLang has no argument for a backend's own options, so they come as JSON in this variable."""
+
+_ROLES: Mapping[str, Role] = {"prefill": "prefiller", "decode": "decoder"}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """The engine's side of the story."""
+
+    options: Options
+    model: str
+    dtype: str
+    element_bytes: int
+    kv_head_count: int
+
+
+def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
+    """Reads the options and the model's configuration; raises OptionError."""
+    from sglang.srt.configs.model_config import ModelConfig
+
+    options = read_options(mode, kv_args)
+    model = ModelConfig.from_server_args(server_args)
+    dtype = str(kv_args.kv_cache_dtype_str)
+    dtype = str(model.dtype).removeprefix("torch.") if dtype == "auto" else dtype
+    return EngineFacts(
+        options=options,
+        model=options.model_id or fingerprint(server_args.model_path, model.hf_text_config, ""),
+        dtype=dtype,
+        element_bytes=_element_bytes(dtype),
+        kv_head_count=model.get_total_num_kv_heads(),
+    )
+
+
+def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.environ) -> Options:
+    """The user's options; raises OptionError."""
+    text = environment.get(OPTIONS_VARIABLE, "")
+    try:
+        said = json.loads(text) if text else {}
+    except json.JSONDecodeError as fault:
+        raise OptionError(
+            f'{OPTIONS_VARIABLE} is not JSON ({fault}), expected an object like \'{{"listen_host": "10.0.0.1"}}\''
+        ) from fault
+    if not isinstance(said, dict):
+        raise OptionError(f"{OPTIONS_VARIABLE} is {said!r}, expected a JSON object of options")
+    place = f"dp{kv_args.system_dp_rank or 0}-pp{kv_args.pp_rank}-tp{kv_args.engine_rank}"
+    try:
+        return parse_options(said, role=_ROLES[mode], engine_id=f"sglang-{mode}-{os.getpid()}-{place}", kv_port=0)
+    except OptionError as refused:
+        raise OptionError(str(refused).replace(VLLM_OPTIONS_PLACE, OPTIONS_VARIABLE)) from None
+
+
+def refuse_unsupported(kv_args: Any, mode: str) -> None:
+    """Ends the start with a sentence where a set-up cannot work."""
+    from sglang.srt.environ import envs
+    from sglang.srt.runtime_context import get_device, get_disagg, get_parallel
+
+    parallel = get_parallel()
+    _require("--device", get_device().device, "cpu", "this build of KV Messenger moves KV in host memory only")
+    _require("--pp-size", parallel.pp_size, 1, "pipeline stages are not served by this backend yet")
+    _require("--attn-cp-size", parallel.attn_cp_size, 1, "context parallelism is not served by this backend")
+    _require("--dcp-size", parallel.attn_dcp_size, 1, "decode context parallelism is not served by this backend")
+    _require(
+        "--disaggregation-decode-allocation-policy",
+        get_disagg().disaggregation_decode_allocation_policy,
+        "early",
+        "a prefiller computes what a decoder has pages for",
+    )
+    _require(
+        "SGLANG_DISAGG_STAGING_BUFFER",
+        bool(envs.SGLANG_DISAGG_STAGING_BUFFER.get()),
+        False,
+        "the messenger needs no staging",
+    )
+    if mode == "decode":
+        _require(
+            "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE",
+            bool(envs.SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE.get()),
+            True,
+            "pages of an aborted request must not be reused while a prefiller may write to them",
+        )
+    states = [getattr(state, "value", str(state)) for state in kv_args.state_types]
+    if states:
+        raise OptionError(
+            f"the model keeps state of the kinds {', '.join(states)} beside its KV pages, expected none: serve a model"
+            " whose layers all have full attention, or choose another --disaggregation-transfer-backend"
+        )
+
+
+def _require(option: str, seen: object, expected: object, why: str) -> None:
+    if seen != expected:
+        raise OptionError(f"{option} is {seen!r}, expected {expected!r}: {why}")
+
+
+def _element_bytes(dtype: str) -> int:
+    import torch
+
+    found = getattr(torch, dtype, None)
+    return int(found.itemsize) if isinstance(found, torch.dtype) else 1

@@ -1,0 +1,305 @@
+"""All transfers of one SGLang rank with its messenger; knows nothing of SGLang.
+
+Called by the scheduler's thread only. It never blocks, but for the fence after a failure. What a transfer has come to
+is read from its own object; ``drain`` brings the objects up to date.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kv_connector._facade import (
+    Arrived,
+    Command,
+    Event,
+    Failed,
+    Granted,
+    LeakCheck,
+    Log,
+    MessengerPort,
+    Released,
+    Stopped,
+    Timeline,
+)
+
+DRAIN_INTERVAL_SECONDS = 0.0002
+"""One look at the messenger serves all the requests that a scheduler polls in one round."""
+FENCE_LIMIT_SECONDS = 10.0
+
+_LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_NANOS = 1e9
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """A request whose KV this rank computes and sends."""
+
+    request: str
+    transfer: str
+    announced_at: float
+    granted: Granted | None = None
+    granted_at: float = 0.0
+    failure: str = ""
+    """Why it will not be sent; "" while it may be."""
+    ended: bool = False
+    """The messenger was told that the engine has ended it."""
+    released: bool = False
+    """Nothing reads its pages any more."""
+    bytes_sent: int = 0
+    transfer_seconds: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Incoming:
+    """A request whose KV comes to this rank."""
+
+    request: str
+    room: int
+    arrived: bool = False
+    failure: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Nothing writes to its pages any more."""
+        return self.arrived or bool(self.failure)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillerAddress:
+    """Where the messenger of a prefiller's rank listens."""
+
+    host: str
+    port: int
+
+
+class Exchange:
+    """Sends and receives; every transfer given to it ends exactly once, whatever fails."""
+
+    def __init__(
+        self, messenger: MessengerPort, logger: logging.Logger, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._messenger = messenger
+        self._logger = logger
+        self._clock = clock
+        self._count = itertools.count(1)
+        self._outgoing: dict[str, Outgoing] = {}
+        self._incoming: dict[str, Incoming] = {}
+        self._drain_due = clock()
+        self._dead = ""
+        """Why the messenger was given up."""
+
+    # ---- prefiller
+
+    def announce(self, room: int) -> Outgoing:
+        """A request is queued: its decoder's grant is waited for."""
+        out = Outgoing(f"{room}#{next(self._count)}", str(room), self._clock())
+        self._outgoing[out.request] = out
+        if not self._submit([{"do": "announce", "request": out.request, "transfer": out.transfer}]):
+            self._lose(out)
+        return out
+
+    def computed(self, out: Outgoing, prompt_tokens: int, end_token: int, new_pages: Sequence[int]) -> None:
+        """Tokens before ``end_token`` are in place; ``new_pages`` go on where the last call's ended."""
+        if out.ended:
+            return
+        told = {
+            "do": "computed",
+            "request": out.request,
+            "transfer": out.transfer,
+            "promptTokens": prompt_tokens,
+            "endToken": end_token,
+            "newPages": list(new_pages),
+        }
+        if not self._submit([told]):
+            self._lose(out)
+
+    def finish(self, out: Outgoing, context_slot: int) -> None:
+        """The whole prompt is in place and its context row is written: it is all that the decoder needs."""
+        if not out.ended:
+            self._end(out, {"outcome": "finished", "contextSlot": context_slot})
+
+    def abort(self, out: Outgoing, reason: str) -> None:
+        """The engine gives the request up; what was told of it may still be read until ``released``."""
+        if out.released:
+            return
+        out.failure = out.failure or reason
+        self._end(out, {"outcome": "aborted"})
+
+    def wait_until_quiet(self, out: Outgoing) -> None:
+        """Returns when nothing reads the pages of an aborted request, which are reused at once."""
+        if out.released:
+            return
+        try:
+            out.released = out.request in self._messenger.fence([out.request], FENCE_LIMIT_SECONDS)
+        except Exception as fault:
+            self._give_up(f"the fence failed: {fault}")
+        if out.released:
+            self._outgoing.pop(out.request, None)
+        elif not self._dead:
+            self._give_up(f"the pages of {out.request} were still being read after {FENCE_LIMIT_SECONDS:g} s")
+
+    def _end(self, out: Outgoing, how: Mapping[str, Any]) -> None:
+        out.ended = True
+        if not self._submit([{"do": "prefillEnded", "request": out.request, **how}]):
+            self._give_up("it did not take the end of a prefill")
+
+    def _lose(self, out: Outgoing) -> None:
+        out.failure = out.failure or self._dead or "the messenger refused it"
+        if not out.ended and not self._dead:
+            self._end(out, {"outcome": "failed"})
+
+    # ---- decoder
+
+    def fetch(
+        self,
+        room: int,
+        prefiller: PrefillerAddress,
+        *,
+        prompt_tokens: int,
+        first_token: int,
+        pages: Sequence[int],
+        context_slot: int,
+        limit_seconds: float,
+    ) -> Incoming:
+        """Asks for the KV of tokens ``[first_token, prompt_tokens)``; they may be written to until it has ended."""
+        incoming = Incoming(f"{room}#{next(self._count)}", room)
+        command = {
+            "do": "fetch",
+            "request": incoming.request,
+            "transfer": str(room),
+            "prefillerHost": prefiller.host,
+            "prefillerPort": prefiller.port,
+            "prefillerEngineId": "",
+            "promptTokens": prompt_tokens,
+            "firstToken": first_token,
+            "pages": list(pages),
+            "contextSlot": context_slot,
+            "limitMillis": max(1, round(limit_seconds * 1000)),
+        }
+        if self._submit([command]):
+            self._incoming[incoming.request] = incoming
+        else:
+            incoming.failure = self._dead or "the messenger did not take the fetch"
+        return incoming
+
+    def abandon(self, incoming: Incoming) -> None:
+        """The engine gives the request up; its pages stay held until it has ended."""
+        if not incoming.ended:
+            self._submit([{"do": "abandon", "request": incoming.request}])
+
+    def decline(self, room: int, prefiller: PrefillerAddress) -> None:
+        """There will be no fetch for this room."""
+        self._submit(
+            [
+                {
+                    "do": "decline",
+                    "transfer": str(room),
+                    "prefillerHost": prefiller.host,
+                    "prefillerPort": prefiller.port,
+                }
+            ]
+        )
+
+    def is_quiet(self, room: int) -> bool:
+        """Whether nothing writes to pages of this room any more."""
+        self.drain()
+        return all(incoming.room != room for incoming in self._incoming.values())
+
+    # ---- what has happened
+
+    def drain(self) -> None:
+        """Brings all transfers up to date."""
+        now = self._clock()
+        if self._dead or now < self._drain_due:
+            return
+        self._drain_due = now + DRAIN_INTERVAL_SECONDS
+        try:
+            events = self._messenger.poll()
+        except Exception as fault:
+            self._give_up(f"it could not be polled: {fault}")
+            return
+        for event in events:
+            self._on(event)
+
+    def held(self) -> dict[str, int]:
+        """How many transfers are remembered; for leak checks at rest."""
+        kinds = {"outgoing": len(self._outgoing), "incoming": len(self._incoming)}
+        return {name: count for name, count in kinds.items() if count}
+
+    def leak_check(self) -> LeakCheck:
+        """What the messenger holds for unfinished work."""
+        return self._messenger.leak_check()
+
+    def close(self) -> None:
+        """Ends the messenger."""
+        self._messenger.close()
+
+    # ---- inside
+
+    def _on(self, event: Event) -> None:
+        match event:
+            case Granted(request):
+                if (out := self._outgoing.get(request)) is not None:
+                    out.granted, out.granted_at = event, self._clock()
+            case Stopped(request, reason):
+                if (out := self._outgoing.get(request)) is not None:
+                    out.failure = out.failure or reason
+            case Released(request):
+                if (out := self._outgoing.pop(request, None)) is not None:
+                    out.released = True
+            case Arrived(request):
+                if (incoming := self._incoming.pop(request, None)) is not None:
+                    incoming.arrived = True
+            case Failed(request, reason):
+                if (incoming := self._incoming.pop(request, None)) is not None:
+                    incoming.failure = reason or "the transfer failed"
+            case Timeline(transfer, fields):
+                self._on_timeline(transfer, fields)
+            case Log(level, message):
+                self._logger.log(_LOG_LEVELS[level], "%s", message)
+
+    def _on_timeline(self, transfer: str, fields: Mapping[str, Any]) -> None:
+        out = self._outgoing.get(fields.get("request", ""))
+        if out is not None and fields.get("side") == "prefiller":
+            out.bytes_sent = int(fields["bytes"])
+            submitted = [
+                layer["submittedNs"] for chunk in fields["chunks"] for layer in chunk["layers"] if layer["submittedNs"]
+            ]
+            if submitted:
+                out.transfer_seconds = max(0.0, fields["lastLeftNs"] - min(submitted)) / _NANOS
+        line = json.dumps({"transfer": transfer, **fields}, separators=(",", ":"))
+        self._logger.info("kv_messenger timeline %s", line)
+
+    def _submit(self, commands: Sequence[Command]) -> bool:
+        if self._dead:
+            return False
+        try:
+            self._messenger.submit(commands)
+        except Exception as fault:
+            self._logger.error("the messenger refused a %s: %s", commands[0]["do"], fault)
+            return False
+        return True
+
+    def _give_up(self, reason: str) -> None:
+        """Ends a messenger that does not answer. Only once it is closed nothing can touch its pages any more."""
+        if self._dead:
+            return
+        self._dead = f"the messenger was given up: {reason}"
+        self._logger.error("the messenger is given up, this engine moves no more KV until it is restarted: %s", reason)
+        try:
+            self._messenger.close()
+        except Exception as fault:
+            self._logger.error("it could not be closed, so pages in transfer stay held: %s", fault)
+            return
+        for out in self._outgoing.values():
+            out.failure, out.released = out.failure or self._dead, True
+        for incoming in self._incoming.values():
+            incoming.failure = self._dead
+        self._outgoing.clear()
+        self._incoming.clear()

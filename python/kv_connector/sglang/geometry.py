@@ -1,0 +1,129 @@
+"""Turns SGLang's description of its KV pools into the geometry of docs/boundary.md. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kv_connector._facade import ContextRow, Geometry, Layer, Memory, Rank
+from kv_connector.exceptions import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One tensor of equal items: the pages of one layer's K or V, or the rows of one kind of metadata."""
+
+    name: str
+    address: int
+    length_bytes: int
+    item_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which part of the model this rank holds."""
+
+    tp_size: int
+    tp_rank: int
+    pp_size: int
+    pp_rank: int
+
+
+def kv_buffers(kv_args: Any, latent: bool) -> list[Buffer]:
+    """The pools' buffers in the order in which the forward pass fills them: K before V, layer by layer."""
+    count = len(kv_args.kv_data_ptrs)
+    draft_count = kv_args.num_draft_entries
+    first_layer = getattr(kv_args, "prefill_start_layer", 0) or 0
+    names = [
+        *_names("layer", count - draft_count, latent, first_layer),
+        *_names("draft", draft_count, latent or bool(draft_count % 2), 0),
+    ]
+    described = zip(names, kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens, strict=True)
+    buffers = [
+        Buffer(name, int(address), int(length), int(item)) for (_, name), address, length, item in described if length
+    ]
+    order = {name: place for place, name in names}
+    return sorted(buffers, key=lambda buffer: order[buffer.name])
+
+
+def _names(kind: str, count: int, latent: bool, first: int) -> Iterable[tuple[tuple[bool, int, int], str]]:
+    """((draft or not, layer, part), name) of each entry: first all K, then all V."""
+    draft = kind == "draft"
+    if latent:
+        return [((draft, layer, 0), f"{kind}.{first + layer}") for layer in range(count)]
+    half = count // 2
+    return [
+        ((draft, index % half, index // half), f"{kind}.{first + index % half}.{'kv'[index // half]}")
+        for index in range(count)
+    ]
+
+
+def metadata_buffers(kv_args: Any) -> list[Buffer]:
+    """The metadata's buffers in SGLang's order, in which the room's word is behind all that it announces."""
+    described = zip(kv_args.aux_data_ptrs, kv_args.aux_data_lens, kv_args.aux_item_lens, strict=True)
+    return [
+        Buffer(f"metadata.{index}", int(address), int(length), int(item))
+        for index, (address, length, item) in enumerate(described)
+    ]
+
+
+def describe(
+    kv: Sequence[Buffer],
+    *,
+    model: str,
+    dtype: str,
+    element_bytes: int,
+    page_tokens: int,
+    latent: bool,
+    kv_head_count: int,
+    place: Place,
+) -> Geometry:
+    """The geometry of one rank. Raises OptionError if its pages cannot be addressed."""
+    if not kv:
+        raise OptionError("SGLang registered no KV buffers, expected one or more: this model has nothing to transfer")
+    page_counts = {buffer.length_bytes // buffer.item_bytes for buffer in kv}
+    unwhole = next((buffer for buffer in kv if buffer.length_bytes % buffer.item_bytes), None)
+    if unwhole is not None or len(page_counts) != 1:
+        raise OptionError(
+            f"SGLang's KV buffers have {sorted(page_counts)} pages, expected the same whole number in all:"
+            " this kind of KV pool is not supported"
+        )
+    memories = [Memory(address=buffer.address, lengthBytes=buffer.length_bytes, memfd=-1) for buffer in kv]
+    layers = [
+        Layer(
+            name=buffer.name,
+            memoryIndex=index,
+            offsetBytes=0,
+            pageStrideBytes=buffer.item_bytes,
+            pageBytes=buffer.item_bytes,
+        )
+        for index, buffer in enumerate(kv)
+    ]
+    return Geometry(
+        model=model,
+        dtype=dtype,
+        elementBytes=element_bytes,
+        pageTokens=page_tokens,
+        layout="LATENT" if latent else "NHD",
+        kvHeadCount=1 if latent else kv_head_count,
+        tpSize=place.tp_size,
+        ppSize=place.pp_size,
+        pageCount=page_counts.pop(),
+        ranks=[Rank(tpRank=place.tp_rank, ppRank=place.pp_rank, memories=memories, layers=layers)],
+    )
+
+
+def context_rows(metadata: Sequence[Buffer]) -> list[ContextRow]:
+    """The metadata as rows that go with a transfer."""
+    return [
+        ContextRow(
+            name=buffer.name,
+            address=buffer.address,
+            lengthBytes=buffer.length_bytes,
+            memfd=-1,
+            rowStrideBytes=buffer.item_bytes,
+            rowBytes=buffer.item_bytes,
+        )
+        for buffer in metadata
+    ]

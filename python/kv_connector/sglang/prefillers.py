@@ -1,0 +1,109 @@
+"""Finds the messengers of a prefiller's ranks by SGLang's bootstrap server, without ever blocking the scheduler.
+
+A prefiller registers its messenger's address where other backends register the port of their own sockets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from kv_connector.sglang.exchange import PrefillerAddress
+
+LOOKUPS_AT_ONCE_MAX = 4
+LOOKUP_LIMIT_SECONDS = 5.0
+
+GetJson = Callable[[str, Mapping[str, int]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """One rank of a prefiller, as the bootstrap server names it."""
+
+    dp_rank: int
+    cp_rank: int
+    tp_rank: int
+    pp_rank: int
+
+
+@dataclass(slots=True, eq=False)
+class Lookup:
+    """An answer that is here, or will come. Read it by ``done``, then ``addresses`` or ``failure``."""
+
+    addresses: tuple[PrefillerAddress, ...] = ()
+    failure: str = ""
+    fresh: bool = True
+    """Whether the bootstrap server was asked for this request, not for an earlier one."""
+    _waiting: list[Future[PrefillerAddress]] = field(default_factory=list)
+
+    def done(self) -> bool:
+        """Whether it has come; never waits."""
+        if not self._waiting:
+            return True
+        if not all(future.done() for future in self._waiting):
+            return False
+        try:
+            self.addresses = tuple(future.result() for future in self._waiting)
+        except Exception as fault:
+            self.failure = str(fault)
+        self._waiting = []
+        return True
+
+
+def get_json(url: str, query: Mapping[str, int]) -> Mapping[str, Any]:
+    """One question to a bootstrap server; raises on anything but an answer."""
+    import requests
+
+    response = requests.get(url, params=dict(query), timeout=LOOKUP_LIMIT_SECONDS)
+    if response.status_code != 200:
+        raise LookupError(f"it answered {response.status_code}: {response.text[:200]}")
+    answer: Mapping[str, Any] = response.json()
+    return answer
+
+
+class Prefillers:
+    """Addresses by bootstrap server and rank. Methods are called by the scheduler's thread; questions run on others."""
+
+    def __init__(self, ask: GetJson = get_json) -> None:
+        self._ask = ask
+        self._pool = ThreadPoolExecutor(LOOKUPS_AT_ONCE_MAX, thread_name_prefix="kv-messenger-lookup")
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, RankPlace], PrefillerAddress] = {}
+
+    def find(self, bootstrap_addr: str, places: Sequence[RankPlace], *, again: bool = False) -> Lookup:
+        """Where these ranks listen; ``again`` asks the server although the answer is known."""
+        with self._lock:
+            known = [self._known.get((bootstrap_addr, place)) for place in places]
+        if not again and all(known):
+            return Lookup(addresses=tuple(address for address in known if address), fresh=False)
+        return Lookup(_waiting=[self._pool.submit(self._find, bootstrap_addr, place) for place in places])
+
+    def run(self, question: Callable[[], bool]) -> Future[bool]:
+        """Runs something else that would block."""
+        return self._pool.submit(question)
+
+    def close(self) -> None:
+        """Takes no more questions; those under way end by their own limit."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _find(self, bootstrap_addr: str, place: RankPlace) -> PrefillerAddress:
+        query = {
+            "prefill_dp_rank": place.dp_rank,
+            "prefill_cp_rank": place.cp_rank,
+            "target_tp_rank": place.tp_rank,
+            "target_pp_rank": place.pp_rank,
+        }
+        try:
+            answer = self._ask(f"http://{bootstrap_addr}/route", query)
+            address = PrefillerAddress(str(answer["rank_ip"]), int(answer["rank_port"]))
+        except Exception as fault:
+            raise LookupError(
+                f"the bootstrap server {bootstrap_addr} does not say where {place} listens ({fault}): check that the"
+                " prefiller runs, and that the request's bootstrap_host and bootstrap_port name it"
+            ) from fault
+        with self._lock:
+            self._known[bootstrap_addr, place] = address
+        return address

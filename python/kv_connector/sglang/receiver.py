@@ -1,0 +1,165 @@
+"""One request on the decoder, in SGLang's terms. The scheduler's thread only; nothing here blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kv_connector.sglang.endpoint import TransferEndpoint
+from kv_connector.sglang.exchange import Incoming, PrefillerAddress
+from kv_connector.sglang.prefillers import Lookup, RankPlace
+from kv_connector.sglang.sglang_api import BaseKVReceiver, KVPoll, KVTransferError
+
+_ABORTED = "Aborted by AbortReq."
+
+
+class Receiver(BaseKVReceiver):
+    """Finds the prefiller, grants it pages, and ends when all has come or nothing can come any more."""
+
+    supports_host_destination = False
+
+    def __init__(self, mgr: TransferEndpoint, bootstrap_addr: str, bootstrap_room: int | None = None) -> None:
+        self.kv_mgr = mgr
+        self.bootstrap_addr = bootstrap_addr
+        self.bootstrap_room = bootstrap_room or 0
+        self.conclude_state: int | None = None
+        self.require_staging = False
+        self.abort_notified = False
+        """Whether the pages may still be written to although the request has failed: SGLang holds them then."""
+        self.bootstrap_infos: Sequence[PrefillerAddress] = ()
+        self._places: Sequence[RankPlace] = ()
+        self._lookup: Lookup | None = None
+        self._ask: dict[str, Any] | None = None
+        """What was asked for, to ask again at another address."""
+        self._incoming: Incoming | None = None
+        self._failure = ""
+
+    # ---- finding the prefiller
+
+    def init(self, prefill_dp_rank: int) -> None:
+        """The prefiller's data-parallel rank is known: finds its messengers."""
+        if self.conclude_state is not None:
+            return
+        found = self.kv_mgr.places(self.bootstrap_addr, prefill_dp_rank)
+        if isinstance(found, str):
+            self._fail(found)
+        else:
+            self._places = found
+            self._lookup = self.kv_mgr.prefillers.find(self.bootstrap_addr, self._places)
+
+    def _poll_lookup(self) -> int:
+        if self._lookup is None or not self._lookup.done():
+            return KVPoll.Bootstrapping
+        if self._lookup.failure:
+            self.kv_mgr.forget_prefiller(self.bootstrap_addr)
+            return self._fail(self._lookup.failure)
+        self.bootstrap_infos = self._lookup.addresses
+        return KVPoll.WaitingForInput
+
+    # ---- the transfer
+
+    def send_metadata(
+        self,
+        kv_indices: Any,
+        aux_index: int | None = None,
+        state_indices: Sequence[Any] | None = None,  # noqa: ARG002 - pools with state are refused at start
+        decode_prefix_len: int | None = None,
+        destination: Any = None,
+        device_kv_indices: Any = None,
+    ) -> None:
+        """The request has pages and a metadata slot: asks for its KV."""
+        if self.conclude_state is not None:
+            return
+        if device_kv_indices is not None or getattr(destination, "value", "device") != "device":
+            self._fail("KV Messenger writes to the KV cache only: start without HiSparse and without host receive")
+            return
+        page_tokens = self.kv_mgr.kv_args.page_size
+        prefix = decode_prefix_len or 0
+        if prefix % page_tokens:
+            self._fail(
+                f"{prefix} tokens of the prompt are cached on the decoder, expected whole pages of {page_tokens}:"
+                " start it with --disable-radix-cache"
+            )
+            return
+        pages = [int(page) for page in kv_indices]
+        self._ask = {
+            "prompt_tokens": prefix + len(pages) * page_tokens,
+            "first_token": prefix,
+            "pages": pages,
+            "context_slot": -1 if aux_index is None else int(aux_index),
+            "limit_seconds": self.kv_mgr.waiting_timeout,
+        }
+        self._fetch()
+
+    def _fetch(self) -> None:
+        if self._ask is None:
+            raise AssertionError("a fetch before its metadata")
+        self._incoming = self.kv_mgr.exchange.fetch(self.bootstrap_room, self.bootstrap_infos[0], **self._ask)
+
+    def poll(self) -> int:
+        """SGLang's state of the transfer; Success means that all has come, metadata included."""
+        if self.conclude_state is not None:
+            return self.conclude_state
+        self.kv_mgr.exchange.drain()
+        incoming = self._incoming
+        if incoming is None:
+            return self._poll_lookup()
+        if incoming.arrived:
+            self.conclude_state = KVPoll.Success
+            return KVPoll.Success
+        return self._poll_retry(incoming.failure) if incoming.failure else KVPoll.Transferring
+
+    def _poll_retry(self, failure: str) -> int:
+        """A prefiller that was restarted listens elsewhere: what was known of it is asked for once more."""
+        if self._lookup is None or self._lookup.fresh:
+            return self._fail(failure)
+        used = self.bootstrap_infos
+        if used == self._lookup.addresses:
+            self._lookup = self.kv_mgr.prefillers.find(self.bootstrap_addr, self._places, again=True)
+            self._lookup.fresh = False
+        if not self._lookup.done():
+            return KVPoll.Transferring
+        if self._lookup.failure or self._lookup.addresses == used:
+            return self._fail(failure)
+        self.bootstrap_infos = self._lookup.addresses
+        self._lookup.fresh = True
+        self._fetch()
+        return KVPoll.Transferring
+
+    # ---- its end
+
+    def abort(self) -> None:
+        """The engine gives the request up; its pages are held until nothing can write to them."""
+        self._failure = self._failure or _ABORTED
+        self.conclude_state = KVPoll.Failed
+        self.ensure_abort_notified()
+
+    def ensure_abort_notified(self, *, force_arm: bool = False) -> None:  # noqa: ARG002 - SGLang's word
+        """Cancels what is under way; afterwards SGLang asks the endpoint when the pages are safe."""
+        if self.abort_notified:
+            return
+        if self._incoming is not None:
+            self.kv_mgr.exchange.abandon(self._incoming)
+            self.abort_notified = True
+        elif self.bootstrap_infos:
+            self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos[0])
+
+    def _fail(self, reason: str) -> int:
+        self._failure = reason
+        self.conclude_state = KVPoll.Failed
+        return KVPoll.Failed
+
+    def failure_exception(self) -> None:
+        """Raises the reason."""
+        own = bool(self._failure)
+        self.conclude_state = KVPoll.Failed
+        raise KVTransferError(
+            self.bootstrap_room,
+            self._failure or "the transfer failed on another rank",
+            is_from_another_rank=not own,
+        )
+
+    def clear(self) -> None:
+        """The scheduler forgets the request."""
+        if self._incoming is not None:
+            self.kv_mgr.exchange.abandon(self._incoming)

@@ -1,0 +1,65 @@
+"""Puts the backend beside SGLang's own, by SGLang's public list of choices and its plugins' hooks.
+
+Nothing here starts anything: the JVM boots with the endpoint, in the scheduler's process. A plugin that raises is only
+logged by SGLang, so what may not fit is checked when the backend is asked for, where a refusal ends the start.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from kv_connector.sglang import BACKEND_NAME
+
+_MEMBER = "KV_MESSENGER"
+
+
+def register_backend() -> None:
+    """Adds the choice, the enum's member and the classes. Harmless a second time."""
+    from sglang.srt.arg_groups import choices
+    from sglang.srt.disaggregation import utils
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if BACKEND_NAME not in choices.DISAGG_TRANSFER_BACKEND_CHOICES:
+        choices.add_disagg_transfer_backend_choices([BACKEND_NAME])
+    if hasattr(utils.TransferBackend, _MEMBER):
+        return
+    members = {member.name: member.value for member in utils.TransferBackend} | {_MEMBER: BACKEND_NAME}
+    backends = enum.Enum("TransferBackend", members, module=utils.__name__)  # type: ignore[misc]
+    HookRegistry.register(f"{utils.__name__}.TransferBackend", backends, HookType.REPLACE)
+    HookRegistry.register(f"{utils.__name__}.get_kv_class", kv_class, HookType.AROUND)
+    HookRegistry.register(
+        "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__", never_release_by_time, HookType.AFTER
+    )
+
+
+def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: Any) -> Any:
+    """The backend's class for one of SGLang's nouns; asks ``original`` for those of other backends."""
+    if transfer_backend.value != BACKEND_NAME or class_type.value == "kvargs":
+        return original(transfer_backend, class_type)
+    from kv_connector.sglang import sglang_api
+
+    sglang_api.check()
+    from kv_connector.sglang.endpoint import TransferEndpoint
+    from kv_connector.sglang.receiver import Receiver
+    from kv_connector.sglang.sender import Sender
+
+    return {
+        "manager": TransferEndpoint,
+        "sender": Sender,
+        "receiver": Receiver,
+        "bootstrap_server": sglang_api.CommonKVBootstrapServer,
+    }[class_type.value]
+
+
+def never_release_by_time(_result: None, queue: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Keeps pages of an aborted transfer until it is proven that nothing writes to them, however long that takes.
+
+    SGLang gives them up after ``SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT``, and would then hand pages
+    to another request while the prefiller may still write to them.
+    """
+    from sglang.srt.runtime_context import get_disagg
+
+    if get_disagg().disaggregation_transfer_backend == BACKEND_NAME:
+        queue.deferred_kv_release_timeout = float("inf")

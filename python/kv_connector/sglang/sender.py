@@ -1,0 +1,192 @@
+"""One request on the prefiller, in SGLang's terms. The scheduler's thread only; nothing here blocks."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kv_connector.sglang.endpoint import TransferEndpoint
+from kv_connector.sglang.sglang_api import BaseKVSender, KVPoll, KVTransferError, KVTransferMetric
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Pages that the scheduler has given to be sent."""
+
+    pages: list[int]
+    last: bool
+    wait_event: Any
+    """A device event before which the pages must not be read; None when they are complete."""
+
+
+class Sender(BaseKVSender):
+    """Waits for the decoder's grant, tells the messenger what is computed, and ends when nothing reads the pages."""
+
+    def __init__(
+        self,
+        mgr: TransferEndpoint,
+        bootstrap_addr: str,
+        bootstrap_room: int,
+        req_has_disagg_prefill_dp_rank: bool = False,
+    ) -> None:
+        self.kv_mgr = mgr
+        self.bootstrap_room = bootstrap_room
+        self.conclude_state: int | None = None
+        self._early_send_wait_event: Any = None
+        self._since = time.monotonic()
+        self._page_count = 0
+        self._first_page = 0
+        self._context_slot = -1
+        self._told_pages = 0
+        self._sent = False
+        self._chunks: deque[_Chunk] = deque()
+        self._outgoing = mgr.exchange.announce(bootstrap_room)
+        refusal = mgr.place_room(bootstrap_addr, bootstrap_room, req_has_disagg_prefill_dp_rank)
+        if refusal:
+            self._fail(refusal)
+
+    # ---- before the forward pass
+
+    def pop_decode_prefix_len(self) -> int:
+        """Tokens that the decoder has in its own cache."""
+        granted = self._outgoing.granted
+        return granted.first_token if granted is not None else 0
+
+    def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
+        """The scheduler has a metadata slot for the request and will send that many pages."""
+        self._first_page = self.pop_decode_prefix_len() // self.kv_mgr.kv_args.page_size
+        self._page_count = num_kv_indices
+        self._context_slot = -1 if aux_index is None else int(aux_index)
+
+    # ---- chunks
+
+    def get_max_transfer_tokens(self) -> int | None:
+        """No limit: the messenger splits."""
+        return None
+
+    def should_send_kv_chunk(self, num_pages: int, last_chunk: bool) -> bool:
+        """The last one is sent even when it has no pages: its metadata is what the decoder waits for."""
+        return num_pages > 0 or last_chunk
+
+    def send(
+        self,
+        kv_indices: Any,
+        state_indices: Sequence[Any] | None = None,  # noqa: ARG002 - pools with state are refused at start
+        num_kv_tokens: int | None = None,  # noqa: ARG002 - whole pages are sent
+        indices_event: Any = None,
+    ) -> None:
+        """The next pages of the request hold their KV, once ``wait_event`` is over."""
+        wait_event, self._early_send_wait_event = self._early_send_wait_event, None
+        if indices_event is not None:
+            raise AssertionError("page indices on the device were not asked for")
+        if self.conclude_state is not None:
+            return
+        pages = [int(page) for page in kv_indices]
+        self._told_pages += len(pages)
+        self._sent = True
+        self._chunks.append(_Chunk(pages, self._told_pages == self._page_count, wait_event))
+        self._flush()
+
+    def _flush(self) -> None:
+        """Tells the messenger all chunks that may be read, in order."""
+        while self._chunks and _is_over(self._chunks[0].wait_event):
+            chunk = self._chunks.popleft()
+            waiting = sum(len(later.pages) for later in self._chunks)
+            self._tell(chunk, self._told_pages - waiting)
+
+    def _tell(self, chunk: _Chunk, end_page: int) -> None:
+        page_tokens = self.kv_mgr.kv_args.page_size
+        # Pages that the decoder has already are counted, and never read.
+        before = [0] * self._first_page if end_page == len(chunk.pages) else []
+        self.kv_mgr.exchange.computed(
+            self._outgoing,
+            (self._first_page + self._page_count) * page_tokens,
+            (self._first_page + end_page) * page_tokens,
+            before + chunk.pages,
+        )
+        if chunk.last:
+            self.kv_mgr.exchange.finish(self._outgoing, self._context_slot)
+
+    # ---- what has become of it
+
+    def poll(self) -> int:
+        """SGLang's state of the transfer; Success and Failed mean that nothing reads the pages any more."""
+        if self.conclude_state is not None:
+            return self.conclude_state
+        self.kv_mgr.exchange.drain()
+        self._flush()
+        out = self._outgoing
+        if out.failure and not (out.ended and not out.released):
+            self.conclude_state = KVPoll.Failed
+        elif out.released:
+            self.conclude_state = KVPoll.Success
+        elif out.granted is None and not self._sent:
+            return self._poll_grant()
+        else:
+            return KVPoll.Transferring if self._sent else KVPoll.WaitingForInput
+        return self.conclude_state
+
+    def poll_pp_consensus(self) -> int:
+        """Pipeline ranks are refused at start, so this rank's word is all there is."""
+        return self.poll()
+
+    def _poll_grant(self) -> int:
+        waited = time.monotonic() - self._since
+        if waited < self.kv_mgr.bootstrap_timeout:
+            return KVPoll.Bootstrapping
+        self._fail(
+            f"no decoder asked for room {self.bootstrap_room} within {waited:.0f} s"
+            " (SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT)"
+        )
+        return KVPoll.Failed
+
+    def get_transfer_metric(self) -> Any:
+        """Bytes that left, and the time from the first write to the last one's completion."""
+        out = self._outgoing
+        return KVTransferMetric(
+            transfer_latency_s=out.transfer_seconds,
+            alloc_latency_s=out.granted_at - out.announced_at if out.granted is not None else None,
+            transfer_total_bytes=out.bytes_sent or None,
+        )
+
+    # ---- its end
+
+    def abort(self) -> None:
+        """The engine gives the request up.
+
+        Its pages may be reused at once although they are still read: the decoder takes nothing without the metadata,
+        which goes last, and is not sent any more. Once the metadata was given away the request waits for its release.
+        """
+        out = self._outgoing
+        finished = out.ended and not out.failure
+        self.kv_mgr.exchange.abort(out, "Aborted by AbortReq.")
+        self._chunks.clear()
+        if not finished:
+            self.conclude_state = KVPoll.Failed
+
+    def _fail(self, reason: str) -> None:
+        self.kv_mgr.exchange.abort(self._outgoing, reason)
+        self.conclude_state = KVPoll.Failed
+
+    def failure_exception(self) -> None:
+        """Raises the reason. The scheduler frees the pages next, also when only another rank has failed."""
+        out = self._outgoing
+        own = bool(out.failure)
+        if not out.released:
+            given_away = out.ended
+            self.kv_mgr.exchange.abort(out, "the transfer failed on another rank")
+            if given_away:
+                self.kv_mgr.exchange.wait_until_quiet(out)
+        self.conclude_state = KVPoll.Failed
+        raise KVTransferError(self.bootstrap_room, out.failure, is_from_another_rank=not own)
+
+    def clear(self) -> None:
+        """The scheduler forgets the request."""
+        self.kv_mgr.exchange.abort(self._outgoing, "the scheduler dropped the request")
+
+
+def _is_over(event: Any) -> bool:
+    return event is None or bool(event.query())

@@ -1,0 +1,212 @@
+"""Both sides of a transfer in one process: SGLang's own pools, metadata buffers, bootstrap server and run-time context,
+with the backend's classes between them. No scheduler and no model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sglang.srt.disaggregation.base.conn import KVPoll
+from sglang.srt.disaggregation.utils import (
+    DisaggregationMode,
+    KVClassType,
+    MetadataBuffers,
+    TransferBackend,
+    get_kv_class,
+    setup_state_kv_args,
+)
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
+from sglang.srt.server_args import ServerArgs
+
+PAGE_TOKENS = 16
+PAGE_COUNT = 64
+LAYER_COUNT = 4
+HEAD_COUNT = 4
+HEAD_SIZE = 8
+SLOT_COUNT = 8
+WAIT_LIMIT_SECONDS = 60.0
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": LAYER_COUNT,
+    "num_attention_heads": 8,
+    "num_key_value_heads": HEAD_COUNT,
+    "head_dim": HEAD_SIZE,
+    "vocab_size": 512,
+    "max_position_embeddings": 2048,
+    "torch_dtype": "float32",
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def publish_arguments(folder: Path, bootstrap_port: int) -> Any:
+    """What the launcher and the scheduler's start would have made known."""
+    (folder / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
+    arguments = ServerArgs(
+        model_path=str(folder),
+        device="cpu",
+        dtype="float32",
+        disaggregation_mode="prefill",
+        disaggregation_transfer_backend="kv_messenger",
+        disaggregation_bootstrap_port=bootstrap_port,
+        page_size=PAGE_TOKENS,
+        attention_backend="torch_native",
+        host="127.0.0.1",
+        max_total_tokens=4096,
+        disable_cuda_graph=True,
+    )
+    arguments = arguments.resolve_once() or arguments
+    publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
+    return arguments
+
+
+def backend_class(kind: str) -> Any:
+    return get_kv_class(TransferBackend("kv_messenger"), KVClassType(kind))
+
+
+def kv_args(pool: Any, metadata: Any) -> Any:
+    """As the two queues of SGLang fill it."""
+    args = backend_class("kvargs")()
+    args.engine_rank = args.pp_rank = args.system_dp_rank = args.gpu_id = args.prefill_start_layer = 0
+    args.rust_http_port = args.kv_layout = args.ib_device = None
+    args.kv_cache_dtype_str = "bfloat16"
+    args.kv_layer_ids = []
+    args.num_draft_entries = 0
+    args.page_size = PAGE_TOKENS
+    args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens = pool.get_contiguous_buf_infos()
+    args.aux_data_ptrs, args.aux_data_lens, args.aux_item_lens = metadata.get_buf_infos()
+    setup_state_kv_args(args, pool, None, LAYER_COUNT)
+    return args
+
+
+@dataclass
+class Side:
+    """One engine's pools and endpoint."""
+
+    pool: Any
+    metadata: Any
+    endpoint: Any
+
+    @classmethod
+    def open(cls, mode: str, arguments: Any) -> Side:
+        pool = MHATokenToKVPool(
+            PAGE_COUNT * PAGE_TOKENS, PAGE_TOKENS, torch.bfloat16, HEAD_COUNT, HEAD_SIZE, LAYER_COUNT, "cpu", False
+        )
+        metadata = MetadataBuffers(SLOT_COUNT, 64, torch.float32, 1)
+        with get_parallel().override(pp_group=None):
+            endpoint = backend_class("manager")(
+                kv_args(pool, metadata), DisaggregationMode(mode), arguments, is_mla_backend=False
+            )
+        return cls(pool, metadata, endpoint)
+
+    def buffers(self) -> list[Any]:
+        return [*self.pool.k_buffer, *self.pool.v_buffer]
+
+    def page(self, buffer: int, index: int) -> Any:
+        return self.buffers()[buffer][index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS]
+
+    def scribble(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for buffer in self.buffers():
+            buffer.copy_(torch.randn(buffer.shape, generator=generator))
+
+
+class Pair:
+    """A prefiller and a decoder that know each other by a bootstrap server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        arguments = publish_arguments(folder, self.port)
+        self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", self.port)
+        until(lambda: _answers(self.port), "the bootstrap server listens")
+        self.prefiller = Side.open("prefill", arguments)
+        self.decoder = Side.open("decode", arguments)
+        self._rooms = itertools.count(1000)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def next_room(self) -> int:
+        return next(self._rooms)
+
+    def sender(self, room: int) -> Any:
+        with get_parallel().override(pp_group=None):
+            return backend_class("sender")(self.prefiller.endpoint, self.address, room)
+
+    def receiver(self, room: int) -> Any:
+        """Ready for its metadata."""
+        receiver = backend_class("receiver")(self.decoder.endpoint, self.address, room)
+        until(lambda: self.decoder.endpoint.try_ensure_parallel_info(self.address), "the prefiller is known")
+        receiver.init(0)
+        wait_for(receiver, KVPoll.WaitingForInput)
+        return receiver
+
+    def write_metadata(self, slot: int, room: int, token: int) -> None:
+        self.prefiller.metadata.output_ids[slot, 0] = token
+        self.prefiller.metadata.bootstrap_room[slot, 0] = room
+
+    def assert_equal_pages(self, sources: list[int], targets: list[int]) -> None:
+        for buffer in range(2 * LAYER_COUNT):
+            for source, target in zip(sources, targets, strict=True):
+                here, there = self.prefiller.page(buffer, source), self.decoder.page(buffer, target)
+                assert torch.equal(here, there), (buffer, source, target)
+
+    def assert_nothing_held(self) -> None:
+        for side in (self.prefiller, self.decoder):
+            until(lambda side=side: not (side.endpoint.exchange.drain() or side.endpoint.exchange.held()), "all ended")
+            until(lambda side=side: side.endpoint.exchange.leak_check().clean, "the messenger holds nothing")
+
+    def close(self) -> None:
+        self.decoder.endpoint.close()
+        self.prefiller.endpoint.close()
+        self.bootstrap.close()
+
+
+def pages(*indices: int) -> Any:
+    return np.array(indices, dtype=np.int32)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + WAIT_LIMIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {WAIT_LIMIT_SECONDS:g} s"
+        time.sleep(0.001)
+
+
+def wait_for(polled: Any, expected: int) -> None:
+    """Polls as the scheduler does until the state is reached; any other end fails the test with its reason."""
+    seen = polled.poll()
+    deadline = time.monotonic() + WAIT_LIMIT_SECONDS
+    while seen != expected:
+        if seen == KVPoll.Failed:
+            polled.failure_exception()
+        assert seen != KVPoll.Success, f"Success, expected {expected}"
+        assert time.monotonic() < deadline, f"still {seen}, expected {expected}"
+        time.sleep(0.001)
+        seen = polled.poll()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

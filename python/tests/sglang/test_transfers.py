@@ -1,0 +1,241 @@
+"""The backend between SGLang's own pools: real messengers, real bootstrap server, one process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from one_process import Pair
+
+pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(autouse=True)
+def _scribbled(pair: Pair) -> None:
+    pair.prefiller.scribble(1)
+    pair.decoder.scribble(2)
+
+
+def begin(pair: Pair, room: int, targets: list[int], slot: int, prefix: int = 0) -> tuple[Any, Any]:
+    """(sender, receiver) with the decoder's grant given."""
+    from one_process import pages, wait_for
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    sender, receiver = pair.sender(room), pair.receiver(room)
+    assert sender.poll() == KVPoll.Bootstrapping
+    receiver.send_metadata(pages(*targets), slot, decode_prefix_len=prefix)
+    wait_for(sender, KVPoll.WaitingForInput)
+    return sender, receiver
+
+
+def finish(sender: Any, receiver: Any) -> None:
+    from one_process import wait_for
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    wait_for(receiver, KVPoll.Success)
+    wait_for(sender, KVPoll.Success)
+    sender.clear()
+    receiver.clear()
+
+
+def test_should_move_permuted_pages_in_chunks_and_the_metadata(pair: Pair) -> None:
+    from one_process import pages
+
+    room = pair.next_room()
+    sender, receiver = begin(pair, room, [9, 2, 11], slot=4)
+    sender.init(3, 2)
+    sender.send(pages(3, 5))
+    pair.write_metadata(2, room, 123)
+    sender.send(pages(6), [])
+    finish(sender, receiver)
+
+    pair.assert_equal_pages([3, 5, 6], [9, 2, 11])
+    assert pair.decoder.metadata.bootstrap_room[4, 0] == room
+    assert pair.decoder.metadata.output_ids[4, 0] == 123
+    metric = sender.get_transfer_metric()
+    kv_bytes = 3 * sum(pair.prefiller.endpoint.kv_args.kv_item_lens)
+    assert metric.transfer_total_bytes == kv_bytes + sum(pair.prefiller.endpoint.kv_args.aux_item_lens)
+    assert metric.transfer_latency_s > 0
+    pair.assert_nothing_held()
+
+
+def test_should_send_only_what_the_decoder_has_not_cached(pair: Pair) -> None:
+    from one_process import PAGE_TOKENS, pages
+
+    room = pair.next_room()
+    sender, receiver = begin(pair, room, [20, 21], slot=1, prefix=3 * PAGE_TOKENS)
+    assert sender.pop_decode_prefix_len() == 3 * PAGE_TOKENS
+    sender.init(2, 1)
+    pair.write_metadata(1, room, 7)
+    sender.send(pages(30, 31), [])
+    finish(sender, receiver)
+
+    pair.assert_equal_pages([30, 31], [20, 21])
+    pair.assert_nothing_held()
+
+
+def test_should_move_the_metadata_alone_when_the_decoder_has_all_pages(pair: Pair) -> None:
+    from one_process import PAGE_TOKENS, pages
+
+    room = pair.next_room()
+    sender, receiver = begin(pair, room, [], slot=3, prefix=2 * PAGE_TOKENS)
+    sender.init(0, 5)
+    pair.write_metadata(5, room, 8)
+    sender.send(pages(), [])
+    finish(sender, receiver)
+
+    assert pair.decoder.metadata.output_ids[3, 0] == 8
+    pair.assert_nothing_held()
+
+
+def test_should_not_read_pages_before_their_event_is_over(pair: Pair) -> None:
+    from one_process import pages
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    class Event:
+        over = False
+
+        def query(self) -> bool:
+            return self.over
+
+    room = pair.next_room()
+    sender, receiver = begin(pair, room, [40, 41], slot=0)
+    sender.init(2, 0)
+    event = Event()
+    sender._early_send_wait_event = event
+    sender.send(pages(50))
+    pair.write_metadata(0, room, 9)
+    sender.send(pages(51), [])
+    assert sender.poll() == KVPoll.Transferring
+    assert sender._told_pages == 2
+    assert len(sender._chunks) == 2
+    pair.prefiller.scribble(3)
+    event.over = True
+    finish(sender, receiver)
+
+    pair.assert_equal_pages([50, 51], [40, 41])
+    pair.assert_nothing_held()
+
+
+def test_should_hold_pages_of_an_aborted_request_until_nothing_can_write(pair: Pair) -> None:
+    from one_process import pages, until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    room = pair.next_room()
+    sender, receiver = begin(pair, room, [9, 2, 11], slot=4)
+    sender.init(3, 2)
+    sender.send(pages(3, 5))
+    receiver.abort()
+    assert receiver.poll() == KVPoll.Failed
+    assert receiver.abort_notified
+    with pytest.raises(Exception, match="Aborted by AbortReq"):
+        receiver.failure_exception()
+    until(lambda: pair.decoder.endpoint.is_abort_release_safe(room, 1), "the pages are safe")
+    until(lambda: sender.poll() == KVPoll.Failed, "the prefiller has heard")
+    with pytest.raises(Exception, match="the decoder cancelled the transfer"):
+        sender.failure_exception()
+    sender.clear()
+    receiver.clear()
+    pair.assert_nothing_held()
+
+
+def test_should_fail_the_decoder_when_the_prefiller_aborts(pair: Pair) -> None:
+    from one_process import pages, until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    room = pair.next_room()
+    sender, receiver = begin(pair, room, [9, 2], slot=4)
+    sender.init(2, 2)
+    sender.send(pages(3))
+    sender.abort()
+    assert sender.poll() == KVPoll.Failed
+    until(lambda: receiver.poll() == KVPoll.Failed, "the decoder has heard")
+    with pytest.raises(Exception, match="the prefiller's engine ended the request"):
+        receiver.failure_exception()
+    pair.assert_nothing_held()
+
+
+def test_should_hold_an_abort_after_the_last_chunk_until_its_pages_are_read(pair: Pair) -> None:
+    from one_process import pages, until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    room = pair.next_room()
+    sender, receiver = begin(pair, room, [9], slot=4)
+    sender.init(1, 2)
+    pair.write_metadata(2, room, 1)
+    sender.send(pages(3), [])
+    sender.abort()
+    until(lambda: sender.poll() == KVPoll.Failed, "the pages are released")
+    assert sender._outgoing.released
+    until(lambda: receiver.poll() in (KVPoll.Success, KVPoll.Failed), "the decoder has heard")
+    pair.assert_nothing_held()
+
+
+def test_should_let_the_prefiller_go_when_the_decoder_never_takes_the_request(pair: Pair) -> None:
+    from one_process import until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    room = pair.next_room()
+    sender, receiver = pair.sender(room), pair.receiver(room)
+    receiver.abort()
+    assert not receiver.abort_notified
+    until(lambda: sender.poll() == KVPoll.Failed, "the prefiller has heard")
+    with pytest.raises(Exception, match="declined"):
+        sender.failure_exception()
+    pair.assert_nothing_held()
+
+
+def test_should_not_wait_longer_than_sglang_says_for_a_decoder(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    from one_process import until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    monkeypatch.setattr(pair.prefiller.endpoint, "bootstrap_timeout", 0.01)
+    sender = pair.sender(pair.next_room())
+    until(lambda: sender.poll() == KVPoll.Failed, "the wait is over")
+    with pytest.raises(Exception, match="SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"):
+        sender.failure_exception()
+    pair.assert_nothing_held()
+
+
+def test_should_ask_again_where_a_restarted_prefiller_listens(pair: Pair) -> None:
+    from one_process import free_port, pages, wait_for
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    from kv_connector.sglang.exchange import PrefillerAddress
+
+    known = pair.decoder.endpoint.prefillers._known
+    pair.receiver(pair.next_room()).abort()
+    for key in known:
+        known[key] = PrefillerAddress("127.0.0.1", free_port())
+    room = pair.next_room()
+    sender, receiver = pair.sender(room), pair.receiver(room)
+    receiver.send_metadata(pages(12), 0, decode_prefix_len=0)
+    while sender.poll() == KVPoll.Bootstrapping:
+        assert receiver.poll() == KVPoll.Transferring
+    sender.init(1, 0)
+    pair.write_metadata(0, room, 5)
+    sender.send(pages(13), [])
+    wait_for(receiver, KVPoll.Success)
+    wait_for(sender, KVPoll.Success)
+    pair.assert_equal_pages([13], [12])
+    pair.assert_nothing_held()
+
+
+def test_should_fail_requests_and_not_the_scheduler_when_a_prefiller_does_not_fit(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from one_process import backend_class, until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    endpoint = pair.decoder.endpoint
+    endpoint.forget_prefiller(pair.address)
+    monkeypatch.setattr(endpoint.kv_args, "page_size", 32)
+    until(lambda: endpoint.try_ensure_parallel_info(pair.address), "an answer has come")
+    receiver = backend_class("receiver")(endpoint, pair.address, pair.next_room())
+    receiver.init(0)
+    assert receiver.poll() == KVPoll.Failed
+    with pytest.raises(Exception, match="Page size mismatch"):
+        receiver.failure_exception()
+    endpoint.forget_prefiller(pair.address)
