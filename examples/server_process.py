@@ -143,6 +143,14 @@ class Server:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
+    def kill(self) -> None:
+        """SIGKILL to the whole process group: the server is given no chance to say anything."""
+        process = self._process
+        assert process is not None, f"{self.name} was not started"
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
     def log(self) -> str:
         return self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
 
@@ -154,13 +162,13 @@ class Server:
             return str(answer.read().decode())
 
     def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The JSON answer; an HTTP error comes back as {"error": …, "status": …}, it is an answer too."""
+        """The JSON answer, {} where none is; an HTTP error comes back as {"error": …, "status": …}, an answer too."""
         request = urllib.request.Request(
             self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json", **(headers or {})}
         )
         try:
             with urllib.request.urlopen(request, timeout=REQUEST_LIMIT_SECONDS) as answer:
-                return dict(json.loads(answer.read()))
+                return dict(json.loads(answer.read() or b"{}"))
         except urllib.error.HTTPError as refused:
             return {"error": refused.read().decode(errors="replace"), "status": refused.code}
 

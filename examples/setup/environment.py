@@ -5,8 +5,8 @@ hash of its pins: who changes a pin gets a new one, everybody else reuses the ol
 installed into these: each wheel gets a small venv of its own on top, so that two checkouts do not disturb each other.
 Runs on the bare interpreter (standard library only).
 
-    environment make tools|engine                    prints the interpreter's path
-    environment run  tools|engine [--wheel W] -- ARGS…   runs the interpreter with ARGS
+    environment make tools|engine|sglang                    prints the interpreter's path
+    environment run  tools|engine|sglang [--wheel W] -- ARGS…   runs the interpreter with ARGS
 """
 
 from __future__ import annotations
@@ -24,11 +24,27 @@ import sysconfig
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ENVIRONMENTS = ("tools", "engine")
-ENGINE_DISK_GIB = 14  # 7 GiB stay, the rest are downloads while pip runs
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What an environment with an inference engine in it asks of the machine."""
+
+    name: str
+    stays_gib: int
+    disk_gib: int  # with the downloads while pip runs
+    needs_libnuma: bool = False
+
+
+ENVIRONMENTS = {
+    "tools": None,
+    "engine": Engine("vLLM", stays_gib=7, disk_gib=14, needs_libnuma=True),
+    "sglang": Engine("SGLang", stays_gib=7, disk_gib=14),
+}
 WHEEL_VENVS_KEPT = 8
 TICK_SECONDS = 10.0
 STARTED = time.monotonic()
@@ -109,14 +125,14 @@ def site_packages_of(home: Path) -> Path:
     return home / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
-def check_engine_fits() -> None:
+def check_fits(engine: Engine) -> None:
     free_gib = shutil.disk_usage(existing_parent(cache_home())).free / 2**30
-    if free_gib < ENGINE_DISK_GIB:
+    if free_gib < engine.disk_gib:
         raise SystemExit(
-            f"vLLM needs {ENGINE_DISK_GIB} GiB of disk while it is installed, {cache_home()} has {free_gib:.1f} GiB: "
-            "free some, or set KV_MESSENGER_CACHE to a folder on another disk."
+            f"{engine.name} needs {engine.disk_gib} GiB of disk while it is installed, {cache_home()} has "
+            f"{free_gib:.1f} GiB: free some, or set KV_MESSENGER_CACHE to a folder on another disk."
         )
-    if ctypes.util.find_library("numa") is None:
+    if engine.needs_libnuma and ctypes.util.find_library("numa") is None:
         install_libnuma()
 
 
@@ -143,10 +159,11 @@ def make(name: str) -> Path:
     with locked(home.with_suffix(".lock")):
         if done.exists():
             return python_of(home)
-        if name == "engine":
-            check_engine_fits()
+        engine = ENVIRONMENTS[name]
+        if engine:
+            check_fits(engine)
         count = sum(1 for line in pins(name).read_text(encoding="utf-8").splitlines() if "==" in line)
-        size = ", 7 GiB, some minutes" if name == "engine" else ""
+        size = f", {engine.stays_gib} GiB, some minutes" if engine else ""
         say(f"installing {count} pinned packages for '{name}' into {home}{size}")
         log = home.with_suffix(".log")
         log.unlink(missing_ok=True)

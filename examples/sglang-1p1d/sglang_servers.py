@@ -1,0 +1,93 @@
+"""The servers of the SGLang demo and of the tests with SGLang: engines on CPU, and SGLang's own small load balancer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from server_process import LOOPBACK, MODEL_NAME, Server, core_binding, free_port
+
+PAGE_TOKENS = 16
+CHUNK_TOKENS = 256
+CONTEXT_TOKENS = 1024
+POOL_TOKENS = 8192
+REQUESTS_MAX = 16
+CPU_KERNELS = Path(__file__).resolve().parent / "cpu_kernels"
+Role = Literal["prefill", "decode"]
+
+ENGINE_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "DO_NOT_TRACK": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "SGLANG_HOST_IP": LOOPBACK,
+    "OMP_NUM_THREADS": "1",
+}
+CPU_ARGUMENTS = (
+    *("--device", "cpu", "--dtype", "float32", "--kv-cache-dtype", "auto"),
+    *("--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none"),
+    *("--disable-cuda-graph", "--skip-server-warmup"),
+)
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What one SGLang server is started with, beside its name and folder."""
+
+    model: Path
+    role: Role | None = None  # None = a single SGLang
+    backend: str = "kv_messenger"
+    bootstrap_port: int = 0  # of a prefiller; the decoder gets it with each request
+    core: int = 0
+    python: str = sys.executable
+    environment: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+
+
+def role_arguments(options: EngineOptions) -> tuple[str, ...]:
+    if options.role is None:
+        return ()
+    shared = ("--disaggregation-mode", options.role, "--disaggregation-transfer-backend", options.backend)
+    if options.role == "prefill":
+        # With overlap, a hit in the radix cache records a torch.cuda.Event, which ends the scheduler without a GPU.
+        return (*shared, "--disaggregation-bootstrap-port", str(options.bootstrap_port), "--disable-overlap-schedule")
+    # The default backs up in pinned memory, which torch has only with a GPU.
+    return (*shared, "--disaggregation-decode-retraction-backup", "cpu_tensor")
+
+
+def engine(name: str, options: EngineOptions, folder: Path, port: int | None = None) -> Server:
+    chosen_port = port or free_port()
+    command = [
+        *(options.python, "-m", "sglang.launch_server"),
+        *("--model-path", str(options.model), "--served-model-name", MODEL_NAME),
+        *("--host", LOOPBACK, "--port", str(chosen_port)),
+        *CPU_ARGUMENTS,
+        *("--page-size", str(PAGE_TOKENS), "--chunked-prefill-size", str(CHUNK_TOKENS)),
+        *("--context-length", str(CONTEXT_TOKENS), "--max-total-tokens", str(POOL_TOKENS)),
+        *("--max-running-requests", str(REQUESTS_MAX), "--enable-metrics", "--enable-cache-report"),
+        *role_arguments(options),
+        *options.arguments,
+    ]
+    inherited = options.environment.get("PYTHONPATH")
+    environment = {
+        **ENGINE_ENVIRONMENT,
+        "SGLANG_CPU_OMP_THREADS_BIND": core_binding(options.core),
+        **options.environment,
+        "PYTHONPATH": os.pathsep.join([str(CPU_KERNELS), *([inherited] if inherited else [])]),
+    }
+    return Server(name, command, chosen_port, folder, environment)
+
+
+def load_balancer(name: str, prefiller: Server, bootstrap_port: int, decoder: Server, folder: Path) -> Server:
+    """The small load balancer of the stock `sglang-router`: the same request to both sides at once."""
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "sglang_router.launch_router", "--mini-lb", "--pd-disaggregation"),
+        *("--prefill", prefiller.url, str(bootstrap_port), "--decode", decoder.url),
+        *("--host", LOOPBACK, "--port", str(port)),
+    ]
+    return Server(name, command, port, folder)
