@@ -49,6 +49,10 @@ class AotCache:
         """Whether the file is there, and nobody but this user can have written it."""
         return _only_ours(self._folder) and _only_ours(self.path)
 
+    def training(self) -> bool:
+        """Whether somebody makes the file now, or has just made it."""
+        return self._lock.exists() or self.path.exists()
+
     def train(self, java: JavaRuntime, options: Sequence[str], main_class: str) -> bool:
         """Starts to make the file, by a run of ``main_class`` in its own process; False if somebody already does."""
         try:

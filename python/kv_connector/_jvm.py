@@ -112,6 +112,13 @@ def set_up(options: Options) -> JvmSetup:
     )
 
 
+def prepare_setup(setup: JvmSetup) -> None:
+    """Starts to make the class cache if there is none, in a process of its own. Loads no JVM into this one."""
+    cache = setup.aot_cache
+    if cache is not None and not cache.usable():
+        cache.train(setup.java, setup.all_options, setup.training_class)
+
+
 def boot_setup(setup: JvmSetup) -> FunctionTable:
     """Starts this JVM, unless the process has one already; that one is taken as it is."""
     global _booted, _failed
@@ -121,15 +128,13 @@ def boot_setup(setup: JvmSetup) -> FunctionTable:
         if _failed is not None:
             raise _failed  # a process gets one JVM: there is no second try
         cache = setup.aot_cache
-        cached = cache is not None and cache.usable()
         try:
-            table = _start(setup, cache.path if cache is not None and cached else None)
+            table = _start(setup, cache.path if cache is not None and cache.usable() else None)
         except BootError as failure:
             _failed = failure
             raise
         _booted = _Booted(os.getpid(), setup, table)
-    if cache is not None and not cached:
-        cache.train(setup.java, setup.all_options, setup.training_class)
+    prepare_setup(setup)
     return table
 
 

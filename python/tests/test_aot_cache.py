@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import PROCESS_LIMIT_SECONDS, RunPython
 
-from kv_connector import _jvm, _preflight
+from kv_connector import _jvm, _preflight, prepare
 from kv_connector._aot_cache import CACHES_KEPT_MAX, AotCache, cache_folder
 
 TRAINING_CLASS = "io.kvmessenger.connector.boot.SimulatedBoot"
@@ -73,6 +73,26 @@ def test_should_boot_with_the_cache_that_the_first_boot_made(run_with_jvm: RunPy
     second = run_with_jvm(BOOT, KV_TEST_JAR=str(own_jar), KV_TEST_JVM_OPTIONS="").stdout.splitlines()
     assert second[0].split()[0] == "cached"
     print(f"\nboot without class cache: {first[1]}; with it: {second[1]}")
+
+
+def test_should_make_the_cache_before_the_first_boot_when_asked(run_with_jvm: RunPython, own_jar: Path) -> None:
+    prepare = BOOT.split("cached =")[0] + "\n    from kv_connector.prepare import made\n    print(made(setup))\n"
+    assert "the class cache is" in run_with_jvm(prepare, KV_TEST_JAR=str(own_jar)).stdout
+    assert run_with_jvm(BOOT, KV_TEST_JAR=str(own_jar), KV_TEST_JVM_OPTIONS="").stdout.split()[0] == "cached"
+
+
+def test_should_say_when_no_cache_can_be_made(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, jar: _preflight.Jar
+) -> None:
+    assert jar.path.exists()
+    monkeypatch.setenv("KV_MESSENGER_CACHE", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("not a folder")
+    assert prepare.main([]) == 1
+    assert "is the folder this user's own and writable?" in capsys.readouterr().err
+    assert prepare.main(["--extra-config", "{"]) == 2
+    assert "--extra-config is no JSON" in capsys.readouterr().err
+    assert prepare.main(["--extra-config", '{"aot_cache": false}']) == 1
+    assert "aot_cache is false, expected true" in capsys.readouterr().err
 
 
 def test_should_run_the_new_code_when_the_jar_was_replaced(
