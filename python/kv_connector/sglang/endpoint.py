@@ -13,9 +13,11 @@ from typing import Any
 
 from kv_connector._facade import ContextRow, Geometry, Messenger, MessengerPort
 from kv_connector.exceptions import KvConnectorError
+from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options
 from kv_connector.sglang import engine_facts, geometry
 from kv_connector.sglang.exchange import Exchange
+from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps
 from kv_connector.sglang.prefillers import LOOKUP_LIMIT_SECONDS, Prefillers, RankPlace
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
 
@@ -40,6 +42,8 @@ class TransferEndpoint(CommonEndpoint):
 
     def __init__(self, args: Any, mode: Any, server_args: Any, is_mla_backend: bool | None = False) -> None:
         self.exchange: Exchange
+        self.steps: LayerwiseSteps | None = None
+        """A prefiller's forward passes; None when chunks leave after them."""
         self.prefillers = Prefillers()
         self._server_args = server_args
         self._latent = bool(is_mla_backend)
@@ -61,12 +65,31 @@ class TransferEndpoint(CommonEndpoint):
 
     def _open(self) -> None:
         try:
-            self.exchange = Exchange(self._open_messenger(), logger)
+            messenger, layer_names = self._open_messenger()
         except KvConnectorError as fault:
             logger.error("KV Messenger cannot start: %s", fault)
             raise
+        self.exchange = Exchange(messenger, logger)
+        if self._mode == "prefill":
+            self._watch_layers(messenger, layer_names)
 
-    def _open_messenger(self) -> MessengerPort:
+    def _watch_layers(self, messenger: MessengerPort, layer_names: Sequence[str]) -> None:
+        missing = HOOKS.missing(layer_names)
+        if missing:
+            logger.warning(
+                "chunks leave after their forward pass, not layer by layer: %d of %d KV buffers belong to layers whose"
+                " attention could not be hooked, the first is %s",
+                len(missing),
+                len(layer_names),
+                missing[0],
+            )
+            return
+        counter = LayerCounter(messenger.opened.layer_counter_address, layer_names)
+        HOOKS.count_into(counter, layer_names)
+        self.steps = LayerwiseSteps(self.exchange, counter)
+        logger.info("layers leave while the forward pass runs")
+
+    def _open_messenger(self) -> tuple[MessengerPort, list[str]]:
         facts = engine_facts.read(self._server_args, self.kv_args, self._mode)
         kv = geometry.kv_buffers(self.kv_args, self._latent)
         metadata = geometry.metadata_buffers(self.kv_args)
@@ -80,6 +103,7 @@ class TransferEndpoint(CommonEndpoint):
             kv_head_count=facts.kv_head_count,
             place=geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank),
         )
+        names = [layer["name"] for layer in described["ranks"][0]["layers"]]
         messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata))
         opened = messenger.opened
         self.local_ip, self.rank_port = opened.control_host, opened.control_port
@@ -99,7 +123,7 @@ class TransferEndpoint(CommonEndpoint):
             described["layout"],
             len(metadata),
         )
-        return messenger
+        return messenger, names
 
     # ---- prefiller
 

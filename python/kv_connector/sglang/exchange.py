@@ -119,6 +119,15 @@ class Exchange:
         if not self._submit([told]):
             self._lose(out)
 
+    def step(self, step: int, counter_start: int, chunks: Sequence[Command]) -> bool:
+        """A forward pass begins that computes these chunks; False if they must be told when it is over."""
+        return self._submit([{"do": "step", "step": step, "counterStart": counter_start, "chunks": list(chunks)}])
+
+    def step_ended(self, step: int) -> None:
+        """The forward pass is over."""
+        if not self._submit([{"do": "stepEnded", "step": step}]):
+            self._give_up("it did not take the end of a step")
+
     def finish(self, out: Outgoing, context_slot: int) -> None:
         """The whole prompt is in place and its context row is written: it is all that the decoder needs."""
         if not out.ended:

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
-from kv_connector.sglang import BACKEND_NAME
+from kv_connector.sglang import BACKEND_NAME, layerwise
 
 _MEMBER = "KV_MESSENGER"
 
@@ -29,6 +29,10 @@ def register_backend() -> None:
     backends = enum.Enum("TransferBackend", members, module=utils.__name__)  # type: ignore[misc]
     HookRegistry.register(f"{utils.__name__}.TransferBackend", backends, HookType.REPLACE)
     HookRegistry.register(f"{utils.__name__}.get_kv_class", kv_class, HookType.AROUND)
+    HookRegistry.register(
+        "sglang.srt.model_executor.model_runner.ModelRunner.load_model", layerwise.install_hooks, HookType.AFTER
+    )
+    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.run_batch", layerwise.run_batch, HookType.AROUND)
     HookRegistry.register(
         "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__", never_release_by_time, HookType.AFTER
     )

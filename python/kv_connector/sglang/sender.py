@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,10 @@ class Sender(BaseKVSender):
         self._first_page = 0
         self._context_slot = -1
         self._told_pages = 0
+        """Pages that the scheduler has given to be sent."""
+        self._listed_pages = 0
+        """Pages that the messenger knows; more, when a forward pass was planned."""
+        self._begun = False
         self._sent = False
         self._chunks: deque[_Chunk] = deque()
         self._outgoing = mgr.exchange.announce(bootstrap_room)
@@ -99,16 +103,51 @@ class Sender(BaseKVSender):
 
     def _tell(self, chunk: _Chunk, end_page: int) -> None:
         page_tokens = self.kv_mgr.kv_args.page_size
-        # Pages that the decoder has already are counted, and never read.
-        before = [0] * self._first_page if end_page == len(chunk.pages) else []
+        known = max(0, self._listed_pages - (end_page - len(chunk.pages)))
         self.kv_mgr.exchange.computed(
             self._outgoing,
             (self._first_page + self._page_count) * page_tokens,
             (self._first_page + end_page) * page_tokens,
-            before + chunk.pages,
+            self._list(chunk.pages[known:]),
         )
         if chunk.last:
             self.kv_mgr.exchange.finish(self._outgoing, self._context_slot)
+
+    def _list(self, pages: list[int]) -> list[int]:
+        """These pages as they go on in the messenger's list."""
+        # Pages that the decoder has already are counted, and never read.
+        before = [] if self._begun else [0] * self._first_page
+        self._begun = True
+        self._listed_pages += len(pages)
+        return before + pages
+
+    def plan(
+        self, end_token: int, prompt_tokens: int, pages_of: Callable[[int, int], list[int]]
+    ) -> dict[str, Any] | None:
+        """The chunk that the next forward pass computes, which then leaves layer by layer; None if it waits for send.
+
+        ``pages_of`` gives the pages between two positions of the prompt.
+        """
+        out, page_tokens = self._outgoing, self.kv_mgr.kv_args.page_size
+        if self.conclude_state is not None or out.ended or out.failure or not self._page_count or self._chunks:
+            return None
+        all_pages = self._first_page + self._page_count
+        first_page = self._first_page + self._listed_pages
+        end_page = all_pages if end_token >= prompt_tokens else end_token // page_tokens
+        if end_page <= first_page:
+            return None
+        pages = pages_of(first_page, end_page)
+        if len(pages) != end_page - first_page:
+            raise AssertionError(f"{len(pages)} pages for positions {first_page} to {end_page}")
+        return {
+            "request": out.request,
+            "transfer": out.transfer,
+            "promptTokens": all_pages * page_tokens,
+            "cachedTokens": 0,
+            "firstToken": first_page * page_tokens,
+            "endToken": end_page * page_tokens,
+            "newPages": self._list(pages),
+        }
 
     # ---- what has become of it
 

@@ -34,8 +34,8 @@ def finish(sender: Any, receiver: Any) -> None:
     from one_process import wait_for
     from sglang.srt.disaggregation.base.conn import KVPoll
 
-    wait_for(receiver, KVPoll.Success)
     wait_for(sender, KVPoll.Success)
+    wait_for(receiver, KVPoll.Success)
     sender.clear()
     receiver.clear()
 

@@ -1,0 +1,143 @@
+"""Sends layers while the forward pass still runs: the chunk plan before it, the layer counter during it.
+
+SGLang itself sends a chunk after its forward pass. Here a hook around ``Scheduler.run_batch`` tells the messenger which
+pages the pass will fill, and a hook on each attention layer counts it when its KV is written. What SGLang sends
+afterwards is then known already. Where the hooks do not fit, chunks leave as SGLang sends them, and a line of the log
+says so.
+
+The scheduler's thread only: on CPU it runs the forward pass itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kv_connector._facade import Command
+from kv_connector.layer_counter import LayerCounter
+from kv_connector.sglang.exchange import Exchange
+
+logger = logging.getLogger("sglang.srt.kv_messenger")
+
+
+class AttentionHooks:
+    """Tells one counter that an attention layer is done. Installed when the model is loaded, before anybody counts."""
+
+    def __init__(self) -> None:
+        self._counter: LayerCounter | None = None
+        self._names: dict[int, Sequence[str]] = {}
+        self.layers: set[int] = set()
+        """Layers whose attention is hooked."""
+
+    def install(self, model: Any) -> None:
+        """Hooks every attention layer of a model; of a draft model as well, whose layers then count for nothing."""
+        from sglang.srt.layers.radix_attention import RadixAttention
+
+        for module in model.modules():
+            if isinstance(module, RadixAttention):
+                self.layers.add(module.layer_id)
+                module.register_forward_hook(self._hook(module.layer_id))
+
+    def count_into(self, counter: LayerCounter, names: Iterable[str]) -> None:
+        """From now on layers are counted under these names of the geometry."""
+        by_layer: dict[int, list[str]] = {}
+        for name in names:
+            kind, layer, *_part = name.split(".")
+            if kind == "layer":
+                by_layer.setdefault(int(layer), []).append(name)
+        self._names = dict(by_layer)
+        self._counter = counter
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Layers of the geometry that no hook will count."""
+        return [name for name in names if name.startswith("layer.") and int(name.split(".")[1]) not in self.layers]
+
+    def _hook(self, layer_id: int) -> Callable[..., None]:
+        def attention_done(*_ignored: object) -> None:
+            if self._counter is not None:
+                for name in self._names.get(layer_id, ()):
+                    self._counter.layer_complete(name)
+
+        return attention_done
+
+
+HOOKS = AttentionHooks()
+"""This process's: the model is loaded before the endpoint is made."""
+
+
+class LayerwiseSteps:
+    """The forward passes of one prefiller."""
+
+    def __init__(self, exchange: Exchange, counter: LayerCounter) -> None:
+        self._exchange = exchange
+        self._counter = counter
+        self._step = 0
+
+    def run(self, plan: Callable[[], Sequence[Command]], forward: Callable[[], Any]) -> Any:
+        """Runs a forward pass; what it computes of the planned chunks leaves meanwhile."""
+        try:
+            chunks = plan()
+        except Exception:
+            logger.exception("a forward pass could not be planned; its chunks leave afterwards")
+            chunks = ()
+        if not chunks:
+            return forward()
+        self._step += 1
+        begun = self._exchange.step(self._step, self._counter.begin_step(), chunks)
+        try:
+            result = forward()
+        finally:
+            self._counter.end_step()
+        if begun:
+            self._exchange.step_ended(self._step)
+        return result
+
+
+def install_hooks(_result: None, runner: Any) -> None:
+    """After ``ModelRunner.load_model``, before any graph is captured."""
+    from sglang.srt.runtime_context import get_disagg
+
+    from kv_connector.sglang import BACKEND_NAME
+
+    disaggregation = get_disagg()
+    if (
+        disaggregation.disaggregation_transfer_backend == BACKEND_NAME
+        and disaggregation.disaggregation_mode == "prefill"
+    ):
+        HOOKS.install(runner.model)
+
+
+def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
+    """Around ``Scheduler.run_batch``: the batch has its pages, and is computed next."""
+    queue = getattr(scheduler, "disagg_prefill_bootstrap_queue", None)
+    steps = getattr(getattr(queue, "kv_manager", None), "steps", None)
+    if steps is None:
+        return original(scheduler, batch, *more, **named)
+    return steps.run(lambda: _plan(scheduler, batch), lambda: original(scheduler, batch, *more, **named))
+
+
+def _plan(scheduler: Any, batch: Any) -> list[Command]:
+    """One chunk for each request of the batch that is being sent."""
+    if not batch.forward_mode.is_extend():
+        return []
+    planned = (_chunk(scheduler, request) for request in batch.reqs)
+    return [chunk for chunk in planned if chunk is not None]
+
+
+def _chunk(scheduler: Any, request: Any) -> Command | None:
+    from kv_connector.sglang.sender import Sender
+
+    sender = request.disagg_kv_sender
+    if not isinstance(sender, Sender) or request.pending_bootstrap:
+        return None
+    page_tokens = sender.kv_mgr.kv_args.page_size
+
+    def pages_of(first_page: int, end_page: int) -> list[int]:
+        row = scheduler.req_to_token_pool.req_to_token[request.kv.req_pool_idx]
+        last_token = min(end_page * page_tokens, request.extend_end)
+        tokens = row[first_page * page_tokens : last_token]
+        tokens = scheduler.token_to_kv_pool_allocator.translate_kv_indices_for_transfer(tokens)
+        return [int(token) // page_tokens for token in tokens[::page_tokens]]
+
+    return sender.plan(request.extend_end, len(request.origin_input_ids), pages_of)
