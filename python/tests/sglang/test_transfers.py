@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +14,41 @@ if TYPE_CHECKING:
     from one_process import Pair
 
 pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarnings("default")]
+
+
+@contextlib.contextmanager
+def _sglangs_own_warnings() -> Iterator[None]:
+    """Importing SGLang warns of what the machine lacks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture(scope="session")
+def sglang_plugins() -> None:
+    """SGLang's plugins are loaded as by its launcher; needs SGLang and its kernels' stand-in."""
+    os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+    os.environ.setdefault("SGLANG_HOST_IP", "127.0.0.1")
+    pytest.importorskip("sglang.srt", reason="SGLang is not installed")
+    with _sglangs_own_warnings():
+        from sglang.srt.plugins.hook_registry import HookRegistry
+
+        import kv_connector.sglang
+
+        kv_connector.sglang.register()
+        HookRegistry.apply_hooks()
+
+
+@pytest.fixture(scope="session")
+def pair(sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """One pair for all tests: it starts a JVM."""
+    assert sglang_plugins is None
+    with _sglangs_own_warnings():
+        from one_process import Pair
+
+        opened = Pair(tmp_path_factory.mktemp("model"))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(autouse=True)
@@ -239,3 +278,88 @@ def test_should_fail_requests_and_not_the_scheduler_when_a_prefiller_does_not_fi
     with pytest.raises(Exception, match="Page size mismatch"):
         receiver.failure_exception()
     endpoint.forget_prefiller(pair.address)
+
+
+def test_should_send_a_layer_while_the_forward_pass_still_runs(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from one_process import LAYER_COUNT, PAGE_TOKENS, pages, until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    from kv_connector import LayerCounter
+    from kv_connector.sglang.geometry import kv_buffers
+    from kv_connector.sglang.layerwise import AttentionHooks, LayerwiseSteps
+
+    endpoint = pair.prefiller.endpoint
+    names = [buffer.name for buffer in kv_buffers(endpoint.kv_args, latent=False)]
+    monkeypatch.setattr(RadixAttention, "forward", lambda *_tensors: None)
+    attention = torch.nn.ModuleList([RadixAttention(8, 8, 1.0, 4, layer) for layer in range(LAYER_COUNT)])
+    hooks = AttentionHooks()
+    hooks.install(attention)
+    assert hooks.missing(names) == []
+    counter = LayerCounter(endpoint.exchange._messenger.opened.layer_counter_address, names)
+    hooks.count_into(counter, names)
+    steps = LayerwiseSteps(endpoint.exchange, counter)
+
+    room = pair.next_room()
+    sender, receiver = begin(pair, room, [20, 21, 22], slot=1, prefix=PAGE_TOKENS)
+    sender.init(3, 1)
+    sender.send(pages(31))  # was in the prefiller's cache
+    prompt_tokens = 4 * PAGE_TOKENS - 3
+    table = {2: 32, 3: 33}
+    k0, v0, k3 = 0, LAYER_COUNT, LAYER_COUNT - 1
+
+    def plan() -> list[dict[str, Any]]:
+        chunk = sender.plan(prompt_tokens, prompt_tokens, lambda first, end: [table[k] for k in range(first, end)])
+        assert chunk is not None
+        return [chunk]
+
+    def forward() -> None:
+        attention[0]()
+        for source, target in ((32, 21), (33, 22)):
+            for buffer in (k0, v0):
+                until(
+                    lambda b=buffer, s=source, t=target: torch.equal(
+                        pair.prefiller.page(b, s), pair.decoder.page(b, t)
+                    ),
+                    "the first layer has come",
+                )
+            assert not torch.equal(pair.prefiller.page(k3, source), pair.decoder.page(k3, target))
+        for layer in attention[1:]:
+            layer()
+
+    steps.run(plan, forward)
+    assert receiver.poll() == KVPoll.Transferring
+    pair.write_metadata(1, room, 77)
+    sender.send(pages(32, 33), [])
+    finish(sender, receiver)
+
+    pair.assert_equal_pages([31, 32, 33], [20, 21, 22])
+    assert pair.decoder.metadata.output_ids[1, 0] == 77
+    assert counter.steps_out_of_order == 0
+    pair.assert_nothing_held()
+
+
+def test_should_say_which_private_interface_of_sglang_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.disaggregation.common.conn import CommonKVSender
+
+    from kv_connector import OptionError
+    from kv_connector.sglang import sglang_api
+
+    sglang_api.check()
+    monkeypatch.setattr(CommonKVSender, "send", lambda self, pages: None)  # noqa: ARG005
+    with pytest.raises(OptionError, match=r"CommonKVSender\.send\(self, pages\), expected .* made for SGLang 0\.5\.23"):
+        sglang_api.check()
+
+
+def test_should_refuse_pools_with_state(pair: Pair) -> None:
+    from one_process import kv_args
+
+    from kv_connector import OptionError
+    from kv_connector.sglang.engine_facts import refuse_unsupported
+
+    args = kv_args(pair.decoder.pool, pair.decoder.metadata)
+    refuse_unsupported(args, "decode")
+    args.state_types = ["swa"]
+    with pytest.raises(OptionError, match=r"state of the kinds swa .* full attention"):
+        refuse_unsupported(args, "decode")
