@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kv_connector._facade import Command
@@ -66,6 +67,16 @@ HOOKS = AttentionHooks()
 """This process's: the model is loaded before the endpoint is made."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedChunk:
+    """One request's part of a forward pass."""
+
+    told: Command
+    """As the messenger hears it."""
+    on_told: Callable[[], None]
+    """To be called when it has."""
+
+
 class LayerwiseSteps:
     """The forward passes of one prefiller."""
 
@@ -74,7 +85,7 @@ class LayerwiseSteps:
         self._counter = counter
         self._step = 0
 
-    def run(self, plan: Callable[[], Sequence[Command]], forward: Callable[[], Any]) -> Any:
+    def run(self, plan: Callable[[], Sequence[PlannedChunk]], forward: Callable[[], Any]) -> Any:
         """Runs a forward pass; what it computes of the planned chunks leaves meanwhile."""
         try:
             chunks = plan()
@@ -84,7 +95,10 @@ class LayerwiseSteps:
         if not chunks:
             return forward()
         self._step += 1
-        begun = self._exchange.step(self._step, self._counter.begin_step(), chunks)
+        begun = self._exchange.step(self._step, self._counter.begin_step(), [chunk.told for chunk in chunks])
+        if begun:
+            for chunk in chunks:
+                chunk.on_told()
         try:
             result = forward()
         finally:
@@ -117,7 +131,7 @@ def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: A
     return steps.run(lambda: _plan(scheduler, batch), lambda: original(scheduler, batch, *more, **named))
 
 
-def _plan(scheduler: Any, batch: Any) -> list[Command]:
+def _plan(scheduler: Any, batch: Any) -> list[PlannedChunk]:
     """One chunk for each request of the batch that is being sent."""
     if not batch.forward_mode.is_extend():
         return []
@@ -125,7 +139,7 @@ def _plan(scheduler: Any, batch: Any) -> list[Command]:
     return [chunk for chunk in planned if chunk is not None]
 
 
-def _chunk(scheduler: Any, request: Any) -> Command | None:
+def _chunk(scheduler: Any, request: Any) -> PlannedChunk | None:
     from kv_connector.sglang.sender import Sender
 
     sender = request.disagg_kv_sender

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.sglang.endpoint import TransferEndpoint
+from kv_connector.sglang.layerwise import PlannedChunk
 from kv_connector.sglang.sglang_api import BaseKVSender, KVPoll, KVTransferError, KVTransferMetric
 
 
@@ -108,23 +109,26 @@ class Sender(BaseKVSender):
             self._outgoing,
             (self._first_page + self._page_count) * page_tokens,
             (self._first_page + end_page) * page_tokens,
-            self._list(chunk.pages[known:]),
+            self._as_listed(chunk.pages[known:]),
         )
+        self._note_listed(len(chunk.pages) - known)
         if chunk.last:
             self.kv_mgr.exchange.finish(self._outgoing, self._context_slot)
 
-    def _list(self, pages: list[int]) -> list[int]:
-        """These pages as they go on in the messenger's list."""
-        # Pages that the decoder has already are counted, and never read.
-        before = [] if self._begun else [0] * self._first_page
+    def _as_listed(self, pages: list[int]) -> list[int]:
+        """These pages as they go on in the messenger's list; those that the decoder has are counted, never read."""
+        return pages if self._begun else [0] * self._first_page + pages
+
+    def _note_listed(self, count: int) -> None:
         self._begun = True
-        self._listed_pages += len(pages)
-        return before + pages
+        self._listed_pages += count
 
     def plan(
         self, end_token: int, prompt_tokens: int, pages_of: Callable[[int, int], list[int]]
-    ) -> dict[str, Any] | None:
+    ) -> PlannedChunk | None:
         """The chunk that the next forward pass computes, which then leaves layer by layer; None if it waits for send.
+
+        Nothing is changed before the messenger has taken it: a plan that comes to nothing is sent afterwards.
 
         ``pages_of`` gives the pages between two positions of the prompt.
         """
@@ -139,15 +143,16 @@ class Sender(BaseKVSender):
         pages = pages_of(first_page, end_page)
         if len(pages) != end_page - first_page:
             raise AssertionError(f"{len(pages)} pages for positions {first_page} to {end_page}")
-        return {
+        told = {
             "request": out.request,
             "transfer": out.transfer,
             "promptTokens": all_pages * page_tokens,
             "cachedTokens": 0,
             "firstToken": first_page * page_tokens,
             "endToken": end_page * page_tokens,
-            "newPages": self._list(pages),
+            "newPages": self._as_listed(pages),
         }
+        return PlannedChunk(told, lambda: self._note_listed(len(pages)))
 
     # ---- what has become of it
 

@@ -309,7 +309,7 @@ def test_should_send_a_layer_while_the_forward_pass_still_runs(pair: Pair, monke
     table = {2: 32, 3: 33}
     k0, v0, k3 = 0, LAYER_COUNT, LAYER_COUNT - 1
 
-    def plan() -> list[dict[str, Any]]:
+    def plan() -> list[Any]:
         chunk = sender.plan(prompt_tokens, prompt_tokens, lambda first, end: [table[k] for k in range(first, end)])
         assert chunk is not None
         return [chunk]
@@ -337,6 +337,33 @@ def test_should_send_a_layer_while_the_forward_pass_still_runs(pair: Pair, monke
     pair.assert_equal_pages([31, 32, 33], [20, 21, 22])
     assert pair.decoder.metadata.output_ids[1, 0] == 77
     assert counter.steps_out_of_order == 0
+    pair.assert_nothing_held()
+
+
+def test_should_send_afterwards_what_the_messenger_would_not_plan(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    from one_process import PAGE_TOKENS, pages
+
+    from kv_connector import LayerCounter
+    from kv_connector.sglang.layerwise import LayerwiseSteps
+
+    exchange = pair.prefiller.endpoint.exchange
+    monkeypatch.setattr(exchange, "step", lambda *_plan: False)
+    steps = LayerwiseSteps(exchange, LayerCounter(exchange._messenger.opened.layer_counter_address, ["layer.0.k"]))
+    room = pair.next_room()
+    sender, receiver = begin(pair, room, [20, 21], slot=1)
+    sender.init(2, 1)
+
+    def plan() -> list[Any]:
+        chunk = sender.plan(2 * PAGE_TOKENS, 2 * PAGE_TOKENS, lambda _first, _end: [30, 31])
+        assert chunk is not None
+        return [chunk]
+
+    steps.run(plan, lambda: None)
+    pair.write_metadata(1, room, 78)
+    sender.send(pages(30, 31), [])
+    finish(sender, receiver)
+
+    pair.assert_equal_pages([30, 31], [20, 21])
     pair.assert_nothing_held()
 
 
