@@ -1,0 +1,168 @@
+"""What becomes of SGLang's transfers when the messenger says this or that; no SGLang and no JVM."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kv_connector import Arrived, Event, Failed, Granted, LeakCheck, MessengerError, Opened, Released, Stats, Stopped
+from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange, PrefillerAddress
+
+THERE = PrefillerAddress("there", 7)
+
+
+class ScriptedMessenger:
+    """Keeps what it is told, and says what the test wants."""
+
+    opened = Opened(1, "e", "7", "h", 1, "h", 2, 4096)
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.events: list[Event] = []
+        self.fenced: list[str] = []
+        self.broken = False
+        self.unclosable = False
+        self.closed = 0
+
+    def submit(self, commands: Sequence[Any]) -> None:
+        self._check()
+        self.told.extend(commands)
+
+    def poll(self) -> list[Event]:
+        self._check()
+        events, self.events = self.events, []
+        return events
+
+    def fence(self, requests: Sequence[str], limit_seconds: float) -> list[str]:
+        assert limit_seconds > 0
+        self._check()
+        return [request for request in requests if request in self.fenced]
+
+    def stats(self) -> Stats:
+        return Stats({}, {})
+
+    def leak_check(self) -> LeakCheck:
+        return LeakCheck(clean=True, held={})
+
+    def close(self) -> None:
+        self.closed += 1
+        if self.unclosable:
+            raise MessengerError("it does not close")
+
+    def _check(self) -> None:
+        if self.broken:
+            raise MessengerError("it is broken")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += DRAIN_INTERVAL_SECONDS
+        return self.now
+
+
+@pytest.fixture
+def messenger() -> ScriptedMessenger:
+    return ScriptedMessenger()
+
+
+@pytest.fixture
+def exchange(messenger: ScriptedMessenger) -> Exchange:
+    return Exchange(messenger, logging.getLogger("exchange"), Clock())
+
+
+def fetch(exchange: Exchange, room: int = 5) -> Any:
+    return exchange.fetch(room, THERE, prompt_tokens=32, first_token=0, pages=[3, 4], context_slot=2, limit_seconds=1.5)
+
+
+def test_should_end_a_prefill_once_and_wait_for_its_release(exchange: Exchange, messenger: ScriptedMessenger) -> None:
+    out = exchange.announce(5)
+    messenger.events = [Granted(out.request, 32, 16)]
+    exchange.drain()
+    assert out.granted == Granted(out.request, 32, 16)
+    exchange.computed(out, 32, 32, [7])
+    exchange.finish(out, 3)
+    exchange.finish(out, 3)
+    exchange.computed(out, 32, 32, [8])
+    assert [told["do"] for told in messenger.told] == ["announce", "computed", "prefillEnded"]
+    assert messenger.told[-1]["contextSlot"] == 3
+    assert exchange.held() == {"outgoing": 1}
+    messenger.events = [Released(out.request)]
+    exchange.drain()
+    assert out.released
+    assert exchange.held() == {}
+
+
+def test_should_keep_the_first_reason_of_a_prefill_that_stopped(
+    exchange: Exchange, messenger: ScriptedMessenger
+) -> None:
+    out = exchange.announce(5)
+    messenger.events = [Stopped(out.request, "the decoder is gone")]
+    exchange.drain()
+    exchange.abort(out, "Aborted")
+    assert out.failure == "the decoder is gone"
+    assert not out.released
+    assert messenger.told[-1]["outcome"] == "aborted"
+
+
+def test_should_tell_two_requests_of_one_room_apart(exchange: Exchange, messenger: ScriptedMessenger) -> None:
+    first, second = fetch(exchange), fetch(exchange)
+    exchange.abandon(first)
+    messenger.events = [Arrived(second.request, 2)]
+    exchange.drain()
+    assert second.arrived
+    assert not exchange.is_quiet(5)
+    messenger.events = [Failed(first.request, "cancelled")]
+    assert exchange.is_quiet(5)
+    assert first.failure == "cancelled"
+
+
+def test_should_poll_once_for_all_requests_of_a_round(messenger: ScriptedMessenger) -> None:
+    now = [0.0]
+    exchange = Exchange(messenger, logging.getLogger("exchange"), lambda: now[0])
+    out = exchange.announce(5)
+    exchange.drain()
+    messenger.events = [Released(out.request)]
+    exchange.drain()
+    assert not out.released
+    now[0] += 2 * DRAIN_INTERVAL_SECONDS
+    exchange.drain()
+    assert out.released
+
+
+def test_should_end_all_transfers_when_the_messenger_breaks(exchange: Exchange, messenger: ScriptedMessenger) -> None:
+    out, incoming = exchange.announce(5), fetch(exchange, 6)
+    messenger.broken = True
+    exchange.drain()
+    assert messenger.closed == 1
+    assert out.released
+    assert "given up" in out.failure
+    assert "given up" in incoming.failure
+    assert "given up" in fetch(exchange, 7).failure
+    assert "given up" in exchange.announce(8).failure
+
+
+def test_should_hold_pages_of_a_messenger_that_does_not_close(exchange: Exchange, messenger: ScriptedMessenger) -> None:
+    out, incoming = exchange.announce(5), fetch(exchange, 6)
+    messenger.broken = messenger.unclosable = True
+    exchange.drain()
+    assert not out.released
+    assert not incoming.ended
+    assert not exchange.is_quiet(6)
+
+
+def test_should_close_a_messenger_that_still_reads_pages_after_the_fence(
+    exchange: Exchange, messenger: ScriptedMessenger
+) -> None:
+    fenced, read = exchange.announce(5), exchange.announce(6)
+    messenger.fenced = [fenced.request]
+    exchange.wait_until_quiet(fenced)
+    assert fenced.released
+    assert messenger.closed == 0
+    exchange.wait_until_quiet(read)
+    assert messenger.closed == 1
+    assert read.released
