@@ -26,6 +26,8 @@ REPORTS = ROOT / "build" / "reports"
 ENVIRONMENT = "examples/setup/environment"
 PYTHON_FOLDERS = ("python", "examples", "e2e-tests", ".ci")
 EXAMPLE_FOLDERS = ("examples", "e2e-tests", ".ci")
+CPU_KERNELS = ("-o", f"pythonpath=. tests {ROOT}/examples/sglang-1p1d/cpu_kernels")
+"""SGLang without a GPU needs a stand-in for its kernels, beside what python/pyproject.toml puts on the path."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,17 @@ def in_tools(*arguments: str) -> list[str]:
     return [ENVIRONMENT, "run", "tools", "--", *arguments]
 
 
-def in_engine(*arguments: str) -> list[str]:
+def with_wheel(environment: str, *arguments: str) -> list[str]:
     wheel = '"$(cat python/dist/.wheel)"'
-    return ["bash", "-c", f'exec {ENVIRONMENT} run engine --wheel {wheel} -- "$@"', "engine", *arguments]
+    return ["bash", "-c", f'exec {ENVIRONMENT} run {environment} --wheel {wheel} -- "$@"', environment, *arguments]
+
+
+def in_engine(*arguments: str) -> list[str]:
+    return with_wheel("engine", *arguments)
+
+
+def in_sglang(*arguments: str) -> list[str]:
+    return with_wheel("sglang", *arguments)
 
 
 def pytest(folder: str, report: str) -> list[str]:
@@ -72,9 +82,19 @@ def suites() -> list[Suite]:
         Suite("python types", in_tools("-m", "mypy", "--config-file", "python/pyproject.toml", "python/kv_connector")),
         Suite("example types", in_tools("-m", "mypy", "--config-file", "e2e-tests/pyproject.toml", *EXAMPLE_FOLDERS)),
         Suite("house rules and test bed", in_tools(*pytest("e2e-tests/quick", "quick")), "build/reports/quick.xml"),
-        Suite("python", in_tools(*pytest("python/tests", "python")), "build/reports/python.xml"),
+        Suite(
+            "python",
+            in_tools(*pytest("python/tests", "python"), "--ignore=python/tests/sglang"),
+            "build/reports/python.xml",
+        ),
         Suite(
             "python, with vLLM", in_engine(*pytest("python/tests/vllm", "vllm")), "build/reports/vllm.xml", quick=False
+        ),
+        Suite(
+            "python, with SGLang",
+            in_sglang(*pytest("python/tests/sglang", "python-sglang"), *CPU_KERNELS),
+            "build/reports/python-sglang.xml",
+            quick=False,
         ),
         Suite("engines", in_engine(*pytest("e2e-tests", "engines")), "build/reports/engines.xml", quick=False),
     ]
