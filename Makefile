@@ -14,13 +14,16 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     $(wildcard python/pyproject.toml python/README.md)
 ARGS ?=
 
-.PHONY: help demo test check java wheel kvperf sim format clean
+.PHONY: help demo demo-sglang test check java wheel kvperf sim format clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: wheel ## one prefiller, one decoder and a router on this machine: tokens compared with a single vLLM
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- examples/vllm-1p1d/demo.py $(ARGS)
+
+demo-sglang: wheel ## the same with SGLang: a prefiller, a decoder and SGLang's load balancer
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- examples/sglang-1p1d/sglang_demo.py $(ARGS)
 
 test: ## all tests, Java, Python and real engines
 	@$(ENVIRONMENT) run tools -- .ci/suites.py all

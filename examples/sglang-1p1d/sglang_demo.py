@@ -1,0 +1,86 @@
+"""One prefiller, one decoder and SGLang's load balancer on this machine; prints whether the tokens are right.
+
+For each prompt: same tokens as a single SGLang and as transformers. The last line is the sum; the status is 0 when all
+are the same.
+
+    make demo-sglang     or, with a wheel at hand:
+    examples/setup/environment run sglang --wheel python/dist/<wheel> -- examples/sglang-1p1d/sglang_demo.py
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from make_model import cached_model
+from plain_sglang import sglang_answers, transformers_answers
+from prompts import cache_home, random_prompt
+from server_process import Server, complete, free_port, start_all, words_of
+from sglang_servers import EngineOptions, engine, load_balancer
+
+PROMPT_TOKENS = (1, 15, 16, 17, 29, 65, 255, 257, 720)
+ANSWER_TOKENS = 16
+SEED = 1
+ROOT = Path(__file__).resolve().parents[2]
+STARTED = time.monotonic()
+
+
+def say(message: str) -> None:
+    print(f"[{time.monotonic() - STARTED:5.0f} s] {message}", flush=True)
+
+
+def start(stack: ExitStack, model: Path, folder: Path) -> Server:
+    """The load balancer in front of the pair."""
+    bootstrap_port = free_port()
+    prefiller = engine("prefiller", EngineOptions(model, role="prefill", core=0, bootstrap_port=bootstrap_port), folder)
+    decoder = engine("decoder", EngineOptions(model, role="decode", core=1), folder)
+    front = load_balancer("load-balancer", prefiller, bootstrap_port, decoder, folder)
+    for server in (prefiller, decoder, front):
+        stack.callback(server.stop)
+    say(f"starting a prefiller and a decoder, logs in {folder}")
+    start_all([prefiller, decoder], say)
+    start_all([front], say)
+    return front
+
+
+def ask(front: Server, prompts: list[str], expected: list[list[str]]) -> int:
+    """Asks each prompt through the load balancer; how many answers were the references'."""
+    same_count = 0
+    for prompt, answer in zip(prompts, expected, strict=True):
+        asked = time.monotonic()
+        same = words_of(complete(front, prompt, ANSWER_TOKENS)) == answer
+        took_ms = (time.monotonic() - asked) * 1e3
+        same_count += same
+        print(
+            f"{len(prompt.split()):6d} tokens   same tokens: {'yes' if same else 'NO '}   {took_ms:8.1f} ms", flush=True
+        )
+    return same_count
+
+
+def stop_on(signal_number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signal_number)  # unwinds the ExitStack, which stops the servers
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, stop_on)
+    folder = ROOT / "build" / "demo-sglang" / time.strftime("%Y%m%d-%H%M%S")
+    model = cached_model(cache_home())
+    prompts = [random_prompt(count, SEED) for count in PROMPT_TOKENS]
+    expected = sglang_answers(model, prompts, ANSWER_TOKENS, folder, say)
+    if expected != transformers_answers(model, prompts, expected):
+        raise SystemExit("a single SGLang and transformers do not answer alike: there is no reference to compare with.")
+    with ExitStack() as stack:
+        same_count = ask(start(stack, model, folder), prompts, expected)
+        say("stopping")
+    print(f"{same_count} of {len(prompts)} prompts: same tokens")
+    return 0 if same_count == len(prompts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
