@@ -71,6 +71,8 @@ class StepMetadata(KVConnectorMetadata):
     """All that one step means for the workers."""
 
     step: int
+    computes: bool = False
+    """Whether the step has a forward pass."""
     preempted: list[str] = field(default_factory=list)
     prefill_ends: list[PrefillEnd] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)

@@ -160,6 +160,7 @@ class SchedulerHalf:
         self._step += 1
         meta, self._pending = self._pending, StepMetadata(step=0)
         meta.step = self._step
+        meta.computes = scheduler_output.total_num_scheduled_tokens > 0
         for request_id in scheduler_output.preempted_req_ids or ():
             prefill = self._prefills.get(request_id)
             if prefill is not None and prefill.sent_tokens:

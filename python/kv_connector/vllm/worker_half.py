@@ -15,6 +15,7 @@ from typing import Any
 
 from kv_connector._facade import Arrived, Command, Event, Failed, Log, MessengerPort, Released, Timeline
 from kv_connector.layer_counter import LayerCounter
+from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.metadata import Chunk, Fetch, MessengerAddress, PrefillEnd, Refusal, StepMetadata
 
 FENCE_LIMIT_SECONDS = 10.0
@@ -56,6 +57,8 @@ class WorkerHalf:
         self._rank_index = rank_index
         self._logger = logger
 
+        self._empty_steps = EmptySteps()
+        self._step_computes = False
         self._open_step: StepMetadata | None = None
         """The step whose forward pass runs, if it has chunks."""
         self._sending: set[str] = set()
@@ -100,6 +103,9 @@ class WorkerHalf:
 
     def begin(self, meta: StepMetadata) -> None:
         """Tells the messenger everything that is new, before the forward pass starts."""
+        self._step_computes = meta.computes
+        if meta.fetches or meta.prefill_ends:
+            self._empty_steps.interrupted()
         for end in meta.prefill_ends:
             self._end_prefill(end)
         for refusal in meta.refusals:
@@ -217,13 +223,20 @@ class WorkerHalf:
     # ---- what has happened
 
     def collect(self) -> Reports:
-        """Takes all that is to be reported now."""
-        for event in self._poll():
-            self._on(event)
+        """Takes all that is to be reported now; in a step that computes nothing, with a little patience."""
+        if self._has_news() or self._step_computes:
+            self._empty_steps.interrupted()
+        elif self._fetching or self._ended:
+            self._empty_steps.wait(self._has_news)
         reports, self._reports = self._reports, Reports()
         if reports.sent or reports.received:
             self._stats_due = time.monotonic()
         return reports
+
+    def _has_news(self) -> bool:
+        for event in self._poll():
+            self._on(event)
+        return bool(self._reports.sent or self._reports.received)
 
     def figures(self) -> dict[str, dict[str, float]] | None:
         """What the counters have gained since the last call and what the gauges say; None when it is not time."""

@@ -1,0 +1,109 @@
+"""How long a worker waits in steps that compute nothing; time is the test's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conftest import EngineMaker
+from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
+
+from kv_connector.vllm.empty_steps import LOOK_INTERVAL_SECONDS, WAIT_MAX_SECONDS, WAIT_SHARE, EmptySteps
+
+REQUEST = "chatcmpl-0123456789abcdef-89abcdef"
+
+
+class Clock:
+    """Moves only when somebody sleeps, or the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.slept.append(seconds)
+        self.seconds += seconds
+
+
+def test_should_wait_a_share_of_the_time_without_news_and_never_longer_than_the_limit() -> None:
+    clock = Clock()
+    steps = EmptySteps(clock.now, clock.sleep)
+    steps.wait(lambda: False)
+    assert clock.slept == [], "the step after one that computed does not wait"
+    clock.seconds += 0.004
+    steps.wait(lambda: False)
+    assert sum(clock.slept) == pytest.approx(0.004 * WAIT_SHARE)
+    clock.slept.clear()
+    clock.seconds += 60.0
+    steps.wait(lambda: False)
+    assert sum(clock.slept) == pytest.approx(WAIT_MAX_SECONDS)
+    assert max(clock.slept) <= LOOK_INTERVAL_SECONDS
+
+
+def test_should_end_the_wait_with_the_first_news() -> None:
+    clock = Clock()
+    steps = EmptySteps(clock.now, clock.sleep)
+    clock.seconds += 60.0
+    steps.wait(lambda: len(clock.slept) == 2)
+    assert len(clock.slept) == 2
+
+
+def test_should_begin_anew_after_an_interruption() -> None:
+    clock = Clock()
+    steps = EmptySteps(clock.now, clock.sleep)
+    clock.seconds += 60.0
+    steps.interrupted()
+    steps.wait(lambda: False)
+    assert clock.slept == []
+
+
+class Told:
+    """Stands for an engine's EmptySteps and notes what it is told."""
+
+    def __init__(self, engine: SimulatedEngine) -> None:
+        self.calls: list[str] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens during a wait."""
+        engine.worker._worker._empty_steps = self
+
+    def interrupted(self) -> None:
+        self.calls.append("interrupted")
+
+    def wait(self, look: Callable[[], bool]) -> None:
+        self.meanwhile()
+        self.calls.append("news in time" if look() else "wait")
+
+    def of_step(self, engine: SimulatedEngine) -> list[str]:
+        self.calls.clear()
+        engine.step()
+        return list(self.calls)
+
+
+def test_should_wait_for_kv_and_not_while_something_is_computed(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    told = Told(decoder)
+    assert told.of_step(decoder) == [], "nobody owes anything"
+    decoder.add(REQUEST, 700, remote_prefill(), max_tokens=2)
+    assert told.of_step(decoder) == ["interrupted", "wait"], "a new fetch is waited for anew"
+    assert told.of_step(decoder) == ["wait"]
+    decoder.messenger.arrive(REQUEST)
+    assert told.of_step(decoder) == ["interrupted"]
+    assert told.of_step(decoder) == ["interrupted"], "the request's own forward pass"
+    decoder.steps(2)
+    assert decoder.at_rest()
+
+
+def test_should_wait_for_the_release_of_a_prefill_and_report_it_in_the_same_step(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 200, remote_decode())
+    told = Told(prefiller)
+    assert told.of_step(prefiller) == ["interrupted"]
+    assert told.of_step(prefiller) == ["interrupted", "wait"]
+    assert told.of_step(prefiller) == ["wait"]
+    told.meanwhile = lambda: prefiller.messenger.release(REQUEST)
+    assert told.of_step(prefiller) == ["news in time"]
+    assert prefiller.at_rest()
