@@ -97,6 +97,12 @@ def suites() -> list[Suite]:
             quick=False,
         ),
         Suite("engines", in_engine(*pytest("e2e-tests", "engines")), "build/reports/engines.xml", quick=False),
+        Suite(
+            "engines, SGLang",
+            in_sglang(*pytest("e2e-tests/sglang_pair", "sglang")),
+            "build/reports/sglang.xml",
+            quick=False,
+        ),
     ]
 
 

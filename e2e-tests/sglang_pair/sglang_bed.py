@@ -1,0 +1,142 @@
+"""A pair of real SGLang servers on CPU under test, with SGLang's own small load balancer in front."""
+
+from __future__ import annotations
+
+import json
+import random
+import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bed import HELD_GAUGES
+from server_process import LOOPBACK, MODEL_NAME, Server, complete, free_port, metric_sum, start_all, wait_until
+from sglang_servers import EngineOptions, Role, engine, load_balancer
+
+REST_LIMIT_SECONDS = 120.0
+ROOM_MAX = 2**63 - 1
+
+
+@dataclass
+class Side:
+    """One server, and where the messenger in it has its metrics page; a stock backend has none."""
+
+    server: Server
+    metrics_port: int | None = None
+
+    def held(self) -> dict[str, float]:
+        """Whatever is held for requests: in SGLang's queues, in its pool beyond what its cache may evict, by us."""
+        (load,) = json.loads(self.server.get("/v1/loads"))["loads"]
+        figures = {name: load[name] for name in ("num_running_reqs", "num_waiting_reqs", "num_used_tokens")}
+        figures |= {name: value for name, value in load["disaggregation"].items() if name.endswith("_reqs")}
+        if self.metrics_port is not None:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{self.metrics_port}/metrics", timeout=30) as answer:
+                text = str(answer.read().decode())
+            assert all(name in text for name in HELD_GAUGES), "the messenger's page lacks a gauge"
+            figures |= {name: metric_sum(text, name, {}) for name in HELD_GAUGES}
+        return {name: value for name, value in figures.items() if value}
+
+    def wait_at_rest(self) -> None:
+        """Idle, with nothing held. SGLang itself counts its pages whenever it is idle, and ends when one is missing."""
+        try:
+            wait_until(lambda: not self.held(), REST_LIMIT_SECONDS, f"{self.server.name} is at rest")
+        except TimeoutError as leaked:
+            raise AssertionError(f"{leaked}, held: {self.held()}") from leaked
+        assert self.server.healthy(), f"{self.server.name} is ill; the end of its log:\n{self.server.log_tail()}"
+
+
+@dataclass
+class Pair:
+    """One prefiller and one decoder. A side that was killed comes back at its address by `start`."""
+
+    prefiller: Side
+    decoder: Side
+    front: Server
+    bootstrap_port: int
+
+    def ask(self, prompt: str, max_tokens: int) -> dict[str, Any]:
+        return complete(self.front, prompt, max_tokens)
+
+    def ask_both_sides(self, prompt: str, max_tokens: int, request: str) -> dict[str, Any]:
+        """Both legs as the load balancer sends them, under a name by which they can be aborted."""
+        body = {
+            "model": MODEL_NAME,
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "skip_special_tokens": False,
+            "rid": request,
+            "bootstrap_host": LOOPBACK,
+            "bootstrap_port": self.bootstrap_port,
+            "bootstrap_room": random.randint(1, ROOM_MAX),
+        }
+        with ThreadPoolExecutor(1) as other:
+            prefill = other.submit(self.prefiller.server.post, "/v1/completions", body)
+            answer = self.decoder.server.post("/v1/completions", body)
+            prefill.result()
+            return answer
+
+    def wait_at_rest(self) -> None:
+        for side in (self.prefiller, self.decoder):
+            side.wait_at_rest()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the servers of a pair are started with."""
+
+    backend: str = "kv_messenger"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """KV Messenger's own."""
+
+
+KV_MESSENGER = Kind()
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where servers are made: with what model, and the folder of their logs."""
+
+    model: Path
+    folder: Path
+
+    def side(self, role: Role, kind: Kind, bootstrap_port: int = 0, name: str = "") -> Side:
+        """A server that is made, not started. Its ports are fixed, so that it can come back at them."""
+        environment = dict(kind.environment)
+        metrics_port = None
+        if kind.backend == "kv_messenger":
+            metrics_port = free_port()
+            environment["KV_MESSENGER_OPTIONS"] = json.dumps({"metrics_port": metrics_port, **kind.options})
+        options = EngineOptions(
+            self.model,
+            role=role,
+            backend=kind.backend,
+            bootstrap_port=bootstrap_port,
+            core=0 if role == "prefill" else 1,
+            environment=environment,
+        )
+        return Side(engine(name or f"{kind.backend}-{role}", options, self.folder), metrics_port)
+
+    def started_pair(self, stack: ExitStack, kind: Kind) -> Pair:
+        """Both sides, side by side, then the load balancer; all end with `stack`."""
+        port = free_port()
+        prefiller, decoder = self.side("prefill", kind, port), self.side("decode", kind)
+        start(stack, [prefiller.server, decoder.server])
+        return self.fronted(stack, prefiller, decoder, port)
+
+    def fronted(self, stack: ExitStack, prefiller: Side, decoder: Side, bootstrap_port: int) -> Pair:
+        name = f"{prefiller.server.name}-front"
+        front = load_balancer(name, prefiller.server, bootstrap_port, decoder.server, self.folder)
+        start(stack, [front])
+        return Pair(prefiller, decoder, front, bootstrap_port)
+
+
+def start(stack: ExitStack, servers: list[Server]) -> None:
+    for server in servers:
+        stack.callback(server.stop)
+    start_all(servers, lambda line: print(line, flush=True))

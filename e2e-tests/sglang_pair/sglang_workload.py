@@ -1,0 +1,44 @@
+"""Every prompt that the tests with SGLang send, so that one start of the reference answers all of them.
+
+A prompt is used by one test only, except where a hit in the prefiller's cache is what the test is about.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from workload import ANSWER_TOKENS, Series
+
+__all__ = ["ANSWER_TOKENS"]
+
+LENGTHS: Final = (1, 15, 16, 17, 29, 65, 255, 257, 720)
+OVERLAPPED_TOKENS: Final = 720
+"""Three chunks, and whole pages."""
+LOAD_REQUESTS: Final = 64
+LOAD_IN_FLIGHT: Final = 8
+LOAD_TOKENS_MAX: Final = 400
+
+
+def load_lengths() -> tuple[int, ...]:
+    draw = random.Random(8)
+    return tuple(draw.randint(1, LOAD_TOKENS_MAX) for _ in range(LOAD_REQUESTS))
+
+
+TOKENS: Final = Series(seed=31, lengths=LENGTHS)
+OVERLAPPED: Final = Series(seed=32, lengths=(OVERLAPPED_TOKENS,) * 3)
+CACHED: Final = Series(seed=33, lengths=(65, 257, 720))
+LOAD: Final = Series(seed=37, lengths=load_lengths())
+ABORTED: Final = Series(seed=38, lengths=tuple([720] * 8))
+
+ALL: Final = (
+    TOKENS,
+    OVERLAPPED,
+    CACHED,
+    LOAD,
+    ABORTED,
+)
+
+
+def all_prompts() -> list[str]:
+    return [prompt for series in ALL for prompt in series.prompts()]
