@@ -1,8 +1,12 @@
 package io.kvmessenger.kvlayout;
 
+import static java.util.stream.Collectors.joining;
+
+import java.util.BitSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.SortedMap;
 
 /**
@@ -14,17 +18,30 @@ import java.util.SortedMap;
 public final class Compatibility {
     private Compatibility() {}
 
-    /** The first mismatch, most telling field first; empty when pages can flow from source to target. */
+    /** The first mismatch, most telling field first; empty when the source alone can fill the target's pages. */
     public static Optional<Mismatch> check(KvGeometry source, KvGeometry target) {
+        return checkFields(source, target)
+                .or(() -> checkLayerNames(source, target))
+                .or(() -> checkLayerBytes(source, target))
+                .or(() -> checkRows(source, target))
+                .or(() -> checkCoverage(List.of(source), target));
+    }
+
+    /** As {@link #check}, between sides of which each may serve only some of its engine's heads and layers. */
+    public static Optional<Mismatch> checkPages(KvGeometry source, KvGeometry target) {
+        return checkFields(source, target)
+                .or(() -> checkLayerBytes(source, target))
+                .or(() -> checkRows(source, target));
+    }
+
+    private static Optional<Mismatch> checkFields(KvGeometry source, KvGeometry target) {
         return differing("model", source.model(), target.model())
                 .or(() -> differing("dtype", source.dtype(), target.dtype()))
                 .or(() -> differing("elementBytes", source.elementBytes(), target.elementBytes()))
-                .or(() -> differing("pageTokens", source.pageTokens(), target.pageTokens()))
+                .or(() -> checkPageTokens(source.pageTokens(), target.pageTokens()))
                 .or(() -> differing(
                         "layout", source.layout().name(), target.layout().name()))
-                .or(() -> differing("kvHeadCount", source.kvHeadCount(), target.kvHeadCount()))
-                .or(() -> checkLayers(source.headPageBytesByLayer(), target.headPageBytesByLayer()))
-                .or(() -> checkSharding(source, target));
+                .or(() -> differing("kvHeadCount", source.kvHeadCount(), target.kvHeadCount()));
     }
 
     private static Optional<Mismatch> differing(String field, Object sourceValue, Object targetValue) {
@@ -33,48 +50,75 @@ public final class Compatibility {
                 : Optional.of(new Mismatch(field, sourceValue.toString(), targetValue.toString()));
     }
 
-    private static Optional<Mismatch> checkLayers(
-            SortedMap<String, Integer> source, SortedMap<String, Integer> target) {
-        if (source.size() != target.size()) {
-            return differing("layer count", source.size(), target.size());
-        }
-        for (Map.Entry<String, Integer> layer : target.entrySet()) {
-            Integer sourceBytes = source.get(layer.getKey());
-            if (sourceBytes == null) {
-                return differing("layer names", List.copyOf(source.keySet()), List.copyOf(target.keySet()));
-            }
-            if (!sourceBytes.equals(layer.getValue())) {
-                String field = "page bytes for each KV head of layer \"" + layer.getKey() + "\"";
-                return differing(field, sourceBytes, layer.getValue());
+    /** One page size must be a multiple of the other: then a page holds whole pages of the other side. */
+    private static Optional<Mismatch> checkPageTokens(int source, int target) {
+        boolean multiple = source % target == 0 || target % source == 0;
+        return multiple ? Optional.empty() : differing("pageTokens", source, target);
+    }
+
+    private static Optional<Mismatch> checkLayerNames(KvGeometry source, KvGeometry target) {
+        Set<String> sourceNames = source.headPageBytesByLayer().keySet();
+        Set<String> targetNames = target.headPageBytesByLayer().keySet();
+        return differing("layer count", sourceNames.size(), targetNames.size())
+                .or(() -> differing("layer names", List.copyOf(sourceNames), List.copyOf(targetNames)));
+    }
+
+    private static Optional<Mismatch> checkLayerBytes(KvGeometry source, KvGeometry target) {
+        SortedMap<String, Integer> sourceLayers = source.headPageBytesByLayer();
+        for (Map.Entry<String, Integer> layer : target.headPageBytesByLayer().entrySet()) {
+            Integer sourceBytes = sourceLayers.get(layer.getKey());
+            int targetBytes = layer.getValue();
+            if (sourceBytes != null && !equalRows(sourceBytes, source.pageTokens(), targetBytes, target.pageTokens())) {
+                boolean equalPages = source.pageTokens() == target.pageTokens();
+                return Optional.of(new Mismatch(
+                        "page bytes for each KV head of layer \"" + layer.getKey() + "\"",
+                        sourceBytes + (equalPages ? "" : " for " + source.pageTokens() + " tokens"),
+                        targetBytes + (equalPages ? "" : " for " + target.pageTokens() + " tokens")));
             }
         }
         return Optional.empty();
     }
 
-    private static Optional<Mismatch> checkSharding(KvGeometry source, KvGeometry target) {
+    /** Whether a head takes as many bytes for a token on both sides; a page may end with padding only if pages are equal. */
+    private static boolean equalRows(int sourceBytes, int sourceTokens, int targetBytes, int targetTokens) {
+        return sourceTokens == targetTokens
+                ? sourceBytes == targetBytes
+                : sourceBytes % sourceTokens == 0
+                        && targetBytes % targetTokens == 0
+                        && sourceBytes / sourceTokens == targetBytes / targetTokens;
+    }
+
+    /** NHD pages split by heads are cut token by token: a token of a head must be whole bytes. */
+    private static Optional<Mismatch> checkRows(KvGeometry source, KvGeometry target) {
+        int sourceHeads = source.sharding().headsPerRank(source.kvHeadCount());
+        int targetHeads = target.sharding().headsPerRank(target.kvHeadCount());
+        boolean cut = source.layout().equals(PageLayout.NHD) && sourceHeads != targetHeads;
+        boolean wholeBytes = source.headPageBytesByLayer().values().stream()
+                .allMatch(headPageBytes -> headPageBytes % source.pageTokens() == 0);
+        return !cut || wholeBytes
+                ? Optional.empty()
+                : Optional.of(new Mismatch("sharding", describeRanks(source), describeRanks(target)));
+    }
+
+    /** Whether the ranks of all source messengers together hold every head of every layer that the target needs. */
+    public static Optional<Mismatch> checkCoverage(List<KvGeometry> sources, KvGeometry target) {
         for (RankGeometry rank : target.ranks()) {
             for (LayerGeometry layer : rank.layers()) {
-                List<ReplicaSet> sets = ReplicaSet.ofLayer(source, layer.name());
-                int covered = sets.stream()
-                        .map(ReplicaSet::heads)
-                        .filter(rank.heads()::overlaps)
-                        .mapToInt(heads -> heads.intersection(rank.heads()).count())
-                        .sum();
-                boolean sliced = sets.stream().anyMatch(set -> isSlicedByToken(source.layout(), set.heads(), rank));
-                int headPageBytes = layer.pageBytes() / rank.heads().count();
-                if (covered < rank.heads().count() || (sliced && headPageBytes % target.pageTokens() != 0)) {
-                    return Optional.of(new Mismatch("sharding", describeRanks(source), describeRanks(target)));
+                BitSet missing = new BitSet();
+                missing.set(rank.heads().from(), rank.heads().to());
+                sources.stream()
+                        .flatMap(source -> source.ranks().stream())
+                        .filter(from -> from.layerIndex(layer.name()) >= 0)
+                        .forEach(from ->
+                                missing.clear(from.heads().from(), from.heads().to()));
+                if (!missing.isEmpty()) {
+                    String offered =
+                            sources.stream().map(Compatibility::describeRanks).collect(joining(", "));
+                    return Optional.of(new Mismatch("sharding", offered, describeRanks(target)));
                 }
             }
         }
         return Optional.empty();
-    }
-
-    private static boolean isSlicedByToken(PageLayout layout, HeadRange sourceHeads, RankGeometry target) {
-        return switch (layout) {
-            case PageLayout.Nhd() -> sourceHeads.overlaps(target.heads()) && !sourceHeads.equals(target.heads());
-            case PageLayout.Hnd(), PageLayout.Latent() -> false;
-        };
     }
 
     private static String describeRanks(KvGeometry geometry) {

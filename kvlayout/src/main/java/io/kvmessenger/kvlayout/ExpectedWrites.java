@@ -7,28 +7,82 @@ package io.kvmessenger.kvlayout;
  * <p>Pure functions; safe from any thread. It never runs the planner; tests hold the two together for every small shape.
  */
 public final class ExpectedWrites {
-    private ExpectedWrites() {}
+    private final KvGeometry source;
+    private final KvGeometry target;
+    private final RankGeometry rank;
+    private final int partCount;
+
+    private ExpectedWrites(KvGeometry source, KvGeometry target, RankGeometry rank, int firstToken, int tokenCount) {
+        if (firstToken < 0 || tokenCount < firstToken || firstToken % target.pageTokens() != 0) {
+            throw new IllegalArgumentException("token range is [" + firstToken + ", " + tokenCount
+                    + "), expected 0 <= from <= to with from a multiple of pageTokens, " + target.pageTokens());
+        }
+        this.source = source;
+        this.target = target;
+        this.rank = rank;
+        int smallerPageTokens = Math.min(source.pageTokens(), target.pageTokens());
+        boolean tokenByToken = target.layout().equals(PageLayout.NHD) && sourceHeadsPerRank() != headCount();
+        int partTokens = tokenByToken ? 1 : smallerPageTokens;
+        this.partCount = Math.ceilDiv(tokenCount, partTokens) - firstToken / partTokens;
+    }
 
     /**
-     * Pieces that land in {@code pageCount} pages of each layer of the target rank. The geometries must be compatible.
+     * Pieces that hold tokens {@code [firstToken, tokenCount)} of a request, in all layers of the target rank, from all
+     * ranks of the source's engine, also those of other messengers. The pages must be compatible.
      *
      * @param targetRankIndex position in the target's {@link KvGeometry#ranks()}
+     * @param firstToken the first of one of the target's pages
      */
-    public static long pagePieces(KvGeometry source, KvGeometry target, int targetRankIndex, int pageCount) {
-        if (pageCount < 0) {
-            throw new IllegalArgumentException("pageCount is " + pageCount + ", expected at least 0");
-        }
+    public static long pieceCount(
+            KvGeometry source, KvGeometry target, int targetRankIndex, int firstToken, int tokenCount) {
         RankGeometry rank = target.ranks().get(targetRankIndex);
-        int sourceHeadsPerRank = source.sharding().headsPerRank(source.kvHeadCount());
-        int firstSourceSet = rank.heads().from() / sourceHeadsPerRank;
-        int lastSourceSet = (rank.heads().to() - 1) / sourceHeadsPerRank;
-        int sourceSetCount = lastSourceSet - firstSourceSet + 1;
-        boolean wholePages = sourceHeadsPerRank == rank.heads().count();
-        int runsPerSet = switch (target.layout()) {
-            case PageLayout.Hnd(), PageLayout.Latent() -> 1;
-            case PageLayout.Nhd() -> wholePages ? 1 : target.pageTokens();
-        };
-        long piecesPerPage = (long) rank.layers().size() * sourceSetCount * runsPerSet;
-        return Math.multiplyExact(piecesPerPage, pageCount);
+        ExpectedWrites expected = new ExpectedWrites(source, target, rank, firstToken, tokenCount);
+        int firstSourceSet = rank.heads().from() / expected.sourceHeadsPerRank();
+        int lastSourceSet = (rank.heads().to() - 1) / expected.sourceHeadsPerRank();
+        int runs = expected.headByHead() ? rank.heads().count() : lastSourceSet - firstSourceSet + 1;
+        return expected.times(rank.layers().size(), runs);
+    }
+
+    /** As {@link #pieceCount}, from the ranks that the source lists alone. */
+    public static long pieceCountFrom(
+            KvGeometry source,
+            KvGeometry target,
+            int targetRankIndex,
+            int firstToken,
+            int tokenCount,
+            SourceDraw draw) {
+        RankGeometry rank = target.ranks().get(targetRankIndex);
+        ExpectedWrites expected = new ExpectedWrites(source, target, rank, firstToken, tokenCount);
+        long count = 0;
+        for (RankGeometry from : source.ranks()) {
+            if (from.heads().overlaps(rank.heads()) && draw.sends(source, from, rank)) {
+                int heads = from.heads().intersection(rank.heads()).count();
+                count += expected.times(commonLayerCount(from, rank), expected.headByHead() ? heads : 1);
+            }
+        }
+        return count;
+    }
+
+    private static int commonLayerCount(RankGeometry from, RankGeometry to) {
+        return (int) from.layers().stream()
+                .filter(layer -> to.layerIndex(layer.name()) >= 0)
+                .count();
+    }
+
+    private int headCount() {
+        return rank.heads().count();
+    }
+
+    private int sourceHeadsPerRank() {
+        return source.sharding().headsPerRank(source.kvHeadCount());
+    }
+
+    /** HND pages of another size: the tokens of the smaller page are a run in one head only. */
+    private boolean headByHead() {
+        return target.layout().equals(PageLayout.HND) && source.pageTokens() != target.pageTokens();
+    }
+
+    private long times(int layerCount, int runs) {
+        return Math.multiplyExact((long) layerCount * runs, (long) partCount);
     }
 }

@@ -106,8 +106,8 @@ public record KvGeometry(
     }
 
     /**
-     * A hash over everything that must match, in hexadecimal: equal when {@link Compatibility} finds no mismatch but
-     * possibly one of sharding. The same in every process and version of this class.
+     * A hash over everything that decides whether pages mean the same, in hexadecimal. Equal hashes: {@link Compatibility}
+     * finds no mismatch but possibly one of sharding. The same in every process and version of this class.
      */
     public String digest() {
         StringBuilder text = new StringBuilder();

@@ -5,101 +5,159 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * Plans which bytes of a source page go where in a target page: with equal sharding one whole page from each rank to
- * its twin, otherwise the heads that both ranks hold.
+ * Plans which bytes of a source page go where in a target page: with equal sharding and equal pages one whole page from
+ * each rank to its twin, otherwise the heads and tokens that both pages hold.
  *
- * <p>Pure functions of both descriptions; safe from any thread. It does not choose pages, and does not merge
- * neighbouring ones.
+ * <p>Pure functions of both descriptions; safe from any thread. It does not choose pages.
  */
 public final class LayoutPlanner {
-    private LayoutPlanner() {}
+    private final KvGeometry source;
+    private final KvGeometry target;
+    /** The smaller of both page sizes; the other is a multiple of it. */
+    private final int smallerPageTokens;
 
-    /** @throws PlanException when {@link Compatibility#check} finds a mismatch */
+    private LayoutPlanner(KvGeometry source, KvGeometry target) {
+        this.source = source;
+        this.target = target;
+        this.smallerPageTokens = Math.min(source.pageTokens(), target.pageTokens());
+    }
+
+    /**
+     * What the source sends when nothing is drawn.
+     *
+     * @throws PlanException when {@link Compatibility#check} finds a mismatch
+     */
     public static TransferPlan plan(KvGeometry source, KvGeometry target) {
-        Optional<Mismatch> mismatch = Compatibility.check(source, target);
+        requireNone(Compatibility.check(source, target));
+        return plan(source, target, SourceDraw.TWINS);
+    }
+
+    /**
+     * What the source's ranks send when other messengers may serve its replicas or its other heads and layers.
+     *
+     * @throws PlanException when {@link Compatibility#checkPages} finds a mismatch
+     */
+    public static TransferPlan plan(KvGeometry source, KvGeometry target, SourceDraw draw) {
+        requireNone(Compatibility.checkPages(source, target));
+        return new LayoutPlanner(source, target).plan(draw);
+    }
+
+    private static void requireNone(Optional<Mismatch> mismatch) {
         if (mismatch.isPresent()) {
             throw new PlanException(mismatch.get());
         }
-        int layerCount = source.ranks().stream()
-                .mapToInt(rank -> rank.layers().size())
-                .max()
-                .orElseThrow();
+    }
+
+    private TransferPlan plan(SourceDraw draw) {
         List<Piece> pieces = new ArrayList<>();
-        for (String layerName : source.headPageBytesByLayer().keySet()) {
-            List<ReplicaSet> sourceSets = ReplicaSet.ofLayer(source, layerName);
-            for (ReplicaSet targetSet : ReplicaSet.ofLayer(target, layerName)) {
-                for (ReplicaSet sourceSet : sourceSets) {
-                    if (sourceSet.heads().overlaps(targetSet.heads())) {
-                        addPieces(pieces, source, target, layerName, sourceSet, targetSet);
-                    }
+        for (int s = 0; s < source.ranks().size(); s++) {
+            for (int t = 0; t < target.ranks().size(); t++) {
+                RankGeometry from = source.ranks().get(s);
+                RankGeometry to = target.ranks().get(t);
+                if (from.heads().overlaps(to.heads()) && draw.sends(source, from, to)) {
+                    addLayers(pieces, s, t);
                 }
             }
         }
-        return new TransferPlan(layerCount, pieces);
+        return new TransferPlan(source, target, pieces);
     }
 
-    /** Every target replica needs the bytes; the source replicas take turns, so that all of them work. */
-    private static void addPieces(
-            List<Piece> pieces,
-            KvGeometry source,
-            KvGeometry target,
-            String layerName,
-            ReplicaSet sourceSet,
-            ReplicaSet targetSet) {
-        for (int i = 0; i < targetSet.rankIndices().size(); i++) {
-            int targetRankIndex = targetSet.rankIndices().get(i);
-            int sourceRankIndex =
-                    sourceSet.rankIndices().get(i % sourceSet.rankIndices().size());
-            RankGeometry sourceRank = source.ranks().get(sourceRankIndex);
-            RankGeometry targetRank = target.ranks().get(targetRankIndex);
-            int layerIndex = sourceRank.layerIndex(layerName);
-            Piece wholePage = new Piece(
-                    sourceRankIndex,
-                    targetRankIndex,
-                    layerIndex,
-                    targetRank.layerIndex(layerName),
-                    0,
-                    0,
-                    sourceRank.layers().get(layerIndex).pageBytes());
-            if (sourceRank.heads().equals(targetRank.heads())) {
-                pieces.add(wholePage);
-            } else {
-                addHeadRange(pieces, source, wholePage, sourceRank.heads(), targetRank.heads());
-            }
-        }
-    }
-
-    private static void addHeadRange(
-            List<Piece> pieces, KvGeometry source, Piece wholePage, HeadRange sourceHeads, HeadRange targetHeads) {
-        int headPageBytes = wholePage.lengthBytes() / sourceHeads.count();
-        switch (source.layout()) {
-            case PageLayout.Hnd() -> addRun(pieces, wholePage, 0, headPageBytes, sourceHeads, targetHeads);
-            case PageLayout.Nhd() -> {
-                int rowBytes = headPageBytes / source.pageTokens();
-                for (int token = 0; token < source.pageTokens(); token++) {
-                    addRun(pieces, wholePage, token, rowBytes, sourceHeads, targetHeads);
+    private void addLayers(List<Piece> pieces, int sourceRankIndex, int targetRankIndex) {
+        RankGeometry from = source.ranks().get(sourceRankIndex);
+        RankGeometry to = target.ranks().get(targetRankIndex);
+        for (int layerIndex = 0; layerIndex < from.layers().size(); layerIndex++) {
+            LayerGeometry layer = from.layers().get(layerIndex);
+            int targetLayerIndex = to.layerIndex(layer.name());
+            if (targetLayerIndex >= 0) {
+                for (Cut cut : cuts(from.heads(), to.heads(), layer.pageBytes())) {
+                    pieces.add(new Piece(
+                            sourceRankIndex,
+                            targetRankIndex,
+                            layerIndex,
+                            targetLayerIndex,
+                            cut.partTokens,
+                            cut.source,
+                            cut.target,
+                            cut.lengthBytes));
                 }
             }
-            case PageLayout.Latent() -> throw new AssertionError("latent ranks differ in heads: " + wholePage);
         }
     }
 
-    /** One run of the common heads, in the {@code rowIndex}-th row of heads of both pages. */
-    private static void addRun(
-            List<Piece> pieces,
-            Piece wholePage,
-            int rowIndex,
-            int headBytes,
-            HeadRange sourceHeads,
-            HeadRange targetHeads) {
-        HeadRange common = sourceHeads.intersection(targetHeads);
-        pieces.add(new Piece(
-                wholePage.sourceRankIndex(),
-                wholePage.targetRankIndex(),
-                wholePage.layerIndex(),
-                wholePage.targetLayerIndex(),
-                (rowIndex * sourceHeads.count() + common.from() - sourceHeads.from()) * headBytes,
-                (rowIndex * targetHeads.count() + common.from() - targetHeads.from()) * headBytes,
-                common.count() * headBytes));
+    /** A piece but for the ranks and the layer. */
+    private record Cut(int partTokens, PageParts source, PageParts target, int lengthBytes) {}
+
+    private List<Cut> cuts(HeadRange from, HeadRange to, int sourcePageBytes) {
+        boolean equalPages = source.pageTokens() == target.pageTokens();
+        boolean equalHeads = from.equals(to);
+        if (equalPages && equalHeads) {
+            return List.of(new Cut(source.pageTokens(), PageParts.whole(0), PageParts.whole(0), sourcePageBytes));
+        }
+        int headPageBytes = sourcePageBytes / from.count();
+        return switch (source.layout()) {
+            case PageLayout.Hnd() ->
+                equalPages
+                        ? List.of(headRange(from, to, headPageBytes))
+                        : headByHead(from, to, headPageBytes / source.pageTokens());
+            case PageLayout.Nhd() -> List.of(rows(from, to, headPageBytes / source.pageTokens(), equalHeads));
+            case PageLayout.Latent() -> List.of(rows(from, to, headPageBytes / source.pageTokens(), true));
+        };
+    }
+
+    /** HND, equal pages: the common heads are one run. */
+    private Cut headRange(HeadRange from, HeadRange to, int headPageBytes) {
+        HeadRange common = from.intersection(to);
+        return new Cut(
+                source.pageTokens(),
+                PageParts.whole((common.from() - from.from()) * headPageBytes),
+                PageParts.whole((common.from() - to.from()) * headPageBytes),
+                common.count() * headPageBytes);
+    }
+
+    /** HND, different pages: the tokens of one head are a run, those of the next head lie elsewhere. */
+    private List<Cut> headByHead(HeadRange from, HeadRange to, int headRowBytes) {
+        HeadRange common = from.intersection(to);
+        int partBytes = smallerPageTokens * headRowBytes;
+        List<Cut> cuts = new ArrayList<>();
+        for (int head = common.from(); head < common.to(); head++) {
+            cuts.add(new Cut(
+                    smallerPageTokens,
+                    parts(
+                            source,
+                            smallerPageTokens,
+                            (head - from.from()) * source.pageTokens() * headRowBytes,
+                            partBytes),
+                    parts(
+                            target,
+                            smallerPageTokens,
+                            (head - to.from()) * target.pageTokens() * headRowBytes,
+                            partBytes),
+                    partBytes));
+        }
+        return cuts;
+    }
+
+    /** Tokens first: rows of whole tokens where heads are equal, else the common heads of each token. */
+    private Cut rows(HeadRange from, HeadRange to, int headRowBytes, boolean equalHeads) {
+        HeadRange common = from.intersection(to);
+        int partTokens = equalHeads ? smallerPageTokens : 1;
+        return new Cut(
+                partTokens,
+                parts(
+                        source,
+                        partTokens,
+                        (common.from() - from.from()) * headRowBytes,
+                        partTokens * from.count() * headRowBytes),
+                parts(
+                        target,
+                        partTokens,
+                        (common.from() - to.from()) * headRowBytes,
+                        partTokens * to.count() * headRowBytes),
+                partTokens * common.count() * headRowBytes);
+    }
+
+    private static PageParts parts(KvGeometry side, int partTokens, int byteInPage, int strideBytes) {
+        int countPerPage = side.pageTokens() / partTokens;
+        return countPerPage == 1 ? PageParts.whole(byteInPage) : new PageParts(byteInPage, countPerPage, strideBytes);
     }
 }

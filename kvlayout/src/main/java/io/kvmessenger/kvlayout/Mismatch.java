@@ -4,7 +4,9 @@ package io.kvmessenger.kvlayout;
 public record Mismatch(String field, String sourceValue, String targetValue) {
     /** One sentence for the two people who configured the sides. */
     public String sentence() {
-        return "the prefiller's " + field + " is " + sourceValue + ", the decoder's is " + targetValue
-                + ": start both with the same";
+        String remedy = field.equals("pageTokens")
+                ? "start both with the same, or with a multiple"
+                : "start both with the same";
+        return "the prefiller's " + field + " is " + sourceValue + ", the decoder's is " + targetValue + ": " + remedy;
     }
 }

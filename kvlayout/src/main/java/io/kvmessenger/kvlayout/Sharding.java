@@ -29,6 +29,11 @@ public record Sharding(int tpSize, int ppSize, int dpSize) {
         return Math.max(1, kvHeadCount / tpSize);
     }
 
+    /** How many ranks hold the same heads: 1 unless there are more ranks than heads. */
+    public int replicaCount(int kvHeadCount) {
+        return tpSize * headsPerRank(kvHeadCount) / kvHeadCount;
+    }
+
     /** Which heads a TP rank holds. */
     public HeadRange headsOf(int tpRank, int kvHeadCount) {
         if (tpRank < 0 || tpRank >= tpSize) {

@@ -1,29 +1,53 @@
 package io.kvmessenger.kvlayout;
 
-import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Comparator;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.stream.Stream;
 
 /**
- * The pieces of one page of every layer, grouped by the source's layers because those are released one by one.
+ * The pieces of one page of every layer, in the order of the source's layers because those are released one by one, and
+ * which of them lie side by side, so that layers released together can travel as one write.
  *
- * <p>Immutable; safe from any thread. It knows no page indices, so one plan serves all requests between two peers.
+ * <p>Immutable; safe from any thread. It knows no page indices, so one plan serves all requests between two peers that
+ * draw the same replicas.
  */
 public final class TransferPlan {
-    private final List<List<Piece>> piecesByLayer;
+    /** What {@link #continuation} says of a piece that ends where nothing goes on. */
+    public static final int NONE = -1;
 
-    TransferPlan(int layerCount, List<Piece> pieces) {
-        List<List<Piece>> byLayer = new ArrayList<>();
-        for (int i = 0; i < layerCount; i++) {
-            byLayer.add(new ArrayList<>());
-        }
-        pieces.forEach(piece -> byLayer.get(piece.layerIndex()).add(piece));
-        piecesByLayer = byLayer.stream().map(List::copyOf).toList();
+    private final int layerCount;
+    private final List<Piece> pieces;
+    private final int[] continuations;
+
+    TransferPlan(KvGeometry source, KvGeometry target, List<Piece> pieces) {
+        this.layerCount = source.ranks().stream()
+                .mapToInt(rank -> rank.layers().size())
+                .max()
+                .orElseThrow();
+        this.pieces = pieces.stream()
+                .sorted(Comparator.comparingInt(Piece::layerIndex))
+                .toList();
+        this.continuations = continuations(source, target, this.pieces);
     }
 
     /** The most layers that a source rank has. */
     public int layerCount() {
-        return piecesByLayer.size();
+        return layerCount;
+    }
+
+    public int pieceCount() {
+        return pieces.size();
+    }
+
+    public Piece piece(int pieceIndex) {
+        return pieces.get(pieceIndex);
+    }
+
+    public Stream<Piece> pieces() {
+        return pieces.stream();
     }
 
     /**
@@ -31,10 +55,65 @@ public final class TransferPlan {
      * choose by {@link Piece#sourceRankIndex}.
      */
     public List<Piece> piecesOfLayer(int layerIndex) {
-        return piecesByLayer.get(layerIndex);
+        return pieces.stream().filter(piece -> piece.layerIndex() == layerIndex).toList();
     }
 
-    public Stream<Piece> pieces() {
-        return piecesByLayer.stream().flatMap(List::stream);
+    /**
+     * The piece that begins, in every page of both sides, where this one ends: both together are one run of bytes.
+     * {@link #NONE} when there is none.
+     */
+    public int continuation(int pieceIndex) {
+        return continuations[pieceIndex];
+    }
+
+    /** Where a piece begins: everything but the byte where it must continue is equal. */
+    private record Start(
+            int sourceRankIndex,
+            int targetRankIndex,
+            int partTokens,
+            int sourceMemoryIndex,
+            long sourceStrideBytes,
+            long sourceByte,
+            int targetMemoryIndex,
+            long targetStrideBytes,
+            long targetByte) {
+        static Start of(KvGeometry source, KvGeometry target, Piece piece, int bytesLater) {
+            LayerGeometry from =
+                    source.ranks().get(piece.sourceRankIndex()).layers().get(piece.layerIndex());
+            LayerGeometry to =
+                    target.ranks().get(piece.targetRankIndex()).layers().get(piece.targetLayerIndex());
+            return new Start(
+                    piece.sourceRankIndex(),
+                    piece.targetRankIndex(),
+                    piece.partTokens(),
+                    from.memoryIndex(),
+                    from.pageStrideBytes(),
+                    from.offsetBytes() + piece.source().byteInPage() + bytesLater,
+                    to.memoryIndex(),
+                    to.pageStrideBytes(),
+                    to.offsetBytes() + piece.target().byteInPage() + bytesLater);
+        }
+    }
+
+    private static int[] continuations(KvGeometry source, KvGeometry target, List<Piece> pieces) {
+        Map<Start, Integer> byStart = new HashMap<>();
+        for (int i = 0; i < pieces.size(); i++) {
+            if (takesPagesWhole(pieces.get(i))) {
+                byStart.put(Start.of(source, target, pieces.get(i), 0), i);
+            }
+        }
+        int[] continuations = new int[pieces.size()];
+        Arrays.setAll(continuations, i -> {
+            Piece piece = pieces.get(i);
+            return takesPagesWhole(piece)
+                    ? byStart.getOrDefault(Start.of(source, target, piece, piece.lengthBytes()), NONE)
+                    : NONE;
+        });
+        return continuations;
+    }
+
+    /** Parts of a page do not touch the next layer's: only the last of them could. */
+    private static boolean takesPagesWhole(Piece piece) {
+        return piece.source().countPerPage() == 1 && piece.target().countPerPage() == 1;
     }
 }

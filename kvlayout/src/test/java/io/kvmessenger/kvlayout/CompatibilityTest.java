@@ -2,6 +2,7 @@ package io.kvmessenger.kvlayout;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import java.util.ArrayList;
 import java.util.List;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
@@ -33,7 +34,12 @@ class CompatibilityTest {
                 Arguments.of(
                         "dtype", geometry("m", "float16", 2, 16, PageLayout.HND, 2, "a", 2048), "bfloat16", "float16"),
                 Arguments.of("elementBytes", geometry("m", "bfloat16", 4, 16, PageLayout.HND, 2, "a", 2048), "2", "4"),
-                Arguments.of("pageTokens", geometry("m", "bfloat16", 2, 32, PageLayout.HND, 2, "a", 2048), "16", "32"),
+                Arguments.of("pageTokens", geometry("m", "bfloat16", 2, 24, PageLayout.HND, 2, "a", 3072), "16", "24"),
+                Arguments.of(
+                        "page bytes for each KV head of layer \"a\"",
+                        geometry("m", "bfloat16", 2, 32, PageLayout.HND, 2, "a", 2048),
+                        "1024 for 16 tokens",
+                        "1024 for 32 tokens"),
                 Arguments.of("layout", geometry("m", "bfloat16", 2, 16, PageLayout.NHD, 2, "a", 2048), "HND", "NHD"),
                 Arguments.of("kvHeadCount", geometry("m", "bfloat16", 2, 16, PageLayout.HND, 4, "a", 2048), "2", "4"),
                 Arguments.of(
@@ -57,6 +63,34 @@ class CompatibilityTest {
         KvGeometry other = geometry("m", "float32", 4, 16, PageLayout.HND, 2, "a", 4096);
         assertThat(Compatibility.check(BASE, other).orElseThrow().sentence())
                 .isEqualTo("the prefiller's dtype is bfloat16, the decoder's is float32: start both with the same");
+    }
+
+    @Test
+    void shouldAcceptPagesOfAMultipleOfTokensAndNameTheRemedyForOthers() {
+        assertThat(Compatibility.check(BASE, geometry("m", "bfloat16", 2, 32, PageLayout.HND, 2, "a", 4096)))
+                .isEmpty();
+        assertThat(Compatibility.check(BASE, geometry("m", "bfloat16", 2, 8, PageLayout.HND, 2, "a", 1024)))
+                .isEmpty();
+        KvGeometry other = geometry("m", "bfloat16", 2, 24, PageLayout.HND, 2, "a", 3072);
+        assertThat(Compatibility.check(BASE, other).orElseThrow().sentence())
+                .isEqualTo("the prefiller's pageTokens is 16, the decoder's is 24:"
+                        + " start both with the same, or with a multiple");
+    }
+
+    @Test
+    void shouldNameTheShardingWhenTheMessengersAskedTogetherLackHeadsOrLayers() {
+        KvGeometry source = Shapes.geometry(PageLayout.HND, 4, 2, 2, 2, 2);
+        KvGeometry target = Shapes.geometry(PageLayout.HND, 4, 2, 2, 1, 1);
+        List<KvGeometry> messengers = source.ranks().stream()
+                .map(rank -> Shapes.withRanks(source, List.of(rank)))
+                .toList();
+        assertThat(Compatibility.checkCoverage(messengers, target)).isEmpty();
+        for (int without = 0; without < messengers.size(); without++) {
+            List<KvGeometry> fewer = new ArrayList<>(messengers);
+            fewer.remove(without);
+            assertThat(Compatibility.checkCoverage(fewer, target).orElseThrow().field())
+                    .isEqualTo("sharding");
+        }
     }
 
     @Test

@@ -42,7 +42,9 @@ class KvGeometryTest {
         KvGeometry alone = engineGeometry(1);
         KvGeometry split = engineGeometry(2);
         assertThat(LayoutPlanner.plan(alone, split).piecesOfLayer(0))
-                .containsExactlyInAnyOrder(new Piece(0, 0, 0, 0, 0, 0, 1024), new Piece(0, 1, 0, 0, 1024, 0, 1024));
+                .containsExactlyInAnyOrder(
+                        new Piece(0, 0, 0, 0, 16, PageParts.whole(0), PageParts.whole(0), 1024),
+                        new Piece(0, 1, 0, 0, 16, PageParts.whole(1024), PageParts.whole(0), 1024));
     }
 
     private static KvGeometry engineGeometry(int tpSize) {

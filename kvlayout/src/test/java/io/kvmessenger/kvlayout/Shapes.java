@@ -6,7 +6,10 @@ import java.util.stream.IntStream;
 
 /** Builds complete geometries of small shapes for the tests. */
 final class Shapes {
-    static final int PAGE_COUNT = 3;
+    static final int PAGE_COUNT = 11;
+
+    /** More than any page count times page bytes here. */
+    private static final long LAYER_STRIDE_BYTES = 3000;
 
     private Shapes() {}
 
@@ -29,8 +32,25 @@ final class Shapes {
         return new KvGeometry("tiny", "float32", 4, pageTokens, layout, kvHeadCount, sharding, ranks);
     }
 
+    /** The same shape with all layers of a page side by side, as engines with pages outermost lay them out. */
+    static KvGeometry pagesOutermost(KvGeometry geometry) {
+        List<RankGeometry> ranks = new ArrayList<>();
+        for (RankGeometry rank : geometry.ranks()) {
+            int rowBytes =
+                    rank.layers().stream().mapToInt(LayerGeometry::pageBytes).sum();
+            List<LayerGeometry> layers = new ArrayList<>();
+            long offsetBytes = 0;
+            for (LayerGeometry layer : rank.layers()) {
+                layers.add(new LayerGeometry(layer.name(), offsetBytes, rowBytes, layer.pageBytes()));
+                offsetBytes += layer.pageBytes();
+            }
+            ranks.add(new RankGeometry(rank.tpRank(), rank.ppRank(), rank.heads(), rank.pageCount(), layers));
+        }
+        return withRanks(geometry, ranks);
+    }
+
     static LayerGeometry layer(int index, int pageBytes) {
-        return new LayerGeometry("layers." + index, index * 100_000L, pageBytes, pageBytes);
+        return new LayerGeometry("layers." + index, index * LAYER_STRIDE_BYTES, pageBytes, pageBytes);
     }
 
     static KvGeometry withRanks(KvGeometry geometry, List<RankGeometry> ranks) {

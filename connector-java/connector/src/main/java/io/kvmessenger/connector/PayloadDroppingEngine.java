@@ -22,7 +22,14 @@ final class PayloadDroppingEngine extends PassingTransferEngine {
     public int submit(Peer peer, TransferRequest request, long cookie) {
         if (request instanceof PagedWrites writes) {
             PageList pages = writes.sourcePages();
-            PageList pageZero = new PageList(pages.indices(), pages.from(), pages.count(), 0, pages.offsetBytes());
+            PageList pageZero = new PageList(
+                    pages.indices(),
+                    pages.from(),
+                    pages.count(),
+                    0,
+                    pages.offsetBytes(),
+                    pages.partsPerPage(),
+                    pages.partStrideBytes());
             return super.submit(
                     peer,
                     new PagedWrites(

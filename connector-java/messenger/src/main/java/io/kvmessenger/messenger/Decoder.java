@@ -311,7 +311,7 @@ final class Decoder {
             tally.add(MessengerMetric.STALE_IDENTITIES, 1);
         }
         int rows = ask.contextSlot() == PeerContextRow.NO_SLOT ? 0 : context.size();
-        long expected = expectedPieces(session, ask.pages().length) + rows;
+        long expected = expectedPieces(session, ask) + rows;
         fetch.window = transfer.openWindow(session.admission, fetch.area, expected, fetch.cookie);
         if (fetch.window == null) {
             slotsExhausted = true;
@@ -339,10 +339,11 @@ final class Decoder {
     }
 
     /** What all ranks together will receive. */
-    private long expectedPieces(Session session, int pageCount) {
+    private long expectedPieces(Session session, EngineCommand.Fetch ask) {
         long expected = 0;
         for (int rankIndex = 0; rankIndex < geometry.ranks().size(); rankIndex++) {
-            expected += ExpectedWrites.pagePieces(session.peerGeometry, geometry, rankIndex, pageCount);
+            expected += ExpectedWrites.pieceCount(
+                    session.peerGeometry, geometry, rankIndex, ask.firstToken(), ask.promptTokens());
         }
         return expected;
     }

@@ -8,7 +8,6 @@ import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
-import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.util.ArrayList;
 import java.util.Comparator;
@@ -20,8 +19,8 @@ import java.util.List;
  * <p>Owned by the messenger's thread. Writes in flight come from a pool that grows to the high-water mark and stays.
  */
 final class LayerWriter {
-    /** Pages submitted in one write: bounds what one completion stands for. */
-    static final int PAGES_PER_WRITE_MAX = 512;
+    /** Pages, or parts of pages, submitted in one request: bounds what one completion stands for. */
+    static final int PARTS_PER_WRITE_MAX = 512;
 
     private final KvGeometry geometry;
     private final List<RankMemory> memory;
@@ -66,7 +65,7 @@ final class LayerWriter {
                 geometry.ranks().get(piece.sourceRankIndex()).layers().get(piece.layerIndex());
         LayerGeometry target =
                 peer.ranks().get(piece.targetRankIndex()).layers().get(piece.targetLayerIndex());
-        return PieceRoute.of(
+        return new PieceRoute(
                 piece,
                 order.ordinalOf(piece.sourceRankIndex(), piece.layerIndex()),
                 memory.get(piece.sourceRankIndex()).regions().get(source.memoryIndex()),
@@ -77,10 +76,11 @@ final class LayerWriter {
 
     /** Why a grant cannot be served; empty when it can. */
     String unfit(PageGrant grant) {
-        int pages = pageCount(grant.promptTokens()) - grant.firstToken() / geometry.pageTokens();
+        int peerPageTokens = grant.session().peerGeometry.pageTokens();
+        int pages = Math.ceilDiv(grant.promptTokens(), peerPageTokens) - grant.firstToken() / peerPageTokens;
         if (grant.promptTokens() < 1
                 || grant.firstToken() < 0
-                || grant.firstToken() % geometry.pageTokens() != 0
+                || grant.firstToken() % peerPageTokens != 0
                 || grant.pages().length != pages) {
             return "the grant of transfer " + grant.transferId() + " has " + grant.pages().length + " pages for tokens "
                     + grant.firstToken() + " to " + grant.promptTokens();
@@ -144,7 +144,9 @@ final class LayerWriter {
     int submit(Prefill prefill, int pieceIndex, int toPage) {
         int result = TransferEngine.ACCEPTED;
         while (result == TransferEngine.ACCEPTED && prefill.nextPage[pieceIndex] < toPage) {
-            int upTo = Math.min(toPage, prefill.nextPage[pieceIndex] + PAGES_PER_WRITE_MAX);
+            PieceRoute route = prefill.grant.session().routes.get(pieceIndex);
+            int pagesMax = Math.max(1, PARTS_PER_WRITE_MAX / route.piece().source().countPerPage());
+            int upTo = Math.min(toPage, prefill.nextPage[pieceIndex] + pagesMax);
             result = submitOnce(prefill, pieceIndex, upTo);
         }
         return result;
@@ -220,29 +222,22 @@ final class LayerWriter {
         PageGrant grant = prefill.grant;
         PieceRoute route = grant.session().routes.get(pieceIndex);
         int fromPage = prefill.nextPage[pieceIndex];
-        int firstGrantedPage = grant.firstToken() / geometry.pageTokens();
+        Piece piece = route.piece();
+        int firstPart = piece.partIndex(Math.max(grant.firstToken(), fromPage * geometry.pageTokens()));
+        int endPart = piece.partCount(Math.min(grant.promptTokens(), toPage * geometry.pageTokens()));
         LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
         write.prefill = prefill;
         write.layerOrdinal = route.layerOrdinal();
         write.toPage = toPage;
         write.pageCount = toPage - fromPage;
-        write.bytes = (long) route.lengthBytes() * write.pageCount;
+        write.bytes = (long) piece.lengthBytes() * (endPart - firstPart);
         PagedWrites request = new PagedWrites(
                 route.source(),
-                new PageList(
-                        prefill.pages(),
-                        fromPage,
-                        write.pageCount,
-                        route.sourceStrideBytes(),
-                        route.sourceOffsetBytes()),
+                route.sourceParts(prefill.pages(), firstPart, endPart - firstPart),
                 route.target(),
-                new PageList(
-                        grant.pages(),
-                        fromPage - firstGrantedPage,
-                        write.pageCount,
-                        route.targetStrideBytes(),
-                        route.targetOffsetBytes()),
-                route.lengthBytes(),
+                route.targetParts(
+                        grant.pages(), firstPart - piece.partIndex(grant.firstToken()), endPart - firstPart),
+                piece.lengthBytes(),
                 Imm.withWeight(grant.imm(), 1));
         int result = transfer.submit(grant.session().peer, request, write.cookie);
         if (result == TransferEngine.ACCEPTED) {

@@ -1,9 +1,11 @@
 package io.kvmessenger.messenger;
 
 import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.kvlayout.PageParts;
 import io.kvmessenger.kvlayout.Piece;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferRequest.PageList;
 
 /**
  * The way of one piece of a page from this prefiller's memory into a decoder's: all of a paged write but the pages. A
@@ -12,30 +14,31 @@ import io.kvmessenger.transfer.RegionDescriptor;
  * @param layerOrdinal see {@link LayerOrder}
  */
 record PieceRoute(
+        Piece piece,
         int layerOrdinal,
         Region source,
-        long sourceStrideBytes,
-        long sourceOffsetBytes,
+        LayerGeometry sourceLayer,
         RegionDescriptor target,
-        long targetStrideBytes,
-        long targetOffsetBytes,
-        int lengthBytes) {
+        LayerGeometry targetLayer) {
 
-    static PieceRoute of(
-            Piece piece,
-            int layerOrdinal,
-            Region source,
-            LayerGeometry sourceLayer,
-            RegionDescriptor target,
-            LayerGeometry targetLayer) {
-        return new PieceRoute(
-                layerOrdinal,
-                source,
-                sourceLayer.pageStrideBytes(),
-                sourceLayer.offsetBytes() + piece.sourceByteInPage(),
-                target,
-                targetLayer.pageStrideBytes(),
-                targetLayer.offsetBytes() + piece.targetByteInPage(),
-                piece.lengthBytes());
+    /** Parts {@code [from, from + count)} of a request's pages on this side. */
+    PageList sourceParts(int[] pages, int from, int count) {
+        return parts(pages, from, count, sourceLayer, piece.source());
+    }
+
+    /** Parts {@code [from, from + count)} of the granted pages. */
+    PageList targetParts(int[] pages, int from, int count) {
+        return parts(pages, from, count, targetLayer, piece.target());
+    }
+
+    private static PageList parts(int[] pages, int from, int count, LayerGeometry layer, PageParts parts) {
+        return new PageList(
+                pages,
+                from,
+                count,
+                layer.pageStrideBytes(),
+                layer.offsetBytes() + parts.byteInPage(),
+                parts.countPerPage(),
+                parts.strideBytes());
     }
 }

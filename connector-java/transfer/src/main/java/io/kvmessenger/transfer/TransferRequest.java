@@ -35,15 +35,51 @@ public sealed interface TransferRequest {
     /**
      * Which pages, and where they lie: page {@code i} starts at {@code offsetBytes + indices[from + i] * strideBytes}.
      *
+     * <p>With {@code partsPerPage} above 1 the list is one of page parts: part {@code p} lies {@code partStrideBytes *
+     * (p % partsPerPage)} into page {@code indices[p / partsPerPage]}; {@code from} and {@code count} are in parts, and
+     * what is written or counted as a page is a part.
+     *
      * @param indices page indices; entries {@code from} to {@code from + count} are used
      */
-    record PageList(int[] indices, int from, int count, long strideBytes, long offsetBytes) {
+    record PageList(
+            int[] indices,
+            int from,
+            int count,
+            long strideBytes,
+            long offsetBytes,
+            int partsPerPage,
+            long partStrideBytes) {
         public PageList {
-            java.util.Objects.checkFromIndexSize(from, count, indices.length);
+            java.util.Objects.checkFromIndexSize(from, count, (long) indices.length * partsPerPage);
+        }
+
+        /** Whole pages. */
+        public PageList(int[] indices, int from, int count, long strideBytes, long offsetBytes) {
+            this(indices, from, count, strideBytes, offsetBytes, 1, 0);
         }
 
         public long offsetOf(int i) {
-            return offsetBytes + indices[from + i] * strideBytes;
+            int part = from + i;
+            return partsPerPage == 1
+                    ? offsetBytes + indices[part] * strideBytes
+                    : offsetBytes + indices[part / partsPerPage] * strideBytes + part % partsPerPage * partStrideBytes;
+        }
+
+        /**
+         * How many pages from page {@code i} on, at most {@code limit}, follow each other without a gap in both lists:
+         * one write may carry them, with their weights added. At least 1. Allocates nothing.
+         */
+        public static int runLength(PageList sourcePages, PageList targetPages, long pageBytes, int i, int limit) {
+            int end = Math.min(i + limit, sourcePages.count);
+            long sourceByte = sourcePages.offsetOf(i) + pageBytes;
+            long targetByte = targetPages.offsetOf(i) + pageBytes;
+            int next = i + 1;
+            while (next < end && sourcePages.offsetOf(next) == sourceByte && targetPages.offsetOf(next) == targetByte) {
+                sourceByte += pageBytes;
+                targetByte += pageBytes;
+                next++;
+            }
+            return next - i;
         }
     }
 }

@@ -1,0 +1,57 @@
+package io.kvmessenger.kvlayout;
+
+/**
+ * Draws, for a transfer, which of the source's replicas sends to which target rank, so that over many transfers every
+ * source rank carries the same share. Both sides draw alike, from the transfer id and the shardings alone.
+ *
+ * <p>Pure; safe from any thread. The target ranks that need the same heads take turns from the drawn replica on: within
+ * a transfer, too, no replica sends twice before each has sent once.
+ *
+ * @param rotation which of the ranks with the same heads sends to the target's TP rank 0; equal rotations, equal plans
+ */
+public record SourceDraw(int rotation) {
+    /** Every first replica sends to TP rank 0, every second one to TP rank 1. */
+    public static final SourceDraw TWINS = new SourceDraw(0);
+
+    public SourceDraw {
+        if (rotation < 0) {
+            throw new IllegalArgumentException("rotation is " + rotation + ", expected at least 0");
+        }
+    }
+
+    /** The draw of a transfer, the same for a transfer id in every process and version. */
+    public static SourceDraw of(String transferId, KvGeometry source, KvGeometry target) {
+        return new SourceDraw((int) Long.remainderUnsigned(mix(transferId), variantCount(source, target)));
+    }
+
+    /**
+     * How many different draws there are: that many plans serve all transfers between two sides. One when the target has
+     * at least as many replicas, since every source rank has its part in every transfer then, each with its twin where
+     * both sides are sharded alike.
+     */
+    public static int variantCount(KvGeometry source, KvGeometry target) {
+        int sourceReplicas = replicaCount(source);
+        return replicaCount(target) >= sourceReplicas ? 1 : sourceReplicas;
+    }
+
+    /** Whether a rank is the one, among those that hold the same heads, that sends to the target's rank. */
+    boolean sends(KvGeometry source, RankGeometry sourceRank, RankGeometry targetRank) {
+        int replicaCount = replicaCount(source);
+        return sourceRank.tpRank() % replicaCount == (rotation + targetRank.tpRank()) % replicaCount;
+    }
+
+    private static int replicaCount(KvGeometry geometry) {
+        return geometry.sharding().replicaCount(geometry.kvHeadCount());
+    }
+
+    /** FNV-1a over the characters, then a finaliser: ids that differ in one character draw independently. */
+    private static long mix(String text) {
+        long hash = 0xcbf29ce484222325L;
+        for (int i = 0; i < text.length(); i++) {
+            hash = (hash ^ text.charAt(i)) * 0x100000001b3L;
+        }
+        hash = (hash ^ hash >>> 33) * 0xff51afd7ed558ccdL;
+        hash = (hash ^ hash >>> 33) * 0xc4ceb9fe1a85ec53L;
+        return hash ^ hash >>> 33;
+    }
+}

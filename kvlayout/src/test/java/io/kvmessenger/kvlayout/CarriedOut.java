@@ -1,0 +1,149 @@
+package io.kvmessenger.kvlayout;
+
+import java.util.Arrays;
+import java.util.List;
+import java.util.stream.IntStream;
+
+/**
+ * Carries plans out on a request's pages, byte by byte, and holds every byte of the target to account: what belongs to
+ * the request's tokens is written once, with what belongs there, from the request's pages alone; nothing else is written
+ * but what fills a page up.
+ */
+final class CarriedOut {
+    private static final int UNTOUCHED = -1;
+    /** Tokens in the request's last page, behind its last token. */
+    private static final int FILLING = -2;
+
+    private final KvGeometry target;
+    private final int firstToken;
+    private final int tokenCount;
+    /** By target rank, then by byte of the rank's memory: the content that arrived. */
+    private final int[][] memories;
+
+    private final long[] pieceCounts;
+
+    private CarriedOut(KvGeometry target, int firstToken, int tokenCount) {
+        this.target = target;
+        this.firstToken = firstToken;
+        this.tokenCount = tokenCount;
+        this.pieceCounts = new long[target.ranks().size()];
+        this.memories = new int[target.ranks().size()][];
+        for (int r = 0; r < memories.length; r++) {
+            memories[r] = new int[(int) target.ranks().get(r).spanBytes(0)];
+            Arrays.fill(memories[r], UNTOUCHED);
+        }
+    }
+
+    /** One source messenger serves all ranks. */
+    static void check(KvGeometry source, KvGeometry target, int firstToken, int tokenCount) {
+        check(List.of(source), target, SourceDraw.TWINS, firstToken, tokenCount);
+    }
+
+    /** Several source messengers, each with some of the ranks, send by one draw. */
+    static void check(List<KvGeometry> sources, KvGeometry target, SourceDraw draw, int firstToken, int tokenCount) {
+        CarriedOut carried = new CarriedOut(target, firstToken, tokenCount);
+        for (KvGeometry source : sources) {
+            TransferPlan plan = LayoutPlanner.plan(source, target, draw);
+            plan.pieces().forEach(piece -> carried.carry(source, piece));
+        }
+        carried.checkEveryByte();
+        for (int r = 0; r < target.ranks().size(); r++) {
+            long expected = ExpectedWrites.pieceCount(sources.getFirst(), target, r, firstToken, tokenCount);
+            int targetRankIndex = r;
+            long fromAll = sources.stream()
+                    .mapToLong(source -> ExpectedWrites.pieceCountFrom(
+                            source, target, targetRankIndex, firstToken, tokenCount, draw))
+                    .sum();
+            if (expected != carried.pieceCounts[r] || fromAll != expected) {
+                throw new AssertionError("rank " + r + " of " + target + " expects " + expected + " pieces and gets "
+                        + carried.pieceCounts[r] + " from " + sources);
+            }
+        }
+    }
+
+    /** Any pages, but not in order: the request's page k is the engine's page 7k + 4 modulo their prime count. */
+    static int[] pages(KvGeometry side, int firstToken, int tokenCount) {
+        int from = firstToken / side.pageTokens();
+        int to = Math.ceilDiv(tokenCount, side.pageTokens());
+        return IntStream.range(from, to)
+                .map(k -> (7 * k + 4) % Shapes.PAGE_COUNT)
+                .toArray();
+    }
+
+    private void carry(KvGeometry source, Piece piece) {
+        RankGeometry from = source.ranks().get(piece.sourceRankIndex());
+        RankGeometry to = target.ranks().get(piece.targetRankIndex());
+        LayerGeometry fromLayer = from.layers().get(piece.layerIndex());
+        LayerGeometry toLayer = to.layers().get(piece.targetLayerIndex());
+        int[] sourcePages = pages(source, 0, tokenCount);
+        int[] targetPages = pages(target, firstToken, tokenCount);
+        for (int part = piece.partIndex(firstToken); part < piece.partCount(tokenCount); part++) {
+            int targetPart = part - piece.partIndex(firstToken);
+            int sourcePage = sourcePages[part / piece.source().countPerPage()];
+            int targetPage = targetPages[targetPart / piece.target().countPerPage()];
+            int sourceByte = byteInPage(piece.source(), part);
+            int targetByte = byteInPage(piece.target(), targetPart);
+            require(sourcePage >= 0 && sourcePage < from.pageCount(), "source page", piece);
+            require(sourceByte >= 0 && sourceByte + piece.lengthBytes() <= fromLayer.pageBytes(), "source byte", piece);
+            require(targetByte >= 0 && targetByte + piece.lengthBytes() <= toLayer.pageBytes(), "target byte", piece);
+            int logicalPage = part / piece.source().countPerPage();
+            for (int i = 0; i < piece.lengthBytes(); i++) {
+                int at = (int) toLayer.pageOffsetBytes(targetPage) + targetByte + i;
+                require(memories[piece.targetRankIndex()][at] == UNTOUCHED, "byte written twice", piece);
+                memories[piece.targetRankIndex()][at] =
+                        content(source, from, fromLayer, logicalPage, sourceByte + i, tokenCount);
+            }
+            pieceCounts[piece.targetRankIndex()]++;
+        }
+    }
+
+    private static void require(boolean holds, String what, Piece piece) {
+        if (!holds) {
+            throw new AssertionError(what + " of " + piece);
+        }
+    }
+
+    private static int byteInPage(PageParts parts, int part) {
+        return parts.byteInPage() + part % parts.countPerPage() * parts.strideBytes();
+    }
+
+    private void checkEveryByte() {
+        int[] pages = pages(target, firstToken, tokenCount);
+        for (int r = 0; r < memories.length; r++) {
+            RankGeometry rank = target.ranks().get(r);
+            int[] memory = memories[r].clone();
+            for (LayerGeometry layer : rank.layers()) {
+                for (int k = 0; k < pages.length; k++) {
+                    int logicalPage = firstToken / target.pageTokens() + k;
+                    for (int i = 0; i < layer.pageBytes(); i++) {
+                        int at = (int) layer.pageOffsetBytes(pages[k]) + i;
+                        int expected = content(target, rank, layer, logicalPage, i, tokenCount);
+                        if (memory[at] != expected && expected != FILLING) {
+                            throw new AssertionError(layer + " page " + logicalPage + " byte " + i + " of rank " + r
+                                    + " of " + target + " holds " + memory[at] + ", expected " + expected);
+                        }
+                        memory[at] = UNTOUCHED;
+                    }
+                }
+            }
+            if (Arrays.stream(memory).anyMatch(content -> content != UNTOUCHED)) {
+                throw new AssertionError("bytes outside the request were written in rank " + r + " of " + target);
+            }
+        }
+    }
+
+    /** What a byte of a request's page holds: tells every (layer, head, token, byte of the row) apart. */
+    private static int content(
+            KvGeometry side, RankGeometry rank, LayerGeometry layer, int logicalPage, int byteInPage, int tokenCount) {
+        int layerNumber = Integer.parseInt(layer.name().substring("layers.".length()));
+        int rowBytes = layerNumber + 1;
+        int headCount = rank.heads().count();
+        int row = byteInPage / rowBytes;
+        boolean headsFirst = side.layout().equals(PageLayout.HND);
+        int head = rank.heads().from() + (headsFirst ? row / side.pageTokens() : row % headCount);
+        int tokenInPage = headsFirst ? row % side.pageTokens() : row / headCount;
+        int token = logicalPage * side.pageTokens() + tokenInPage;
+        int content = ((layerNumber * 64 + head) * 256 + token) * 16 + byteInPage % rowBytes;
+        return token < tokenCount ? content : FILLING;
+    }
+}
