@@ -302,6 +302,8 @@ final class HostTransferEngine implements TransferEngine {
                 figures.bytesReceived.get(),
                 figures.pagesSent.get(),
                 figures.pagesReceived.get(),
+                figures.writesSent.get(),
+                figures.writesSaved.get(),
                 figures.writesRefused.get(),
                 figures.strays.get(),
                 backPressured,

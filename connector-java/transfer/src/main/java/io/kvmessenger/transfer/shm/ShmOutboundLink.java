@@ -205,20 +205,21 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
 
     private boolean copy() {
         MemorySegment source = batch.source();
-        long pageBytes = batch.pageBytes();
-        for (int i = 0; i < batch.pageCount(); i++) {
+        int runLength;
+        for (int i = 0; i < batch.pageCount(); i += runLength) {
+            runLength = batch.runLength(i);
+            long runBytes = runLength * batch.pageBytes();
             long to = batch.targetOffsetBytes(i);
-            if (to < 0 || to > lastRegion.byteSize() - pageBytes) {
+            if (to < 0 || to > lastRegion.byteSize() - runBytes) {
                 lose(TransferFault.PROTOCOL, "the peer's region " + batch.regionId() + " is shorter than it said");
                 return false;
             }
-            MemorySegment.copy(source, batch.sourceOffsetBytes(i), lastRegion, to, pageBytes);
+            MemorySegment.copy(source, batch.sourceOffsetBytes(i), lastRegion, to, runBytes);
         }
         if (batch.weight() > 0) {
             ring.push(Imm.withWeight(batch.window(), (int) batch.weight()));
         }
-        figures.bytesSent.addAndGet(batch.payloadBytes());
-        figures.pagesSent.addAndGet(batch.pageCount());
+        figures.onSent(batch);
         holding = false;
         outbox.requests().batchDone(batch.entry());
         batch.clear();

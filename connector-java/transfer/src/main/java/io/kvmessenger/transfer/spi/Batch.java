@@ -102,6 +102,25 @@ public final class Batch {
         return sourcePages == null ? targetOffsetBytes : targetPages.offsetOf(firstPage + i);
     }
 
+    /**
+     * How many pages from page {@code i} on follow each other in source and target, so that they can be moved as one. At
+     * least 1.
+     */
+    public int runLength(int i) {
+        return sourcePages == null
+                ? 1
+                : PageList.runLength(sourcePages, targetPages, pageBytes, firstPage + i, pageCount - i);
+    }
+
+    /** The writes that the batch is when each run is one. */
+    int runCount() {
+        int runs = 0;
+        for (int i = 0; i < pageCount; i += runLength(i)) {
+            runs++;
+        }
+        return runs;
+    }
+
     /** Zero for a batch that is only an immediate. */
     public int pageCount() {
         return pageCount;

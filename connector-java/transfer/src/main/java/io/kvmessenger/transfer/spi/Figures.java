@@ -7,10 +7,21 @@ public final class Figures {
     public final AtomicLong bytesSent = new AtomicLong();
     public final AtomicLong bytesReceived = new AtomicLong();
     public final AtomicLong pagesSent = new AtomicLong();
+    public final AtomicLong writesSent = new AtomicLong();
+    public final AtomicLong writesSaved = new AtomicLong();
     public final AtomicLong pagesReceived = new AtomicLong();
     public final AtomicLong writesRefused = new AtomicLong();
     public final AtomicLong strays = new AtomicLong();
     public final AtomicLong pathsOpened = new AtomicLong();
     public final AtomicLong pathsLost = new AtomicLong();
     public final AtomicLong pathsRejected = new AtomicLong();
+
+    /** Worker: a batch has left. */
+    public void onSent(Batch batch) {
+        int writeCount = batch.runCount();
+        bytesSent.addAndGet(batch.payloadBytes());
+        pagesSent.addAndGet(batch.pageCount());
+        writesSent.addAndGet(writeCount);
+        writesSaved.addAndGet(Math.max(0, batch.weight() - writeCount));
+    }
 }

@@ -109,8 +109,7 @@ final class TcpSendPath implements Pollable {
 
     private void finish() {
         sending = false;
-        figures.bytesSent.addAndGet(batch.payloadBytes());
-        figures.pagesSent.addAndGet(batch.pageCount());
+        figures.onSent(batch);
         queue.batchDone(batch.entry());
         batch.clear();
     }
