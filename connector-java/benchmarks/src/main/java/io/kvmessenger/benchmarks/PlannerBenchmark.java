@@ -1,16 +1,10 @@
 package io.kvmessenger.benchmarks;
 
+import io.kvmessenger.benchmarks.ModelShape.MemoryOrder;
 import io.kvmessenger.kvlayout.ExpectedWrites;
-import io.kvmessenger.kvlayout.HeadRange;
 import io.kvmessenger.kvlayout.KvGeometry;
-import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.LayoutPlanner;
-import io.kvmessenger.kvlayout.PageLayout;
-import io.kvmessenger.kvlayout.RankGeometry;
-import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.kvlayout.TransferPlan;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.BenchmarkMode;
@@ -24,91 +18,61 @@ import org.openjdk.jmh.annotations.Setup;
 import org.openjdk.jmh.annotations.State;
 import org.openjdk.jmh.annotations.Warmup;
 
-/** What a plan costs between two peers, once for each pair, and the decoder's count, once for each request. */
+/**
+ * What planning costs: the plan once for two peers, the rest once for each request. No two pages are neighbours, so that
+ * every page is looked at and none is saved. {@link PlannerCost} runs it.
+ */
 @State(Scope.Benchmark)
 @BenchmarkMode(Mode.AverageTime)
-@OutputTimeUnit(TimeUnit.MICROSECONDS)
+@OutputTimeUnit(TimeUnit.NANOSECONDS)
 @Fork(1)
 @Warmup(iterations = 3, time = 1)
 @Measurement(iterations = 5, time = 1)
 public class PlannerBenchmark {
-    private static final int PAGE_COUNT = 1000;
+    static final int TOKEN_COUNT = PlanCounts.TOKEN_COUNT;
 
-    /** name: layout, layers, KV heads, page bytes of a head, TP of the source, TP of the target. */
-    private enum Model {
-        TINY_ALONE("HND", 4, 2, 16_384, 1, 1),
-        LLAMA_70B_TP8("HND", 80, 8, 8192, 8, 8),
-        QWEN3_235B_TP8_TO_TP4("HND", 94, 4, 8192, 8, 4),
-        QWEN3_235B_TP8_TO_TP2_NHD("NHD", 94, 4, 8192, 8, 2),
-        DEEPSEEK_R1_TP8("LATENT", 61, 1, 147_456, 8, 8);
-
-        private final String layoutName;
-        private final int layerCount;
-        private final int kvHeadCount;
-        private final int headPageBytes;
-        private final int sourceTp;
-        private final int targetTp;
-
-        Model(String layoutName, int layerCount, int kvHeadCount, int headPageBytes, int sourceTp, int targetTp) {
-            this.layoutName = layoutName;
-            this.layerCount = layerCount;
-            this.kvHeadCount = kvHeadCount;
-            this.headPageBytes = headPageBytes;
-            this.sourceTp = sourceTp;
-            this.targetTp = targetTp;
-        }
-
-        KvGeometry source() {
-            return geometry(sourceTp);
-        }
-
-        KvGeometry target() {
-            return geometry(targetTp);
-        }
-
-        private KvGeometry geometry(int tpSize) {
-            Sharding sharding = new Sharding(tpSize, 1, 1);
-            List<RankGeometry> ranks = new ArrayList<>();
-            for (int tpRank = 0; tpRank < tpSize; tpRank++) {
-                HeadRange heads = sharding.headsOf(tpRank, kvHeadCount);
-                int pageBytes = heads.count() * headPageBytes;
-                List<LayerGeometry> layers = new ArrayList<>();
-                for (int i = 0; i < layerCount; i++) {
-                    String name = "model.layers." + i + ".self_attn.attn";
-                    layers.add(new LayerGeometry(name, (long) i * PAGE_COUNT * pageBytes, pageBytes, pageBytes));
-                }
-                ranks.add(new RankGeometry(tpRank, 0, heads, PAGE_COUNT, layers));
-            }
-            return new KvGeometry(
-                    "model", "bfloat16", 2, 16, PageLayout.parse(layoutName), kvHeadCount, sharding, ranks);
-        }
-    }
-
-    @Param({"TINY_ALONE", "LLAMA_70B_TP8", "QWEN3_235B_TP8_TO_TP4", "QWEN3_235B_TP8_TO_TP2_NHD", "DEEPSEEK_R1_TP8"})
-    public String model;
+    @Param
+    public PlanCase planCase;
 
     private KvGeometry source;
     private KvGeometry target;
+    private RequestWrites writes;
+    private int[] pages;
+    private int[] pagesOfTwice;
 
     @Setup
     public void describe() {
-        Model chosen = Model.valueOf(model);
-        source = chosen.source();
-        target = chosen.target();
+        source = planCase.source(MemoryOrder.LAYERS_OUTERMOST);
+        target = planCase.target(MemoryOrder.LAYERS_OUTERMOST);
+        writes = new RequestWrites(source, target, LayoutPlanner.plan(source, target));
+        pages = PlanCounts.pages(planCase, TOKEN_COUNT, 2);
+        pagesOfTwice = PlanCounts.pages(planCase, 2 * TOKEN_COUNT, 2);
     }
 
     @Benchmark
-    public TransferPlan plan() {
+    public TransferPlan planOnce() {
         return LayoutPlanner.plan(source, target);
     }
 
+    /** The decoder's part, of all its ranks. */
     @Benchmark
-    public long expectedWrites() {
-        return ExpectedWrites.pagePieces(source, target, 0, 100);
+    public long expectedPieces() {
+        long pieces = 0;
+        for (int rank = 0; rank < target.ranks().size(); rank++) {
+            pieces += ExpectedWrites.pieceCount(source, target, rank, 0, TOKEN_COUNT);
+        }
+        return pieces;
     }
 
+    /** The prefiller's part, of all its ranks. */
     @Benchmark
-    public String digest() {
-        return source.digest();
+    public long cutIntoWrites() {
+        return writes.count(pages, pages, TOKEN_COUNT);
+    }
+
+    /** The same for twice the tokens: what it allocates more, it allocates for each page. */
+    @Benchmark
+    public long cutTwiceIntoWrites() {
+        return writes.count(pagesOfTwice, pagesOfTwice, 2 * TOKEN_COUNT);
     }
 }

@@ -1,0 +1,77 @@
+package io.kvmessenger.benchmarks;
+
+import io.kvmessenger.kvlayout.HeadRange;
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.kvlayout.PageLayout;
+import io.kvmessenger.kvlayout.RankGeometry;
+import io.kvmessenger.kvlayout.Sharding;
+import java.util.ArrayList;
+import java.util.List;
+
+/** Public models as their KV caches look in bfloat16; how they are sharded and laid out is the caller's choice. */
+enum ModelShape {
+    DEEPSEEK_R1("DeepSeek-R1", 61, 1, 576 * 2, 64),
+    QWEN3_CODER_480B("Qwen3-Coder-480B", 62, 8, 2 * 128 * 2, 16),
+    LLAMA_70B("Llama-70B", 80, 8, 2 * 128 * 2, 16);
+
+    /** Where the layers of a rank lie. */
+    enum MemoryOrder {
+        /** One layer's pages, then the next layer's. */
+        LAYERS_OUTERMOST,
+        /** One page of all layers, then the next page. */
+        PAGES_OUTERMOST
+    }
+
+    private static final int PAGE_COUNT = 20_000;
+
+    private final String title;
+    private final int layerCount;
+    private final int kvHeadCount;
+    /** Bytes of one token in one head. */
+    private final int rowBytes;
+
+    private final int pageTokens;
+
+    ModelShape(String title, int layerCount, int kvHeadCount, int rowBytes, int pageTokens) {
+        this.title = title;
+        this.layerCount = layerCount;
+        this.kvHeadCount = kvHeadCount;
+        this.rowBytes = rowBytes;
+        this.pageTokens = pageTokens;
+    }
+
+    String title() {
+        return title;
+    }
+
+    int pageTokens() {
+        return pageTokens;
+    }
+
+    KvGeometry geometry(PageLayout layout, int tpSize, MemoryOrder order) {
+        Sharding sharding = new Sharding(tpSize, 1, 1);
+        List<RankGeometry> ranks = new ArrayList<>();
+        for (int tpRank = 0; tpRank < tpSize; tpRank++) {
+            HeadRange heads = sharding.headsOf(tpRank, kvHeadCount);
+            int pageBytes = heads.count() * pageTokens * rowBytes;
+            ranks.add(new RankGeometry(tpRank, 0, heads, PAGE_COUNT, layers(pageBytes, order)));
+        }
+        return new KvGeometry(title, "bfloat16", 2, pageTokens, layout, kvHeadCount, sharding, ranks);
+    }
+
+    private List<LayerGeometry> layers(int pageBytes, MemoryOrder order) {
+        List<LayerGeometry> layers = new ArrayList<>();
+        for (int i = 0; i < layerCount; i++) {
+            String name = "model.layers." + i + ".self_attn.attn";
+            layers.add(
+                    switch (order) {
+                        case LAYERS_OUTERMOST ->
+                            new LayerGeometry(name, (long) i * PAGE_COUNT * pageBytes, pageBytes, pageBytes);
+                        case PAGES_OUTERMOST ->
+                            new LayerGeometry(name, (long) i * pageBytes, (long) layerCount * pageBytes, pageBytes);
+                    });
+        }
+        return layers;
+    }
+}
