@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     $(wildcard python/pyproject.toml python/README.md)
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel kvperf sim format clean
+.PHONY: help demo demo-sglang test check java wheel kvperf plan-counts planner-cost sim format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,14 @@ $(WHEEL_MARK): $(JAR) $(PYTHON_SOURCES)
 
 kvperf: ## the two-process benchmark of the transfer engine: make kvperf ARGS="--help"
 	@connector-java/benchmarks/kvperf $(ARGS)
+
+plan-counts: ## how many writes a request needs, by model, sharding and layout
+	@$(MVN) -Pbenchmark -pl connector-java/benchmarks -am -DskipTests package \
+	    -Dbenchmark.main=io.kvmessenger.benchmarks.PlanCounts
+
+planner-cost: ## what planning costs, by JMH, with what it allocates; wants an idle machine, 5 minutes
+	@$(MVN) -Pbenchmark -pl connector-java/benchmarks -am -DskipTests package \
+	    -Dbenchmark.main=io.kvmessenger.benchmarks.PlannerCost
 
 sim: ## the protocol under seeded faults: make sim [SEEDS=1..1000]; replays one: make sim SEED=n
 	@$(MVN) -Psimulate -pl connector-java/testkit -am -DskipTests package \

@@ -5,6 +5,7 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 
 /** A model on its way from one sharding to another: what writes and planning costs are told for. */
+@SuppressWarnings("ImmutableEnumChecker") // layouts are values; kvlayout has no annotations to say so
 public enum PlanCase {
     DEEPSEEK_R1_TP8_TO_TP8(ModelShape.DEEPSEEK_R1, PageLayout.LATENT, 8, 8),
     DEEPSEEK_R1_TP8_TO_TP1(ModelShape.DEEPSEEK_R1, PageLayout.LATENT, 8, 1),

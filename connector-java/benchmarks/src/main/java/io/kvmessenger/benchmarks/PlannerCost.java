@@ -32,6 +32,7 @@ public final class PlannerCost {
         scores.forEach((planCase, byBenchmark) -> System.out.println(line(planCase, byBenchmark)));
     }
 
+    @SuppressWarnings("rawtypes") // JMH gives its results so
     private static Score score(RunResult result) {
         double allocated = result.getSecondaryResults().entrySet().stream()
                 .filter(entry -> entry.getKey().endsWith("gc.alloc.rate.norm"))

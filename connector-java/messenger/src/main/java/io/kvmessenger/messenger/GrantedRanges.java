@@ -8,7 +8,6 @@ import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Comparator;
 import java.util.List;
 
 /**
@@ -55,21 +54,14 @@ final class GrantedRanges {
         }
     }
 
-    /** In the order of their offsets, unless layers lie page by page between each other. */
-    private static WindowRanges ranges(RankGeometry rank, int memory, int[] ascending) {
+    private static WindowRanges ranges(RankGeometry rank, int memory, int[] pages) {
         List<LayerGeometry> layers = rank.layers().stream()
                 .filter(layer -> layer.memoryIndex() == memory)
-                .sorted(Comparator.comparingLong(LayerGeometry::offsetBytes))
                 .toList();
-        long[] offsets = new long[ascending.length * layers.size()];
-        long[] lengths = new long[offsets.length];
-        int at = 0;
-        for (LayerGeometry layer : layers) {
-            for (int page : ascending) {
-                offsets[at] = layer.pageOffsetBytes(page);
-                lengths[at++] = layer.pageBytes();
-            }
-        }
-        return WindowRanges.of(offsets, lengths);
+        return WindowRanges.ofPages(
+                pages,
+                layers.stream().mapToLong(LayerGeometry::offsetBytes).toArray(),
+                layers.stream().mapToLong(LayerGeometry::pageStrideBytes).toArray(),
+                layers.stream().mapToLong(LayerGeometry::pageBytes).toArray());
     }
 }

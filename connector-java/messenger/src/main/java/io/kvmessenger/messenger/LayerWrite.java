@@ -2,16 +2,20 @@ package io.kvmessenger.messenger;
 
 /** A submitted write of one piece of some pages of one layer, until its completion. Pooled: one object a write in flight. */
 final class LayerWrite {
-    static final int CONTEXT = -1;
-
     final int cookie;
     Prefill prefill;
-    /** Of pages; {@link #CONTEXT} when it is a context row. */
-    int layerOrdinal;
+    /** The first piece, by index into {@link Session#routes}. */
+    int pieceIndex;
+    /** Pieces that left as one: the first and its continuations; 0 when it is a context row. */
+    int joinedCount;
     /** Pages {@code [.., toPage)} of the layer have left when this write has. */
     int toPage;
 
+    /** Pages, of one layer each. */
     int pageCount;
+    /** Runs of heads of single tokens. */
+    int stridedPieceCount;
+
     long bytes;
 
     LayerWrite(int cookie) {

@@ -5,13 +5,17 @@ import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.LayoutPlanner;
 import io.kvmessenger.kvlayout.Piece;
 import io.kvmessenger.kvlayout.RankGeometry;
+import io.kvmessenger.kvlayout.TransferPlan;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Comparator;
 import java.util.List;
+import java.util.stream.IntStream;
 
 /**
  * The only translator between layout and transfer: turns "pages of a layer" into paged writes.
@@ -21,6 +25,8 @@ import java.util.List;
 final class LayerWriter {
     /** Pages, or parts of pages, submitted in one request: bounds what one completion stands for. */
     static final int PARTS_PER_WRITE_MAX = 512;
+    /** What joined pieces of a page may be together, so that one write keeps no other peer waiting for long. */
+    static final int JOINED_BYTES_MAX = 8 << 20;
 
     private final KvGeometry geometry;
     private final List<RankMemory> memory;
@@ -53,25 +59,41 @@ final class LayerWriter {
 
     /** The ways of a page's pieces to a decoder, in the order in which its layers become readable. */
     List<PieceRoute> routesTo(KvGeometry peer, List<List<RegionDescriptor>> peerRegions) {
-        return LayoutPlanner.plan(geometry, peer)
-                .pieces()
-                .map(piece -> route(piece, peer, peerRegions))
-                .sorted(Comparator.comparingInt(PieceRoute::layerOrdinal))
+        TransferPlan plan = LayoutPlanner.plan(geometry, peer);
+        int[] inOrder = IntStream.range(0, plan.pieceCount())
+                .boxed()
+                .sorted(Comparator.comparingInt(i -> ordinalOf(plan.piece(i))))
+                .mapToInt(i -> i)
+                .toArray();
+        int[] positions = new int[inOrder.length];
+        for (int position = 0; position < inOrder.length; position++) {
+            positions[inOrder[position]] = position;
+        }
+        return Arrays.stream(inOrder)
+                .mapToObj(i -> {
+                    int next = plan.continuation(i);
+                    return route(plan.piece(i), peer, peerRegions, next < 0 ? TransferPlan.NONE : positions[next]);
+                })
                 .toList();
     }
 
-    private PieceRoute route(Piece piece, KvGeometry peer, List<List<RegionDescriptor>> peerRegions) {
+    private int ordinalOf(Piece piece) {
+        return order.ordinalOf(piece.sourceRankIndex(), piece.layerIndex());
+    }
+
+    private PieceRoute route(Piece piece, KvGeometry peer, List<List<RegionDescriptor>> peerRegions, int continuation) {
         LayerGeometry source =
                 geometry.ranks().get(piece.sourceRankIndex()).layers().get(piece.layerIndex());
         LayerGeometry target =
                 peer.ranks().get(piece.targetRankIndex()).layers().get(piece.targetLayerIndex());
         return new PieceRoute(
                 piece,
-                order.ordinalOf(piece.sourceRankIndex(), piece.layerIndex()),
+                ordinalOf(piece),
                 memory.get(piece.sourceRankIndex()).regions().get(source.memoryIndex()),
                 source,
                 peerRegions.get(piece.targetRankIndex()).get(target.memoryIndex()),
-                target);
+                target,
+                continuation);
     }
 
     /** Why a grant cannot be served; empty when it can. */
@@ -137,17 +159,42 @@ final class LayerWriter {
     }
 
     /**
-     * Submits one piece of pages {@code [nextPage[piece], toPage)}, and moves {@code nextPage} by what was taken.
+     * How many pieces lie side by side from this one on and can leave with the same pages, the first included: those
+     * whose layers are complete as far, as are all of them when the forward pass is over.
+     */
+    int joinableCount(Prefill prefill, int pieceIndex, int toPage, int readableLayerCount) {
+        List<PieceRoute> routes = prefill.grant.session().routes;
+        int count = 1;
+        long lengthBytes = routes.get(pieceIndex).piece().lengthBytes();
+        int next = routes.get(pieceIndex).continuation();
+        while (next != TransferPlan.NONE && count < Imm.WEIGHT_MAX) {
+            PieceRoute route = routes.get(next);
+            lengthBytes += route.piece().lengthBytes();
+            if (lengthBytes > JOINED_BYTES_MAX
+                    || prefill.nextPage[next] != prefill.nextPage[pieceIndex]
+                    || prefill.completePages(route.layerOrdinal(), readableLayerCount, geometry.pageTokens())
+                            < toPage) {
+                break;
+            }
+            count++;
+            next = route.continuation();
+        }
+        return count;
+    }
+
+    /**
+     * Submits pages {@code [nextPage[piece], toPage)} of {@code joinedCount} pieces that lie side by side, and moves
+     * {@code nextPage} by what was taken.
      *
      * @return the result of the last {@link TransferEngine#submit}
      */
-    int submit(Prefill prefill, int pieceIndex, int toPage) {
+    int submit(Prefill prefill, int pieceIndex, int joinedCount, int toPage) {
+        PieceRoute route = prefill.grant.session().routes.get(pieceIndex);
+        int pagesMax = Math.max(1, PARTS_PER_WRITE_MAX / route.piece().source().countPerPage());
         int result = TransferEngine.ACCEPTED;
         while (result == TransferEngine.ACCEPTED && prefill.nextPage[pieceIndex] < toPage) {
-            PieceRoute route = prefill.grant.session().routes.get(pieceIndex);
-            int pagesMax = Math.max(1, PARTS_PER_WRITE_MAX / route.piece().source().countPerPage());
             int upTo = Math.min(toPage, prefill.nextPage[pieceIndex] + pagesMax);
-            result = submitOnce(prefill, pieceIndex, upTo);
+            result = submitOnce(prefill, pieceIndex, joinedCount, upTo);
         }
         return result;
     }
@@ -172,7 +219,8 @@ final class LayerWriter {
         PeerContextRow target = grant.session().peerContext.get(prefill.nextContextRow);
         LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
         write.prefill = prefill;
-        write.layerOrdinal = LayerWrite.CONTEXT;
+        write.joinedCount = 0;
+        write.stridedPieceCount = 0;
         write.pageCount = 0;
         write.bytes = source.rowBytes();
         PagedWrites request = new PagedWrites(
@@ -218,30 +266,42 @@ final class LayerWriter {
                 : "the data paths to " + grant.session().peerName() + " are gone";
     }
 
-    private int submitOnce(Prefill prefill, int pieceIndex, int toPage) {
+    private int submitOnce(Prefill prefill, int pieceIndex, int joinedCount, int toPage) {
         PageGrant grant = prefill.grant;
-        PieceRoute route = grant.session().routes.get(pieceIndex);
-        int fromPage = prefill.nextPage[pieceIndex];
+        List<PieceRoute> routes = grant.session().routes;
+        PieceRoute route = routes.get(pieceIndex);
         Piece piece = route.piece();
+        int fromPage = prefill.nextPage[pieceIndex];
         int firstPart = piece.partIndex(Math.max(grant.firstToken(), fromPage * geometry.pageTokens()));
-        int endPart = piece.partCount(Math.min(grant.promptTokens(), toPage * geometry.pageTokens()));
+        int partCount = piece.partCount(Math.min(grant.promptTokens(), toPage * geometry.pageTokens())) - firstPart;
+        int lengthBytes = 0;
+        for (int i = 0, at = pieceIndex;
+                i < joinedCount;
+                i++, at = routes.get(at).continuation()) {
+            lengthBytes += routes.get(at).piece().lengthBytes();
+        }
         LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
         write.prefill = prefill;
-        write.layerOrdinal = route.layerOrdinal();
+        write.pieceIndex = pieceIndex;
+        write.joinedCount = joinedCount;
         write.toPage = toPage;
-        write.pageCount = toPage - fromPage;
-        write.bytes = (long) piece.lengthBytes() * (endPart - firstPart);
+        write.pageCount = (toPage - fromPage) * joinedCount;
+        write.stridedPieceCount = piece.isStrided() ? partCount : 0;
+        write.bytes = (long) lengthBytes * partCount;
         PagedWrites request = new PagedWrites(
                 route.source(),
-                route.sourceParts(prefill.pages(), firstPart, endPart - firstPart),
+                route.sourceParts(prefill.pages(), firstPart, partCount),
                 route.target(),
-                route.targetParts(
-                        grant.pages(), firstPart - piece.partIndex(grant.firstToken()), endPart - firstPart),
-                piece.lengthBytes(),
-                Imm.withWeight(grant.imm(), 1));
+                route.targetParts(grant.pages(), firstPart - piece.partIndex(grant.firstToken()), partCount),
+                lengthBytes,
+                Imm.withWeight(grant.imm(), joinedCount));
         int result = transfer.submit(grant.session().peer, request, write.cookie);
         if (result == TransferEngine.ACCEPTED) {
-            prefill.nextPage[pieceIndex] = toPage;
+            for (int i = 0, at = pieceIndex;
+                    i < joinedCount;
+                    i++, at = routes.get(at).continuation()) {
+                prefill.nextPage[at] = toPage;
+            }
             prefill.writesInFlight++;
         } else {
             recycle(write);

@@ -28,6 +28,10 @@ public enum MessengerMetric {
             Kind.COUNTER, "layers_sent_early", "Layer writes that left before the forward pass of their chunk ended."),
     PAGES_SENT(Kind.COUNTER, "pages_sent", "Pages (of one layer each) that the prefiller has written."),
     BYTES_SENT(Kind.COUNTER, "sent_bytes", "Bytes of KV that the prefiller has written."),
+    STRIDED_PIECES_SENT(
+            Kind.COUNTER,
+            "strided_pieces_sent",
+            "Pieces written token by token, because heads are split otherwise on the other side and the layout is NHD: HND needs fewer writes."),
     PAGES_RECEIVED(Kind.COUNTER, "pages_received", "Pages (of one layer each) of fetches that arrived."),
     BYTES_RECEIVED(Kind.COUNTER, "received_bytes", "Bytes of KV of fetches that arrived."),
     WRITES_REFUSED(Kind.COUNTER, "writes_refused", "Writes refused because they left their window or region."),
@@ -61,6 +65,14 @@ public enum MessengerMetric {
             Kind.COUNTER,
             "transport_back_pressured",
             "Requests that a transport did not admit because its queue was full."),
+    TRANSPORT_WRITES_SENT(
+            Kind.COUNTER,
+            "transport_writes_sent",
+            "Writes that all transports have sent; pieces that lie side by side on both sides are one."),
+    TRANSPORT_WRITES_SAVED(
+            Kind.COUNTER,
+            "transport_writes_saved",
+            "Writes saved because pieces that lie side by side on both sides travelled as one."),
     STRAYS(Kind.COUNTER, "strays", "Immediates that came for no open window."),
     PATHS_OPENED(Kind.COUNTER, "paths_opened", "Data paths to peers that were set up."),
     PATHS_LOST(Kind.COUNTER, "paths_lost", "Data paths to peers that broke."),

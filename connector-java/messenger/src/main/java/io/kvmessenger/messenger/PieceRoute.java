@@ -3,6 +3,7 @@ package io.kvmessenger.messenger;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageParts;
 import io.kvmessenger.kvlayout.Piece;
+import io.kvmessenger.kvlayout.TransferPlan;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferRequest.PageList;
@@ -12,6 +13,8 @@ import io.kvmessenger.transfer.TransferRequest.PageList;
  * value, made once for each peer.
  *
  * @param layerOrdinal see {@link LayerOrder}
+ * @param continuation position, among the routes to the same peer, of the piece that lies right behind this one in every
+ *     page of both sides; {@link TransferPlan#NONE} when none does
  */
 record PieceRoute(
         Piece piece,
@@ -19,7 +22,8 @@ record PieceRoute(
         Region source,
         LayerGeometry sourceLayer,
         RegionDescriptor target,
-        LayerGeometry targetLayer) {
+        LayerGeometry targetLayer,
+        int continuation) {
 
     /** Parts {@code [from, from + count)} of a request's pages on this side. */
     PageList sourceParts(int[] pages, int from, int count) {

@@ -106,18 +106,32 @@ final class Prefill {
         return tokens >= promptTokens ? Math.ceilDiv(promptTokens, pageTokens) : tokens / pageTokens;
     }
 
-    /** A write has completed: counts it, and marks the chunks whose pages of the layer have all left. */
+    /** Pieces of a page have been submitted as one. */
+    void onSubmitted(int pieceIndex, int joinedCount, long nowNs) {
+        if (!chunks.isEmpty()) {
+            List<PieceRoute> routes = grant.session().routes;
+            for (int i = 0, at = pieceIndex;
+                    i < joinedCount;
+                    i++, at = routes.get(at).continuation()) {
+                chunks.getLast().onSubmitted(routes.get(at).layerOrdinal(), nowNs);
+            }
+        }
+    }
+
+    /** A write has completed: counts it, and marks the chunks whose pages of its layers have all left. */
     void onLeft(LayerWrite write, int pageTokens, long nowNs) {
         writesInFlight--;
         pagesSent += write.pageCount;
         bytesSent += write.bytes;
         lastLeftNs = nowNs;
-        if (write.layerOrdinal == LayerWrite.CONTEXT) {
-            return;
-        }
         for (ChunkTimeline chunk : chunks) {
             if (completePages(chunk.endToken(), pageTokens) <= write.toPage) {
-                chunk.onLeft(write.layerOrdinal, nowNs);
+                List<PieceRoute> routes = grant.session().routes;
+                for (int i = 0, at = write.pieceIndex;
+                        i < write.joinedCount;
+                        i++, at = routes.get(at).continuation()) {
+                    chunk.onLeft(routes.get(at).layerOrdinal(), nowNs);
+                }
             }
         }
     }

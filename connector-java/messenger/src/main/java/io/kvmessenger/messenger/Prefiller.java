@@ -236,9 +236,10 @@ final class Prefiller {
         prefill.onLeft(write, geometry.pageTokens(), nowNs);
         tally.add(MessengerMetric.PAGES_SENT, write.pageCount);
         tally.add(MessengerMetric.BYTES_SENT, write.bytes);
-        tally.add(MessengerMetric.LAYERS_SENT, write.layerOrdinal == LayerWrite.CONTEXT ? 0 : 1);
+        tally.add(MessengerMetric.STRIDED_PIECES_SENT, write.stridedPieceCount);
+        tally.add(MessengerMetric.LAYERS_SENT, write.joinedCount);
         if (prefill.runningEndToken > 0 && write.toPage * geometry.pageTokens() > prefill.settledTokens) {
-            tally.add(MessengerMetric.LAYERS_SENT_EARLY, 1);
+            tally.add(MessengerMetric.LAYERS_SENT_EARLY, write.joinedCount);
         }
         writer.recycle(write);
         settle(prefill);
@@ -430,7 +431,8 @@ final class Prefiller {
             int layer = grant.session().routes.get(piece).layerOrdinal();
             int toPage = prefill.completePages(layer, readable, geometry.pageTokens());
             if (prefill.nextPage[piece] < toPage) {
-                int result = writer.submit(prefill, piece, toPage);
+                int joinedCount = writer.joinableCount(prefill, piece, toPage, readable);
+                int result = writer.submit(prefill, piece, joinedCount, toPage);
                 if (result == TransferEngine.BACK_PRESSURE) {
                     tally.add(MessengerMetric.BACK_PRESSURED, 1);
                     return submitted;
@@ -441,9 +443,7 @@ final class Prefiller {
                     return submitted;
                 }
                 submitted++;
-                if (!prefill.chunks.isEmpty()) {
-                    prefill.chunks.getLast().onSubmitted(layer, clock.nowNs());
-                }
+                prefill.onSubmitted(piece, joinedCount, clock.nowNs());
             }
         }
         if (submitted == 0) {

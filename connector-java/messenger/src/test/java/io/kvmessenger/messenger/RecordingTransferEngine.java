@@ -23,6 +23,7 @@ import java.util.function.Consumer;
 final class RecordingTransferEngine implements TransferEngine {
     final ArrayDeque<Consumer<CompletionHandler>> completions = new ArrayDeque<>();
     final List<Long> submitted = new ArrayList<>();
+    final List<TransferRequest> requests = new ArrayList<>();
     final List<Admission> revoked = new ArrayList<>();
     int freeSlots = 8;
     private int lastSlot;
@@ -111,6 +112,7 @@ final class RecordingTransferEngine implements TransferEngine {
     @Override
     public int submit(Peer peer, TransferRequest request, long cookie) {
         submitted.add(cookie);
+        requests.add(request);
         return ACCEPTED;
     }
 

@@ -70,16 +70,27 @@ public sealed interface TransferRequest {
          * one write may carry them, with their weights added. At least 1. Allocates nothing.
          */
         public static int runLength(PageList sourcePages, PageList targetPages, long pageBytes, int i, int limit) {
+            if (!sourcePages.isGapless(pageBytes) || !targetPages.isGapless(pageBytes)) {
+                return 1;
+            }
             int end = Math.min(i + limit, sourcePages.count);
-            long sourceByte = sourcePages.offsetOf(i) + pageBytes;
-            long targetByte = targetPages.offsetOf(i) + pageBytes;
             int next = i + 1;
-            while (next < end && sourcePages.offsetOf(next) == sourceByte && targetPages.offsetOf(next) == targetByte) {
-                sourceByte += pageBytes;
-                targetByte += pageBytes;
+            while (next < end && sourcePages.follows(next) && targetPages.follows(next)) {
                 next++;
             }
             return next - i;
+        }
+
+        /** Whether a page ends where the next index begins: otherwise no two can touch, and none has to be looked at. */
+        private boolean isGapless(long pageBytes) {
+            return (partsPerPage == 1 ? strideBytes : partStrideBytes) == pageBytes;
+        }
+
+        private boolean follows(int i) {
+            int part = from + i;
+            return partsPerPage == 1
+                    ? indices[part] == indices[part - 1] + 1
+                    : part % partsPerPage > 0 || offsetOf(i) == offsetOf(i - 1) + partStrideBytes;
         }
     }
 }

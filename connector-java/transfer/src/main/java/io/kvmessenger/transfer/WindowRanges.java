@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer;
 
 import java.util.Arrays;
+import java.util.BitSet;
 import java.util.Comparator;
 
 /**
@@ -11,10 +12,62 @@ import java.util.Comparator;
 public final class WindowRanges {
     private final long[] fromBytes;
     private final long[] toBytes;
+    /** Instead of ranges: pages of layers that lie in order. Null when there are ranges. */
+    private final PageGrid grid;
 
-    private WindowRanges(long[] fromBytes, long[] toBytes) {
+    private WindowRanges(long[] fromBytes, long[] toBytes, PageGrid grid) {
         this.fromBytes = fromBytes;
         this.toBytes = toBytes;
+        this.grid = grid;
+    }
+
+    /**
+     * The same pages of several layers: page {@code p} of layer {@code l} is {@code layerPageBytes[l]} bytes at {@code
+     * layerOffsets[l] + p * layerStrides[l]}. Costs pages plus layers, where layers lie one after the other or side by
+     * side in each page, as engines lay them.
+     *
+     * @param pageIndices any order; the array is not kept
+     * @throws IllegalArgumentException when a page is named twice, ranges overlap or a bound overflows
+     */
+    public static WindowRanges ofPages(
+            int[] pageIndices, long[] layerOffsets, long[] layerStrides, long[] layerPageBytes) {
+        BitSet pages = new BitSet();
+        for (int page : pageIndices) {
+            if (page < 0 || pages.get(page)) {
+                throw new IllegalArgumentException("page " + page + (page < 0 ? " is below 0" : " is named twice"));
+            }
+            pages.set(page);
+        }
+        if (pages.isEmpty() || layerOffsets.length == 0) {
+            return new WindowRanges(new long[0], new long[0], null);
+        }
+        for (int i = 0; i < layerOffsets.length; i++) {
+            if (layerOffsets[i] < 0
+                    || layerPageBytes[i] <= 0
+                    || layerStrides[i] < layerPageBytes[i]
+                    || layerStrides[i] > (Long.MAX_VALUE - layerOffsets[i]) / pages.length()) {
+                throw new IllegalArgumentException("layer at " + layerOffsets[i] + " with pages of " + layerPageBytes[i]
+                        + " bytes, " + layerStrides[i] + " apart");
+            }
+        }
+        return PageGrid.of(pages, layerOffsets, layerStrides, layerPageBytes)
+                .map(grid -> new WindowRanges(new long[0], new long[0], grid))
+                .orElseGet(() -> ofPagesOneByOne(pages, layerOffsets, layerStrides, layerPageBytes));
+    }
+
+    private static WindowRanges ofPagesOneByOne(
+            BitSet pages, long[] layerOffsets, long[] layerStrides, long[] layerPageBytes) {
+        int pageCount = pages.cardinality();
+        long[] offsets = new long[pageCount * layerOffsets.length];
+        long[] lengths = new long[offsets.length];
+        int at = 0;
+        for (int layer = 0; layer < layerOffsets.length; layer++) {
+            for (int page = pages.nextSetBit(0); page >= 0; page = pages.nextSetBit(page + 1)) {
+                offsets[at] = layerOffsets[layer] + page * layerStrides[layer];
+                lengths[at++] = layerPageBytes[layer];
+            }
+        }
+        return of(offsets, lengths);
     }
 
     /**
@@ -53,7 +106,7 @@ public final class WindowRanges {
             }
             to[count - 1] = offsetsBytes[i] + lengthsBytes[i];
         }
-        return new WindowRanges(Arrays.copyOf(from, count), Arrays.copyOf(to, count));
+        return new WindowRanges(Arrays.copyOf(from, count), Arrays.copyOf(to, count), null);
     }
 
     /** Positions by offset; sorting boxes them, so that callers with many ranges give them in order. */
@@ -75,6 +128,9 @@ public final class WindowRanges {
 
     /** Whether the whole write lies inside one range. Allocates nothing. */
     public boolean contains(long offsetBytes, long lengthBytes) {
+        if (grid != null) {
+            return grid.contains(offsetBytes, lengthBytes);
+        }
         int low = 0;
         int high = fromBytes.length - 1;
         while (low <= high) {
@@ -92,6 +148,9 @@ public final class WindowRanges {
 
     /** Where the last range ends; 0 when there is none. */
     public long endBytes() {
+        if (grid != null) {
+            return grid.endBytes();
+        }
         return toBytes.length == 0 ? 0 : toBytes[toBytes.length - 1];
     }
 }

@@ -1,5 +1,7 @@
 package io.kvmessenger.connector.metrics;
 
+import static java.util.Map.entry;
+
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.MessengerMetric;
 import io.kvmessenger.messenger.Tally;
@@ -32,16 +34,19 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
 
     private static final int BUCKET_COUNT = 16;
 
-    private static final Map<MessengerMetric, ToLongFunction<TransferCounters>> OF_TRANSPORTS = new EnumMap<>(Map.of(
-            MessengerMetric.TRANSPORT_BYTES_SENT, TransferCounters::bytesSent,
-            MessengerMetric.TRANSPORT_BYTES_RECEIVED, TransferCounters::bytesReceived,
-            MessengerMetric.TRANSPORT_WRITES_REFUSED, TransferCounters::writesRefused,
-            MessengerMetric.TRANSPORT_BACK_PRESSURED, TransferCounters::backPressured,
-            MessengerMetric.STRAYS, TransferCounters::straysCounted,
-            MessengerMetric.PATHS_OPENED, TransferCounters::pathsOpened,
-            MessengerMetric.PATHS_LOST, TransferCounters::pathsLost,
-            MessengerMetric.PATHS_REJECTED, TransferCounters::pathsRejected,
-            MessengerMetric.REGIONS_OPEN, TransferCounters::regionsOpen));
+    private static final Map<MessengerMetric, ToLongFunction<TransferCounters>> OF_TRANSPORTS =
+            new EnumMap<>(Map.ofEntries(
+                    entry(MessengerMetric.TRANSPORT_BYTES_SENT, TransferCounters::bytesSent),
+                    entry(MessengerMetric.TRANSPORT_BYTES_RECEIVED, TransferCounters::bytesReceived),
+                    entry(MessengerMetric.TRANSPORT_WRITES_REFUSED, TransferCounters::writesRefused),
+                    entry(MessengerMetric.TRANSPORT_WRITES_SENT, TransferCounters::writesSent),
+                    entry(MessengerMetric.TRANSPORT_WRITES_SAVED, TransferCounters::writesSaved),
+                    entry(MessengerMetric.TRANSPORT_BACK_PRESSURED, TransferCounters::backPressured),
+                    entry(MessengerMetric.STRAYS, TransferCounters::straysCounted),
+                    entry(MessengerMetric.PATHS_OPENED, TransferCounters::pathsOpened),
+                    entry(MessengerMetric.PATHS_LOST, TransferCounters::pathsLost),
+                    entry(MessengerMetric.PATHS_REJECTED, TransferCounters::pathsRejected),
+                    entry(MessengerMetric.REGIONS_OPEN, TransferCounters::regionsOpen)));
 
     private final PrometheusRegistry registry = new PrometheusRegistry();
     private final Map<MessengerMetric, Counter> counters = new EnumMap<>(MessengerMetric.class);
@@ -49,7 +54,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     private final Map<MessengerMetric, Histogram> histograms = new EnumMap<>(MessengerMetric.class);
     private final Optional<MetricsServer> server;
     private volatile Supplier<TransferCounters> transports =
-            () -> new TransferCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+            () -> new TransferCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     private volatile Supplier<Optional<String>> illness = Optional::empty;
 
     private MessengerMetrics(String host, int port) {

@@ -19,7 +19,7 @@ import org.junit.jupiter.api.Test;
 
 class MessengerMetricsTest {
     private static final TransferCounters SOME_TRANSPORTS =
-            new TransferCounters(11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23);
+            new TransferCounters(11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25);
 
     private final HttpClient client = HttpClient.newHttpClient();
     private final MessengerMetrics metrics = MessengerMetrics.open("127.0.0.1", 0);
@@ -63,6 +63,8 @@ class MessengerMetricsTest {
         assertThat(get("/metrics").body())
                 .contains("kv_messenger_transport_sent_bytes_total 11.0")
                 .contains("kv_messenger_strays_total 16.0")
+                .contains("kv_messenger_transport_writes_sent_total 24.0")
+                .contains("kv_messenger_transport_writes_saved_total 25.0")
                 .contains("kv_messenger_regions_open 21.0");
         assertThat(section("counters").get("kv_messenger_paths_lost")).isEqualTo(19);
         assertThat(section("gauges").get("kv_messenger_regions_open")).isEqualTo(21);

@@ -6,6 +6,7 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
@@ -170,6 +171,57 @@ public abstract class TransportContractTest {
         DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(4L));
         for (int i = 0; i < from.length; i++) {
             assertThat(pageArrived(from[i], to[i])).as("page %d", i).isTrue();
+        }
+    }
+
+    @Test
+    void shouldMovePagesThatFollowEachOtherOnBothSidesAsOneAndCountEach() {
+        fillSource(new Random(11));
+        int[] from = {3, 4, 5, 9, 10, 20, 21};
+        int[] to = {6, 7, 8, 1, 2, 14, 12};
+        TransferCounters before = writer.engine().counters();
+        ImmWindow window = grant(pages(to), to.length, 11);
+        writer.submit(peer, paged(window.imm(), from, to), 11);
+        DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(11L));
+        DrivenEngine.awaitBoth(
+                "the completion",
+                writer,
+                target,
+                () -> writer.engine().counters().requestsInFlight() == 0);
+        for (int i = 0; i < from.length; i++) {
+            assertThat(pageArrived(from[i], to[i])).as("page %d", i).isTrue();
+        }
+        TransferCounters after = writer.engine().counters();
+        assertThat(after.pagesSent() - before.pagesSent()).isEqualTo(7);
+        assertThat(after.writesSent() - before.writesSent()).isEqualTo(4);
+        assertThat(after.writesSaved() - before.writesSaved()).isEqualTo(3);
+    }
+
+    /** A page of one side holds several of the other's. */
+    @Test
+    void shouldFillPartsOfPages() {
+        fillSource(new Random(12));
+        int[] from = {7, 2, 30, 31};
+        int partBytes = PAGE_BYTES / 2;
+        ImmWindow window = grant(pages(5, 9), 4, 12);
+        writer.submit(
+                peer,
+                new PagedWrites(
+                        writer.region(),
+                        new PageList(from, 0, 4, partBytes, 0),
+                        target.region().descriptor(),
+                        new PageList(new int[] {5, 9}, 0, 4, PAGE_BYTES, 0, 2, partBytes),
+                        partBytes,
+                        Imm.withWeight(window.imm(), 1)),
+                12);
+        DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(12L));
+        for (int i = 0; i < from.length; i++) {
+            long at = (i < 2 ? 5L : 9L) * PAGE_BYTES + (i % 2) * (long) partBytes;
+            assertThat(writer.memory()
+                            .asSlice((long) from[i] * partBytes, partBytes)
+                            .mismatch(target.memory().asSlice(at, partBytes)))
+                    .as("part %d", i)
+                    .isEqualTo(-1);
         }
     }
 

@@ -302,8 +302,6 @@ final class HostTransferEngine implements TransferEngine {
                 figures.bytesReceived.get(),
                 figures.pagesSent.get(),
                 figures.pagesReceived.get(),
-                figures.writesSent.get(),
-                figures.writesSaved.get(),
                 figures.writesRefused.get(),
                 figures.strays.get(),
                 backPressured,
@@ -312,7 +310,9 @@ final class HostTransferEngine implements TransferEngine {
                 windows.openCount(),
                 regions.count(),
                 requestsInFlight,
-                figures.pathsRejected.get());
+                figures.pathsRejected.get(),
+                figures.writesSent.get(),
+                figures.writesSaved.get());
     }
 
     @Override

@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.Imm;
 import java.lang.foreign.MemorySegment;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
@@ -20,7 +21,7 @@ final class CountChecker implements WorldListener {
     private static final class Expectation {
         final String transferId;
         final long expectedWeight;
-        final Set<Long> countedOffsets = new HashSet<>();
+        final Set<PageMap.Place> countedPages = new HashSet<>();
         long countedWeight;
 
         Expectation(String transferId, long expectedWeight) {
@@ -78,8 +79,12 @@ final class CountChecker implements WorldListener {
         if (expectation == null) {
             throw new Violation("Count", write + " was counted and its grant is over");
         }
-        if (!expectation.countedOffsets.add(write.targetOffset())) {
-            throw new Violation("Count", write + " was counted twice for transfer " + expectation.transferId);
+        List<PageMap.Place> places = maps.get(write.target()).cover(write.targetOffset(), write.lengthBytes());
+        for (PageMap.Place place : places) {
+            if (!expectation.countedPages.add(place)) {
+                throw new Violation(
+                        "Count", write + " was counted twice for transfer " + expectation.transferId + " at " + place);
+            }
         }
         expectation.countedWeight += Imm.weight(write.imm());
         if (expectation.countedWeight > expectation.expectedWeight) {

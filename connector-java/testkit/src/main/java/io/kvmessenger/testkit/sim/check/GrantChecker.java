@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.Imm;
 import java.lang.foreign.MemorySegment;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
@@ -66,21 +67,23 @@ final class GrantChecker implements WorldListener {
 
     @Override
     public void landed(PageWrite write, int fromByte, int toByte) {
-        PageMap.Place place = maps.get(write.target()).find(write.targetOffset(), write.lengthBytes());
-        if (place == null) {
-            throw violation(write + " landed across page borders");
+        List<PageMap.Place> places = maps.get(write.target()).cover(write.targetOffset(), write.lengthBytes());
+        if (places.isEmpty()) {
+            throw violation(write + " landed outside all pages");
         }
         int imm = Imm.of(Imm.slot(write.imm()), Imm.generation(write.imm()));
         LiveGrant grant = live.get(new Key(write.target(), imm));
         if (grant == null) {
-            throw violation(write + " landed in page " + place.page() + " and its grant is over");
+            throw violation(write + " landed in " + places + " and its grant is over");
         }
         if (!grant.writer.equals(write.source())) {
             throw violation(write + " landed, and its grant was given to " + grant.writer);
         }
-        if (!grant.pages.contains(place.page())) {
-            throw violation(write + " landed in page " + place.page() + ", which transfer " + grant.transferId
-                    + " does not grant");
+        for (PageMap.Place place : places) {
+            if (!grant.pages.contains(place.page())) {
+                throw violation(write + " landed in page " + place.page() + ", which transfer " + grant.transferId
+                        + " does not grant");
+            }
         }
     }
 

@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
+import java.util.ArrayList;
 import java.util.List;
 
 /** Finds the page of a layer at an offset, by looking at every layer: slow, and obviously right. */
@@ -41,5 +42,21 @@ final class PageMap {
             }
         }
         return null;
+    }
+
+    /** The pages that a range lies in: one, or several that follow each other; empty when a byte of it is in none. */
+    List<Place> cover(long offset, int lengthBytes) {
+        List<Place> places = new ArrayList<>();
+        long at = offset;
+        while (at < offset + lengthBytes) {
+            Place place = find(at, 1);
+            if (place == null) {
+                return List.of();
+            }
+            places.add(place);
+            LayerGeometry layer = layers().get(place.layerIndex());
+            at = layer.pageOffsetBytes(place.page()) + layer.pageBytes();
+        }
+        return places;
     }
 }

@@ -1,7 +1,7 @@
 package io.kvmessenger.testkit.sim.check;
 
 /**
- * One page of one layer on its way from a prefiller's memory to a decoder's. A value.
+ * One page of one layer, or of several layers side by side, on its way from a prefiller's memory to a decoder's. A value.
  *
  * @param source process that writes: name and incarnation
  * @param target process that is written to

@@ -84,8 +84,15 @@ final class SourceChecker implements WorldListener {
     @Override
     public void sourceRead(PageWrite write) {
         Cache cache = caches.get(write.source());
-        PageMap.Place place = cache.map.find(write.sourceOffset(), write.lengthBytes());
-        Owned owned = place == null ? null : cache.byPage.get(place.page());
+        List<PageMap.Place> places = cache.map.cover(write.sourceOffset(), write.lengthBytes());
+        if (places.isEmpty()) {
+            throw new Violation("Source", write + " was read outside all pages");
+        }
+        places.forEach(place -> checkComputed(write, cache, place));
+    }
+
+    private static void checkComputed(PageWrite write, Cache cache, PageMap.Place place) {
+        Owned owned = cache.byPage.get(place.page());
         if (owned == null) {
             throw new Violation("Source", write + " was read from " + place + ", which nobody holds");
         }

@@ -1,0 +1,166 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.kvlayout.HeadRange;
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.kvlayout.PageLayout;
+import io.kvmessenger.kvlayout.RankGeometry;
+import io.kvmessenger.kvlayout.Sharding;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferRequest.PageList;
+import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+
+class LayerWriterTest {
+    private static final int PAGE_COUNT = 8;
+    private static final int LAYER_COUNT = 3;
+    private static final int PROMPT_TOKENS = 14;
+    private static final int NO_SLOT = PeerContextRow.NO_SLOT;
+    private static final int IMM = Imm.of(3, 1);
+
+    private final RecordingTransferEngine transfer = new RecordingTransferEngine();
+
+    /** Latent KV, a byte a token, all layers of a page side by side. */
+    private static KvGeometry geometry(PageLayout layout, int pageTokens, int tpSize) {
+        Sharding sharding = new Sharding(tpSize, 1, 1);
+        int headCount = layout.equals(PageLayout.LATENT) ? 1 : 2;
+        List<RankGeometry> ranks = new ArrayList<>();
+        for (int tpRank = 0; tpRank < tpSize; tpRank++) {
+            HeadRange heads = sharding.headsOf(tpRank, headCount);
+            int pageBytes = pageTokens * heads.count();
+            List<LayerGeometry> layers = IntStream.range(0, LAYER_COUNT)
+                    .mapToObj(i -> new LayerGeometry(
+                            "layers." + i, (long) i * pageBytes, (long) LAYER_COUNT * pageBytes, pageBytes))
+                    .toList();
+            ranks.add(new RankGeometry(tpRank, 0, heads, PAGE_COUNT, layers));
+        }
+        return new KvGeometry("m", "int8", 1, pageTokens, layout, headCount, sharding, ranks);
+    }
+
+    private RankMemory memory() {
+        return new RankMemory(List.of(transfer.register(MemorySegment.ofArray(new byte[1024]), Region.NOT_SHAREABLE)));
+    }
+
+    private LayerWriter writer(KvGeometry geometry) {
+        return new LayerWriter(
+                geometry, geometry.ranks().stream().map(rank -> memory()).toList(), List.of(), transfer);
+    }
+
+    private Prefill granted(LayerWriter writer, KvGeometry own, KvGeometry peer, int firstToken) {
+        Session session = new Session(1, true, "there:1", Session.State.READY);
+        session.peerGeometry = peer;
+        session.routes = writer.routesTo(
+                peer, peer.ranks().stream().map(rank -> memory().descriptors()).toList());
+        Prefill prefill = new Prefill("r", "t");
+        prefill.promptTokens = PROMPT_TOKENS;
+        prefill.addPages(pages(own, 0));
+        prefill.settledTokens = PROMPT_TOKENS;
+        prefill.grant =
+                new PageGrant(session, "t", IMM, PROMPT_TOKENS, firstToken, pages(peer, firstToken), NO_SLOT, 0, 0);
+        prefill.nextPage = new int[session.routes.size()];
+        java.util.Arrays.fill(prefill.nextPage, firstToken / own.pageTokens());
+        return prefill;
+    }
+
+    /** From the last page of the cache downwards: no two follow each other. */
+    private static int[] pages(KvGeometry side, int firstToken) {
+        int count = Math.ceilDiv(PROMPT_TOKENS, side.pageTokens()) - firstToken / side.pageTokens();
+        return IntStream.range(0, count).map(i -> PAGE_COUNT - 1 - i).toArray();
+    }
+
+    private PagedWrites onlyRequest() {
+        assertThat(transfer.requests).hasSize(1);
+        return (PagedWrites) transfer.requests.getFirst();
+    }
+
+    private static List<Long> offsets(PageList list) {
+        return IntStream.range(0, list.count()).mapToObj(list::offsetOf).toList();
+    }
+
+    @Test
+    void shouldJoinLayersThatLieSideBySideOnceAllAreComplete() {
+        KvGeometry side = geometry(PageLayout.LATENT, 4, 1);
+        LayerWriter writer = writer(side);
+        Prefill prefill = granted(writer, side, side, 0);
+        assertThat(writer.joinableCount(prefill, 0, 4, 0)).isEqualTo(LAYER_COUNT);
+        assertThat(writer.submit(prefill, 0, LAYER_COUNT, 4)).isEqualTo(TransferEngine.ACCEPTED);
+        assertThat(onlyRequest().imm()).isEqualTo(Imm.withWeight(IMM, LAYER_COUNT));
+        assertThat(onlyRequest().pageBytes()).isEqualTo(LAYER_COUNT * 4);
+        assertThat(offsets(onlyRequest().sourcePages())).containsExactly(84L, 72L, 60L, 48L);
+        assertThat(prefill.nextPage).containsOnly(4);
+        assertThat(prefill.everythingSubmitted(4)).isTrue();
+        LayerWrite write = writer.complete(transfer.submitted.getFirst().intValue());
+        assertThat(write.bytes).isEqualTo(LAYER_COUNT * 16L);
+        assertThat(write.pageCount).isEqualTo(LAYER_COUNT * 4);
+    }
+
+    @Test
+    void shouldJoinOnlyLayersThatTheForwardPassHasComputed() {
+        KvGeometry side = geometry(PageLayout.LATENT, 4, 1);
+        LayerWriter writer = writer(side);
+        Prefill prefill = granted(writer, side, side, 0);
+        prefill.settledTokens = 0;
+        prefill.runningEndToken = 8;
+        assertThat(writer.joinableCount(prefill, 0, 2, 1)).isEqualTo(1);
+        assertThat(writer.joinableCount(prefill, 0, 2, 2)).isEqualTo(2);
+        prefill.nextPage[1] = 1;
+        assertThat(writer.joinableCount(prefill, 0, 2, 3)).isEqualTo(1);
+    }
+
+    @Test
+    void shouldFillLargerPagesPartByPart() {
+        KvGeometry own = geometry(PageLayout.LATENT, 4, 1);
+        KvGeometry peer = geometry(PageLayout.LATENT, 8, 1);
+        LayerWriter writer = writer(own);
+        Prefill prefill = granted(writer, own, peer, 8);
+        assertThat(writer.unfit(prefill.grant)).isEmpty();
+        assertThat(writer.joinableCount(prefill, 0, 4, 0)).isEqualTo(1);
+        writer.submit(prefill, 0, 1, 4);
+        assertThat(offsets(onlyRequest().sourcePages())).containsExactly(60L, 48L);
+        assertThat(offsets(onlyRequest().targetPages())).containsExactly(168L, 172L);
+    }
+
+    @Test
+    void shouldCutLargerPagesAndBeginInTheMiddleOfOne() {
+        KvGeometry own = geometry(PageLayout.LATENT, 8, 1);
+        KvGeometry peer = geometry(PageLayout.LATENT, 4, 1);
+        LayerWriter writer = writer(own);
+        Prefill prefill = granted(writer, own, peer, 4);
+        assertThat(writer.unfit(prefill.grant)).isEmpty();
+        writer.submit(prefill, 0, 1, 2);
+        assertThat(offsets(onlyRequest().sourcePages())).containsExactly(172L, 144L, 148L);
+        assertThat(offsets(onlyRequest().targetPages())).containsExactly(84L, 72L, 60L);
+    }
+
+    @Test
+    void shouldWriteSplitNhdPagesTokenByTokenUpToTheLastOneAndCountThat() {
+        KvGeometry own = geometry(PageLayout.NHD, 4, 1);
+        KvGeometry peer = geometry(PageLayout.NHD, 4, 2);
+        LayerWriter writer = writer(own);
+        Prefill prefill = granted(writer, own, peer, 12);
+        assertThat(prefill.grant.session().routes).hasSize(2 * LAYER_COUNT);
+        writer.submit(prefill, 0, writer.joinableCount(prefill, 0, 4, 0), 4);
+        assertThat(offsets(onlyRequest().sourcePages())).containsExactly(96L, 98L);
+        assertThat(offsets(onlyRequest().targetPages())).containsExactly(84L, 85L);
+        assertThat(writer.complete(transfer.submitted.getFirst().intValue()).stridedPieceCount)
+                .isEqualTo(2);
+    }
+
+    @Test
+    void shouldSayThatAGrantOfAnotherPageCountDoesNotFit() {
+        KvGeometry own = geometry(PageLayout.LATENT, 4, 1);
+        KvGeometry peer = geometry(PageLayout.LATENT, 8, 1);
+        LayerWriter writer = writer(own);
+        PageGrant right = granted(writer, own, peer, 0).grant;
+        PageGrant wrong = new PageGrant(right.session(), "t", IMM, PROMPT_TOKENS, 0, new int[4], NO_SLOT, 0, 0);
+        assertThat(writer.unfit(wrong)).isEqualTo("the grant of transfer t has 4 pages for tokens 0 to 14");
+    }
+}
