@@ -198,6 +198,11 @@ def parse_options(said: Mapping[str, object], *, role: Role, engine_id: str, kv_
     return options
 
 
+def check_options(said: Mapping[str, object]) -> None:
+    """Checks what the user said before it is known for which side; raises :class:`OptionError` like parse_options."""
+    parse_options(said, role="both", engine_id="")
+
+
 def _unknown(name: object) -> str:
     near = difflib.get_close_matches(str(name), OPTION_SPECS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known options are {', '.join(OPTION_SPECS)}"

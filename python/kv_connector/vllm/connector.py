@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from kv_connector._facade import Geometry, Messenger, MessengerPort
 from kv_connector.exceptions import KvConnectorError
 from kv_connector.layer_counter import LayerCounter
-from kv_connector.options import Options
+from kv_connector.options import Options, check_options
 from kv_connector.vllm import geometry
 from kv_connector.vllm.engine_facts import EngineFacts, rank_options, read_facts
 from kv_connector.vllm.metadata import MessengerAddress, StepMetadata
@@ -86,6 +86,15 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
         """Head ranges are one run of bytes under HND; latent KV has no heads."""
         return None if vllm_config.model_config.use_mla else "HND"
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """No. It is the only question that comes before the model is loaded: a wrong option ends the start here.
+
+        It comes where vLLM may capture whole graphs, on GPUs; elsewhere the options are read with the KV cache.
+        """
+        check_options(extra_config or {})
+        return False
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:  # noqa: ARG003

@@ -45,7 +45,7 @@ CLASSIFIED = {
     "request_finished": HANDLED,
     "request_finished_all_groups": HANDLED,
     "requires_kv_delivery": "inherited: true on a prefiller, so that a preempted prompt is computed and sent again",
-    "requires_piecewise_for_cudagraph": "inherited: KV on an accelerator is refused at the start",
+    "requires_piecewise_for_cudagraph": HANDLED,
     "reset_cache": HANDLED,
     "reset_capture_state": "inherited: KV on an accelerator is refused at the start",
     "restore_kv_caches": "inherited: sleep mode is refused",
@@ -158,6 +158,15 @@ def test_should_refuse_to_start_with_one_sentence(
         with pytest.raises(Exception, match=re.escape(sentence)) as raised:
             vllm_release.connector.KvMessengerConnector(config(role, **more), half, caches())
         assert type(raised.value).__name__ == "OptionError"
+
+
+def test_should_refuse_a_wrong_option_when_vllm_makes_its_configuration(vllm_release: Release) -> None:
+    cls = vllm_release.connector.KvMessengerConnector
+    with pytest.raises(Exception, match="did you mean 'listen_port'") as raised:
+        cls.requires_piecewise_for_cudagraph({"listen_prot": 1})
+    assert type(raised.value).__name__ == "OptionError"
+    assert not cls.requires_piecewise_for_cudagraph({"listen_port": 1})
+    assert not cls.requires_piecewise_for_cudagraph({})
 
 
 class SlidingWindowSpec:
