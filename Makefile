@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     $(wildcard python/pyproject.toml python/README.md)
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel kvperf plan-counts planner-cost sim format clean
+.PHONY: help demo demo-sglang test check java wheel kvperf plan-counts planner-cost sim fuzz format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -62,6 +62,11 @@ planner-cost: ## what planning costs, by JMH, with what it allocates; wants an i
 sim: ## the protocol under seeded faults: make sim [SEEDS=1..1000]; replays one: make sim SEED=n
 	@$(MVN) -Psimulate -pl connector-java/testkit -am -DskipTests package \
 	    "-Dsim.args=$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1..1000))"
+
+fuzz: ## hostile control links, at length: make fuzz [FRAMES=100000] [LINKS=10000] [SEED=1]
+	@$(MVN) -pl connector-java/connector -am test -Dsurefire.failIfNoSpecifiedTests=false \
+	    -Dtest=ControlFuzzTest,HostileLinkTest -Dsurefire.useFile=false -Dsurefire.printSummary=true \
+	    -Dfuzz.frames=$(or $(FRAMES),100000) -Dfuzz.links=$(or $(LINKS),10000) -Dfuzz.seed=$(or $(SEED),1)
 
 format: ## formats Java and Python
 	@$(MVN) spotless:apply

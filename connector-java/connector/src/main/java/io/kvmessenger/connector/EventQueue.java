@@ -30,6 +30,9 @@ final class EventQueue implements EngineEvents {
     /** Log lines and timelines that may wait for a poll. */
     static final int NOTES_MAX = 4096;
 
+    /** Longest sentence; escaped it still fits into any poll, and an event that does not fit would block all behind it. */
+    static final int SENTENCE_LENGTH_MAX = 8192;
+
     private static final byte[] HEAD = "{\"events\":[".getBytes(StandardCharsets.UTF_8);
     private static final byte[] TAIL = "]}".getBytes(StandardCharsets.UTF_8);
     private static final byte[] NOTHING = new byte[0];
@@ -56,7 +59,7 @@ final class EventQueue implements EngineEvents {
 
     @Override
     public void stopped(String request, String reason) {
-        kept(Map.of("event", "stopped", "request", request, "reason", reason));
+        kept(Map.of("event", "stopped", "request", request, "reason", cut(reason)));
     }
 
     @Override
@@ -66,12 +69,12 @@ final class EventQueue implements EngineEvents {
 
     @Override
     public void failed(String request, String reason) {
-        kept(Map.of("event", "failed", "request", request, "reason", reason));
+        kept(Map.of("event", "failed", "request", request, "reason", cut(reason)));
     }
 
     @Override
     public void log(Level level, String message) {
-        note(Map.of("event", "log", "level", level.name().toLowerCase(Locale.ROOT), "message", message));
+        note(Map.of("event", "log", "level", level.name().toLowerCase(Locale.ROOT), "message", cut(message)));
     }
 
     @Override
@@ -152,6 +155,10 @@ final class EventQueue implements EngineEvents {
         json.put("forwardEndNs", chunk.forwardEndNs());
         json.put("layers", layers);
         return json;
+    }
+
+    private static String cut(String sentence) {
+        return sentence.length() <= SENTENCE_LENGTH_MAX ? sentence : sentence.substring(0, SENTENCE_LENGTH_MAX) + " …";
     }
 
     private void kept(Map<String, Object> json) {

@@ -4,7 +4,6 @@ import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.transfer.Doorbell;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
-import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 
 /**
@@ -12,11 +11,10 @@ import java.util.function.Consumer;
  * thread drains.
  */
 final class Inbox {
-    /** Frames of peers that may wait; the link of a peer that sends beyond it is closed. */
-    static final int FRAMES_MAX = 8192;
+    /** Inputs taken in one turn, so that neither timers nor completions wait for a peer that never stops talking. */
+    static final int INPUTS_PER_TURN_MAX = 1024;
 
     private final Queue<Consumer<Messenger>> inputs = new ConcurrentLinkedQueue<>();
-    private final AtomicInteger frames = new AtomicInteger();
     private final Doorbell doorbell;
 
     Inbox(Doorbell doorbell) {
@@ -28,22 +26,13 @@ final class Inbox {
         doorbell.ring();
     }
 
-    /** Adds a peer's frame; false, and not added, when too many wait. */
-    boolean addFrame(Consumer<Messenger> input) {
-        if (frames.incrementAndGet() > FRAMES_MAX) {
-            frames.decrementAndGet();
-            return false;
-        }
-        add(messenger -> {
-            frames.decrementAndGet();
-            input.accept(messenger);
-        });
-        return true;
-    }
-
     int drainTo(Messenger messenger) {
         int count = 0;
-        for (Consumer<Messenger> input = inputs.poll(); input != null; input = inputs.poll()) {
+        while (count < INPUTS_PER_TURN_MAX) {
+            Consumer<Messenger> input = inputs.poll();
+            if (input == null) {
+                break;
+            }
             input.accept(messenger);
             count++;
         }

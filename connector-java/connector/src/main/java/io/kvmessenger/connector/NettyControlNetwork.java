@@ -15,12 +15,11 @@ import io.netty.channel.ChannelOption;
 import io.netty.channel.EventLoopGroup;
 import io.netty.channel.MultiThreadIoEventLoopGroup;
 import io.netty.channel.SimpleChannelInboundHandler;
+import io.netty.channel.WriteBufferWaterMark;
 import io.netty.channel.nio.NioIoHandler;
 import io.netty.channel.socket.SocketChannel;
 import io.netty.channel.socket.nio.NioServerSocketChannel;
 import io.netty.channel.socket.nio.NioSocketChannel;
-import io.netty.handler.codec.LengthFieldBasedFrameDecoder;
-import io.netty.handler.codec.LengthFieldPrepender;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
@@ -28,6 +27,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
@@ -35,19 +35,27 @@ import java.util.concurrent.atomic.AtomicLong;
  *
  * <p>One daemon event-loop thread, which only moves frames into the {@link Inbox}; who may say what, and for how long a
  * link may stay silent, is the messenger's business. Bytes that are no frame, and frames over the limit, close their link.
+ * A peer that sends faster than the messenger handles is not read for a while; others do not notice.
  */
 final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     /** Links open at once; further ones are closed on arrival, so that strangers cannot use up descriptors. */
     static final int LINKS_MAX = 4096;
 
-    private static final int LENGTH_FIELD_BYTES = 4;
+    /** Frames of one link that may wait for the messenger, one before it is trusted; then the link is not read. */
+    static final int FRAMES_WAITING_MAX = 256;
+
+    /** The same for their bytes. */
+    static final long FRAME_BYTES_WAITING_MAX = ProtocolLimits.FRAME_LENGTH_MAX_BYTES;
+    /** What may wait to be sent on one link; a peer that lets more pile up does not read, and its link is closed. */
+    static final int UNSENT_BYTES_MAX = 4 * ProtocolLimits.FRAME_LENGTH_MAX_BYTES;
+
     private static final long CLOSE_LIMIT_MILLIS = 1_000;
 
     private final EventLoopGroup loop;
     private final Inbox inbox;
     private final int connectLimitMillis;
     private final AtomicLong nextLink = new AtomicLong(1);
-    private final Map<Long, Channel> channels = new ConcurrentHashMap<>();
+    private final Map<Long, Link> links = new ConcurrentHashMap<>();
     private Channel listener;
 
     NettyControlNetwork(Inbox inbox, long connectLimitMillis) {
@@ -102,14 +110,13 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
                 .handler(new ChannelInitializer<SocketChannel>() {
                     @Override
                     protected void initChannel(SocketChannel channel) {
-                        channels.put(link, channel);
                         prepare(channel, link, false);
                     }
                 })
                 .connect(host, port)
                 .addListener((ChannelFutureListener) done -> {
                     if (!done.isSuccess()) {
-                        channels.remove(link);
+                        links.remove(link);
                         String reason = "prefiller " + host + ":" + port + " cannot be reached: "
                                 + done.cause().getMessage();
                         inbox.add(m -> m.onLinkClosed(link, reason));
@@ -120,20 +127,26 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
 
     @Override
     public void send(long link, ControlFrame frame) {
-        Channel channel = channels.get(link);
-        if (channel != null) {
-            ByteBuf bytes = channel.alloc().buffer(frame.getSerializedSize());
-            bytes.writeBytes(frame.toByteArray());
-            var unused = channel.writeAndFlush(bytes).addListener(ChannelFutureListener.CLOSE_ON_FAILURE);
+        Link to = links.get(link);
+        if (to != null) {
+            to.send(frame);
+        }
+    }
+
+    @Override
+    public void trust(long link) {
+        Link proven = links.get(link);
+        if (proven != null) {
+            proven.channel.eventLoop().execute(proven.frames::trust);
         }
     }
 
     @Override
     public void close(long link) {
-        Channel channel = channels.remove(link);
-        if (channel != null) {
+        Link closing = links.remove(link);
+        if (closing != null) {
             // behind what was sent before, so that a refusal reaches the peer
-            channel.eventLoop().execute(() -> hangUp(channel));
+            closing.channel.eventLoop().execute(() -> hangUp(closing.channel));
         }
     }
 
@@ -142,7 +155,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         if (listener != null) {
             hangUp(listener);
         }
-        channels.values().forEach(NettyControlNetwork::hangUp);
+        links.values().forEach(link -> hangUp(link.channel));
         loop.shutdownGracefully(0, CLOSE_LIMIT_MILLIS, TimeUnit.MILLISECONDS).awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
     }
 
@@ -152,46 +165,79 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     }
 
     private void accept(SocketChannel channel) {
-        if (channels.size() >= LINKS_MAX) {
+        if (links.size() >= LINKS_MAX) {
             inbox.add(messenger -> messenger.onGarbage());
             hangUp(channel);
             return;
         }
-        long link = nextLink.getAndIncrement();
-        channels.put(link, channel);
-        prepare(channel, link, true);
+        prepare(channel, nextLink.getAndIncrement(), true);
     }
 
-    private void prepare(SocketChannel channel, long link, boolean inbound) {
-        channel.pipeline()
-                .addLast(new LengthFieldBasedFrameDecoder(
-                        ProtocolLimits.FRAME_LENGTH_MAX_BYTES, 0, LENGTH_FIELD_BYTES, 0, LENGTH_FIELD_BYTES))
-                .addLast(new LengthFieldPrepender(LENGTH_FIELD_BYTES))
-                .addLast(new LinkHandler(link, inbound));
+    private void prepare(SocketChannel channel, long id, boolean inbound) {
+        Link link = new Link(channel, id, inbound);
+        links.put(id, link);
+        channel.config().setWriteBufferWaterMark(new WriteBufferWaterMark(UNSENT_BYTES_MAX / 2, UNSENT_BYTES_MAX));
+        channel.pipeline().addLast(link.frames).addLast(link);
     }
 
-    /** One link's events, on the event loop. */
-    private final class LinkHandler extends SimpleChannelInboundHandler<ByteBuf> {
-        private final long link;
+    /** One link: its events on the event loop, {@link #send} and {@link #onHandled} on the messenger's thread. */
+    private final class Link extends SimpleChannelInboundHandler<ByteBuf> {
+        final Channel channel;
+        final ControlFrameDecoder frames = new ControlFrameDecoder();
+        private final long id;
         private final boolean inbound;
-        private String reason = "the peer closed the control link";
+        private final AtomicInteger framesWaiting = new AtomicInteger();
+        private final AtomicLong bytesWaiting = new AtomicLong();
+        private volatile boolean paused;
+        private volatile String reason = "the peer closed the control link";
 
-        LinkHandler(long link, boolean inbound) {
-            this.link = link;
+        Link(Channel channel, long id, boolean inbound) {
+            this.channel = channel;
+            this.id = id;
             this.inbound = inbound;
+        }
+
+        void send(ControlFrame frame) {
+            if (!channel.isWritable()) {
+                reason = "the peer does not read: more than " + UNSENT_BYTES_MAX + " bytes wait for it";
+                hangUp(channel);
+                return;
+            }
+            byte[] body = frame.toByteArray();
+            ByteBuf bytes = channel.alloc().buffer(Integer.BYTES + body.length);
+            bytes.writeInt(body.length).writeBytes(body);
+            var unused = channel.writeAndFlush(bytes).addListener(ChannelFutureListener.CLOSE_ON_FAILURE);
         }
 
         @Override
         public void channelActive(ChannelHandlerContext context) {
             String peer = address(context.channel().remoteAddress());
-            inbox.add(m -> m.onLinkOpened(link, inbound, peer));
+            inbox.add(m -> m.onLinkOpened(id, inbound, peer));
         }
 
         @Override
         protected void channelRead0(ChannelHandlerContext context, ByteBuf bytes) throws IOException {
+            int lengthBytes = bytes.readableBytes();
             ControlFrame frame = ControlFrame.parseFrom(new ByteBufInputStream(bytes));
-            if (!inbox.addFrame(m -> m.onFrame(link, frame))) {
-                throw new IOException("more than " + Inbox.FRAMES_MAX + " frames wait");
+            int waiting = framesWaiting.incrementAndGet();
+            int waitingMax = frames.trusted() ? FRAMES_WAITING_MAX : 1;
+            if (bytesWaiting.addAndGet(lengthBytes) > FRAME_BYTES_WAITING_MAX || waiting >= waitingMax) {
+                paused = true;
+                frames.pause(channel);
+            }
+            inbox.add(m -> {
+                onHandled(lengthBytes);
+                m.onFrame(id, frame);
+            });
+        }
+
+        /** The messenger has taken a frame: reads on once half of what may wait is gone. */
+        private void onHandled(int lengthBytes) {
+            int waiting = framesWaiting.decrementAndGet();
+            long waitingBytes = bytesWaiting.addAndGet(-lengthBytes);
+            if (paused && waiting <= FRAMES_WAITING_MAX / 2 && waitingBytes <= FRAME_BYTES_WAITING_MAX / 2) {
+                paused = false;
+                channel.eventLoop().execute(() -> frames.resume(channel));
             }
         }
 
@@ -204,8 +250,8 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
 
         @Override
         public void channelInactive(ChannelHandlerContext context) {
-            channels.remove(link);
-            inbox.add(m -> m.onLinkClosed(link, reason));
+            links.remove(id);
+            inbox.add(m -> m.onLinkClosed(id, reason));
         }
 
         private static String address(SocketAddress address) {

@@ -12,6 +12,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.locks.LockSupport;
 
 /** An engine's side of the boundary for tests: KV memory, commands in, events out. Drives a real messenger by JSON. */
 final class EngineDouble implements AutoCloseable {
@@ -21,11 +22,12 @@ final class EngineDouble implements AutoCloseable {
     static final int PAGE_BYTES = 4096;
     private static final long LAYER_BYTES = (long) PAGE_COUNT * PAGE_BYTES;
     private static final int POLL_CAPACITY_BYTES = 1 << 16;
+    private static final long POLL_PERIOD_NS = 50_000;
 
     final MessengerHost host = new MessengerHost();
     final OpenResult opened;
     final MemorySegment memory;
-    final List<Map<String, Object>> events = new ArrayList<>();
+    private final List<Map<String, Object>> events = new ArrayList<>();
     private final Arena arena = Arena.ofShared();
     private final MemorySegment counter;
     private final java.util.Set<String> seen = new java.util.HashSet<>();
@@ -131,31 +133,55 @@ final class EngineDouble implements AutoCloseable {
         return true;
     }
 
-    /** Polls until an event of this kind for the request has come; fails after a generous limit. */
+    /** Polls until an event of this kind for the request has come, and takes it; fails after a generous limit. */
     Map<String, Object> await(String kind, String request) {
         long limitNs = System.nanoTime() + 20_000_000_000L;
         while (System.nanoTime() < limitNs) {
-            poll();
-            for (Map<String, Object> event : events) {
-                if (kind.equals(event.get("event")) && request.equals(event.get("request"))) {
-                    return event;
-                }
+            Map<String, Object> event = take(kind, request);
+            if (event != null) {
+                return event;
             }
-            Thread.onSpinWait();
+            LockSupport.parkNanos(POLL_PERIOD_NS);
         }
-        throw new AssertionError("no " + kind + " for " + request + " came; events: " + events);
+        throw new AssertionError("no " + kind + " for " + request + " came; events: " + events());
+    }
+
+    /** What has been polled and not been taken. Any thread. */
+    synchronized List<Map<String, Object>> events() {
+        poll();
+        return List.copyOf(events);
+    }
+
+    private synchronized Map<String, Object> take(String kind, String request) {
+        poll();
+        for (Map<String, Object> event : events) {
+            if (kind.equals(event.get("event")) && request.equals(event.get("request"))) {
+                events.remove(event);
+                return event;
+            }
+        }
+        return null;
     }
 
     /** Waits until a gauge says this; fails after a generous limit. */
     void awaitGauge(String name, int value) {
+        awaitFigure("gauges", name, value);
+    }
+
+    /** Waits until a counter has come to this; fails after a generous limit. */
+    void awaitCounter(String name, int total) {
+        awaitFigure("counters", name, total);
+    }
+
+    private void awaitFigure(String kind, String name, int value) {
         long limitNs = System.nanoTime() + 20_000_000_000L;
         Object seen = null;
         while (System.nanoTime() < limitNs) {
-            seen = ((Map<?, ?>) decode(host.stats(opened.handle())).get("gauges")).get(name);
+            seen = ((Map<?, ?>) decode(host.stats(opened.handle())).get(kind)).get(name);
             if (seen instanceof Number number && number.intValue() == value) {
                 return;
             }
-            Thread.onSpinWait();
+            LockSupport.parkNanos(POLL_PERIOD_NS);
         }
         throw new AssertionError(name + " is " + seen + ", expected " + value);
     }
@@ -171,7 +197,9 @@ final class EngineDouble implements AutoCloseable {
     @Override
     public void close() {
         host.close(opened.handle());
-        arena.close();
+        if (arena.scope().isAlive()) {
+            arena.close();
+        }
     }
 
     @SuppressWarnings("unchecked") // events are objects
@@ -179,6 +207,7 @@ final class EngineDouble implements AutoCloseable {
         byte[] json = host.poll(opened.handle(), POLL_CAPACITY_BYTES);
         if (json.length > 0) {
             events.addAll((List<Map<String, Object>>) decode(json).get("events"));
+            events.removeIf(event -> "timeline".equals(event.get("event"))); // nobody asks for those of long tests
         }
     }
 

@@ -10,6 +10,9 @@ public interface ControlNetwork {
     /** Hands a frame over; frames of one link arrive in order or the link closes. Never blocks. */
     void send(long link, ControlFrame frame);
 
+    /** The peer has proven itself: its next frames may be as long as the protocol allows. */
+    void trust(long link);
+
     /** Closes a link after what was sent on it; {@code onLinkClosed} follows unless it was closed already. */
     void close(long link);
 }

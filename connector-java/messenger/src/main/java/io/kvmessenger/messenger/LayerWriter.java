@@ -11,6 +11,7 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import io.kvmessenger.transfer.WindowArea;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Comparator;
@@ -103,6 +104,7 @@ final class LayerWriter {
         if (grant.promptTokens() < 1
                 || grant.firstToken() < 0
                 || grant.firstToken() % peerPageTokens != 0
+                || (pages < 1 && grant.contextSlot() == PeerContextRow.NO_SLOT)
                 || grant.pages().length != pages) {
             return "the grant of transfer " + grant.transferId() + " has " + grant.pages().length + " pages for tokens "
                     + grant.firstToken() + " to " + grant.promptTokens();
@@ -116,7 +118,8 @@ final class LayerWriter {
                 return "the grant of transfer " + grant.transferId() + " names page " + page + " of " + peerPages;
             }
         }
-        return unfitContext(grant);
+        String unfit = unfitContext(grant);
+        return unfit.isEmpty() ? unwritable(grant) : unfit;
     }
 
     private String unfitContext(PageGrant grant) {
@@ -135,19 +138,26 @@ final class LayerWriter {
         return "";
     }
 
+    private static String unwritable(PageGrant grant) {
+        try {
+            granted(grant);
+            return "";
+        } catch (IllegalArgumentException e) {
+            return "the grant of transfer " + grant.transferId() + " cannot be written to: " + e.getMessage();
+        }
+    }
+
+    private static WindowArea granted(PageGrant grant) {
+        Session session = grant.session();
+        return GrantedRanges.of(
+                session.peerGeometry, session.peerRegions, grant.pages(), session.peerContext, grant.contextSlot());
+    }
+
     /** Tells the transfer engine where the grant lets us write: exactly the granted pages, on every rank. */
     void allow(PageGrant grant) {
         Session session = grant.session();
         if (session.peer != null) {
-            transfer.allow(
-                    session.peer,
-                    grant.imm(),
-                    GrantedRanges.of(
-                            session.peerGeometry,
-                            session.peerRegions,
-                            grant.pages(),
-                            session.peerContext,
-                            grant.contextSlot()));
+            transfer.allow(session.peer, grant.imm(), granted(grant));
         }
     }
 

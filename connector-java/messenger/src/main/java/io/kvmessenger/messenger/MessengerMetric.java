@@ -49,6 +49,10 @@ public enum MessengerMetric {
             Kind.COUNTER,
             "geometries_different",
             "Control links refused here because the KV of the peer does not fit to ours."),
+    HANDSHAKES_DROPPED(
+            Kind.COUNTER,
+            "handshakes_dropped",
+            "Control links closed in their handshake because they were too slow, or too many."),
     FRAMES_INVALID(Kind.COUNTER, "frames_invalid", "Control frames that made no sense; each closed its link."),
     HEARTBEATS_MISSED(
             Kind.COUNTER, "heartbeats_missed", "Heartbeat periods in which nothing was heard from a connected peer."),

@@ -43,11 +43,7 @@ record PeerContextRow(String name, RegionDescriptor region, long strideBytes, in
                         row.getRowCount()))
                 .toList();
         for (PeerContextRow row : rows) {
-            if (row.rowBytes < 1
-                    || row.rowCount < 1
-                    || row.strideBytes < row.rowBytes
-                    || row.strideBytes > row.region.lengthBytes()
-                    || !row.region.contains(0, row.endBytes(row.rowCount - 1))) {
+            if (!row.liesInItsRegion()) {
                 throw new IllegalArgumentException("context row " + row.name
                         + ", whose rows do not lie in its region of " + row.region.lengthBytes() + " bytes");
             }
@@ -60,8 +56,13 @@ record PeerContextRow(String name, RegionDescriptor region, long strideBytes, in
         return new WindowArea.Part(region, WindowRanges.of(new long[] {slot * strideBytes}, new long[] {rowBytes}));
     }
 
-    private long endBytes(int slot) {
-        return Math.addExact(Math.multiplyExact(slot, strideBytes), rowBytes);
+    /** Divides where a peer's numbers, multiplied, could overflow. */
+    private boolean liesInItsRegion() {
+        return rowBytes >= 1
+                && rowCount >= 1
+                && strideBytes >= rowBytes
+                && region.lengthBytes() >= rowBytes
+                && rowCount - 1 <= (region.lengthBytes() - rowBytes) / strideBytes;
     }
 
     static boolean holds(List<PeerContextRow> rows, int slot) {

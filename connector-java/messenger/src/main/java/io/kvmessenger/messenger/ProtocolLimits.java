@@ -14,6 +14,12 @@ public record ProtocolLimits(
     public static final int PROTOCOL_VERSION = 2;
     /** Longest control frame: a grant of a million-token prompt with its token ids fits. */
     public static final int FRAME_LENGTH_MAX_BYTES = 8 << 20;
+    /** Longest frame of a peer that has not proven itself: the geometry of 16 ranks with 256 layers fits. */
+    public static final int HANDSHAKE_FRAME_LENGTH_MAX_BYTES = 512 << 10;
+    /** Links that have been opened here and have not completed their handshake; one more, and the oldest is closed. */
+    public static final int HANDSHAKES_MAX = 64;
+    /** Decoders attached to one prefiller. */
+    public static final int DECODERS_MAX = 512;
     /** Ended transfers remembered, so that a late message gets a precise answer. */
     public static final int ENDED_TRANSFERS_MAX = 4096;
     /** Grants that wait for their prefill, over all decoders. */

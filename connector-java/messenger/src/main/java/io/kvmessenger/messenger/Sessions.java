@@ -14,9 +14,11 @@ import io.kvmessenger.messenger.wire.Refusal;
 import io.kvmessenger.messenger.wire.Welcome;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.random.RandomGenerator;
 
 /**
@@ -28,6 +30,8 @@ import java.util.random.RandomGenerator;
 final class Sessions {
     private static final String PREFILLER = "prefiller";
     private static final String DECODER = "decoder";
+    /** In a refusal: the prefiller has no room for one more. */
+    private static final String DECODERS = "decoders";
 
     /** What the rest of the messenger hears of sessions. */
     interface Listener {
@@ -53,6 +57,8 @@ final class Sessions {
     private final RandomGenerator random;
     private final Listener listener;
     private final Map<Long, Session> byLink = new LinkedHashMap<>();
+    /** Opened by peers that have not attached yet, oldest first. */
+    private final Set<Session> strangers = new LinkedHashSet<>();
 
     Sessions(
             MessengerIdentity identity,
@@ -84,6 +90,8 @@ final class Sessions {
         if (inbound) {
             session = new Session(link, true, peerAddress, Session.State.HANDSHAKING);
             session.handshakeDeadlineNs = nowNs + limits.connectLimitNs();
+            makeRoomForStranger();
+            strangers.add(session);
             byLink.put(link, session);
             session.ownNonce = nonce();
             network.send(
@@ -114,6 +122,12 @@ final class Sessions {
         if (session == null) {
             return; // closed by us while the frame was on its way
         }
+        String broken = FrameRules.broken(frame);
+        if (!broken.isEmpty()) {
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+            end(session, session.peerName() + " sent " + frame.getBodyCase() + " with " + broken);
+            return;
+        }
         session.lastHeardNs = nowNs;
         switch (frame.getBodyCase()) {
             case HEARTBEAT -> {}
@@ -126,13 +140,13 @@ final class Sessions {
                 end(
                         session,
                         "refused by " + session.peerName() + ": "
-                                + frame.getRefusal().getSentence());
+                                + PeerWords.fit(frame.getRefusal().getSentence()));
             }
             case GOODBYE ->
                 end(
                         session,
                         session.peerName() + " said goodbye: "
-                                + frame.getGoodbye().getSentence());
+                                + PeerWords.fit(frame.getGoodbye().getSentence()));
             case GRANT, DECLINE, CANNOT_DELIVER, CANCEL, CANCEL_CONFIRMED -> {
                 if (session.ready()) {
                     listener.onFrame(session, frame);
@@ -156,6 +170,7 @@ final class Sessions {
     private int tick(Session session, long nowNs) {
         if (!session.ready()) {
             if (nowNs - session.handshakeDeadlineNs >= 0) {
+                tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
                 end(
                         session,
                         session.peerName() + " did not complete the handshake within "
@@ -211,6 +226,12 @@ final class Sessions {
         }
     }
 
+    private int attachedCount() {
+        return (int) byLink.values().stream()
+                .filter(session -> session.inbound && session.ready())
+                .count();
+    }
+
     int readyCount() {
         return (int) byLink.values().stream().filter(Session::ready).count();
     }
@@ -225,7 +246,20 @@ final class Sessions {
         return nowNs + wait;
     }
 
+    /** One slow stranger more than there is room for: the one that has had most time goes. */
+    private void makeRoomForStranger() {
+        if (strangers.size() >= ProtocolLimits.HANDSHAKES_MAX) {
+            tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
+            Session oldest = strangers.iterator().next();
+            end(
+                    oldest,
+                    oldest.peerName() + " had not completed its handshake when " + ProtocolLimits.HANDSHAKES_MAX
+                            + " newer links wanted to begin theirs");
+        }
+    }
+
     private void ended(Session session, String reason) {
+        strangers.remove(session);
         if (session.ready()) {
             tally.add(MessengerMetric.LINKS_LOST, 1);
         }
@@ -273,6 +307,7 @@ final class Sessions {
         if (secretDiffers(session, expected, hello.getProof()) || geometryDiffers(session, hello.getGeometry())) {
             return;
         }
+        network.trust(session.link); // its next frames may be long, and come as soon as it is welcome
         byte[] proof = HandshakeProof.of(identity.sharedSecret(), PREFILLER, session.ownNonce, session.peerNonce);
         send(
                 session,
@@ -291,6 +326,7 @@ final class Sessions {
         if (secretDiffers(session, expected, welcome.getProof()) || geometryDiffers(session, welcome.getGeometry())) {
             return;
         }
+        network.trust(session.link);
         Attach.Builder attach = Attach.newBuilder();
         listener.onAdmitting(session, attach);
         send(session, ControlFrame.newBuilder().setAttach(attach));
@@ -302,6 +338,14 @@ final class Sessions {
             outOfPlace(session, "Attach");
             return;
         }
+        if (attachedCount() >= ProtocolLimits.DECODERS_MAX) {
+            refuse(
+                    session,
+                    DECODERS,
+                    identity.engineId() + " serves " + ProtocolLimits.DECODERS_MAX
+                            + " decoders already: use another prefiller");
+            return;
+        }
         listener.onAttached(session, attach);
         if (session.state != Session.State.ENDED) {
             ready(session, nowNs);
@@ -310,6 +354,7 @@ final class Sessions {
 
     private void ready(Session session, long nowNs) {
         session.state = Session.State.READY;
+        strangers.remove(session);
         session.lastHeartbeatNs = nowNs;
         tally.add(MessengerMetric.LINKS_OPENED, 1);
         listener.onReady(session);
@@ -361,15 +406,15 @@ final class Sessions {
         return false;
     }
 
-    private void refuse(Session session, String field, String sentence) {
+    private void refuse(Session session, String field, String why) {
+        String sentence = PeerWords.fit(why); // it may quote the peer
         tally.add(MessengerMetric.LINKS_REFUSED, 1);
-        tally.add(
-                switch (field) {
-                    case "protocol_version" -> MessengerMetric.VERSIONS_DIFFERENT;
-                    case "shared_secret" -> MessengerMetric.SECRETS_DIFFERENT;
-                    default -> MessengerMetric.GEOMETRIES_DIFFERENT;
-                },
-                1);
+        switch (field) {
+            case "protocol_version" -> tally.add(MessengerMetric.VERSIONS_DIFFERENT, 1);
+            case "shared_secret" -> tally.add(MessengerMetric.SECRETS_DIFFERENT, 1);
+            case DECODERS -> tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
+            default -> tally.add(MessengerMetric.GEOMETRIES_DIFFERENT, 1);
+        }
         send(
                 session,
                 ControlFrame.newBuilder()

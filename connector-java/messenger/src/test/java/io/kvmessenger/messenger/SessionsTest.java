@@ -2,14 +2,17 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import com.google.protobuf.ByteString;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Challenge;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Goodbye;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.messenger.wire.Heartbeat;
 import io.kvmessenger.messenger.wire.Hello;
 import io.kvmessenger.messenger.wire.Welcome;
+import io.kvmessenger.transfer.Admission;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
@@ -39,7 +42,9 @@ class SessionsTest {
         }
 
         @Override
-        public void onAdmitting(Session session, Attach.Builder attach) {}
+        public void onAdmitting(Session session, Attach.Builder attach) {
+            attach.setAdmissionKey(ByteString.copyFrom(new byte[Admission.KEY_LENGTH_BYTES]));
+        }
 
         @Override
         public void onAttached(Session session, Attach attach) {}
@@ -167,8 +172,9 @@ class SessionsTest {
     void shouldEndALinkThatSendsAGrantBeforeTheHandshakeIsOver() {
         Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
         open(decoder);
-        ControlFrame grant =
-                ControlFrame.newBuilder().setGrant(Grant.getDefaultInstance()).build();
+        ControlFrame grant = ControlFrame.newBuilder()
+                .setGrant(Grant.newBuilder().setTransferId("t"))
+                .build();
         prefiller.sessions.onFrame(Wire.DIALLED_LINK, grant, nowNs);
 
         assertThat(prefiller.frames).isEmpty();
@@ -179,7 +185,9 @@ class SessionsTest {
     void shouldEndALinkThatRepeatsItsHandshake() {
         Side decoder = connected();
         ControlFrame hello = ControlFrame.newBuilder()
-                .setHello(Hello.newBuilder().setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION))
+                .setHello(Hello.newBuilder()
+                        .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                        .setNonce(ByteString.copyFrom(new byte[HandshakeProof.NONCE_LENGTH_BYTES])))
                 .build();
         prefiller.sessions.onFrame(Wire.DIALLED_LINK, hello, nowNs);
         decoder.sessions.onFrame(Wire.DIALLED_LINK, ControlFrame.getDefaultInstance(), nowNs);
@@ -231,5 +239,53 @@ class SessionsTest {
 
         assertThat(decoder.ended).containsExactly("shutting down");
         assertThat(prefiller.ended).singleElement().asString().contains("goodbye", "shutting down");
+    }
+
+    @Test
+    void shouldTrustALinkOnlyOnceItsPeerHasProvenItself() {
+        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        open(decoder);
+        prefiller.wire.take().forEach(f -> decoder.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
+        assertThat(prefiller.wire.trusted || decoder.wire.trusted).isFalse();
+        carry(decoder);
+        assertThat(prefiller.wire.trusted && decoder.wire.trusted).isTrue();
+    }
+
+    @Test
+    void shouldCloseTheOldestStrangerWhenThereAreTooMany() {
+        connected();
+        for (int i = 0; i < ProtocolLimits.HANDSHAKES_MAX; i++) {
+            prefiller.sessions.onLinkOpened(100 + i, true, "there:" + i, nowNs);
+        }
+        assertThat(prefiller.ended).isEmpty();
+
+        prefiller.sessions.onLinkOpened(99, true, "there:99", nowNs);
+
+        assertThat(prefiller.ended).singleElement().asString().contains("there:0 had not completed its handshake");
+        assertThat(prefiller.sessions.readyCount()).isEqualTo(1);
+    }
+
+    @Test
+    void shouldCutAndFlattenWhatAPeerSaysBeforeAnybodySeesIt() {
+        Side decoder = connected();
+        String said = "one\ntwo" + "x".repeat(100_000);
+        ControlFrame goodbye = ControlFrame.newBuilder()
+                .setGoodbye(Goodbye.newBuilder().setSentence(said))
+                .build();
+        decoder.sessions.onFrame(Wire.DIALLED_LINK, goodbye, nowNs);
+
+        assertThat(decoder.ended).singleElement().asString().contains("one two").hasSizeLessThan(2_000);
+    }
+
+    @Test
+    void shouldEndALinkWhoseFrameBreaksARuleOfItsFields() {
+        connected();
+        ControlFrame endless = ControlFrame.newBuilder()
+                .setGrant(Grant.newBuilder().setTransferId("t".repeat(FrameRules.TRANSFER_ID_LENGTH_MAX + 1)))
+                .build();
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, endless, nowNs);
+
+        assertThat(prefiller.frames).isEmpty();
+        assertThat(prefiller.ended).singleElement().asString().contains("a transfer_id of 513 characters");
     }
 }

@@ -114,6 +114,10 @@ final class HostTransferEngine implements TransferEngine {
     @Override
     public Peer connect(EngineAddress target, byte[] admissionKey, String peerName) {
         requireRoom(peers.size(), "peers");
+        if (admissionKey.length != Admission.KEY_LENGTH_BYTES) {
+            throw new IllegalArgumentException("the admission key of " + peerName + " has " + admissionKey.length
+                    + " bytes, expected " + Admission.KEY_LENGTH_BYTES);
+        }
         List<OutboundPeer.Road> roads = new ArrayList<>();
         for (Transport transport : transports) {
             for (TransportAddress offered : target.transports()) {

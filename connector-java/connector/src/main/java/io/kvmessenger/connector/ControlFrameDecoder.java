@@ -1,0 +1,64 @@
+package io.kvmessenger.connector;
+
+import io.kvmessenger.messenger.ProtocolLimits;
+import io.netty.buffer.ByteBuf;
+import io.netty.buffer.Unpooled;
+import io.netty.channel.Channel;
+import io.netty.channel.ChannelHandlerContext;
+import io.netty.handler.codec.ByteToMessageDecoder;
+import io.netty.handler.codec.TooLongFrameException;
+import java.util.List;
+
+/**
+ * Cuts a link's bytes into frames: 4-byte length, then the frame. A peer that has not proven itself may send short ones
+ * only. While it is paused nothing more is read from the link, so that the peer waits instead of this process growing.
+ *
+ * <p>Event loop only.
+ */
+final class ControlFrameDecoder extends ByteToMessageDecoder {
+    private static final int LENGTH_FIELD_BYTES = 4;
+
+    private int frameLengthMaxBytes = ProtocolLimits.HANDSHAKE_FRAME_LENGTH_MAX_BYTES;
+    private boolean paused;
+    private boolean broken;
+
+    void trust() {
+        frameLengthMaxBytes = ProtocolLimits.FRAME_LENGTH_MAX_BYTES;
+    }
+
+    boolean trusted() {
+        return frameLengthMaxBytes == ProtocolLimits.FRAME_LENGTH_MAX_BYTES;
+    }
+
+    void pause(Channel channel) {
+        paused = true;
+        channel.config().setAutoRead(false);
+    }
+
+    void resume(Channel channel) {
+        paused = false;
+        channel.config().setAutoRead(true);
+        channel.pipeline().fireChannelRead(Unpooled.EMPTY_BUFFER); // has a look at what was read before the pause
+    }
+
+    @Override
+    protected void decode(ChannelHandlerContext context, ByteBuf in, List<Object> out) {
+        if (broken) {
+            in.skipBytes(in.readableBytes()); // the link is being closed
+            return;
+        }
+        if (paused || in.readableBytes() < LENGTH_FIELD_BYTES) {
+            return;
+        }
+        int lengthBytes = in.getInt(in.readerIndex());
+        if (lengthBytes < 0 || lengthBytes > frameLengthMaxBytes) {
+            broken = true;
+            throw new TooLongFrameException("a frame of " + Integer.toUnsignedString(lengthBytes)
+                    + " bytes, expected at most " + frameLengthMaxBytes);
+        }
+        if (in.readableBytes() - LENGTH_FIELD_BYTES >= lengthBytes) {
+            in.skipBytes(LENGTH_FIELD_BYTES);
+            out.add(in.readRetainedSlice(lengthBytes));
+        }
+    }
+}
