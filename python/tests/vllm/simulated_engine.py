@@ -45,11 +45,16 @@ class SimulatedTensor:
         return self.storage
 
 
-def tensors(block_count: int, page_tokens: int = BLOCK_TOKENS) -> dict[str, SimulatedTensor]:
+def tensors(
+    block_count: int,
+    page_tokens: int = BLOCK_TOKENS,
+    block_tokens: int = BLOCK_TOKENS,
+    layers: Sequence[str] = LAYERS,
+) -> dict[str, SimulatedTensor]:
     """KV of all layers in one storage, heads outermost in a page."""
-    pages = block_count * BLOCK_TOKENS // page_tokens
+    pages = block_count * block_tokens // page_tokens
     page = HEADS * page_tokens * CONTENT
-    length = len(LAYERS) * pages * page * 4
+    length = len(layers) * pages * page * 4
     storage = SimpleNamespace(data_ptr=lambda: STORAGE_ADDRESS, nbytes=lambda: length)
     return {
         name: SimulatedTensor(
@@ -58,11 +63,11 @@ def tensors(block_count: int, page_tokens: int = BLOCK_TOKENS) -> dict[str, Simu
             address=STORAGE_ADDRESS + index * pages * page * 4,
             storage=storage,
         )
-        for index, name in enumerate(LAYERS)
+        for index, name in enumerate(layers)
     }
 
 
-def config(kv_role: str, **more: Any) -> SimpleNamespace:
+def config(kv_role: str, layers: Sequence[str] = LAYERS, **more: Any) -> SimpleNamespace:
     """As much of a VllmConfig as the connector reads."""
     transfer = SimpleNamespace(
         kv_role=kv_role,
@@ -74,7 +79,7 @@ def config(kv_role: str, **more: Any) -> SimpleNamespace:
     return SimpleNamespace(
         kv_transfer_config=transfer,
         parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1, **more),
-        compilation_config=SimpleNamespace(static_forward_context={name: SimpleNamespace() for name in LAYERS}),
+        compilation_config=SimpleNamespace(static_forward_context={name: SimpleNamespace() for name in layers}),
         device_config=SimpleNamespace(device_type="cpu"),
         model_config=SimpleNamespace(
             model="/models/tiny", hf_text_config=SimpleNamespace(), get_total_num_kv_heads=lambda: HEADS, use_mla=False
@@ -82,8 +87,9 @@ def config(kv_role: str, **more: Any) -> SimpleNamespace:
     )
 
 
+@dataclass
 class FullAttentionSpec:
-    block_size = BLOCK_TOKENS
+    block_size: int = BLOCK_TOKENS
 
 
 def caches(layer_names: Sequence[str] = LAYERS, spec: object = None) -> SimpleNamespace:
@@ -132,9 +138,12 @@ class SimulatedEngine:
         recompute: bool = False,
         page_tokens: int = BLOCK_TOKENS,
         legacy_results: bool = False,
+        block_tokens: int = BLOCK_TOKENS,
+        layers: Sequence[str] = LAYERS,
     ) -> None:
         self.release = release
         self.chunk_tokens = chunk_tokens
+        self.block_tokens = block_tokens
         self.recompute = recompute
         self.legacy_results = legacy_results
         self.page_tokens = page_tokens
@@ -149,21 +158,22 @@ class SimulatedEngine:
         self.failed: set[str] = set()
         self.preempted: set[str] = set()
         self.finished_ids: set[str] = set()
-        self.hooked_layers: list[str] = list(LAYERS)
+        self.hooked_layers: list[str] = list(layers)
         self.forward_fails = False
         cls = release.connector.KvMessengerConnector
         role = release.base.KVConnectorRole
-        vllm_config, kv_cache_config = config(kv_role), caches()
+        vllm_config = config(kv_role, layers)
+        kv_cache_config = caches(layers, FullAttentionSpec(block_tokens))
         self.messengers: list[SimulatedMessenger] = []
         self.worker = cls(vllm_config, role.WORKER, kv_cache_config)
         self.worker.open_messenger = self._open_messenger
         assert self.worker.get_mem_pool_context() is None
-        self.worker.register_kv_caches(tensors(block_count, page_tokens))
+        self.worker.register_kv_caches(tensors(block_count, page_tokens, block_tokens, layers))
         self.worker.set_host_xfer_buffer_ops(lambda *_: None)
         self.scheduler = cls(vllm_config, role.SCHEDULER, kv_cache_config)
         self.scheduler.bind_kv_cache_manager(SimpleNamespace(block_pool=None))
         assert self.scheduler.get_finished_count() is None
-        self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): _pickled(self.worker.get_handshake_metadata())})
+        self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): pickled(self.worker.get_handshake_metadata())})
 
     def _open_messenger(self, options: Any, geometry: Any) -> SimulatedMessenger:
         self.messengers.append(SimulatedMessenger(options, geometry))
@@ -312,20 +322,32 @@ class SimulatedEngine:
 
     def _execute(self, output: Any) -> Any:
         """The worker's side of a step, as KVConnectorModelRunnerMixin orders it."""
-        worker, meta = self.worker, _pickled(output.kv_connector_metadata)
-        worker.handle_preemptions(meta)
-        worker.bind_connector_metadata(meta)
+        meta = pickled(output.kv_connector_metadata)
+        self.worker.handle_preemptions(meta)
+        self.worker.bind_connector_metadata(meta)
         try:
             if output.total_num_scheduled_tokens:
                 for layer in self.hooked_layers:
-                    if worker.has_connector_metadata():
-                        worker.wait_for_layer_load(layer)
-                        worker.save_kv_layer(layer, None, None)
+                    self._hook(layer)
                 if self.forward_fails:
                     raise RuntimeError("the forward pass failed")
         finally:
-            worker.start_load_kv(None)
-            worker.wait_for_save()
+            self._end_forward()
+        return self._results(output)
+
+    def _hook(self, layer: str) -> None:
+        """What surrounds a layer in the forward pass."""
+        if self.worker.has_connector_metadata():
+            self.worker.wait_for_layer_load(layer)
+            self.worker.save_kv_layer(layer, None, None)
+
+    def _end_forward(self) -> None:
+        self.worker.start_load_kv(None)
+        self.worker.wait_for_save()
+
+    def _results(self, output: Any) -> Any:
+        """What the worker reports after a step."""
+        worker = self.worker
         if self.legacy_results:
             sent, received = worker.get_finished(output.finished_req_ids)
             results = SimpleNamespace(
@@ -399,7 +421,7 @@ class SimulatedEngine:
             self._free(self.requests.pop(request.request_id))
 
     def _allocate(self, request: SimulatedRequest, tokens: int) -> list[int]:
-        missing = -(-tokens // BLOCK_TOKENS) - len(request.blocks)
+        missing = -(-tokens // self.block_tokens) - len(request.blocks)
         added = [self.free_blocks.pop() for _ in range(missing)]
         request.blocks += added
         return added
@@ -409,7 +431,7 @@ class SimulatedEngine:
         request.blocks = []
 
 
-def _pickled(value: Any) -> Any:
+def pickled(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
