@@ -71,11 +71,17 @@ def pytest(folder: str, report: str) -> list[str]:
     return ["-m", "pytest", folder, "-p", "no:cacheprovider", f"--junitxml={REPORTS / report}.xml"]
 
 
+def jep_folder() -> str:
+    """Where Jep is installed; "" when it cannot be had, which is printed: the tests that need it are skipped then."""
+    found = subprocess.run(["examples/setup/find-jep"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    return found.stdout.strip() if found.returncode == 0 else ""
+
+
 def suites() -> list[Suite]:
     maven = ["examples/setup/with-jdk", "mvn", "-B", "-q", "-Dstyle.color=never", "-Dmaven.test.failure.ignore=true"]
     return [
         Suite("java format", [*maven, "spotless:check"]),
-        Suite("java", [*maven, "verify"], "**/target/surefire-reports/TEST-*.xml"),
+        Suite("java", [*maven, "verify", f"-Dkvmessenger.jep={jep_folder()}"], "**/target/surefire-reports/TEST-*.xml"),
         Suite("wheel", ["make", "--no-print-directory", "wheel"]),
         Suite("python format", in_tools("-m", "ruff", "format", "--check", *PYTHON_FOLDERS)),
         Suite("python lint", in_tools("-m", "ruff", "check", *PYTHON_FOLDERS)),

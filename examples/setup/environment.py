@@ -5,8 +5,10 @@ hash of its pins: who changes a pin gets a new one, everybody else reuses the ol
 installed into these: each wheel gets a small venv of its own on top, so that two checkouts do not disturb each other.
 Runs on the bare interpreter (standard library only).
 
-    environment make tools|engine|sglang                    prints the interpreter's path
-    environment run  tools|engine|sglang [--wheel W] -- ARGS…   runs the interpreter with ARGS
+    environment make NAME                     prints the interpreter's path
+    environment run  NAME [--wheel W] -- ARGS…   runs the interpreter with ARGS
+
+NAME is tools, engine, sglang or simulation.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ ENVIRONMENTS = {
     "tools": None,
     "engine": Engine("vLLM", stays_gib=7, disk_gib=14, needs_libnuma=True),
     "sglang": Engine("SGLang", stays_gib=7, disk_gib=14),
+    "simulation": None,
 }
+BUILT_FROM_SOURCE = "# built from source"
 WHEEL_VENVS_KEPT = 8
 TICK_SECONDS = 10.0
 STARTED = time.monotonic()
@@ -125,6 +129,31 @@ def site_packages_of(home: Path) -> Path:
     return home / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
+def all_pins(name: str) -> list[str]:
+    lines = pins(name).read_text(encoding="utf-8").splitlines()
+    return [line.partition("#")[0].strip() for line in lines if "==" in line]
+
+
+def pins_built_from_source(name: str) -> list[str]:
+    lines = pins(name).read_text(encoding="utf-8").splitlines()
+    return [line.partition("#")[0].strip() for line in lines if BUILT_FROM_SOURCE in line]
+
+
+def check_source_builds(sources: list[str]) -> None:
+    """Says what building would miss, and lets it find the JDK."""
+    needs = f"{' and '.join(sources)} is built from source and needs"
+    if not any(shutil.which(compiler) for compiler in ("cc", "gcc", "clang")):
+        raise SystemExit(f"{needs} a C compiler: install one (Debian: apt install gcc).")
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        raise SystemExit(f"{needs} Python.h: install Python's headers (Debian: apt install python3-dev).")
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        raise SystemExit(f"{needs} a Python with a shared library, {sys.executable} has none: set PYTHON to another.")
+    found = subprocess.run([str(HERE / "find-jdk")], capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        raise SystemExit(f"{needs} a JDK: {found.stderr.strip()}")
+    os.environ["JAVA_HOME"] = found.stdout.strip()
+
+
 def check_fits(engine: Engine) -> None:
     free_gib = shutil.disk_usage(existing_parent(cache_home())).free / 2**30
     if free_gib < engine.disk_gib:
@@ -162,21 +191,30 @@ def make(name: str) -> Path:
         engine = ENVIRONMENTS[name]
         if engine:
             check_fits(engine)
-        count = sum(1 for line in pins(name).read_text(encoding="utf-8").splitlines() if "==" in line)
+        sources = pins_built_from_source(name)
+        if sources:
+            check_source_builds(sources)
         size = f", {engine.stays_gib} GiB, some minutes" if engine else ""
-        say(f"installing {count} pinned packages for '{name}' into {home}{size}")
+        say(f"installing {len(all_pins(name))} pinned packages for '{name}' into {home}{size}")
         log = home.with_suffix(".log")
         log.unlink(missing_ok=True)
         new_venv(home, log)
-        pip = [str(python_of(home)), "-m", "pip", "--disable-pip-version-check", "install"]
-        run_step(
-            f"pip installs {count} packages",
-            [*pip, "--only-binary=:all:", "--no-deps", "--progress-bar=off", "-r", str(pins(name))],
-            log,
-        )
+        install(name, sources, python_of(home), log)
         done.touch()
         say(f"'{name}' is ready")
     return python_of(home)
+
+
+def install(name: str, sources: list[str], python: Path, log: Path) -> None:
+    """All pins, from wheels; those that have none after the others, which build them."""
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--progress-bar=off"]
+    if not sources:
+        what = f"pip installs {len(all_pins(name))} packages"
+        run_step(what, [*pip, "--only-binary=:all:", "-r", str(pins(name))], log)
+        return
+    wheels = [pin for pin in all_pins(name) if pin not in sources]
+    run_step(f"pip installs {len(wheels)} packages", [*pip, "--only-binary=:all:", *wheels], log)
+    run_step(f"pip builds {' and '.join(sources)}", [*pip, "--no-build-isolation", *sources], log)
 
 
 def with_wheel(base: Path, wheel: Path) -> Path:
