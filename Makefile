@@ -60,7 +60,8 @@ planner-cost: ## what planning costs, by JMH, with what it allocates; wants an i
 	    -Dbenchmark.main=io.kvmessenger.benchmarks.PlannerCost
 
 sim: ## the protocol under seeded faults: make sim [SEEDS=1..1000]; replays one: make sim SEED=n
-	@$(MVN) -Psimulate -pl connector-java/testkit -am -DskipTests package \
+	@jep="$$(examples/setup/find-jep || true)"; $(MVN) -Psimulate -pl connector-java/connector -am -DskipTests \
+	    process-test-classes "-Dkvmessenger.jep=$$jep" \
 	    "-Dsim.args=$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1..1000))"
 
 fuzz: ## hostile control links, at length: make fuzz [FRAMES=100000] [LINKS=10000] [SEED=1]

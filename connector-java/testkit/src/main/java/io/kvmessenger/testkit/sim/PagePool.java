@@ -54,13 +54,24 @@ final class PagePool {
 
     /** The next owner writes into the pages before anybody else does anything. */
     void giveBack(int[] pages) {
+        overwrite(pages);
+        putBack(pages);
+    }
+
+    /** Free, and not written yet: something may still read them. */
+    void putBack(int[] pages) {
+        for (int page : pages) {
+            free.add(page);
+        }
+    }
+
+    void overwrite(int[] pages) {
         for (int page : pages) {
             for (LayerGeometry layer : geometry.ranks().getFirst().layers()) {
                 byte scribble = (byte) random.nextInt();
                 memory.asSlice(layer.pageOffsetBytes(page), layer.pageBytes()).fill(scribble);
                 memory.set(ValueLayout.JAVA_BYTE, layer.pageOffsetBytes(page), (byte) (scribble + 1));
             }
-            free.add(page);
         }
     }
 

@@ -38,7 +38,7 @@ final class Router {
             world.clock().after(legDelayNs(), () -> {
                 SimulatedProcess process = world.process(prefiller);
                 if (process != null) {
-                    process.prefill.enqueue(transferId, prefillTokens);
+                    process.engine.prefill(transferId, prefillTokens);
                 }
             });
         }
@@ -46,7 +46,7 @@ final class Router {
             world.clock().after(legDelayNs(), () -> {
                 SimulatedProcess process = world.process(decoder);
                 if (process != null) {
-                    process.decode.start(transferId, prefiller, tokens, decoderFirst);
+                    process.engine.decode(transferId, prefiller, tokens, decoderFirst);
                 }
             });
         }

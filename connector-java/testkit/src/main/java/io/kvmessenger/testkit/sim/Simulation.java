@@ -21,6 +21,7 @@ public final class Simulation {
 
     private final Scenario scenario;
     private final Mutation mutation;
+    private final NodeEngine.Maker engines;
     private final SplittableRandom random;
     private final SimulatedClock clock = new SimulatedClock();
     private final Trace trace = new Trace(clock);
@@ -55,10 +56,11 @@ public final class Simulation {
         }
     }
 
-    private Simulation(Scenario scenario, Mutation mutation) {
+    private Simulation(Scenario scenario, Mutation mutation, NodeEngine.Maker engines) {
         long seed = scenario.seed();
         this.scenario = scenario;
         this.mutation = mutation;
+        this.engines = engines;
         this.random = new SplittableRandom(seed);
         this.fabric = new SimulatedFabric(clock, trace, scenario, random.split(), listener, partitions);
         this.network = new SimulatedNetwork(clock, trace, scenario, random.split(), listener, partitions);
@@ -71,12 +73,25 @@ public final class Simulation {
     }
 
     public static Result run(long seed, Mutation mutation) {
-        return run(Scenario.draw(seed, false), mutation);
+        return run(Scenario.draw(seed, false), mutation, SimulatedEngine::new);
+    }
+
+    /** The same world with the real Python connector beside each messenger. */
+    public static Result run(long seed, PythonEngines engines) {
+        return run(Scenario.draw(seed, false), Mutation.NONE, engines);
     }
 
     /** A run in which nothing goes wrong: every request has to arrive. */
     public static Result runQuietly(long seed) {
-        Result result = run(Scenario.draw(seed, true), Mutation.NONE);
+        return runQuietly(seed, SimulatedEngine::new);
+    }
+
+    public static Result runQuietly(long seed, PythonEngines engines) {
+        return runQuietly(seed, (NodeEngine.Maker) engines);
+    }
+
+    private static Result runQuietly(long seed, NodeEngine.Maker engines) {
+        Result result = run(Scenario.draw(seed, true), Mutation.NONE, engines);
         int requests = result.countByKind.getOrDefault("request", 0);
         int arrived = result.countByKind.getOrDefault("arrived", 0);
         if (!result.passed() || requests == arrived) {
@@ -87,9 +102,9 @@ public final class Simulation {
         return new Result(seed, result.traceHash, result.eventCount, result.countByKind, violation, result.lastEvents);
     }
 
-    private static Result run(Scenario scenario, Mutation mutation) {
+    private static Result run(Scenario scenario, Mutation mutation, NodeEngine.Maker engines) {
         long seed = scenario.seed();
-        Simulation world = new Simulation(scenario, mutation);
+        Simulation world = new Simulation(scenario, mutation, engines);
         Violation violation = null;
         try {
             world.run();
@@ -124,6 +139,7 @@ public final class Simulation {
         advanceTo(clock.nowNs()
                 + 2 * (scenario.limits().grantWaitNs() + scenario.limits().silenceLimitNs()));
         for (SimulatedProcess process : alive()) {
+            process.engine.checkAtRest();
             listener.processAtRest(
                     process.node.process(),
                     process.messenger.held(),
@@ -145,20 +161,20 @@ public final class Simulation {
         partitions.mendAll();
         for (SimulatedProcess process : alive()) {
             process.node.endPause();
-            process.prefill.heal();
+            process.engine.heal();
         }
     }
 
     private boolean allEnded() {
-        return alive().stream().allMatch(process -> process.unendedCount() == 0);
+        return alive().stream().allMatch(process -> process.engine.unendedCount() == 0);
     }
 
     private String describeUnended() {
         List<String> found = new ArrayList<>();
         for (SimulatedProcess process : alive()) {
-            if (process.unendedCount() > 0) {
-                found.add(process.node.process() + " " + process.prefill.describeUnended() + " "
-                        + process.decode.describeUnended() + " held " + process.messenger.held());
+            if (process.engine.unendedCount() > 0) {
+                found.add(process.node.process() + " " + process.engine.describeUnended() + " held "
+                        + process.messenger.held());
             }
         }
         return String.join("; ", found);
@@ -227,6 +243,10 @@ public final class Simulation {
 
     Mutation mutation() {
         return mutation;
+    }
+
+    NodeEngine.Maker engines() {
+        return engines;
     }
 
     SimulatedClock clock() {

@@ -8,38 +8,59 @@ import java.util.function.LongFunction;
 import java.util.stream.LongStream;
 
 /**
- * Runs seeds from the command line: {@code --seed N} one, {@code --seeds A..B} a range on all cores, {@code --faults off}
- * with none, so that everything has to arrive, {@code --mutation M} with a bug put in. Ends with status 1 when a seed fails.
+ * Runs seeds from the command line: {@code --seed N} one, {@code --seeds A..B} a range, {@code --faults off} with none, so
+ * that everything has to arrive, {@code --mutation M} with a bug put in. Ends with status 1 when a seed fails.
  */
 public final class SimulationMain {
+    /** What the command line asks for. */
+    private record Asked(long from, long to, boolean faults, String mutation) {
+        static Asked read(String[] args) {
+            Asked asked = new Asked(1, 1000, true, "NONE");
+            for (int i = 0; i + 1 < args.length; i += 2) {
+                asked = asked.with(args[i], args[i + 1]);
+            }
+            return asked;
+        }
+
+        private Asked with(String option, String value) {
+            String[] ends = value.split("\\.\\.", 2);
+            return switch (option) {
+                case "--seed", "--seeds" ->
+                    new Asked(Long.parseLong(ends[0]), Long.parseLong(ends[ends.length - 1]), faults, mutation);
+                case "--faults" -> new Asked(from, to, value.equals("on"), mutation);
+                case "--mutation" -> new Asked(from, to, faults, value);
+                default ->
+                    throw new IllegalArgumentException(
+                            option + " is none of --seed N, --seeds A..B, --faults on|off, --mutation NAME");
+            };
+        }
+    }
+
     private SimulationMain() {}
 
     public static void main(String[] args) {
-        Mutation mutation = Mutation.NONE;
-        boolean faults = true;
-        long from = 1;
-        long to = 1000;
-        for (int i = 0; i + 1 < args.length; i += 2) {
-            switch (args[i]) {
-                case "--seed" -> {
-                    from = Long.parseLong(args[i + 1]);
-                    to = from;
-                }
-                case "--seeds" -> {
-                    String[] ends = args[i + 1].split("\\.\\.", 2);
-                    from = Long.parseLong(ends[0]);
-                    to = Long.parseLong(ends[ends.length - 1]);
-                }
-                case "--faults" -> faults = args[i + 1].equals("on");
-                case "--mutation" -> mutation = Mutation.valueOf(args[i + 1]);
-                default ->
-                    throw new IllegalArgumentException(
-                            args[i] + " is none of --seed N, --seeds A..B, --faults on|off, --mutation NAME");
-            }
-        }
-        Mutation chosen = mutation;
-        LongFunction<Simulation.Result> run = faults ? seed -> Simulation.run(seed, chosen) : Simulation::runQuietly;
-        System.exit(from == to ? runOne(from, run) : runRange(from, to, run));
+        System.exit(run(args));
+    }
+
+    /** With Java's model of an engine, on all cores; the exit status. */
+    public static int run(String[] args) {
+        Asked asked = Asked.read(args);
+        Mutation mutation = Mutation.valueOf(asked.mutation);
+        return run(asked, true, asked.faults ? seed -> Simulation.run(seed, mutation) : Simulation::runQuietly);
+    }
+
+    /** With the real connector in Python, in this thread; the exit status. */
+    public static int run(String[] args, PythonEngines engines) {
+        Asked asked = Asked.read(args);
+        PythonEngines mutated = engines.with(PythonMutation.valueOf(asked.mutation));
+        return run(
+                asked,
+                false,
+                asked.faults ? seed -> Simulation.run(seed, mutated) : seed -> Simulation.runQuietly(seed, mutated));
+    }
+
+    private static int run(Asked asked, boolean allCores, LongFunction<Simulation.Result> run) {
+        return asked.from == asked.to ? runOne(asked.from, run) : runRange(asked, allCores, run);
     }
 
     private static int runOne(long seed, LongFunction<Simulation.Result> run) {
@@ -55,11 +76,11 @@ public final class SimulationMain {
         return result.passed() ? 0 : 1;
     }
 
-    private static int runRange(long from, long to, LongFunction<Simulation.Result> run) {
+    private static int runRange(Asked asked, boolean allCores, LongFunction<Simulation.Result> run) {
         long begunNs = System.nanoTime();
         Map<String, Integer> countByKind = new ConcurrentSkipListMap<>();
-        List<Simulation.Result> failed = LongStream.rangeClosed(from, to)
-                .parallel()
+        LongStream seeds = LongStream.rangeClosed(asked.from, asked.to);
+        List<Simulation.Result> failed = (allCores ? seeds.parallel() : seeds)
                 .mapToObj(run)
                 .peek(result -> result.countByKind().forEach((kind, n) -> countByKind.merge(kind, n, Integer::sum)))
                 .filter(result -> !result.passed())
@@ -70,7 +91,8 @@ public final class SimulationMain {
                     + result.violation().checker() + ": " + result.violation().getMessage());
         }
         System.out.printf(
-                "%d seeds, %d failed, %.1f s%n", to - from + 1, failed.size(), (System.nanoTime() - begunNs) / 1e9);
+                "%d seeds, %d failed, %.1f s%n",
+                asked.to - asked.from + 1, failed.size(), (System.nanoTime() - begunNs) / 1e9);
         return failed.isEmpty() ? 0 : 1;
     }
 }

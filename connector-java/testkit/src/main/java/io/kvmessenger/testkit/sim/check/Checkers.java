@@ -20,6 +20,7 @@ public final class Checkers implements WorldListener {
         return new Checkers(List.of(
                 new GrantChecker(),
                 new SourceChecker(),
+                new ReuseChecker(),
                 new CountChecker(),
                 new ContentChecker(),
                 new AccountingChecker(),
@@ -133,6 +134,11 @@ public final class Checkers implements WorldListener {
     @Override
     public void fetchFailed(String process, String request, String reason) {
         tell(c -> c.fetchFailed(process, request, reason));
+    }
+
+    @Override
+    public void pagesOverwritten(String process, List<Integer> pages) {
+        tell(c -> c.pagesOverwritten(process, pages));
     }
 
     @Override

@@ -73,6 +73,11 @@ public interface WorldListener {
 
     default void fetchFailed(String process, String request, String reason) {}
 
+    // ---- either engine
+
+    /** These pages have a new owner, which writes into them now. */
+    default void pagesOverwritten(String process, List<Integer> pages) {}
+
     // ---- the end
 
     /** A living process at the end of the liveness phase. */

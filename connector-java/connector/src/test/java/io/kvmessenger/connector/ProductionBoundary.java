@@ -1,0 +1,71 @@
+package io.kvmessenger.connector;
+
+import io.kvmessenger.hooks.LayerCounter;
+import io.kvmessenger.hooks.LayerProgressWatcher;
+import io.kvmessenger.messenger.EngineCommand;
+import io.kvmessenger.messenger.EngineEvents;
+import io.kvmessenger.messenger.LayerProgress;
+import io.kvmessenger.messenger.MessengerMetric;
+import io.kvmessenger.messenger.Tally;
+import io.kvmessenger.testkit.sim.Boundary;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.List;
+
+/** What stands between Python and the messenger in production: the commands' reader, the event queue, the layer counter. */
+final class ProductionBoundary implements Boundary {
+    @Override
+    public List<EngineCommand> read(byte[] json) {
+        return CommandReader.read(json);
+    }
+
+    @Override
+    public Channel open(int layerCount) {
+        return new OpenChannel(layerCount);
+    }
+
+    private static final class OpenChannel implements Channel {
+        private final EventQueue events = new EventQueue(new NoTally());
+        /** Python writes it by its address; it lives as long as this object. */
+        private final MemorySegment counterWord =
+                Arena.ofAuto().allocate(LayerCounter.LENGTH_BYTES, LayerCounter.LENGTH_BYTES);
+
+        private final LayerProgress progress;
+
+        OpenChannel(int layerCount) {
+            progress = new HookedLayerProgress(
+                    new LayerProgressWatcher(new LayerCounter(counterWord), LayerProgressWatcher.LAG_NONE), layerCount);
+        }
+
+        @Override
+        public EngineEvents events() {
+            return events;
+        }
+
+        @Override
+        public byte[] poll(int capacityBytes) {
+            return events.drain(capacityBytes);
+        }
+
+        @Override
+        public LayerProgress progress() {
+            return progress;
+        }
+
+        @Override
+        public long layerCounterAddress() {
+            return counterWord.address();
+        }
+    }
+
+    private record NoTally() implements Tally {
+        @Override
+        public void add(MessengerMetric metric, long count) {}
+
+        @Override
+        public void set(MessengerMetric metric, long value) {}
+
+        @Override
+        public void observe(MessengerMetric metric, double value) {}
+    }
+}

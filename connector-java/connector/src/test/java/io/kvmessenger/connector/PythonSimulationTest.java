@@ -1,0 +1,90 @@
+package io.kvmessenger.connector;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import io.kvmessenger.testkit.sim.PythonEngines;
+import io.kvmessenger.testkit.sim.PythonMutation;
+import io.kvmessenger.testkit.sim.Simulation;
+import io.kvmessenger.testkit.sim.check.DeterminismChecker;
+import java.nio.file.Path;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+/** The real Python connector under the simulation's seeded faults, in this thread, by Jep. */
+class PythonSimulationTest {
+    private static final String JEP = System.getProperty("kvmessenger.jep", "");
+    private static final long SEEDS = Long.getLong("kvmessenger.sim.pythonSeeds", 200);
+    private static final long SEEDS_QUIET = 40;
+    private static final long SEEDS_RUN_TWICE = 10;
+    private static final long SEEDS_PER_MUTANT_MAX = 300;
+
+    private static PythonEngines engines;
+
+    @BeforeAll
+    static void openPython() {
+        if (!JEP.isEmpty()) {
+            Path pythonSources = Path.of("../../python").toAbsolutePath().normalize();
+            engines = PythonEngines.open(Path.of(JEP), pythonSources, new ProductionBoundary());
+        }
+    }
+
+    @BeforeEach
+    void needPython() {
+        assumeTrue(engines != null, "no Jep: -Dkvmessenger.jep names no folder of it, examples/setup/find-jep does");
+    }
+
+    @AfterAll
+    static void closePython() {
+        if (engines != null) {
+            engines.close();
+        }
+    }
+
+    @Test
+    void shouldKeepEveryPromiseForEverySeed() {
+        long begunNs = System.nanoTime();
+        for (long seed = 1; seed <= SEEDS; seed++) {
+            Simulation.Result result = Simulation.run(seed, engines);
+            assertThat(result.passed()).as(result.report()).isTrue();
+        }
+        System.out.printf("simulation with Python: %d seeds in %.1f s%n", SEEDS, (System.nanoTime() - begunNs) / 1e9);
+    }
+
+    @Test
+    void shouldDeliverEverythingWhenNothingGoesWrong() {
+        for (long seed = 1; seed <= SEEDS_QUIET; seed++) {
+            Simulation.Result result = Simulation.runQuietly(seed, engines);
+            assertThat(result.passed()).as(result.report()).isTrue();
+        }
+    }
+
+    @Test
+    void shouldGiveTheSameTraceForTheSameSeed() {
+        for (long seed = 1; seed <= SEEDS_RUN_TWICE; seed++) {
+            DeterminismChecker.check(seed, s -> Simulation.run(s, engines).traceHash());
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(value = PythonMutation.class, mode = EnumSource.Mode.EXCLUDE, names = "NONE")
+    void shouldCatchEveryMutant(PythonMutation mutation) {
+        Simulation.Result caught = null;
+        for (long seed = 1; seed <= SEEDS_PER_MUTANT_MAX && caught == null; seed++) {
+            Simulation.Result result = Simulation.run(seed, engines.with(mutation));
+            if (!result.passed()) {
+                caught = result;
+            }
+        }
+        assertThat(caught)
+                .as(mutation + " was not caught within " + SEEDS_PER_MUTANT_MAX + " seeds")
+                .isNotNull();
+        System.out.printf(
+                "mutant %s: caught by %s after %d seeds%n",
+                mutation, caught.violation().checker(), caught.seed());
+    }
+}

@@ -1,0 +1,40 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.messenger.EngineEvents;
+import io.kvmessenger.messenger.EngineIntake;
+import io.kvmessenger.messenger.LayerProgress;
+import java.util.SplittableRandom;
+
+/**
+ * The inference engine of one process: gets requests from the router, holds pages, gives its messenger commands and hears
+ * its events. For the simulation's thread; it is not asked any more once its process has died.
+ */
+interface NodeEngine {
+    /** Which engine every process of a run gets. */
+    interface Maker {
+        NodeEngine start(Simulation world, SimulatedNode node, PagePool pool, SplittableRandom random);
+    }
+
+    /** A router sends a prompt to be computed here. */
+    void prefill(String transferId, int promptTokens);
+
+    /** A router sends a request whose KV a prefiller has, or will have when the decoder gets the request first. */
+    void decode(String transferId, String prefiller, int promptTokens, boolean decoderFirst);
+
+    EngineEvents events();
+
+    EngineIntake intake();
+
+    LayerProgress progress();
+
+    /** The safety phase is over: no further aborts, preemptions or failures. */
+    void heal();
+
+    /** Requests that have not come to rest. */
+    int unendedCount();
+
+    String describeUnended();
+
+    /** Throws a violation if anything is remembered although all requests have ended. */
+    default void checkAtRest() {}
+}

@@ -1,0 +1,59 @@
+package io.kvmessenger.testkit.sim;
+
+import java.nio.file.Path;
+import java.util.List;
+import java.util.SplittableRandom;
+
+/**
+ * Engines in which the real Python connector, both halves, decides what its messenger is told: Python runs inside this
+ * JVM, in the simulation's own thread. Only one run at a time, and only by the thread that opened it.
+ *
+ * <p>The engine around the connector is {@code python/tests/vllm/hosted_engine.py}, the one that the connector's own
+ * tests use, with its steps cut where simulated time passes.
+ */
+public final class PythonEngines implements NodeEngine.Maker, AutoCloseable {
+    private final JepInterpreter python;
+    private final Boundary boundary;
+    private final PythonMutation mutation;
+    private Simulation world;
+    private int lastEngine;
+
+    private PythonEngines(JepInterpreter python, Boundary boundary, PythonMutation mutation) {
+        this.python = python;
+        this.boundary = boundary;
+        this.mutation = mutation;
+    }
+
+    /**
+     * @param jep the folder of the installed Python package {@code jep}
+     * @param pythonSources this project's folder {@code python}
+     */
+    public static PythonEngines open(Path jep, Path pythonSources, Boundary boundary) {
+        JepInterpreter python = JepInterpreter.open(
+                jep, List.of(pythonSources, pythonSources.resolve("tests").resolve("vllm")));
+        python.exec("from hosted_engine import begin_world, start_engine, call");
+        return new PythonEngines(python, boundary, PythonMutation.NONE);
+    }
+
+    /** The same Python with a bug put in. */
+    public PythonEngines with(PythonMutation mutation) {
+        return new PythonEngines(python, boundary, mutation);
+    }
+
+    @Override
+    public NodeEngine start(Simulation world, SimulatedNode node, PagePool pool, SplittableRandom random) {
+        if (world != this.world) {
+            this.world = world;
+            python.invoke("begin_world", mutation.name());
+        }
+        int layerCount = pool.geometry().ranks().getFirst().layers().size();
+        Boundary.Channel channel = boundary.open(layerCount);
+        PythonHost host = new PythonHost(world, node, pool, channel, boundary);
+        return new PythonEngine(world, node, pool, random, host, python, ++lastEngine, channel.progress());
+    }
+
+    @Override
+    public void close() {
+        python.close();
+    }
+}

@@ -1,0 +1,379 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.messenger.EngineCommand;
+import io.kvmessenger.messenger.EngineEvents;
+import io.kvmessenger.messenger.FetchTimeline;
+import io.kvmessenger.messenger.PrefillTimeline;
+import io.kvmessenger.testkit.sim.check.FetchFacts;
+import io.kvmessenger.testkit.sim.check.Violation;
+import io.kvmessenger.testkit.sim.check.WorldListener;
+import java.lang.foreign.ValueLayout;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Supplier;
+import java.util.stream.IntStream;
+
+/**
+ * What an engine in Python may call: its messenger, its pages, its log. Tells the checkers what it sees pass.
+ *
+ * <p>Public, as are its methods, because Python sees nothing else. What a checker throws here would be caught by the
+ * connector, which lets no exception out, so it is kept until the call into Python is over.
+ */
+public final class PythonHost {
+    private static final int POLL_CAPACITY_BYTES = 1 << 20;
+
+    /** One request's share of the running forward pass. */
+    private record Share(String request, String transferId, int[] pages, int firstToken, int endToken) {}
+
+    private final Trace trace;
+    private final SimulatedClock clock;
+    private final SimulatedNode node;
+    private final PagePool pool;
+    private final WorldListener listener;
+    private final Boundary boundary;
+    private final Boundary.Channel channel;
+
+    private final List<Share> shares = new ArrayList<>();
+    /** Prefills whose chunks the messenger knows, with their transfer, until they end or lose their pages. */
+    private final Map<String, String> transferByPrefill = new HashMap<>();
+
+    private final Set<String> toldInStep = new HashSet<>();
+    /** Transfers whose decoder must be heard of: by a fetch, or by a decline when there will be none. */
+    private final Set<String> unheard = new LinkedHashSet<>();
+
+    private List<String> fenced = List.of();
+    private final List<Integer> unwritten = new ArrayList<>();
+    private int eventsWaiting;
+    private Runnable onFenced = () -> {};
+    private RuntimeException fault;
+
+    PythonHost(Simulation world, SimulatedNode node, PagePool pool, Boundary.Channel channel, Boundary boundary) {
+        this.trace = world.trace();
+        this.clock = world.clock();
+        this.listener = world.listener();
+        this.node = node;
+        this.pool = pool;
+        this.channel = channel;
+        this.boundary = boundary;
+    }
+
+    void onFenced(Runnable onFenced) {
+        this.onFenced = onFenced;
+    }
+
+    /** Throws what a checker, or a bug, has thrown while Python ran. */
+    void rethrow() {
+        if (fault != null) {
+            throw fault;
+        }
+    }
+
+    private <T> T kept(T otherwise, Supplier<T> action) {
+        try {
+            return action.get();
+        } catch (RuntimeException e) {
+            fault = fault == null ? e : fault;
+            return otherwise;
+        }
+    }
+
+    private void kept(Runnable action) {
+        kept(null, () -> {
+            action.run();
+            return null;
+        });
+    }
+
+    // ---- the messenger
+
+    public void submit(String json) {
+        kept(() -> boundary.read(json.getBytes(StandardCharsets.UTF_8)).forEach(this::submit));
+    }
+
+    private void submit(EngineCommand command) {
+        switch (command) {
+            case EngineCommand.Step step -> step.chunks().forEach(this::chunkTold);
+            case EngineCommand.PrefillEnded end -> {
+                String transferId = transferByPrefill.remove(end.request());
+                listener.prefillEnded(node.process(), end.request(), transferId, end.outcome());
+            }
+            case EngineCommand.Fetch fetch -> {
+                unheard.remove(fetch.transferId());
+                listener.fetchAsked(new FetchFacts(
+                        node.process(),
+                        fetch.request(),
+                        fetch.transferId(),
+                        fetch.promptTokens(),
+                        fetch.firstToken(),
+                        IntStream.of(fetch.pages()).boxed().toList()));
+            }
+            case EngineCommand.Abandon abandon -> listener.fetchAbandoned(node.process(), abandon.request());
+            case EngineCommand.Decline decline -> unheard.remove(decline.transferId());
+            default -> {} // nothing that a checker follows
+        }
+        trace.add(node.process(), "command", describe(command));
+        node.command(command);
+    }
+
+    /** A prefiller may keep pages for this transfer until it hears of it. */
+    void expectWord(String transferId) {
+        unheard.add(transferId);
+    }
+
+    Set<String> unheard() {
+        return unheard;
+    }
+
+    private void chunkTold(EngineCommand.Chunk chunk) {
+        transferByPrefill.put(chunk.request(), chunk.transferId());
+        toldInStep.add(chunk.request());
+        listener.prefillPagesTaken(
+                node.process(),
+                chunk.request(),
+                chunk.promptTokens(),
+                IntStream.of(chunk.newPages()).boxed().toList());
+        for (int layer = 0; layer < layerCount() && chunk.cachedTokens() > 0; layer++) {
+            listener.layerComputed(node.process(), chunk.request(), layer, chunk.cachedTokens());
+        }
+    }
+
+    private static String describe(EngineCommand command) {
+        String kind = command.getClass().getSimpleName();
+        return switch (command) {
+            case EngineCommand.Step step ->
+                kind + " " + step.stepIndex() + " "
+                        + step.chunks().stream()
+                                .map(c -> c.request() + "[" + c.firstToken() + "," + c.endToken() + ")")
+                                .toList();
+            case EngineCommand.PrefillEnded end -> kind + " " + end.request() + " " + end.outcome();
+            case EngineCommand.Fetch fetch -> kind + " " + fetch.request() + " of " + fetch.transferId();
+            case EngineCommand.Abandon abandon -> kind + " " + abandon.request();
+            case EngineCommand.StepEnded ended -> kind + " " + ended.stepIndex();
+            case EngineCommand.Decline decline -> kind + " " + decline.transferId();
+            case EngineCommand.Preempt preempt -> kind + " " + preempt.requests();
+            default -> kind;
+        };
+    }
+
+    public String poll() {
+        return kept("", () -> {
+            eventsWaiting = 0;
+            return new String(channel.poll(POLL_CAPACITY_BYTES), StandardCharsets.UTF_8);
+        });
+    }
+
+    /** True when nothing reads these requests' pages any more; else that is asked for, and the engine resumed then. */
+    public boolean fence(List<String> requests) {
+        return kept(true, () -> {
+            List<String> asked = List.copyOf(requests);
+            if (asked.equals(fenced)) {
+                return true;
+            }
+            CompletableFuture<Void> done = new CompletableFuture<>();
+            // by way of the clock: a future would swallow what a checker throws
+            var _ = done.thenRun(() -> clock.after(0, () -> fencePassed(asked)));
+            submit(new EngineCommand.Preempt(asked, done));
+            return false;
+        });
+    }
+
+    private void fencePassed(List<String> requests) {
+        if (!node.alive()) {
+            return;
+        }
+        for (String request : requests) {
+            String transferId = transferByPrefill.remove(request);
+            if (transferId != null) {
+                listener.prefillPagesTakenBack(node.process(), request, transferId);
+            }
+        }
+        fenced = requests;
+        onFenced.run();
+    }
+
+    public long layerCounterAddress() {
+        return channel.layerCounterAddress();
+    }
+
+    // ---- pages
+
+    public int freePages() {
+        return pool.freeCount();
+    }
+
+    public int[] takePages(int count) {
+        return kept(new int[0], () -> pool.take(count));
+    }
+
+    /** @param readable whether they were taken from requests that are fenced only before the next forward pass */
+    public void givePagesBack(List<Long> pages, boolean readable) {
+        kept(() -> {
+            int[] freed = ints(pages);
+            pool.putBack(freed);
+            if (readable) {
+                IntStream.of(freed).forEach(unwritten::add);
+            } else {
+                overwrite(freed);
+            }
+        });
+    }
+
+    private void overwrite(int[] pages) {
+        listener.pagesOverwritten(node.process(), IntStream.of(pages).boxed().toList());
+        pool.overwrite(pages);
+    }
+
+    // ---- a forward pass
+
+    /** All fences have passed: what was preempted is overwritten from here on. */
+    public void stepBegins() {
+        kept(() -> {
+            fenced = List.of();
+            shares.clear();
+            toldInStep.clear();
+            overwrite(unwritten.stream().mapToInt(page -> page).toArray());
+            unwritten.clear();
+        });
+    }
+
+    /** The request's first tokens were in the prefix cache. */
+    public void cached(String transferId, List<Long> pages, int tokenCount) {
+        kept(() -> {
+            for (int layer = 0; layer < layerCount(); layer++) {
+                PageContent.compute(pool.memory(), pool.geometry(), layer, transferId, ints(pages), 0, tokenCount);
+            }
+        });
+    }
+
+    /** The forward pass computes these tokens. */
+    public void share(String request, String transferId, List<Long> pages, int firstToken, int endToken) {
+        kept(() -> shares.add(new Share(request, transferId, ints(pages), firstToken, endToken)));
+    }
+
+    void compute(int layer) {
+        for (Share share : shares) {
+            PageContent.compute(
+                    pool.memory(),
+                    pool.geometry(),
+                    layer,
+                    share.transferId,
+                    share.pages,
+                    share.firstToken,
+                    share.endToken);
+            if (toldInStep.contains(share.request)) {
+                listener.layerComputed(node.process(), share.request, layer, share.endToken);
+            }
+        }
+    }
+
+    /** A request was answered without an error: the KV of its prompt must be what its tokens came from. */
+    public void served(String request, String transferId, List<Long> pages, int promptTokens) {
+        kept(() -> {
+            trace.add(node.process(), "served", request);
+            int pageTokens = pool.geometry().pageTokens();
+            for (LayerGeometry layer : pool.geometry().ranks().getFirst().layers()) {
+                for (int token = 0; token < promptTokens; token++) {
+                    int logicalPage = token / pageTokens;
+                    long at = layer.pageOffsetBytes((int) (long) pages.get(logicalPage));
+                    for (int b = token % pageTokens; b < layer.pageBytes(); b += pageTokens) {
+                        byte expected = PageContent.of(transferId, layer.name(), logicalPage, b);
+                        if (pool.memory().get(ValueLayout.JAVA_BYTE, at + b) != expected) {
+                            throw new Violation(
+                                    "Served",
+                                    request + " was answered and its KV is wrong at token " + token + " of "
+                                            + layer.name());
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    // ---- the log
+
+    /** @param exception the Python trace of what the connector caught, or null */
+    public void log(String level, String message, String exception) {
+        kept(() -> {
+            trace.add(node.process(), "log" + level, message);
+            if (exception != null) {
+                throw new Violation("Python", message + "\n" + exception);
+            }
+        });
+    }
+
+    public void note(String kind, String detail) {
+        trace.add(node.process(), kind, detail);
+    }
+
+    // ---- what the messenger tells
+
+    boolean hasEvents() {
+        return eventsWaiting > 0;
+    }
+
+    EngineEvents events() {
+        return new Events();
+    }
+
+    /** Tells the world when the messenger says it; Python hears it at its next poll. */
+    private final class Events implements EngineEvents {
+        private final EngineEvents queue = channel.events();
+
+        @Override
+        public void released(String request) {
+            trace.add(node.process(), "released", request);
+            listener.prefillReleased(node.process(), request);
+            eventsWaiting++;
+            queue.released(request);
+        }
+
+        @Override
+        public void arrived(String request, int pageCount) {
+            trace.add(node.process(), "arrived", request);
+            listener.fetchArrived(node.process(), request, pageCount);
+            eventsWaiting++;
+            queue.arrived(request, pageCount);
+        }
+
+        @Override
+        public void failed(String request, String reason) {
+            trace.add(node.process(), "failed", request + ": " + reason);
+            listener.fetchFailed(node.process(), request, reason);
+            eventsWaiting++;
+            queue.failed(request, reason);
+        }
+
+        @Override
+        public void timeline(PrefillTimeline timeline) {
+            trace.add(node.process(), "sent", timeline.request());
+            listener.prefillSent(node.process(), timeline.request(), timeline.transferId());
+            queue.timeline(timeline);
+        }
+
+        @Override
+        public void timeline(FetchTimeline timeline) {
+            queue.timeline(timeline);
+        }
+
+        @Override
+        public void log(Level level, String message) {
+            queue.log(level, message);
+        }
+    }
+
+    private int layerCount() {
+        return pool.geometry().ranks().getFirst().layers().size();
+    }
+
+    private static int[] ints(List<Long> pages) {
+        return pages.stream().mapToInt(Long::intValue).toArray();
+    }
+}

@@ -1,0 +1,109 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.messenger.EngineEvents;
+import io.kvmessenger.messenger.EngineIntake;
+import io.kvmessenger.messenger.FetchTimeline;
+import io.kvmessenger.messenger.LayerProgress;
+import io.kvmessenger.messenger.PrefillTimeline;
+import io.kvmessenger.testkit.sim.check.WorldListener;
+import java.util.SplittableRandom;
+
+/** The Java model of an engine: a prefiller's and a decoder's half over the same pages. */
+final class SimulatedEngine implements NodeEngine {
+    private final SimulatedNode node;
+    private final SimulatedPrefillEngine prefill;
+    private final SimulatedDecodeEngine decode;
+    private final Events events;
+
+    SimulatedEngine(Simulation world, SimulatedNode node, PagePool pool, SplittableRandom random) {
+        WorldListener listener = world.listener();
+        Swarm swarm = world.scenario().swarm();
+        this.node = node;
+        prefill = new SimulatedPrefillEngine(world.clock(), node, pool, swarm, random.split(), listener);
+        decode = new SimulatedDecodeEngine(world.clock(), node, pool, swarm, random.split(), listener);
+        events = new Events(world.trace(), listener);
+    }
+
+    @Override
+    public void prefill(String transferId, int promptTokens) {
+        prefill.enqueue(transferId, promptTokens);
+    }
+
+    @Override
+    public void decode(String transferId, String prefiller, int promptTokens, boolean decoderFirst) {
+        decode.start(transferId, prefiller, promptTokens, decoderFirst);
+    }
+
+    @Override
+    public EngineEvents events() {
+        return events;
+    }
+
+    @Override
+    public EngineIntake intake() {
+        return prefill;
+    }
+
+    @Override
+    public LayerProgress progress() {
+        return prefill.progress();
+    }
+
+    @Override
+    public void heal() {
+        prefill.heal();
+    }
+
+    @Override
+    public int unendedCount() {
+        return prefill.unendedCount() + decode.unendedCount();
+    }
+
+    @Override
+    public String describeUnended() {
+        return prefill.describeUnended() + " " + decode.describeUnended();
+    }
+
+    /** What the messenger tells its engine. */
+    private final class Events implements EngineEvents {
+        private final Trace trace;
+        private final WorldListener listener;
+
+        Events(Trace trace, WorldListener listener) {
+            this.trace = trace;
+            this.listener = listener;
+        }
+
+        @Override
+        public void released(String request) {
+            trace.add(node.process(), "released", request);
+            prefill.released(request);
+        }
+
+        @Override
+        public void arrived(String request, int pageCount) {
+            trace.add(node.process(), "arrived", request);
+            decode.arrived(request, pageCount);
+        }
+
+        @Override
+        public void failed(String request, String reason) {
+            trace.add(node.process(), "failed", request + ": " + reason);
+            decode.failed(request, reason);
+        }
+
+        @Override
+        public void timeline(PrefillTimeline timeline) {
+            trace.add(node.process(), "sent", timeline.request());
+            listener.prefillSent(node.process(), timeline.request(), timeline.transferId());
+        }
+
+        @Override
+        public void timeline(FetchTimeline timeline) {}
+
+        @Override
+        public void log(Level level, String message) {
+            trace.add(node.process(), "log" + level, message);
+        }
+    }
+}
