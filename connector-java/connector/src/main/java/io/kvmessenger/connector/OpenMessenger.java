@@ -44,6 +44,7 @@ final class OpenMessenger {
     /** How long an answer of the messenger's own thread may take; it never blocks, so this is generous. */
     private static final long ANSWER_LIMIT_MILLIS = 5_000;
 
+    private static final long DRAIN_LIMIT_MILLIS = 2_000;
     private static final long STOP_LIMIT_MILLIS = 2_000;
     /** The counter stands alone in its cache lines: the engine writes it while the watcher reads. */
     private static final long COUNTER_ALIGNMENT_BYTES = 128;
@@ -198,18 +199,18 @@ final class OpenMessenger {
         return encode(Map.of("clean", held.clean(), "held", counts));
     }
 
-    /** Says goodbye, stops the threads, tears the paths down; bounded in time. */
+    /** Drains, says goodbye, stops the threads, tears the paths down; each bounded in time. */
     void close() {
+        String reason = request.engineId() + " is shutting down";
+        CompletableFuture<Void> drained = new CompletableFuture<>();
+        inbox.add(m -> m.drain(reason, drained));
+        awaitOrWarn(drained, DRAIN_LIMIT_MILLIS, "the transfers under way");
         CompletableFuture<Void> goodbyes = new CompletableFuture<>();
         inbox.add(m -> {
-            m.close("the engine shut down");
+            m.close(reason);
             goodbyes.complete(null);
         });
-        try {
-            await(goodbyes, STOP_LIMIT_MILLIS, "the last words to peers");
-        } catch (IllegalStateException late) {
-            events.log(EngineEvents.Level.WARNING, late.getMessage());
-        }
+        awaitOrWarn(goodbyes, STOP_LIMIT_MILLIS, "the last words to peers");
         agent.stop(STOP_LIMIT_MILLIS);
         network.close();
         transfer.close();
@@ -220,6 +221,14 @@ final class OpenMessenger {
         java.io.StringWriter trace = new java.io.StringWriter();
         fault.printStackTrace(new java.io.PrintWriter(trace));
         events.log(EngineEvents.Level.ERROR, "a bug in the messenger: " + trace);
+    }
+
+    private void awaitOrWarn(CompletableFuture<Void> end, long limitMillis, String what) {
+        try {
+            await(end, limitMillis, what);
+        } catch (IllegalStateException late) {
+            events.log(EngineEvents.Level.WARNING, late.getMessage());
+        }
     }
 
     private static <T> T await(CompletableFuture<T> answer, long limitMillis, String what) {

@@ -199,6 +199,58 @@ class TwoMessengersTest {
         }
     }
 
+    @Test
+    void shouldTellWaitingDecodersThatThePrefillerIsShuttingDown() {
+        try (EngineDouble d = EngineDouble.of("decoder")) {
+            EngineDouble p = EngineDouble.of("prefiller");
+            d.fetch("d1", "t1", p.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
+            d.fetch("d2", "t2", p.opened, PROMPT_TOKENS, 0, List.of(4, 5, 6));
+            p.compute(1, "p1", "t1", PROMPT_TOKENS, 0, 32, List.of(9, 4), SOURCE_PAGES);
+            p.awaitGauge("kv_messenger_grants_waiting", 1);
+            p.close();
+            for (String request : List.of("d1", "d2")) {
+                assertThat(d.await("failed", request)).containsEntry("reason", "test-prefiller is shutting down");
+            }
+            assertThat(d.clean()).isTrue();
+        }
+    }
+
+    @Test
+    void shouldFreeThePrefillersPagesWhenTheDecoderShutsDown() {
+        try (EngineDouble p = EngineDouble.of("prefiller")) {
+            EngineDouble d = EngineDouble.of("decoder");
+            d.fetch("d1", "t1", p.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
+            p.compute(1, "p1", "t1", PROMPT_TOKENS, 0, 32, List.of(9, 4), SOURCE_PAGES);
+            d.awaitGauge("kv_messenger_windows_open", 1);
+            d.close();
+            p.submit(Map.of("do", "prefillEnded", "request", "p1", "outcome", "finished"));
+            p.await("released", "p1");
+            p.awaitGauge("kv_messenger_sessions_open", 0);
+            assertClean(p);
+        }
+    }
+
+    @Test
+    void shouldGoOnWithAPrefillerThatHasRestartedAtTheSameAddress() {
+        try (EngineDouble d = EngineDouble.of("decoder")) {
+            EngineDouble first = EngineDouble.of("prefiller");
+            d.fetch("d1", "t1", first.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
+            first.compute(1, "p1", "t1", PROMPT_TOKENS, 0, 40, SOURCE_PAGES, SOURCE_PAGES);
+            d.await("arrived", "d1");
+            first.close();
+            Map<String, Object> samePort = Map.of("listenPort", first.opened.controlPort());
+            try (EngineDouble second = new EngineDouble("prefiller", samePort, Map.of())) {
+                d.awaitGauge("kv_messenger_sessions_open", 0); // the first one's end has been heard
+                d.fetch("d2", "t2", first.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
+                second.compute(1, "p2", "t2", PROMPT_TOKENS, 0, 40, SOURCE_PAGES, SOURCE_PAGES);
+                d.await("arrived", "d2");
+                assertArrived(d, "t2", 0);
+                finish(second, "p2");
+                assertClean(second, d);
+            }
+        }
+    }
+
     private static String refusal(EngineDouble p, EngineDouble d) {
         d.fetch("d1", "t1", p.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
         return d.await("failed", "d1").get("reason").toString();

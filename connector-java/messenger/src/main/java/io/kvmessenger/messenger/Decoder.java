@@ -125,6 +125,11 @@ final class Decoder {
         cancel(fetch, "the engine gave the request up");
     }
 
+    /** Gives every fetch up; those that were granted end when it is known that nothing writes any more. */
+    void shutDown(String reason) {
+        List.copyOf(byRequest.values()).forEach(fetch -> cancel(fetch, reason));
+    }
+
     void onAdmitting(Session session, Attach.Builder attach) {
         session.admission = transfer.admit(session.peerName());
         byAdmission.put(session.admission.id(), session);

@@ -10,6 +10,7 @@ import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.random.RandomGenerator;
 
 /**
@@ -31,6 +32,8 @@ public final class Messenger {
     private final LayerWriter writer;
     private final NanoClock clock;
     private final CompletionHandler completions = new Completions();
+    /** Who waits for the end of a drain; null when none has begun or it is over. */
+    private CompletableFuture<Void> drained;
     /** Something came in since the gauges were published. */
     private boolean changed = true;
 
@@ -72,17 +75,7 @@ public final class Messenger {
         this.sessions =
                 new Sessions(identity, geometry, ports.network(), limits, tally, ports.random(), new SessionEvents());
         this.writer = new LayerWriter(geometry, memory, context, transfer);
-        this.prefiller = new Prefiller(
-                geometry,
-                transfer,
-                sessions,
-                ports.engine(),
-                ports.intake(),
-                ports.progress(),
-                writer,
-                tally,
-                clock,
-                limits);
+        this.prefiller = new Prefiller(geometry, sessions, writer, ports, limits);
         this.decoder = new Decoder(geometry, memory, context, transfer, sessions, ports.engine(), tally, clock, limits);
     }
 
@@ -138,6 +131,9 @@ public final class Messenger {
             changed = false;
             publishGauges();
         }
+        if (drained != null) {
+            completeDrain();
+        }
         return work;
     }
 
@@ -162,6 +158,26 @@ public final class Messenger {
                 writer.inFlightCount(),
                 decoder.windowCount(),
                 decoder.quarantinedPageCount());
+    }
+
+    /**
+     * Prepares for {@link #close}: no grant is taken any more, what is computed and granted goes on leaving, everything
+     * else is stopped or cancelled, and each peer hears of it. The duty cycle has to go on turning meanwhile.
+     *
+     * @param drained completed when nobody waits for anything here; the caller limits the time
+     */
+    public void drain(String reason, CompletableFuture<Void> drained) {
+        changed = true;
+        this.drained = drained;
+        prefiller.shutDown(reason);
+        decoder.shutDown(reason);
+    }
+
+    private void completeDrain() {
+        if (prefiller.owedCount() == 0 && writer.inFlightCount() == 0 && decoder.fetchCount() == 0) {
+            drained.complete(null);
+            drained = null;
+        }
     }
 
     /** Ends all sessions in good order; the caller closes the transfer engine afterwards. */

@@ -164,6 +164,20 @@ final class Prefill {
         return grant != null && !answered && grant.session() == session && grant.imm() == imm;
     }
 
+    boolean grantedBy(Session session) {
+        return grant != null && grant.session() == session;
+    }
+
+    /** Whether a decoder waits for its KV, or for the word that it will not come. */
+    boolean owed() {
+        return grant != null && !sent && !answered;
+    }
+
+    /** Whether nothing but writes is left to do. */
+    boolean leavesWithoutEngine(boolean contextPending) {
+        return grant != null && grant.session().peerReady && computed() && (engineEnded || !contextPending);
+    }
+
     boolean computed() {
         return promptTokens > 0 && settledTokens >= promptTokens;
     }

@@ -16,6 +16,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.function.Predicate;
 
 /**
  * The sending side: matches prompts with grants, releases layers as the forward pass completes them, and gives pages
@@ -50,26 +51,17 @@ final class Prefiller {
     private final Fences fences = new Fences();
 
     Prefiller(
-            KvGeometry geometry,
-            TransferEngine transfer,
-            Sessions sessions,
-            EngineEvents engine,
-            EngineIntake intake,
-            LayerProgress progress,
-            LayerWriter writer,
-            Tally tally,
-            NanoClock clock,
-            ProtocolLimits limits) {
+            KvGeometry geometry, Sessions sessions, LayerWriter writer, Messenger.Ports ports, ProtocolLimits limits) {
         this.geometry = geometry;
-        this.transfer = transfer;
+        this.transfer = ports.transfer();
         this.sessions = sessions;
-        this.engine = engine;
-        this.progress = progress;
+        this.engine = ports.engine();
+        this.progress = ports.progress();
         this.writer = writer;
+        this.tally = ports.tally();
+        this.clock = ports.clock();
         this.replies = new Replies(sessions, tally);
-        this.waiting = new WaitingGrants(replies, intake, limits);
-        this.tally = tally;
-        this.clock = clock;
+        this.waiting = new WaitingGrants(replies, ports.intake(), limits);
         this.limits = limits;
     }
 
@@ -160,6 +152,12 @@ final class Prefiller {
         fences.completeIfQuiet(preempt.fenced());
     }
 
+    /** Stops all that needs a grant or more of the engine; what is computed and granted may leave. */
+    void shutDown(String sentence) {
+        waiting.shutDown(sentence);
+        stopAll(p -> !p.leavesWithoutEngine(writer.contextPending(p)), Reason.SHUTTING_DOWN, sentence);
+    }
+
     // ---- from decoders
 
     void onAttached(Session session, Attach attach) {
@@ -208,12 +206,12 @@ final class Prefiller {
         session.peer = null;
         session.peerReady = false;
         String sentence = "the data paths to " + session.peerName() + " ended (" + fault + "): " + detail;
-        stopAll(session, Reason.PATH_LOST, sentence);
+        stopAll(p -> p.grantedBy(session), Reason.PATH_LOST, sentence);
         sessions.end(session, sentence);
     }
 
     void onEnded(Session session, String reason) {
-        stopAll(session, Reason.PATH_LOST, reason);
+        stopAll(p -> p.grantedBy(session), Reason.PATH_LOST, reason);
         waiting.drop(session);
         if (session.peer != null) {
             byPeer.remove(session.peer);
@@ -306,6 +304,12 @@ final class Prefiller {
         return byRequest.size() + fences.count();
     }
 
+    /** Decoders wait for the end of so many. */
+    int owedCount() {
+        return fences.count()
+                + (int) byTransfer.values().stream().filter(Prefill::owed).count();
+    }
+
     int grantsWaitingCount() {
         return waiting.count();
     }
@@ -377,6 +381,8 @@ final class Prefiller {
         Prefill prefill = byTransfer.get(grant.transferId());
         if (!unfit.isEmpty()) {
             replies.decline(grant, Reason.GRANT_UNFIT, unfit);
+        } else if (!waiting.shutDownReason().isEmpty()) {
+            replies.decline(grant, Reason.SHUTTING_DOWN, waiting.shutDownReason());
         } else if (prefill != null) {
             joinLate(prefill, grant);
         } else if (wire.getPromptTokenIdsCount() == 0
@@ -479,9 +485,9 @@ final class Prefiller {
         }
     }
 
-    private void stopAll(Session session, Reason reason, String sentence) {
+    private void stopAll(Predicate<Prefill> which, Reason reason, String sentence) {
         for (Prefill prefill : List.copyOf(byTransfer.values())) {
-            if (prefill.grant != null && prefill.grant.session() == session && !prefill.sent) {
+            if (!prefill.sent && which.test(prefill)) {
                 stop(prefill, reason, sentence);
                 settle(prefill);
             }
@@ -568,17 +574,9 @@ final class Prefiller {
 
     private void answer(Prefill prefill) {
         tally.add(MessengerMetric.PREFILLS_UNDELIVERED, 1);
-        if (prefill.grant == null) {
-            return;
-        }
-        writer.disallow(prefill.grant);
-        if (prefill.mayStillLand) {
-            return; // any answer would be a promise that nothing lands any more
-        }
-        if (prefill.stopCode == Reason.REASON_UNSPECIFIED) {
-            replies.confirm(prefill.grant.session(), prefill.transferId, prefill.grant.imm());
-        } else {
-            replies.decline(prefill.grant, prefill.stopCode, prefill.stopReason);
+        if (prefill.grant != null) {
+            writer.disallow(prefill.grant);
+            replies.answer(prefill);
         }
     }
 

@@ -17,6 +17,18 @@ final class Replies {
         this.tally = tally;
     }
 
+    /** Says how a stopped prefill ended; nothing, if that would be a promise that nobody can make. */
+    void answer(Prefill prefill) {
+        if (prefill.mayStillLand) {
+            return; // any answer would say that nothing lands any more
+        }
+        if (prefill.stopCode == CannotDeliver.Reason.REASON_UNSPECIFIED) {
+            confirm(prefill.grant.session(), prefill.transferId, prefill.grant.imm());
+        } else {
+            decline(prefill.grant, prefill.stopCode, prefill.stopReason);
+        }
+    }
+
     void decline(PageGrant grant, CannotDeliver.Reason reason, String sentence) {
         tally.add(MessengerMetric.GRANTS_DECLINED, 1);
         sessions.send(

@@ -20,6 +20,8 @@ final class WaitingGrants {
     /** Cancelled before their prefill began: nobody will ever grant them, so their pages need not wait. */
     private final Map<String, Boolean> cancelled = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
+    private String shutDownReason = "";
+
     WaitingGrants(Replies replies, EngineIntake intake, ProtocolLimits limits) {
         this.replies = replies;
         this.intake = intake;
@@ -85,6 +87,18 @@ final class WaitingGrants {
 
     void drop(Session session) {
         byTransfer.values().removeIf(grant -> grant.session() == session);
+    }
+
+    /** Declines all; those that come later are declined where they come in. */
+    void shutDown(String sentence) {
+        shutDownReason = sentence;
+        byTransfer.values().forEach(grant -> replies.decline(grant, Reason.SHUTTING_DOWN, sentence));
+        byTransfer.clear();
+    }
+
+    /** Why no grant is taken any more; empty while they are. */
+    String shutDownReason() {
+        return shutDownReason;
     }
 
     void remember(String transferId, String howItEnded) {

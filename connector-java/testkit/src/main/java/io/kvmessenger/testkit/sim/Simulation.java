@@ -9,6 +9,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.SplittableRandom;
+import java.util.concurrent.CompletableFuture;
 
 /**
  * One run: the world of a seed, from the first request to rest. Two phases: with faults, nothing wrong may happen; then
@@ -17,6 +18,8 @@ import java.util.SplittableRandom;
  * <p>One thread. The same seed gives the same run, event for event.
  */
 public final class Simulation {
+    private static final String SHUT_DOWN_REASON = "the engine is shutting down";
+    private static final long DRAIN_LIMIT_NS = 20 * Scenario.MILLI;
     private static final long CHECK_PERIOD_NS = 5 * Scenario.MILLI;
 
     private final Scenario scenario;
@@ -204,17 +207,23 @@ public final class Simulation {
         network.died(process.node, silentDeath);
     }
 
-    /** The process ends in good order: it says goodbye, then dies. */
+    /** The process ends in good order: it drains for a limited time, says goodbye, then dies. */
     void shutDown(SimulatedProcess process) {
         trace.add(process.node.process(), "shutDown", "");
-        process.node.input(messenger -> {
-            messenger.close("the engine is shutting down");
-            process.transfer.close();
-            clock.after(random.nextLong(Scenario.MILLI), () -> {
-                if (process.node.alive()) {
-                    kill(process, false);
-                }
-            });
+        CompletableFuture<Void> drained = new CompletableFuture<>();
+        process.node.input(messenger -> messenger.drain(SHUT_DOWN_REASON, drained));
+        clock.after(DRAIN_LIMIT_NS, () -> drained.complete(null));
+        var unused = drained.thenRun(() -> process.node.input(messenger -> sayGoodbye(process)));
+    }
+
+    private void sayGoodbye(SimulatedProcess process) {
+        trace.add(process.node.process(), "goodbye", "");
+        process.messenger.close(SHUT_DOWN_REASON);
+        process.transfer.close();
+        clock.after(random.nextLong(Scenario.MILLI), () -> {
+            if (process.node.alive()) {
+                kill(process, false);
+            }
         });
     }
 
