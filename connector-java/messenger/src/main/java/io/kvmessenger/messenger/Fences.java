@@ -19,6 +19,15 @@ final class Fences {
         }
     }
 
+    /** A fence that was not reached in its time is asked for again: whoever asked before has gone. */
+    void waitAgain(List<String> requests, CompletableFuture<Void> fenced) {
+        for (Prefill prefill : busy) {
+            if (requests.contains(prefill.request)) {
+                prefill.fenced = fenced;
+            }
+        }
+    }
+
     /** The last write of a prompt has completed. */
     void onQuiet(Prefill prefill) {
         if (prefill.fenced != null && busy.remove(prefill)) {

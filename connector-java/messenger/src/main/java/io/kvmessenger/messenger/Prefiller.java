@@ -144,11 +144,13 @@ final class Prefiller {
             Prefill prefill = byRequest.get(request);
             if (prefill != null) {
                 running.remove(prefill);
+                waiting.preempted(prefill.grant);
                 stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
                 detach(prefill);
                 fences.add(prefill, preempt.fenced());
             }
         }
+        fences.waitAgain(preempt.requests(), preempt.fenced());
         fences.completeIfQuiet(preempt.fenced());
     }
 
@@ -463,6 +465,9 @@ final class Prefiller {
             replies.confirm(session, cancel.getTransferId(), cancel.getImm());
             return;
         }
+        if (waiting.takePreempted(session, cancel.getTransferId(), cancel.getImm())) {
+            onDecline(cancel.getTransferId()); // the cancel crossed the preemption: nobody will grant the next life
+        }
         if (fences.anyHolds(session, cancel.getImm())) {
             return; // preempted with writes in flight: their end is told when the last has completed
         }
@@ -580,14 +585,10 @@ final class Prefiller {
         }
     }
 
+    /** A preempted prompt with nothing in flight is answered at once; its next life is another object. */
     private void detach(Prefill prefill) {
         byRequest.remove(prefill.request, prefill);
         byTransfer.remove(prefill.transferId, prefill);
-        settleDetached(prefill);
-    }
-
-    /** A preempted prompt with nothing in flight is answered at once; its next life is another object. */
-    private void settleDetached(Prefill prefill) {
         if (prefill.stopped && prefill.writesInFlight == 0 && !prefill.answered) {
             prefill.answered = true;
             answer(prefill);

@@ -19,6 +19,8 @@ final class WaitingGrants {
     private final Map<String, String> ended = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
     /** Cancelled before their prefill began: nobody will ever grant them, so their pages need not wait. */
     private final Map<String, Boolean> cancelled = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    /** Grants of prompts that were preempted: whoever cancels one will not grant the prompt again. */
+    private final Map<String, PageGrant> preempted = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
     private String shutDownReason = "";
 
@@ -85,7 +87,25 @@ final class WaitingGrants {
         return cancelled.remove(transferId) != null;
     }
 
+    /** A prompt lost its pages, and its grant ({@code null} when it had none) with them. */
+    void preempted(PageGrant grant) {
+        if (grant != null) {
+            preempted.put(grant.transferId(), grant);
+        }
+    }
+
+    /** Whether the decoder cancels the grant of a preempted prompt; asked once. */
+    boolean takePreempted(Session session, String transferId, int imm) {
+        PageGrant grant = preempted.get(transferId);
+        if (grant == null || grant.session() != session || grant.imm() != imm) {
+            return false;
+        }
+        preempted.remove(transferId);
+        return true;
+    }
+
     void drop(Session session) {
+        preempted.values().removeIf(grant -> grant.session() == session);
         byTransfer.values().removeIf(grant -> grant.session() == session);
     }
 

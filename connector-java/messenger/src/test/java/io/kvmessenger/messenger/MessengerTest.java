@@ -298,6 +298,23 @@ class MessengerTest {
     }
 
     @Test
+    void shouldKeepASecondFenceWaitingForTheSameWrites() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        CompletableFuture<Void> again = new CompletableFuture<>();
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), again));
+        assertThat(again).isNotDone();
+
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            assertThat(again).isNotDone();
+            completeOneWrite();
+        }
+        assertThat(again).isDone();
+    }
+
+    @Test
     void shouldNotAnswerForAWriteThatFailed() {
         fetch("r", 1, 0);
         carry();
@@ -350,6 +367,42 @@ class MessengerTest {
         decoder.messenger.doWork();
 
         assertThat(decoder.told).containsExactly("failed waiting");
+    }
+
+    @Test
+    void shouldNotWaitForAGrantWhenTheCancelCrossedThePreemption() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        carry();
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            completeOneWrite();
+        }
+        carry();
+
+        compute("r", 0);
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        assertThat(prefiller.told).containsExactly("released r");
+    }
+
+    @Test
+    void shouldNotWaitForAGrantWhenTheCancelCrossedTheWordOfThePreemption() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            completeOneWrite(); // its word is on the wire when the cancel leaves
+        }
+        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        compute("r", 0);
+        carry();
+
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(decoder.told).containsExactly("failed r");
     }
 
     @Test
