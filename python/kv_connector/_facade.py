@@ -125,6 +125,14 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantined:
+    """Decoder: the request will not get its KV, and its pages may still be written to until it is :class:`Failed`."""
+
+    request: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """What happened when in one transfer."""
 
@@ -140,7 +148,7 @@ class Log:
     message: str
 
 
-Event = Released | Granted | Stopped | Arrived | Failed | Timeline | Log
+Event = Released | Granted | Stopped | Arrived | Quarantined | Failed | Timeline | Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +334,8 @@ def decode_event(event: Mapping[str, Any]) -> Event:
             return Arrived(event["request"], event["pages"])
         case "failed":
             return Failed(event["request"], event["reason"])
+        case "quarantined":
+            return Quarantined(event["request"], event["reason"])
         case "timeline":
             return Timeline(event["transfer"], {k: v for k, v in event.items() if k not in ("event", "transfer")})
         case "log":

@@ -19,7 +19,7 @@ from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options, check_options
 from kv_connector.vllm import geometry
 from kv_connector.vllm.engine_facts import EngineFacts, rank_options, read_facts
-from kv_connector.vllm.metadata import MessengerAddress, StepMetadata
+from kv_connector.vllm.metadata import MessengerAddress, QuarantineNews, StepMetadata
 from kv_connector.vllm.scheduler_half import SchedulerHalf
 from kv_connector.vllm.stats import MessengerPromMetrics, MessengerStats
 from kv_connector.vllm.transfer_params import Side
@@ -177,6 +177,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             described["pageTokens"],
             facts.block_tokens // described["pageTokens"],
             rank_index,
+            facts.options.fetch_limit_seconds,
             logger,
         )
         opened = messenger.opened
@@ -210,9 +211,12 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     # ---- worker: each step
 
-    @guarded(lambda: None)
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
-        """Before blocks of preempted requests are overwritten."""
+        """Before blocks of preempted requests are overwritten.
+
+        The one call whose failure ends the engine: a messenger that can neither be fenced nor closed may still send
+        from these blocks, and a decoder would answer with another request's KV.
+        """
         if self._worker is not None and isinstance(kv_connector_metadata, StepMetadata):
             self._worker.fence(kv_connector_metadata)
 
@@ -282,6 +286,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         figures = self._worker.figures() if self._worker is not None else None
         return MessengerStats(data=figures) if figures is not None else None
 
+    @guarded(lambda: None)
+    def build_connector_worker_meta(self) -> QuarantineNews | None:
+        """What the scheduler's object must know before it frees the blocks of what was just reported."""
+        return self._worker.take_news() if self._worker is not None else None
+
     # ---- scheduler
 
     @property
@@ -289,6 +298,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         if self._scheduler is None:
             raise AssertionError("a scheduler's method was called on a worker's object")
         return self._scheduler
+
+    @guarded(lambda: None)
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        """Where blocks are taken from that must wait longer than their request."""
+        self._half.quarantine.bind(gpu_block_pool)
 
     @guarded(lambda: None)
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
@@ -327,7 +341,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     @guarded(lambda: None)
     def update_connector_output(self, connector_output: Any) -> None:
         """What all workers have reported."""
-        self._half.reported(connector_output.finished_sending or (), connector_output.finished_recving or ())
+        self._half.reported(
+            connector_output.finished_sending or (),
+            connector_output.finished_recving or (),
+            connector_output.kv_connector_worker_meta,
+        )
 
     @guarded(lambda: (True, None))
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:  # noqa: ARG002

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kv_connector.vllm.vllm_api import KVConnectorHandshakeMetadata, KVConnectorMetadata
+from kv_connector.vllm.vllm_api import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
 
 PrefillOutcome = Literal["finished", "aborted", "failed"]
 
@@ -47,6 +51,8 @@ class Fetch:
     blocks: Sequence[int]
     prompt_token_ids: Sequence[int] | None = None
     """Present when the prefiller has to enqueue the prompt itself."""
+    other_prefillers: Sequence[tuple[str, int]] = ()
+    """Whom to ask, in this order, when the KV does not come from the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,21 @@ class StepMetadata(KVConnectorMetadata):
     abandoned: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     declines: list[Decline] = field(default_factory=list)
+
+
+@dataclass
+class QuarantineNews(KVConnectorWorkerMetadata):
+    """What the scheduler must know of blocks beside the results of transfers; one entry of a request from each rank."""
+
+    taken_in: list[str] = field(default_factory=list)
+    """Requests that are reported as failed in this step, and whose blocks may still be written to."""
+    let_go: list[str] = field(default_factory=list)
+    """Requests taken in earlier, whose blocks nothing can write to any more."""
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> QuarantineNews:
+        """The news of several ranks."""
+        assert isinstance(other, QuarantineNews)
+        return QuarantineNews(self.taken_in + other.taken_in, self.let_go + other.let_go)
 
 
 @dataclass

@@ -17,9 +17,11 @@ from kv_connector.vllm.metadata import (
     MessengerAddress,
     PrefillEnd,
     PrefillOutcome,
+    QuarantineNews,
     Refusal,
     StepMetadata,
 )
+from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Side, read
 
 _FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
@@ -55,8 +57,9 @@ class SchedulerHalf:
         self._prefills: dict[str, _Prefill] = {}
         self._held: set[str] = set()
         """Ended prefills whose blocks wait for the workers' word."""
-        self._awaited: set[str] = set()
-        """Requests for which the workers owe a received or failed."""
+        self._awaited: dict[str, list[int]] = {}
+        """Requests for which the workers owe a received or failed, with the blocks that are to be filled."""
+        self.quarantine = Quarantine(logger)
         self._pending = StepMetadata(step=0)
 
     # ---- start
@@ -107,7 +110,7 @@ class SchedulerHalf:
         if tokens <= 0:
             self._decline(ask)
             return
-        self._awaited.add(request.request_id)
+        self._awaited[request.request_id] = blocks
         if isinstance(ask, Refused):
             self._pending.refusals.append(Refusal(request.request_id, blocks))
             return
@@ -122,6 +125,7 @@ class SchedulerHalf:
                 first_token=first_token,
                 blocks=blocks,
                 prompt_token_ids=list(request.prompt_token_ids) if ask.decoder_first else None,
+                other_prefillers=ask.other_prefillers,
             )
         )
 
@@ -133,7 +137,7 @@ class SchedulerHalf:
     def refuse(self, request_id: str) -> None:
         """Ends a request that waits for a load as a failed one, after a fault on this side."""
         if not any(fetch.request == request_id for fetch in self._pending.fetches):
-            self._awaited.add(request_id)
+            self._awaited[request_id] = []
             self._pending.refusals.append(Refusal(request_id, []))
 
     def _misfit(self, request: Any, ask: Receive, first_token: int) -> Refused | None:
@@ -259,11 +263,16 @@ class SchedulerHalf:
             "pp_size": self._side.pp_size,
         }
 
-    def reported(self, sent: Iterable[str], received: Iterable[str]) -> None:
-        """All workers have reported these requests."""
+    def reported(self, sent: Iterable[str], received: Iterable[str], news: object = None) -> None:
+        """All workers have reported these requests; the engine frees their blocks when this returns."""
+        if isinstance(news, QuarantineNews):
+            for request_id in news.let_go:
+                self.quarantine.let_go(request_id)
+            for request_id in news.taken_in:
+                self.quarantine.take_in(request_id, self._awaited[request_id])
         self._held.difference_update(sent)
         for request_id in received:
-            self._awaited.discard(request_id)
+            self._awaited.pop(request_id, None)
             if request_id in self._pending.abandoned:
                 self._pending.abandoned.remove(request_id)
 
@@ -274,7 +283,8 @@ class SchedulerHalf:
 
     def is_idle(self) -> bool:
         """Whether nothing at all is remembered; for leak checks at rest."""
-        return not (self._prefills or self._held or self._awaited or self.has_work() or self._pending.fetches)
+        remembered = self._prefills or self._held or self._awaited or self._pending.fetches
+        return not remembered and self.quarantine.is_empty() and not self.has_work()
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_tokens)

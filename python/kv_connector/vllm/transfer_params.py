@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 from kv_connector.options import Role
 
 TRANSFER_ID_LENGTH_MAX = 512
+PREFILLERS_MAX = 8
 _PORT_MAX = 65_535
 _SIDE_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 
@@ -35,6 +36,8 @@ class Receive:
     port: int
     engine_id: str
     decoder_first: bool
+    other_prefillers: tuple[tuple[str, int], ...] = ()
+    """Decoder first only: whom to ask when the KV does not come from the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ def _read_receive(params: Mapping[str, Any], transfer: str | None, request_id: s
         return _refused("transfer_mode", mode, "'push'")
     prefiller = params.get("prefiller")
     if prefiller is not None:
-        return _read_decoder_first(params, prefiller, transfer, request_id)
+        return _read_decoder_first(params, prefiller, transfer, request_id, side)
     host, port, engine_id = (params.get(f"remote_{name}") for name in ("host", "port", "engine_id"))
     if not isinstance(host, str) or not host:
         return _refused("remote_host", host, "the prefiller's host, as its own answer gives it")
@@ -120,18 +123,38 @@ def _read_receive(params: Mapping[str, Any], transfer: str | None, request_id: s
     return Receive(transfer or shared_id(request_id), host, port, engine_id or "", decoder_first=False)
 
 
-def _read_decoder_first(params: Mapping[str, Any], prefiller: object, transfer: str | None, request_id: str) -> Ask:
+def _read_decoder_first(
+    params: Mapping[str, Any], prefiller: object, transfer: str | None, request_id: str, side: Side
+) -> Ask:
     if params.get("remote_host") is not None:
         return Refused(
             "kv_transfer_params name both 'prefiller' and 'remote_host', expected one of them: 'prefiller' when the"
             " request goes to the decoder only, 'remote_host' and 'remote_port' when it goes to both"
         )
-    host, _, port = prefiller.rpartition(":") if isinstance(prefiller, str) else ("", "", "")
+    named = list(prefiller) if isinstance(prefiller, list | tuple) else [prefiller]
+    addresses = [address for address in map(_address, named) if address is not None]
+    if not 0 < len(addresses) == len(named) <= PREFILLERS_MAX:
+        return _refused(
+            "prefiller",
+            prefiller,
+            f"'host:port' with a port from 1 to {_PORT_MAX}, or a list of 1 to {PREFILLERS_MAX} of them",
+        )
+    if len(addresses) > 1 and side.tp_size * side.pp_size > 1:
+        return Refused(
+            f"kv_transfer_params.prefiller names {len(addresses)} prefillers and this decoder has"
+            f" {side.tp_size * side.pp_size} ranks, which could come to get their KV from different ones: name one"
+        )
+    (host, port), *others = addresses
+    # Nobody else knows the transfer yet, so the id may keep what makes it unique on this side.
+    return Receive(transfer or request_id, host, port, "", decoder_first=True, other_prefillers=tuple(others))
+
+
+def _address(said: object) -> tuple[str, int] | None:
+    host, _, port = said.rpartition(":") if isinstance(said, str) else ("", "", "")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not host or not (port.isascii() and port.isdigit()) or not _is_port(int(port)):
-        return _refused("prefiller", prefiller, f"'host:port' with a port from 1 to {_PORT_MAX}")
-    # Nobody else knows the transfer yet, so the id may keep what makes it unique on this side.
-    return Receive(transfer or request_id, host, int(port), "", decoder_first=True)
+        return None
+    return host, int(port)
 
 
 def _is_transfer_id(value: object) -> bool:

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     class KVConnectorHandshakeMetadata:
         """What a worker's connector sends to the scheduler's once."""
 
+    class KVConnectorWorkerMetadata:
+        """What a worker's connector sends to the scheduler's after a step."""
+
+        def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+            """Both as one."""
+
     class KVConnectorRole(enum.Enum):
         """Which half of a connector an object is."""
 
@@ -82,6 +88,7 @@ else:
         KVConnectorMetadata,
         KVConnectorRole,
         KVConnectorTransferResults,
+        KVConnectorWorkerMetadata,
         SupportsHMA,
     )
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
@@ -98,6 +105,7 @@ __all__ = [
     "KVConnectorRole",
     "KVConnectorStats",
     "KVConnectorTransferResults",
+    "KVConnectorWorkerMetadata",
     "SupportsHMA",
     "attention_packing",
     "create_metric_per_engine",

@@ -13,14 +13,36 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kv_connector._facade import Arrived, Command, Event, Failed, Log, MessengerPort, Released, Timeline
+from kv_connector._facade import (
+    Arrived,
+    Command,
+    Event,
+    Failed,
+    Log,
+    MessengerPort,
+    Quarantined,
+    Released,
+    Timeline,
+)
+from kv_connector.exceptions import MessengerError
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.vllm.empty_steps import EmptySteps
-from kv_connector.vllm.metadata import Chunk, Fetch, MessengerAddress, PrefillEnd, Refusal, StepMetadata
+from kv_connector.vllm.metadata import (
+    Chunk,
+    Fetch,
+    MessengerAddress,
+    PrefillEnd,
+    QuarantineNews,
+    Refusal,
+    StepMetadata,
+)
 
 FENCE_LIMIT_SECONDS = 10.0
 """One wait for the fence; it is repeated, because pages that are still read must not be overwritten."""
 FENCE_ATTEMPTS_MAX = 6
+PROOF_WAIT_SECONDS = 1.0
+"""A request that another prefiller may serve waits that long for proof that the first one writes to its pages no more;
+it comes in milliseconds from one that is dead, and not at all from one that stands still."""
 STATS_INTERVAL_SECONDS = 1.0
 
 _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -36,6 +58,21 @@ class Reports:
     """Those of ``received`` whose KV did not come, with their blocks."""
 
 
+@dataclass(slots=True)
+class _Fetching:
+    """A request that waits for KV."""
+
+    blocks: Sequence[int]
+    fetch: Fetch | None = None
+    """What the messenger was asked; None for one that is refused."""
+    other_prefillers: list[tuple[str, int]] = field(default_factory=list)
+    """Whom to ask next, should this one fail."""
+    deadline_seconds: float = 0.0
+    quarantine_reason: str = ""
+    """Why it is to be quarantined, while it waits for the proof until ``proof_deadline_seconds``."""
+    proof_deadline_seconds: float = 0.0
+
+
 class WorkerHalf:
     """One rank's side of all transfers. Every request given to it is reported exactly once, whatever fails."""
 
@@ -47,6 +84,7 @@ class WorkerHalf:
         page_tokens: int,
         block_pages: int,
         rank_index: int,
+        fetch_limit_seconds: float,
         logger: logging.Logger,
     ) -> None:
         self._messenger = messenger
@@ -55,6 +93,7 @@ class WorkerHalf:
         self._page_tokens = page_tokens
         self._block_pages = block_pages
         self._rank_index = rank_index
+        self._fetch_limit_seconds = fetch_limit_seconds
         self._logger = logger
 
         self._empty_steps = EmptySteps()
@@ -69,9 +108,11 @@ class WorkerHalf:
         """Prefills that this side ended with the messenger; the engine has not ended them yet."""
         self._released_early: set[str] = set()
         """Those of ``_lost`` that the messenger has released."""
-        self._fetching: dict[str, Sequence[int]] = {}
-        """Requests waiting for KV, with their blocks."""
+        self._fetching: dict[str, _Fetching] = {}
+        self._quarantined: set[str] = set()
+        """Requests that were reported as failed while their blocks may still be written to."""
         self._reports = Reports()
+        self._news = QuarantineNews()
         self._dead = False
         """Whether the messenger was given up."""
         self._closed = False
@@ -83,7 +124,10 @@ class WorkerHalf:
     # ---- a step begins
 
     def fence(self, meta: StepMetadata) -> None:
-        """Returns when nothing reads the blocks of preempted requests: they are overwritten next."""
+        """Returns when nothing reads the blocks of preempted requests: they are overwritten next.
+
+        Raises MessengerError when that cannot be reached by any means.
+        """
         waiting = [request for request in meta.preempted if request in self._sending or request in self._lost]
         for _ in range(FENCE_ATTEMPTS_MAX):
             if not waiting or self._dead:
@@ -98,6 +142,11 @@ class WorkerHalf:
                 self._logger.error("preempted requests %s are still being read, waiting on", waiting)
         else:
             self._declare_dead(f"preempted requests {waiting} were still being read after the last wait")
+        if waiting and not self._closed:
+            raise MessengerError(
+                f"the pages of preempted requests {waiting} may still be read by a messenger that can neither be fenced"
+                " nor closed, expected neither: this engine ends before it overwrites them, start it again"
+            )
         self._sending.difference_update(meta.preempted)
         self._released_early.update(self._lost.intersection(meta.preempted))
 
@@ -123,6 +172,7 @@ class WorkerHalf:
             )
         for request in meta.abandoned:
             if request in self._fetching:
+                self._fetching[request].other_prefillers.clear()
                 self._submit({"do": "abandon", "request": request})
         chunks = [chunk for chunk in meta.chunks if chunk.request not in self._lost]
         if chunks and not self._dead:
@@ -150,27 +200,44 @@ class WorkerHalf:
         }
 
     def _fetch(self, fetch: Fetch) -> None:
+        deadline_seconds = time.monotonic() + self._fetch_limit_seconds
+        self._fetching[fetch.request] = _Fetching(fetch.blocks, fetch, list(fetch.other_prefillers), deadline_seconds)
+        if not self._ask(fetch, fetch.prefiller_host, fetch.prefiller_port, limit_seconds=0):
+            self._fail(fetch.request, "the messenger did not take the fetch")
+
+    def _ask(self, fetch: Fetch, host: str, port: int, limit_seconds: float) -> bool:
         command: dict[str, Any] = {
             "do": "fetch",
             "request": fetch.request,
             "transfer": fetch.transfer,
-            "prefillerHost": fetch.prefiller_host,
-            "prefillerPort": fetch.prefiller_port + self._rank_index,
+            "prefillerHost": host,
+            "prefillerPort": port + self._rank_index,
             "prefillerEngineId": fetch.prefiller_engine_id,
             "promptTokens": fetch.prompt_tokens,
             "firstToken": fetch.first_token,
             "pages": self._pages(fetch.blocks)[: self._page_count(fetch.prompt_tokens - fetch.first_token)],
-            "limitMillis": 0,
+            "limitMillis": round(limit_seconds * 1000),
         }
         if fetch.prompt_token_ids is not None:
             command["promptTokenIds"] = list(fetch.prompt_token_ids)
-        self._fetching[fetch.request] = fetch.blocks
-        if not self._submit(command):
-            self._fail(fetch.request, "the messenger did not take the fetch")
+        return self._submit(command)
+
+    def _ask_another(self, request: str, reason: str) -> bool:
+        """Asks the next prefiller that the router named; False when there is none, or no time."""
+        waiting = self._fetching[request]
+        left_seconds = waiting.deadline_seconds - time.monotonic()
+        if waiting.fetch is None or not waiting.other_prefillers or left_seconds < 0.001:
+            return False
+        host, port = waiting.other_prefillers.pop(0)
+        waiting.quarantine_reason = ""
+        self._logger.warning(
+            "the KV of request %s did not come, the prefiller at %s:%d is asked next: %s", request, host, port, reason
+        )
+        return self._ask(waiting.fetch, host, port, left_seconds)
 
     def _refuse(self, refusal: Refusal) -> None:
         """The scheduler's half has said why."""
-        self._fetching[refusal.request] = refusal.blocks
+        self._fetching[refusal.request] = _Fetching(refusal.blocks)
         self._fail(refusal.request, "")
 
     def _end_prefill(self, end: PrefillEnd) -> None:
@@ -228,6 +295,7 @@ class WorkerHalf:
             self._empty_steps.interrupted()
         elif self._fetching or self._ended:
             self._empty_steps.wait(self._has_news)
+        self._end_waits_for_proof()
         reports, self._reports = self._reports, Reports()
         if reports.sent or reports.received:
             self._stats_due = time.monotonic()
@@ -236,7 +304,20 @@ class WorkerHalf:
     def _has_news(self) -> bool:
         for event in self._poll():
             self._on(event)
-        return bool(self._reports.sent or self._reports.received)
+        return bool(self._reports.sent or self._reports.received or self._news.let_go)
+
+    def _end_waits_for_proof(self) -> None:
+        now_seconds = time.monotonic()
+        for request, waiting in list(self._fetching.items()):
+            if waiting.quarantine_reason and now_seconds >= waiting.proof_deadline_seconds:
+                self._take_in(request, waiting.quarantine_reason)
+
+    def take_news(self) -> QuarantineNews | None:
+        """What goes to the scheduler's half together with what was collected last."""
+        if not (self._news.taken_in or self._news.let_go):
+            return None
+        news, self._news = self._news, QuarantineNews()
+        return news
 
     def figures(self) -> dict[str, dict[str, float]] | None:
         """What the counters have gained since the last call and what the gauges say; None when it is not time."""
@@ -266,6 +347,7 @@ class WorkerHalf:
             "lost": self._lost,
             "released_early": self._released_early,
             "fetching": self._fetching,
+            "quarantined": self._quarantined,
         }
         return {name: len(requests) for name, requests in kinds.items() if requests}
 
@@ -293,11 +375,15 @@ class WorkerHalf:
                     self._logger.warning("KV arrived for request %s, which does not wait for any", request)
                 else:
                     self._reports.received.add(request)
+            case Quarantined(request, reason):
+                self._on_quarantined(request, reason)
             case Failed(request, reason):
-                if request in self._fetching:
-                    self._fail(request, reason)
-                else:
+                if request in self._quarantined:
+                    self._let_go(request)
+                elif request not in self._fetching:
                     self._logger.warning("request %s failed and does not wait: %s", request, reason)
+                elif not self._ask_another(request, reason):
+                    self._fail(request, reason)
             case Timeline(transfer, fields):
                 line = json.dumps({"transfer": transfer, **fields}, separators=(",", ":"))
                 self._logger.info("kv_messenger timeline %s", line)
@@ -313,8 +399,31 @@ class WorkerHalf:
         else:
             self._logger.warning("request %s was released and is not held", request)
 
+    def _on_quarantined(self, request: str, reason: str) -> None:
+        waiting = self._fetching.get(request)
+        if waiting is None:
+            return
+        if waiting.other_prefillers:
+            waiting.quarantine_reason = reason or "its pages may still be written to"
+            waiting.proof_deadline_seconds = time.monotonic() + PROOF_WAIT_SECONDS
+        else:
+            self._take_in(request, reason)
+
+    def _take_in(self, request: str, reason: str) -> None:
+        """The request need not wait until its pages are safe; they are kept out of use instead."""
+        self._quarantined.add(request)
+        self._news.taken_in.append(request)
+        self._fail(request, reason)
+
+    def _let_go(self, request: str) -> None:
+        self._quarantined.discard(request)
+        if request in self._news.taken_in:
+            self._news.taken_in.remove(request)  # the proof came before the scheduler heard of it
+        else:
+            self._news.let_go.append(request)
+
     def _fail(self, request: str, reason: str) -> None:
-        blocks = self._fetching.pop(request)
+        blocks = self._fetching.pop(request).blocks
         if reason:
             self._logger.error("the KV of request %s did not come: %s", request, reason)
         self._reports.received.add(request)
@@ -331,11 +440,17 @@ class WorkerHalf:
         return True
 
     def _declare_dead(self, reason: str) -> None:
-        """Ends a messenger that does not answer. Only once it is closed nothing can touch its pages any more."""
+        """Ends a messenger that does not answer.
+
+        Once it is closed it reads no page any more. Of pages that wait for KV nobody can tell: a peer on this host may
+        have them mapped, and stand still. They stay out of use until this engine is restarted.
+        """
         if self._dead:
             return
         self._dead = True
         self._logger.error("the messenger is given up, this engine moves no more KV until it is restarted: %s", reason)
+        for request in list(self._fetching):
+            self._take_in(request, "the messenger was given up")
         try:
             self._messenger.close()
         except Exception as fault:
@@ -345,8 +460,6 @@ class WorkerHalf:
         self._reports.sent.update(self._ended)
         self._ended.clear()
         self._released_early.update(self._lost)
-        for request in list(self._fetching):
-            self._fail(request, "the messenger was given up")
 
     def _page_count(self, tokens: int) -> int:
         return -(-tokens // self._page_tokens)

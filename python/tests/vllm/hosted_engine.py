@@ -11,7 +11,7 @@ import json
 import logging
 import random
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any, Protocol
 
@@ -83,6 +83,38 @@ class HostedMessenger:
 
     def close(self) -> None:
         raise AssertionError("the connector gave its messenger up")
+
+
+class HostedBlockPool:
+    """References to pages of the hosting world: those of the scheduler, and those that the connector takes."""
+
+    def __init__(self, block_count: int, host: Host, scheduling: Callable[[], bool]) -> None:
+        self.blocks = range(block_count)
+        self._host = host
+        self._scheduling = scheduling
+        self._references = [0] * block_count
+
+    def take(self, count: int) -> list[int]:
+        taken = [int(page) for page in self._host.takePages(count)] if count > 0 else []
+        for block in taken:
+            assert self._references[block] == 0, "a page was taken that somebody has"
+            self._references[block] = 1
+        return taken
+
+    def touch(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            assert self._references[block] > 0, "a block is touched that anybody may have taken meanwhile"
+            self._references[block] += 1
+
+    def free_blocks(self, blocks: Iterable[int]) -> None:
+        given_back = []
+        for block in blocks:
+            self._references[block] -= 1
+            assert self._references[block] >= 0
+            if self._references[block] == 0:
+                given_back.append(block)
+        if given_back:
+            self._host.givePagesBack(given_back, self._scheduling())
 
 
 class HostedEngine(SimulatedEngine):
@@ -219,9 +251,8 @@ class HostedEngine(SimulatedEngine):
                     self._finish(request, RequestStatus.FINISHED_ERROR)
         results = self._results(output)
         self._update(output, results)
-        if self._freed_in_step:
-            self.host.givePagesBack(self._freed_in_step, False)
-            self._freed_in_step = []
+        freed, self._freed_in_step = self._freed_in_step, []
+        self.pool.free_blocks(freed)
         if not self.has_work():
             return "idle"
         told = any(getattr(self._meta, each.name) for each in fields(self._meta) if each.name != "step")
@@ -261,19 +292,16 @@ class HostedEngine(SimulatedEngine):
         begun = [*self.running, *(request for request in self.waiting if request.blocks)]
         return sum(self._blocks_missing(request) for request in begun)
 
-    def _allocate(self, request: SimulatedRequest, tokens: int) -> list[int]:
-        missing = -(-tokens // self.block_tokens) - len(request.blocks)
-        added = list(self.host.takePages(missing)) if missing > 0 else []
-        request.blocks += added
-        return added
+    def _make_pool(self, block_count: int) -> HostedBlockPool:
+        return HostedBlockPool(block_count, self.host, lambda: self._scheduling)
 
     def _free(self, request: SimulatedRequest) -> None:
         """As vLLM does, blocks that the running forward pass writes come back after it."""
         blocks, request.blocks = request.blocks, []
         if self._planned is not None and request.request_id in self._planned.num_scheduled_tokens:
             self._freed_in_step += blocks
-        elif blocks:
-            self.host.givePagesBack(blocks, self._scheduling)
+        else:
+            self.pool.free_blocks(blocks)
 
     # ---- ends
 

@@ -127,6 +127,32 @@ class SimulatedRequest:
         return self.status.name.startswith("FINISHED")
 
 
+class SimulatedBlockPool:
+    """As much of vLLM's pool as a connector may use, and what its scheduler does with it. Blocks are their ids."""
+
+    def __init__(self, block_count: int) -> None:
+        self.blocks = range(block_count)
+        self.free = list(reversed(self.blocks))
+        self._references = [0] * block_count
+
+    def take(self, count: int) -> list[int]:
+        taken = [self.free.pop() for _ in range(count)]
+        self.touch(taken)
+        return taken
+
+    def touch(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            assert block not in self.free, "a block is touched that anybody may have taken meanwhile"
+            self._references[block] += 1
+
+    def free_blocks(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            self._references[block] -= 1
+            assert self._references[block] >= 0
+            if self._references[block] == 0:
+                self.free.append(block)
+
+
 class SimulatedEngine:
     def __init__(
         self,
@@ -152,7 +178,7 @@ class SimulatedEngine:
         self.running: list[SimulatedRequest] = []
         self.answers: dict[str, Any] = {}
         self.ended: dict[str, Status] = {}
-        self.free_blocks = list(range(block_count - 1, -1, -1))
+        self.pool = self._make_pool(block_count)
         self.block_count = block_count
         self.received: set[str] = set()
         self.failed: set[str] = set()
@@ -171,9 +197,16 @@ class SimulatedEngine:
         self.worker.register_kv_caches(tensors(block_count, page_tokens, block_tokens, layers))
         self.worker.set_host_xfer_buffer_ops(lambda *_: None)
         self.scheduler = cls(vllm_config, role.SCHEDULER, kv_cache_config)
-        self.scheduler.bind_kv_cache_manager(SimpleNamespace(block_pool=None))
+        self.scheduler.bind_kv_cache_manager(SimpleNamespace(block_pool=self.pool))
         assert self.scheduler.get_finished_count() is None
         self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): pickled(self.worker.get_handshake_metadata())})
+
+    def _make_pool(self, block_count: int) -> Any:
+        return SimulatedBlockPool(block_count)
+
+    @property
+    def free_blocks(self) -> list[int]:
+        return self.pool.free
 
     def _open_messenger(self, options: Any, geometry: Any) -> SimulatedMessenger:
         self.messengers.append(SimulatedMessenger(options, geometry))
@@ -359,13 +392,14 @@ class SimulatedEngine:
         stats = worker.get_kv_connector_stats()
         assert stats is None or not stats.is_empty()
         worker.get_kv_connector_kv_cache_events()
-        worker.build_connector_worker_meta()
+        meta = pickled(worker.build_connector_worker_meta())
         worker.clear_connector_metadata()
         return SimpleNamespace(
             finished_sending=results.finished_sending or None,
             finished_recving=results.finished_recving or None,
             failed_recving=results.failed_recving,
             invalid_block_ids=invalid,
+            kv_connector_worker_meta=meta,
             stats=stats,
         )
 
@@ -422,12 +456,12 @@ class SimulatedEngine:
 
     def _allocate(self, request: SimulatedRequest, tokens: int) -> list[int]:
         missing = -(-tokens // self.block_tokens) - len(request.blocks)
-        added = [self.free_blocks.pop() for _ in range(missing)]
+        added = self.pool.take(missing)
         request.blocks += added
         return added
 
     def _free(self, request: SimulatedRequest) -> None:
-        self.free_blocks += reversed(request.blocks)
+        self.pool.free_blocks(reversed(request.blocks))
         request.blocks = []
 
 

@@ -15,6 +15,7 @@ from kv_connector import (
     MessengerError,
     Opened,
     Options,
+    Quarantined,
     Released,
     Stats,
     Timeline,
@@ -98,6 +99,10 @@ class SimulatedMessenger:
     def fail(self, request: str, reason: str = "simulated") -> None:
         assert self._owed.pop(request) == "fetch"
         self.events.append(Failed(request, reason))
+
+    def quarantine(self, request: str, reason: str = "simulated silence") -> None:
+        assert self._owed[request] == "fetch"
+        self.events.append(Quarantined(request, reason))
 
     def release(self, request: str) -> None:
         assert self._owed.pop(request) == "prefill"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -149,6 +150,132 @@ def test_should_hold_pages_of_an_aborted_request_until_nothing_can_write(engine:
     assert decoder.at_rest()
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_should_end_a_request_at_its_limit_and_hold_its_pages_until_the_proof(
+    engine: EngineMaker, recompute: bool
+) -> None:
+    decoder = engine("kv_consumer", recompute=recompute)
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.step()
+    decoder.messenger.quarantine(REQUEST)
+    decoder.steps(6)
+    assert decoder.ended[REQUEST].name == ("FINISHED_LENGTH_CAPPED" if recompute else "FINISHED_ERROR")
+    assert not decoder.has_work(), "an engine without requests has nothing to step for"
+    assert len(decoder.free_blocks) == decoder.block_count - 6
+    assert not set(decoder.free_blocks) & set(decoder.messenger.of_kind("fetch")[0]["pages"])
+
+    decoder.messenger.fail(REQUEST)
+    decoder.step()
+    assert decoder.at_rest()
+
+
+def test_should_not_quarantine_pages_whose_proof_is_there(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.step()
+    decoder.messenger.quarantine(REQUEST)
+    decoder.messenger.fail(REQUEST)
+    decoder.steps(2)
+    assert decoder.ended[REQUEST].name == "FINISHED_ERROR"
+    assert decoder.at_rest()
+
+
+def test_should_not_step_for_an_aborted_request_whose_prefiller_stands_still(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.step()
+    decoder.abort(REQUEST)
+    decoder.step()
+    decoder.messenger.quarantine(REQUEST)
+    decoder.steps(2)
+    assert not decoder.has_work()
+    assert len(decoder.free_blocks) == decoder.block_count - 6
+    decoder.messenger.fail(REQUEST)
+    decoder.step()
+    assert decoder.at_rest()
+
+
+def two_prefillers(**more: Any) -> dict[str, Any]:
+    return {"do_remote_prefill": True, "prefiller": ["one:4000", "two:4000"], **more}
+
+
+def test_should_ask_the_next_prefiller_when_the_first_does_not_deliver(
+    engine: EngineMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, two_prefillers())
+    decoder.step()
+    decoder.messenger.fail(REQUEST, "nobody listens at one:4000")
+    decoder.steps(2)
+    first, second = decoder.messenger.of_kind("fetch")
+    assert (first["prefillerHost"], second["prefillerHost"]) == ("one", "two")
+    assert second["pages"] == first["pages"]
+    assert second["promptTokenIds"] == first["promptTokenIds"]
+    assert 0 < second["limitMillis"] <= 300_000
+    assert "nobody listens at one:4000" in caplog.text
+
+    decoder.messenger.arrive(REQUEST)
+    decoder.steps(3)
+    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    assert decoder.at_rest()
+
+
+def test_should_fail_when_no_prefiller_delivers(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, two_prefillers())
+    for _ in range(2):
+        decoder.step()
+        decoder.messenger.fail(REQUEST)
+    decoder.steps(2)
+    assert len(decoder.messenger.of_kind("fetch")) == 2
+    assert decoder.ended[REQUEST].name == "FINISHED_ERROR"
+    assert decoder.at_rest()
+
+
+def test_should_ask_nobody_for_a_request_that_was_given_up(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, two_prefillers())
+    decoder.step()
+    decoder.abort(REQUEST)
+    decoder.step()
+    decoder.messenger.fail(REQUEST)
+    decoder.steps(2)
+    assert len(decoder.messenger.of_kind("fetch")) == 1
+    assert decoder.at_rest()
+
+
+def test_should_ask_the_next_prefiller_when_the_first_died_in_the_middle(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, two_prefillers())
+    decoder.step()
+    decoder.messenger.quarantine(REQUEST)
+    decoder.steps(2)
+    decoder.messenger.fail(REQUEST)
+    decoder.step()
+    assert len(decoder.messenger.of_kind("fetch")) == 2
+    decoder.messenger.arrive(REQUEST)
+    decoder.steps(3)
+    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    assert decoder.at_rest()
+
+
+def test_should_not_fetch_into_pages_that_the_first_prefiller_may_still_write(
+    engine: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = engine("kv_consumer")
+    worker_half = sys.modules[type(decoder.worker._worker).__module__]
+    monkeypatch.setattr(worker_half, "PROOF_WAIT_SECONDS", 0.0)
+    decoder.add(REQUEST, 700, two_prefillers())
+    decoder.step()
+    decoder.messenger.quarantine(REQUEST)
+    decoder.steps(2)
+    assert len(decoder.messenger.of_kind("fetch")) == 1
+    decoder.messenger.fail(REQUEST)
+    decoder.steps(2)
+    assert decoder.ended[REQUEST].name == "FINISHED_ERROR"
+    assert decoder.at_rest()
+
+
 def test_should_end_an_abort_that_crosses_the_arrival(engine: EngineMaker) -> None:
     decoder = engine("kv_consumer")
     decoder.add(REQUEST, 700, remote_prefill())
@@ -243,17 +370,19 @@ def test_should_fail_at_once_when_the_messenger_refuses_a_fetch(engine: EngineMa
     assert decoder.at_rest()
 
 
-def test_should_fail_what_waits_when_the_messenger_is_given_up(engine: EngineMaker) -> None:
+@pytest.mark.parametrize("closes", [True, False])
+def test_should_fail_what_waits_when_the_messenger_is_given_up(engine: EngineMaker, closes: bool) -> None:
     decoder = engine("kv_consumer")
     decoder.add(REQUEST, 700, remote_prefill())
     decoder.step()
-    decoder.messenger.refuse.add("poll")
+    decoder.messenger.refuse.update({"poll"} if closes else {"poll", "close"})
     decoder.steps(2)
     assert decoder.ended[REQUEST].name == "FINISHED_ERROR"
     decoder.add("next-00000000", 100, remote_prefill())
     decoder.steps(2)
     assert decoder.ended["next-00000000"].name == "FINISHED_ERROR"
-    assert len(decoder.free_blocks) == decoder.block_count
+    assert not decoder.has_work()
+    assert len(decoder.free_blocks) == decoder.block_count - 6, "a peer that stands still may write to them later"
 
 
 def test_should_end_a_request_that_cannot_be_taken_in(engine: EngineMaker, caplog: pytest.LogCaptureFixture) -> None:
@@ -288,7 +417,10 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     "prefiller without a port": ({"do_remote_prefill": True, "prefiller": "host"}, "expected 'host:port'"),
     "prefiller with a wrong port": ({"do_remote_prefill": True, "prefiller": "host:0"}, "expected 'host:port'"),
     "prefiller is a number": ({"do_remote_prefill": True, "prefiller": 3}, "prefiller is 3, expected 'host:port'"),
-    "two prefillers": (remote_prefill(prefiller="host:1"), "name both 'prefiller' and 'remote_host'"),
+    "an empty list of prefillers": ({"do_remote_prefill": True, "prefiller": []}, "or a list of 1 to 8 of them"),
+    "a list with a number": ({"do_remote_prefill": True, "prefiller": ["a:1", 3]}, "expected 'host:port'"),
+    "too many prefillers": ({"do_remote_prefill": True, "prefiller": ["a:1"] * 9}, "or a list of 1 to 8 of them"),
+    "prefiller and remote_host": (remote_prefill(prefiller="host:1"), "name both 'prefiller' and 'remote_host'"),
 }
 
 

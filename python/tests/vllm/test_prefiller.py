@@ -7,6 +7,8 @@ from conftest import EngineMaker
 from simulated_engine import LAYERS, remote_decode
 from simulated_messenger import SimulatedMessenger
 
+from kv_connector import MessengerError
+
 REQUEST = "cmpl-___prefill_addr_127.0.0.1:1___decode_addr_127.0.0.1:2_0123456789abcdef0123456789abcdef-0-89abcdef"
 TRANSFER = REQUEST.removesuffix("-89abcdef")
 
@@ -184,6 +186,17 @@ def test_should_not_wait_for_ever_for_a_fence(engine: EngineMaker) -> None:
     assert prefiller.messenger.closed
     assert not prefiller.has_work()
     assert len(prefiller.free_blocks) == prefiller.block_count
+
+
+def test_should_end_the_engine_rather_than_overwrite_pages_that_may_be_read(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.step()
+    prefiller.preempt(REQUEST)
+    prefiller.messenger.fence = lambda *_: []  # type: ignore[method-assign]
+    prefiller.messenger.refuse.add("close")
+    with pytest.raises(MessengerError, match="neither be fenced nor closed"):
+        prefiller.step()
 
 
 def test_should_stop_counting_when_a_layer_fires_out_of_order(engine: EngineMaker) -> None:

@@ -15,10 +15,10 @@ HANDLED = "handled"
 CLASSIFIED = {
     "__init__": HANDLED,
     "bind_connector_metadata": HANDLED,
-    "bind_gpu_block_pool": "inherited: blocks are held by request_finished, none is taken from the pool",
-    "bind_kv_cache_manager": "inherited: the scheduler's half needs no more than block ids",
+    "bind_gpu_block_pool": HANDLED,
+    "bind_kv_cache_manager": "inherited: it passes the block pool on",
     "build_connector_meta": HANDLED,
-    "build_connector_worker_meta": "inherited: transfer results say everything that the scheduler's half needs",
+    "build_connector_worker_meta": HANDLED,
     "build_kv_connector_stats": HANDLED,
     "build_prom_metrics": HANDLED,
     "clear_connector_metadata": "inherited: the step was closed by wait_for_save",

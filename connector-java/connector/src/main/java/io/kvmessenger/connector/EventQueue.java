@@ -73,6 +73,11 @@ final class EventQueue implements EngineEvents {
     }
 
     @Override
+    public void quarantined(String request, String reason) {
+        kept(Map.of("event", "quarantined", "request", request, "reason", reason));
+    }
+
+    @Override
     public void log(Level level, String message) {
         note(Map.of("event", "log", "level", level.name().toLowerCase(Locale.ROOT), "message", cut(message)));
     }

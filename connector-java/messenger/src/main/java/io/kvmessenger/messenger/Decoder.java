@@ -168,6 +168,7 @@ final class Decoder {
                 }
                 if (fetch.holdsWindow() && proofNeeded) {
                     fetch.state = Fetch.State.AWAITING_PROOF;
+                    engine.quarantined(fetch.ask.request(), fetch.failure);
                 } else {
                     fail(fetch, fetch.failure);
                 }

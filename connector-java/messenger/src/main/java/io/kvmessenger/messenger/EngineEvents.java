@@ -17,6 +17,12 @@ public interface EngineEvents {
     /** Prefiller: an announced request will not be sent (any further); {@link #released} follows when it has ended. */
     default void stopped(String request, String reason) {}
 
+    /**
+     * Decoder: the fetch is over without its KV, and its peer may still write to the pages; {@code failed} follows when it
+     * cannot any more. The request need not wait for that, its pages must.
+     */
+    default void quarantined(String request, String reason) {}
+
     /** When a prefill's chunks and layers left; after its last write. */
     void timeline(PrefillTimeline timeline);
 

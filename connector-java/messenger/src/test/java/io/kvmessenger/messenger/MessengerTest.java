@@ -74,6 +74,11 @@ class MessengerTest {
         }
 
         @Override
+        public void quarantined(String request, String reason) {
+            told.add("quarantined " + request);
+        }
+
+        @Override
         public void failed(String request, String reason) {
             told.add("failed " + request);
         }
@@ -328,11 +333,12 @@ class MessengerTest {
         assertThat(prefiller.wire.take()).noneMatch(ControlFrame::hasCannotDeliver);
         assertThat(prefiller.wire.closed).isTrue();
         decoder.messenger.onLinkClosed(Wire.DIALLED_LINK, "closed by the peer");
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.told).containsExactly("quarantined r");
+        assertThat(decoder.messenger.held().quarantinedPages()).isEqualTo(2);
         decoder.transfer.completions.add(
                 handler -> handler.onAdmissionClosed(decoder.transfer.revoked.getFirst(), "revoked"));
         decoder.messenger.doWork();
-        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.told).containsExactly("quarantined r", "failed r");
     }
 
     @Test
@@ -366,7 +372,7 @@ class MessengerTest {
         nowNs += LIMITS.silenceLimitNs();
         decoder.messenger.doWork();
 
-        assertThat(decoder.told).containsExactly("failed waiting");
+        assertThat(decoder.told).containsExactlyInAnyOrder("failed waiting", "quarantined granted");
     }
 
     @Test

@@ -90,6 +90,13 @@ final class MutatedPorts {
         }
 
         @Override
+        public void quarantined(String request, String reason) {
+            if (!freedEarly.contains(request)) {
+                engine.quarantined(request, reason);
+            }
+        }
+
+        @Override
         public void timeline(PrefillTimeline timeline) {
             engine.timeline(timeline);
         }

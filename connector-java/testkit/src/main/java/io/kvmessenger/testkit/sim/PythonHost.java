@@ -352,6 +352,14 @@ public final class PythonHost {
         }
 
         @Override
+        public void quarantined(String request, String reason) {
+            trace.add(node.process(), "quarantined", request + ": " + reason);
+            listener.fetchQuarantined(node.process(), request);
+            eventsWaiting++;
+            queue.quarantined(request, reason);
+        }
+
+        @Override
         public void timeline(PrefillTimeline timeline) {
             trace.add(node.process(), "sent", timeline.request());
             listener.prefillSent(node.process(), timeline.request(), timeline.transferId());

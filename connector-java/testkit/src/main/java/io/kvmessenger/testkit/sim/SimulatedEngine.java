@@ -93,6 +93,12 @@ final class SimulatedEngine implements NodeEngine {
         }
 
         @Override
+        public void quarantined(String request, String reason) {
+            trace.add(node.process(), "quarantined", request + ": " + reason);
+            listener.fetchQuarantined(node.process(), request);
+        }
+
+        @Override
         public void timeline(PrefillTimeline timeline) {
             trace.add(node.process(), "sent", timeline.request());
             listener.prefillSent(node.process(), timeline.request(), timeline.transferId());

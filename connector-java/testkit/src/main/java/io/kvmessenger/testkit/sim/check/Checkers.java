@@ -132,6 +132,11 @@ public final class Checkers implements WorldListener {
     }
 
     @Override
+    public void fetchQuarantined(String process, String request) {
+        tell(c -> c.fetchQuarantined(process, request));
+    }
+
+    @Override
     public void fetchFailed(String process, String request, String reason) {
         tell(c -> c.fetchFailed(process, request, reason));
     }

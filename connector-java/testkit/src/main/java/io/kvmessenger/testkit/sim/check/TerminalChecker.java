@@ -31,6 +31,7 @@ final class TerminalChecker implements WorldListener {
     private static final class Fetch {
         final String transferId;
         boolean abandoned;
+        boolean quarantined;
         FetchEnd end;
 
         Fetch(String transferId) {
@@ -119,7 +120,19 @@ final class TerminalChecker implements WorldListener {
     }
 
     @Override
+    public void fetchQuarantined(String process, String request) {
+        Fetch fetch = fetches.get(process + " " + request);
+        if (fetch.quarantined || fetch.end != null) {
+            throw new Violation("Terminal", request + " is quarantined, and was already, or had ended as " + fetch.end);
+        }
+        fetch.quarantined = true;
+    }
+
+    @Override
     public void fetchArrived(String process, String request, int pageCount) {
+        if (fetches.get(process + " " + request).quarantined) {
+            throw new Violation("Terminal", request + " arrived, and its engine was told that it would not");
+        }
         end(process, request, FetchEnd.ARRIVED);
     }
 

@@ -71,6 +71,9 @@ public interface WorldListener {
 
     default void fetchArrived(String process, String request, int pageCount) {}
 
+    /** The messenger said that the fetch is over, and that its pages must wait. */
+    default void fetchQuarantined(String process, String request) {}
+
     default void fetchFailed(String process, String request, String reason) {}
 
     // ---- either engine
