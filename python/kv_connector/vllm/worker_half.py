@@ -293,7 +293,7 @@ class WorkerHalf:
         """Takes all that is to be reported now; in a step that computes nothing, with a little patience."""
         if self._has_news() or self._step_computes:
             self._empty_steps.interrupted()
-        elif self._fetching or self._ended:
+        else:
             self._empty_steps.wait(self._has_news)
         self._end_waits_for_proof()
         reports, self._reports = self._reports, Reports()

@@ -86,7 +86,7 @@ class Told:
 def test_should_wait_for_kv_and_not_while_something_is_computed(engine: EngineMaker) -> None:
     decoder = engine("kv_consumer")
     told = Told(decoder)
-    assert told.of_step(decoder) == [], "nobody owes anything"
+    assert told.of_step(decoder) == ["wait"], "vLLM steps for somebody else: another rank, another connector"
     decoder.add(REQUEST, 700, remote_prefill(), max_tokens=2)
     assert told.of_step(decoder) == ["interrupted", "wait"], "a new fetch is waited for anew"
     assert told.of_step(decoder) == ["wait"]
