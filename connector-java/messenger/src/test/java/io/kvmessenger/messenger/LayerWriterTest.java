@@ -57,8 +57,9 @@ class LayerWriterTest {
     private Prefill granted(LayerWriter writer, KvGeometry own, KvGeometry peer, int firstToken) {
         Session session = new Session(1, true, "there:1", Session.State.READY);
         session.peerGeometry = peer;
-        session.routes = writer.routesTo(
-                peer, peer.ranks().stream().map(rank -> memory().descriptors()).toList());
+        session.peerRegions =
+                peer.ranks().stream().map(rank -> memory().descriptors()).toList();
+        session.routes = writer.routesTo(peer, session.peerRegions);
         Prefill prefill = new Prefill("r", "t");
         prefill.promptTokens = PROMPT_TOKENS;
         prefill.addPages(pages(own, 0));
