@@ -1,0 +1,102 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import org.junit.jupiter.api.Test;
+
+/** Rows that follow the KV of a transfer, and make it complete. */
+class ContextRowTest extends MessengerPair {
+    private void connectWithContext(int prefillerSlots, int decoderSlots) {
+        prefiller = new Side("prefiller", 1, prefillerSlots);
+        decoder = new Side("decoder", 2, decoderSlots);
+        fetchWithContext("warm-up", 0, 1);
+        prefiller.messenger.onLinkOpened(Wire.DIALLED_LINK, true, "there:1");
+        decoder.messenger.onLinkOpened(Wire.DIALLED_LINK, false, "host:7");
+        carry();
+        decoder.messenger.onCommand(new EngineCommand.Abandon("warm-up"));
+        carry();
+        decoder.told.clear();
+    }
+
+    private void fetchWithContext(String request, int contextSlot, int... pages) {
+        decoder.messenger.onCommand(new EngineCommand.Fetch(
+                request,
+                "t-" + request,
+                "host",
+                7,
+                "",
+                PROMPT_TOKENS,
+                PROMPT_TOKENS - pages.length * Geometries.PAGE_TOKENS,
+                pages,
+                contextSlot,
+                0,
+                new int[0]));
+    }
+
+    @Test
+    void shouldSendContextRowsWhenAllKvHasLeftAndTheEngineHasEndedTheRequest() {
+        connectWithContext(4, 8);
+        fetchWithContext("r", 7, 1, 2);
+        carry();
+        compute("r", 0);
+        completeOneWrite();
+        end("r", EngineCommand.PrefillOutcome.FINISHED, 3);
+        int kvWrites = prefiller.transfer.submitted.size();
+        for (int i = 0; i < kvWrites; i++) {
+            assertThat(prefiller.transfer.submitted).hasSize(kvWrites - i);
+            completeOneWrite();
+        }
+        assertThat(prefiller.transfer.submitted).hasSize(2);
+        assertThat(prefiller.told).doesNotContain("released r");
+        completeOneWrite();
+        completeOneWrite();
+
+        assertThat(prefiller.told).endsWith("released r");
+        assertThat(prefiller.messenger.held().writesInFlight()).isZero();
+    }
+
+    @Test
+    void shouldSendNoContextRowOfARequestThatIsAborted() {
+        connectWithContext(4, 8);
+        fetchWithContext("r", 7, 1, 2);
+        carry();
+        compute("r", 0);
+        end("r", EngineCommand.PrefillOutcome.ABORTED, -1);
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            completeOneWrite();
+        }
+        carry();
+
+        assertThat(prefiller.told).endsWith("released r");
+        assertThat(decoder.told).containsExactly("failed r");
+    }
+
+    @Test
+    void shouldSendContextRowsAloneWhenTheDecoderHasAllPages() {
+        connectWithContext(4, 8);
+        fetchWithContext("r", 0);
+        carry();
+        compute("r", 0);
+        assertThat(prefiller.transfer.submitted).isEmpty();
+        end("r", EngineCommand.PrefillOutcome.FINISHED, 0);
+
+        assertThat(prefiller.transfer.submitted).hasSize(2);
+    }
+
+    @Test
+    void shouldRefuseAGrantWhoseContextRowsAreOthers() {
+        connectWithContext(0, 8);
+        fetchWithContext("r", 7, 1, 2);
+        carry();
+
+        assertThat(decoder.told).containsExactly("failed r");
+    }
+
+    @Test
+    void shouldFailAFetchWhoseContextSlotIsNone() {
+        connectWithContext(4, 8);
+        fetchWithContext("r", 8, 1, 2);
+
+        assertThat(decoder.told).containsExactly("failed r");
+    }
+}

@@ -1,0 +1,208 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.transfer.Region;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.SplittableRandom;
+import org.junit.jupiter.api.BeforeEach;
+
+/** A prefiller's and a decoder's messenger, joined by a test that carries their frames one by one. */
+abstract class MessengerPair {
+    static final ProtocolLimits LIMITS = new ProtocolLimits(1000, 1000, 500, 100, 300);
+    static final int PROMPT_TOKENS = 2 * Geometries.PAGE_TOKENS;
+
+    long nowNs;
+    Side prefiller = new Side("prefiller", 1, 0);
+    Side decoder = new Side("decoder", 2, 0);
+
+    /** One messenger on recording ports. */
+    final class Side implements EngineEvents, EngineIntake, LayerProgress {
+        final Wire wire = new Wire();
+        final RecordingTransferEngine transfer = new RecordingTransferEngine();
+        final List<String> told = new ArrayList<>();
+        final List<String> enqueued = new ArrayList<>();
+        final Messenger messenger;
+        int readableLayers;
+
+        Side(String name, long incarnation, int contextRowCount) {
+            KvGeometry geometry = Geometries.of("m");
+            Region region = transfer.register(MemorySegment.ofArray(new byte[1024]), Region.NOT_SHAREABLE);
+            messenger = new Messenger(
+                    new MessengerIdentity(name, incarnation, new byte[0]),
+                    geometry,
+                    List.of(new RankMemory(List.of(region))),
+                    contextRows(transfer, contextRowCount),
+                    LIMITS,
+                    new Messenger.Ports(
+                            transfer,
+                            wire,
+                            this,
+                            this,
+                            this,
+                            new SilentTally(),
+                            () -> nowNs,
+                            new SplittableRandom(incarnation)));
+        }
+
+        @Override
+        public void released(String request) {
+            told.add("released " + request);
+        }
+
+        @Override
+        public void granted(String request, int promptTokens, int firstToken) {
+            told.add("granted " + request + " [" + firstToken + ", " + promptTokens + ")");
+        }
+
+        @Override
+        public void stopped(String request, String reason) {
+            told.add("stopped " + request);
+        }
+
+        @Override
+        public void arrived(String request, int pageCount) {
+            told.add("arrived " + request);
+        }
+
+        @Override
+        public void quarantined(String request, String reason) {
+            told.add("quarantined " + request);
+        }
+
+        @Override
+        public void failed(String request, String reason) {
+            told.add("failed " + request);
+        }
+
+        @Override
+        public void timeline(PrefillTimeline timeline) {}
+
+        @Override
+        public void timeline(FetchTimeline timeline) {}
+
+        @Override
+        public void log(Level level, String message) {}
+
+        @Override
+        public boolean available() {
+            return true;
+        }
+
+        @Override
+        public void enqueue(String transferId, int[] promptTokenIds) {
+            enqueued.add(transferId);
+        }
+
+        @Override
+        public void stepBegan(long stepIndex, long counterStart) {}
+
+        @Override
+        public int readableLayerCount() {
+            return readableLayers;
+        }
+
+        @Override
+        public void stepEnded(long stepIndex) {
+            readableLayers = 0;
+        }
+
+        @Override
+        public void stepAbandoned() {
+            readableLayers = 0;
+        }
+    }
+
+    @BeforeEach
+    void connect() {
+        fetch("warm-up", 1, 0);
+        prefiller.messenger.onLinkOpened(Wire.DIALLED_LINK, true, "there:1");
+        decoder.messenger.onLinkOpened(Wire.DIALLED_LINK, false, "host:7");
+        carry();
+        decoder.messenger.onCommand(new EngineCommand.Abandon("warm-up"));
+        carry();
+        assertThat(decoder.told).containsExactly("failed warm-up");
+        decoder.told.clear();
+    }
+
+    void carry() {
+        do {
+            prefiller.messenger.doWork();
+            decoder.messenger.doWork();
+            prefiller.wire.take().forEach(f -> decoder.messenger.onFrame(Wire.DIALLED_LINK, f));
+            decoder.wire.take().forEach(f -> prefiller.messenger.onFrame(Wire.DIALLED_LINK, f));
+        } while (!prefiller.wire.sent.isEmpty() || !decoder.wire.sent.isEmpty());
+    }
+
+    void fetch(String request, int firstPage, long limitNs) {
+        fetch(request, firstPage, limitNs, new int[0]);
+    }
+
+    void fetch(String request, int firstPage, long limitNs, int[] tokens) {
+        decoder.messenger.onCommand(new EngineCommand.Fetch(
+                request,
+                "t-" + request,
+                "host",
+                7,
+                "",
+                PROMPT_TOKENS,
+                0,
+                new int[] {firstPage, firstPage + 1},
+                limitNs,
+                tokens));
+    }
+
+    /** One forward pass over the whole prompt. */
+    void compute(String request, int cachedTokens) {
+        prefiller.messenger.onCommand(new EngineCommand.Step(
+                1,
+                0,
+                List.of(new EngineCommand.Chunk(
+                        request, "t-" + request, PROMPT_TOKENS, cachedTokens, cachedTokens, PROMPT_TOKENS, new int[] {
+                            5, 6
+                        }))));
+        prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
+    }
+
+    void completeOneWrite() {
+        long cookie = prefiller.transfer.submitted.removeFirst();
+        prefiller.transfer.completions.add(handler -> handler.onWriteCompleted(cookie));
+        prefiller.messenger.doWork();
+    }
+
+    static List<ContextRow> contextRows(RecordingTransferEngine transfer, int slotCount) {
+        if (slotCount == 0) {
+            return List.of();
+        }
+        return List.of(
+                new ContextRow(
+                        "token",
+                        transfer.register(MemorySegment.ofArray(new byte[64 * slotCount]), -1),
+                        64,
+                        8,
+                        slotCount),
+                new ContextRow(
+                        "room",
+                        transfer.register(MemorySegment.ofArray(new byte[64 * slotCount]), -1),
+                        64,
+                        64,
+                        slotCount));
+    }
+
+    void announce(String request) {
+        prefiller.messenger.onCommand(new EngineCommand.Announce(request, "t-" + request));
+    }
+
+    /** The engine says that tokens up to {@code endToken} are in place, outside of any forward pass. */
+    void tellComputed(String request, int promptTokens, int endToken, int... newPages) {
+        prefiller.messenger.onCommand(new EngineCommand.Computed(
+                new EngineCommand.Chunk(request, "t-" + request, promptTokens, 0, 0, endToken, newPages)));
+    }
+
+    void end(String request, EngineCommand.PrefillOutcome outcome, int contextSlot) {
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded(request, outcome, contextSlot));
+    }
+}

@@ -1,0 +1,98 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.messenger.wire.CannotDeliver;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import org.junit.jupiter.api.Test;
+
+/** What an engine that ends in good order still does, and what it tells the other side. */
+class ShutdownTest extends MessengerPair {
+    @Test
+    void shouldDeclineAllGrantsWhenItShutsDown() {
+        fetch("r", 1, 0);
+        carry();
+        CompletableFuture<Void> drained = drain(prefiller);
+        assertThat(reasons()).containsExactly(CannotDeliver.Reason.SHUTTING_DOWN);
+        carry();
+        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(drained).isDone();
+
+        fetch("s", 1, 0);
+        decoder.wire.take().forEach(f -> prefiller.messenger.onFrame(Wire.DIALLED_LINK, f));
+        assertThat(reasons()).containsExactly(CannotDeliver.Reason.SHUTTING_DOWN);
+        carry();
+        assertThat(decoder.told).containsExactly("failed r", "failed s");
+    }
+
+    @Test
+    void shouldLetLeaveWhatIsComputedWhenItShutsDown() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        CompletableFuture<Void> drained = drain(prefiller);
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            assertThat(drained).isNotDone();
+            completeOneWrite();
+        }
+        prefiller.messenger.doWork();
+        assertThat(drained).isDone();
+        assertThat(prefiller.wire.sent).isEmpty();
+    }
+
+    @Test
+    void shouldStopWhatIsNotComputedWhenItShutsDownOnceItsWritesHaveEnded() {
+        fetch("r", 1, 0);
+        carry();
+        prefiller.messenger.onCommand(new EngineCommand.Step(
+                1,
+                0,
+                List.of(new EngineCommand.Chunk(
+                        "r", "t-r", PROMPT_TOKENS, 0, 0, Geometries.PAGE_TOKENS, new int[] {5}))));
+        prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
+        assertThat(prefiller.transfer.submitted).isNotEmpty();
+        CompletableFuture<Void> drained = drain(prefiller);
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            assertThat(prefiller.wire.sent).isEmpty();
+            assertThat(drained).isNotDone();
+            completeOneWrite();
+        }
+        prefiller.messenger.doWork();
+        assertThat(reasons()).containsExactly(CannotDeliver.Reason.SHUTTING_DOWN);
+        assertThat(drained).isDone();
+    }
+
+    @Test
+    void shouldCancelItsFetchesWhenTheDecoderShutsDown() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        CompletableFuture<Void> drained = drain(decoder);
+        carry();
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            assertThat(drained).isNotDone();
+            completeOneWrite();
+            carry();
+        }
+        assertThat(decoder.told).containsExactly("failed r");
+        decoder.messenger.doWork();
+        assertThat(drained).isDone();
+    }
+
+    private static CompletableFuture<Void> drain(Side side) {
+        CompletableFuture<Void> drained = new CompletableFuture<>();
+        side.messenger.drain("going", drained);
+        side.messenger.doWork();
+        return drained;
+    }
+
+    /** Of what the prefiller has said and nobody has carried yet. */
+    private List<CannotDeliver.Reason> reasons() {
+        return prefiller.wire.sent.stream()
+                .filter(ControlFrame::hasCannotDeliver)
+                .map(frame -> frame.getCannotDeliver().getReason())
+                .toList();
+    }
+}
