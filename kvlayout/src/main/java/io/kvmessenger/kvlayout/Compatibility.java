@@ -38,9 +38,9 @@ public final class Compatibility {
         return differing("model", source.model(), target.model())
                 .or(() -> differing("dtype", source.dtype(), target.dtype()))
                 .or(() -> differing("elementBytes", source.elementBytes(), target.elementBytes()))
-                .or(() -> checkPageTokens(source.pageTokens(), target.pageTokens()))
                 .or(() -> differing(
                         "layout", source.layout().name(), target.layout().name()))
+                .or(() -> checkPageTokens(source, target))
                 .or(() -> differing("kvHeadCount", source.kvHeadCount(), target.kvHeadCount()));
     }
 
@@ -50,10 +50,18 @@ public final class Compatibility {
                 : Optional.of(new Mismatch(field, sourceValue.toString(), targetValue.toString()));
     }
 
-    /** One page size must be a multiple of the other: then a page holds whole pages of the other side. */
-    private static Optional<Mismatch> checkPageTokens(int source, int target) {
-        boolean multiple = source % target == 0 || target % source == 0;
-        return multiple ? Optional.empty() : differing("pageTokens", source, target);
+    /**
+     * One page size must be a multiple of the other: then a page holds whole pages of the other side. Pages whose heads
+     * are opaque cannot be cut by tokens at all: vLLM's CPU kernels, for one, keep all K of a head before all V.
+     */
+    private static Optional<Mismatch> checkPageTokens(KvGeometry source, KvGeometry target) {
+        int sourceTokens = source.pageTokens();
+        int targetTokens = target.pageTokens();
+        boolean multiple = sourceTokens % targetTokens == 0 || targetTokens % sourceTokens == 0;
+        if (multiple && !source.layout().equals(PageLayout.HND)) {
+            return Optional.empty();
+        }
+        return differing(Mismatch.PAGE_TOKENS, sourceTokens, targetTokens);
     }
 
     private static Optional<Mismatch> checkLayerNames(KvGeometry source, KvGeometry target) {

@@ -37,9 +37,9 @@ class CompatibilityTest {
                 Arguments.of("pageTokens", geometry("m", "bfloat16", 2, 24, PageLayout.HND, 2, "a", 3072), "16", "24"),
                 Arguments.of(
                         "page bytes for each KV head of layer \"a\"",
-                        geometry("m", "bfloat16", 2, 32, PageLayout.HND, 2, "a", 2048),
-                        "1024 for 16 tokens",
-                        "1024 for 32 tokens"),
+                        geometry("m", "bfloat16", 2, 16, PageLayout.HND, 2, "a", 1024),
+                        "1024",
+                        "512"),
                 Arguments.of("layout", geometry("m", "bfloat16", 2, 16, PageLayout.NHD, 2, "a", 2048), "HND", "NHD"),
                 Arguments.of("kvHeadCount", geometry("m", "bfloat16", 2, 16, PageLayout.HND, 4, "a", 2048), "2", "4"),
                 Arguments.of(
@@ -67,14 +67,21 @@ class CompatibilityTest {
 
     @Test
     void shouldAcceptPagesOfAMultipleOfTokensAndNameTheRemedyForOthers() {
-        assertThat(Compatibility.check(BASE, geometry("m", "bfloat16", 2, 32, PageLayout.HND, 2, "a", 4096)))
+        KvGeometry rows = geometry("m", "bfloat16", 2, 16, PageLayout.NHD, 2, "a", 2048);
+        assertThat(Compatibility.check(rows, geometry("m", "bfloat16", 2, 32, PageLayout.NHD, 2, "a", 4096)))
                 .isEmpty();
-        assertThat(Compatibility.check(BASE, geometry("m", "bfloat16", 2, 8, PageLayout.HND, 2, "a", 1024)))
+        assertThat(Compatibility.check(rows, geometry("m", "bfloat16", 2, 8, PageLayout.NHD, 2, "a", 1024)))
                 .isEmpty();
         KvGeometry other = geometry("m", "bfloat16", 2, 24, PageLayout.HND, 2, "a", 3072);
         assertThat(Compatibility.check(BASE, other).orElseThrow().sentence())
                 .isEqualTo("the prefiller's pageTokens is 16, the decoder's is 24:"
-                        + " start both with the same, or with a multiple");
+                        + " start both with the same (with NHD or LATENT pages, a multiple will do)");
+    }
+
+    @Test
+    void shouldNotCutAHeadWhoseInsideIsOpaque() {
+        assertThat(Compatibility.check(BASE, geometry("m", "bfloat16", 2, 32, PageLayout.HND, 2, "a", 4096)))
+                .contains(new Mismatch("pageTokens", "16", "32"));
     }
 
     @Test
