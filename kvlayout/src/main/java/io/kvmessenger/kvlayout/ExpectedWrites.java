@@ -8,7 +8,6 @@ package io.kvmessenger.kvlayout;
  */
 public final class ExpectedWrites {
     private final KvGeometry source;
-    private final KvGeometry target;
     private final RankGeometry rank;
     private final int partCount;
 
@@ -18,7 +17,6 @@ public final class ExpectedWrites {
                     + "), expected 0 <= from <= to with from a multiple of pageTokens, " + target.pageTokens());
         }
         this.source = source;
-        this.target = target;
         this.rank = rank;
         int smallerPageTokens = Math.min(source.pageTokens(), target.pageTokens());
         boolean tokenByToken = target.layout().equals(PageLayout.NHD) && sourceHeadsPerRank() != headCount();
@@ -39,8 +37,7 @@ public final class ExpectedWrites {
         ExpectedWrites expected = new ExpectedWrites(source, target, rank, firstToken, tokenCount);
         int firstSourceSet = rank.heads().from() / expected.sourceHeadsPerRank();
         int lastSourceSet = (rank.heads().to() - 1) / expected.sourceHeadsPerRank();
-        int runs = expected.headByHead() ? rank.heads().count() : lastSourceSet - firstSourceSet + 1;
-        return expected.times(rank.layers().size(), runs);
+        return expected.times(rank.layers().size(), lastSourceSet - firstSourceSet + 1);
     }
 
     /** As {@link #pieceCount}, from the ranks that the source lists alone. */
@@ -56,8 +53,7 @@ public final class ExpectedWrites {
         long count = 0;
         for (RankGeometry from : source.ranks()) {
             if (from.heads().overlaps(rank.heads()) && draw.sends(source, from, rank)) {
-                int heads = from.heads().intersection(rank.heads()).count();
-                count += expected.times(commonLayerCount(from, rank), expected.headByHead() ? heads : 1);
+                count += expected.times(commonLayerCount(from, rank), 1);
             }
         }
         return count;
@@ -75,11 +71,6 @@ public final class ExpectedWrites {
 
     private int sourceHeadsPerRank() {
         return source.sharding().headsPerRank(source.kvHeadCount());
-    }
-
-    /** HND pages of another size: the tokens of the smaller page are a run in one head only. */
-    private boolean headByHead() {
-        return target.layout().equals(PageLayout.HND) && source.pageTokens() != target.pageTokens();
     }
 
     private long times(int layerCount, int runs) {

@@ -69,17 +69,16 @@ public final class LayoutPlanner {
             LayerGeometry layer = from.layers().get(layerIndex);
             int targetLayerIndex = to.layerIndex(layer.name());
             if (targetLayerIndex >= 0) {
-                for (Cut cut : cuts(from.heads(), to.heads(), layer.pageBytes())) {
-                    pieces.add(new Piece(
-                            sourceRankIndex,
-                            targetRankIndex,
-                            layerIndex,
-                            targetLayerIndex,
-                            cut.partTokens,
-                            cut.source,
-                            cut.target,
-                            cut.lengthBytes));
-                }
+                Cut cut = cut(from.heads(), to.heads(), layer.pageBytes());
+                pieces.add(new Piece(
+                        sourceRankIndex,
+                        targetRankIndex,
+                        layerIndex,
+                        targetLayerIndex,
+                        cut.partTokens,
+                        cut.source,
+                        cut.target,
+                        cut.lengthBytes));
             }
         }
     }
@@ -87,24 +86,20 @@ public final class LayoutPlanner {
     /** A piece but for the ranks and the layer. */
     private record Cut(int partTokens, PageParts source, PageParts target, int lengthBytes) {}
 
-    private List<Cut> cuts(HeadRange from, HeadRange to, int sourcePageBytes) {
-        boolean equalPages = source.pageTokens() == target.pageTokens();
+    private Cut cut(HeadRange from, HeadRange to, int sourcePageBytes) {
         boolean equalHeads = from.equals(to);
-        if (equalPages && equalHeads) {
-            return List.of(new Cut(source.pageTokens(), PageParts.whole(0), PageParts.whole(0), sourcePageBytes));
+        if (equalHeads && source.pageTokens() == target.pageTokens()) {
+            return new Cut(source.pageTokens(), PageParts.whole(0), PageParts.whole(0), sourcePageBytes);
         }
         int headPageBytes = sourcePageBytes / from.count();
         return switch (source.layout()) {
-            case PageLayout.Hnd() ->
-                equalPages
-                        ? List.of(headRange(from, to, headPageBytes))
-                        : headByHead(from, to, headPageBytes / source.pageTokens());
-            case PageLayout.Nhd() -> List.of(rows(from, to, headPageBytes / source.pageTokens(), equalHeads));
-            case PageLayout.Latent() -> List.of(rows(from, to, headPageBytes / source.pageTokens(), true));
+            case PageLayout.Hnd() -> headRange(from, to, headPageBytes);
+            case PageLayout.Nhd() -> rows(from, to, headPageBytes / source.pageTokens(), equalHeads);
+            case PageLayout.Latent() -> rows(from, to, headPageBytes / source.pageTokens(), true);
         };
     }
 
-    /** HND, equal pages: the common heads are one run. */
+    /** HND, whose pages are equal: the common heads are one run. */
     private Cut headRange(HeadRange from, HeadRange to, int headPageBytes) {
         HeadRange common = from.intersection(to);
         return new Cut(
@@ -112,29 +107,6 @@ public final class LayoutPlanner {
                 PageParts.whole((common.from() - from.from()) * headPageBytes),
                 PageParts.whole((common.from() - to.from()) * headPageBytes),
                 common.count() * headPageBytes);
-    }
-
-    /** HND, different pages: the tokens of one head are a run, those of the next head lie elsewhere. */
-    private List<Cut> headByHead(HeadRange from, HeadRange to, int headRowBytes) {
-        HeadRange common = from.intersection(to);
-        int partBytes = smallerPageTokens * headRowBytes;
-        List<Cut> cuts = new ArrayList<>();
-        for (int head = common.from(); head < common.to(); head++) {
-            cuts.add(new Cut(
-                    smallerPageTokens,
-                    parts(
-                            source,
-                            smallerPageTokens,
-                            (head - from.from()) * source.pageTokens() * headRowBytes,
-                            partBytes),
-                    parts(
-                            target,
-                            smallerPageTokens,
-                            (head - to.from()) * target.pageTokens() * headRowBytes,
-                            partBytes),
-                    partBytes));
-        }
-        return cuts;
     }
 
     /** Tokens first: rows of whole tokens where heads are equal, else the common heads of each token. */
