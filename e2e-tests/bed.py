@@ -35,12 +35,13 @@ class Messenger:
     metrics_ports: Sequence[int]
     control_port: int
     """That of the first messenger; those of more ranks follow it."""
+    metrics_host: str = LOOPBACK
 
     def metrics_pages(self) -> str:
         """The pages of all the engine's messengers, one after the other."""
         pages = []
         for port in self.metrics_ports:
-            with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://{self.metrics_host}:{port}/metrics", timeout=30) as answer:
                 pages.append(str(answer.read().decode()))
         return "\n".join(pages)
 

@@ -12,7 +12,7 @@ from bed import Bed, Messenger, decoder, messenger, prefiller, start_messengers
 from make_model import cached_model
 from plain_vllm import reference_answers
 from prompts import cache_home
-from workload import ANSWER_TOKENS, all_prompts
+from workload import ALL, ANSWER_TOKENS, OF_FAULTS, Series, prompts_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -40,7 +40,16 @@ def model() -> Path:
 
 @pytest.fixture(scope="session")
 def reference(model: Path) -> Reference:
-    prompts = all_prompts()
+    return asked(model, ALL)
+
+
+@pytest.fixture(scope="session")
+def fault_reference(model: Path) -> Reference:
+    return asked(model, OF_FAULTS)
+
+
+def asked(model: Path, serieses: tuple[Series, ...]) -> Reference:
+    prompts = prompts_of(serieses)
     answers = reference_answers(model, prompts, ANSWER_TOKENS, lambda line: print(line, flush=True))
     return Reference(dict(zip(prompts, answers, strict=True)))
 

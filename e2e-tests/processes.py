@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,26 @@ def descendants(pid: int) -> Iterator[int]:
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in children.read_text(encoding="ascii").split():
             yield from descendants(int(child))
+
+
+def kill(pid: int) -> None:
+    """The process and its whole group end at once, as in a power cut."""
+    os.killpg(pid, signal.SIGKILL)
+
+
+def kill_alone(pid: int) -> None:
+    """One process ends at once, as when memory runs out."""
+    os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process and its whole group stand still meanwhile."""
+    os.killpg(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.killpg(pid, signal.SIGCONT)
 
 
 def maps_a_jvm(pid: int) -> bool:

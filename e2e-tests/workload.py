@@ -37,6 +37,15 @@ class Series:
         return [random_prompt(length, self.seed + 1000 * index) for index, length in enumerate(self.lengths)]
 
 
+ABORTED_REQUESTS: Final = 200
+ABORTED_TOKENS_MAX: Final = 140
+
+
+def aborted_lengths() -> tuple[int, ...]:
+    draw = random.Random(200)
+    return tuple(draw.randint(1, ABORTED_TOKENS_MAX) for _ in range(ABORTED_REQUESTS))
+
+
 def load_lengths() -> tuple[int, ...]:
     draw = random.Random(64)
     return tuple(draw.randint(1, LOAD_TOKENS_MAX) for _ in range(LOAD_REQUESTS))
@@ -60,6 +69,10 @@ ALONE: Final = Series(seed=11, lengths=(300,))
 SHARDED_LENGTHS: Final = (20, 128, 129, 300, 700)
 SHARDED_PAIRS: Final = ("rank 2 to 2",)
 SHARDED: Final = {pair: Series(seed=100 + index, lengths=SHARDED_LENGTHS) for index, pair in enumerate(SHARDED_PAIRS)}
+FAULTS: Final = Series(seed=12, lengths=tuple([260] * 72))
+"""Drawn from one after the other by the tests of faults."""
+ABORTED: Final = Series(seed=13, lengths=aborted_lengths())
+LINKS: Final = Series(seed=14, lengths=tuple([260] * 12))
 
 ALL: Final = (
     *BOTH_LEGS.values(),
@@ -75,7 +88,9 @@ ALL: Final = (
     ALONE,
     *SHARDED.values(),
 )
+OF_FAULTS: Final = (FAULTS, ABORTED, LINKS)
+"""Asked apart, so that only the tests of faults wait for these answers."""
 
 
-def all_prompts() -> list[str]:
-    return [prompt for series in ALL for prompt in series.prompts()]
+def prompts_of(serieses: tuple[Series, ...]) -> list[str]:
+    return [prompt for series in serieses for prompt in series.prompts()]

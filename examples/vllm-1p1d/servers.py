@@ -32,6 +32,7 @@ class EngineOptions:
     model: Path
     kv_role: str | None = None  # None = a plain vLLM
     extra_config: Mapping[str, Any] = field(default_factory=dict)
+    load_failure_policy: str | None = None  # None = vLLM's own default
     connector_module: str | None = None  # None = the wheel's plug-in registers the connector
     core: int = 0
     tp_size: int = 1
@@ -59,6 +60,8 @@ def engine(name: str, options: EngineOptions, folder: Path, port: int | None = N
         transfer: dict[str, Any] = {"kv_connector": "KvMessengerConnector", "kv_role": options.kv_role}
         if options.extra_config:
             transfer["kv_connector_extra_config"] = dict(options.extra_config)
+        if options.load_failure_policy:
+            transfer["kv_load_failure_policy"] = options.load_failure_policy
         if options.connector_module:
             transfer["kv_connector_module_path"] = options.connector_module
         command += ["--kv-transfer-config", json.dumps(transfer)]

@@ -4,11 +4,15 @@ import io.kvmessenger.transfer.Doorbell;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.engine.TransferEngines;
+import java.nio.file.Path;
 
 /** Chooses and opens the transfer engine of a messenger. */
 final class TransferWiring {
     /** System property of the end-to-end tests: send zeros instead of KV, to see that somebody notices. */
     static final String DROP_PAYLOAD_PROPERTY = "kvmessenger.fault.dropPayload";
+
+    /** System property of the end-to-end tests: the file that {@link WriteHoldingEngine} looks at. */
+    static final String HOLD_WRITES_PROPERTY = "kvmessenger.fault.holdWrites";
 
     private static final int REQUESTS_PER_PEER_MAX = 1024;
 
@@ -24,6 +28,14 @@ final class TransferWiring {
                         REQUESTS_PER_PEER_MAX,
                         request.limits().connectLimitNs()),
                 doorbell);
-        return Boolean.getBoolean(DROP_PAYLOAD_PROPERTY) ? new PayloadDroppingEngine(engine) : engine;
+        return withFaults(engine);
+    }
+
+    private static TransferEngine withFaults(TransferEngine engine) {
+        if (Boolean.getBoolean(DROP_PAYLOAD_PROPERTY)) {
+            return new PayloadDroppingEngine(engine);
+        }
+        String holdingFile = System.getProperty(HOLD_WRITES_PROPERTY);
+        return holdingFile == null ? engine : new WriteHoldingEngine(engine, Path.of(holdingFile));
     }
 }
