@@ -150,6 +150,18 @@ class Log:
 
 Event = Released | Granted | Stopped | Arrived | Quarantined | Failed | Timeline | Log
 
+_LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def write_to_log(event: Timeline | Log, engine_logger: logging.Logger) -> None:
+    """Writes an event that is for the engine's log only, as its caller's line."""
+    match event:
+        case Timeline(transfer, fields):
+            line = json.dumps({"transfer": transfer, **fields}, separators=(",", ":"))
+            engine_logger.info("kv_messenger timeline %s", line, stacklevel=2)
+        case Log(level, message):
+            engine_logger.log(_LOG_LEVELS[level], "%s", message, stacklevel=2)
+
 
 @dataclass(frozen=True, slots=True)
 class Stats:
@@ -179,6 +191,12 @@ class Opened:
     metrics_host: str
     metrics_port: int
     layer_counter_address: int
+
+    def __str__(self) -> str:
+        return (
+            f"engine {self.engine_id}, incarnation {self.incarnation}, control {self.control_host}:{self.control_port},"
+            f" metrics {self.metrics_host}:{self.metrics_port}"
+        )
 
 
 class MessengerPort(Protocol):

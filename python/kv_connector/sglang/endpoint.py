@@ -108,14 +108,8 @@ class TransferEndpoint(CommonEndpoint):
         opened = messenger.opened
         self.local_ip, self.rank_port = opened.control_host, opened.control_port
         logger.info(
-            "KV Messenger is open: engine %s, incarnation %s, control %s:%d, metrics %s:%d, model %s, %d pages of %d"
-            " tokens in %d buffers, %s, %d metadata rows",
-            opened.engine_id,
-            opened.incarnation,
-            opened.control_host,
-            opened.control_port,
-            opened.metrics_host,
-            opened.metrics_port,
+            "KV Messenger is open: %s, model %s, %d pages of %d tokens in %d buffers, %s, %d metadata rows",
+            opened,
             described["model"],
             described["pageCount"],
             described["pageTokens"],

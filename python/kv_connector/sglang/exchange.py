@@ -7,7 +7,6 @@ is read from its own object; ``drain`` brings the objects up to date.
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +25,13 @@ from kv_connector._facade import (
     Released,
     Stopped,
     Timeline,
+    write_to_log,
 )
 
 DRAIN_INTERVAL_SECONDS = 0.0002
 """One look at the messenger serves all the requests that a scheduler polls in one round."""
 FENCE_LIMIT_SECONDS = 10.0
 
-_LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _NANOS = 1e9
 
 
@@ -268,12 +267,13 @@ class Exchange:
             case Failed(request, reason):
                 if (incoming := self._incoming.pop(request, None)) is not None:
                     incoming.failure = reason or "the transfer failed"
-            case Timeline(transfer, fields):
-                self._on_timeline(transfer, fields)
-            case Log(level, message):
-                self._logger.log(_LOG_LEVELS[level], "%s", message)
+            case Timeline():
+                self._on_timeline(event.fields)
+                write_to_log(event, self._logger)
+            case Log():
+                write_to_log(event, self._logger)
 
-    def _on_timeline(self, transfer: str, fields: Mapping[str, Any]) -> None:
+    def _on_timeline(self, fields: Mapping[str, Any]) -> None:
         out = self._outgoing.get(fields.get("request", ""))
         if out is not None and fields.get("side") == "prefiller":
             out.bytes_sent = int(fields["bytes"])
@@ -282,8 +282,6 @@ class Exchange:
             ]
             if submitted:
                 out.transfer_seconds = max(0.0, fields["lastLeftNs"] - min(submitted)) / _NANOS
-        line = json.dumps({"transfer": transfer, **fields}, separators=(",", ":"))
-        self._logger.info("kv_messenger timeline %s", line)
 
     def _submit(self, commands: Sequence[Command]) -> bool:
         if self._dead:

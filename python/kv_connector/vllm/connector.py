@@ -180,16 +180,9 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             facts.options.fetch_limit_seconds,
             logger,
         )
-        opened = messenger.opened
         logger.info(
-            "KV Messenger is open: engine %s, incarnation %s, control %s:%d, metrics %s:%d, model %s, %d pages of %d"
-            " tokens in %d layers, %s, memory %s",
-            opened.engine_id,
-            opened.incarnation,
-            opened.control_host,
-            opened.control_port,
-            opened.metrics_host,
-            opened.metrics_port,
+            "KV Messenger is open: %s, model %s, %d pages of %d tokens in %d layers, %s, memory %s",
+            messenger.opened,
             described["model"],
             described["pageCount"],
             described["pageTokens"],

@@ -5,7 +5,6 @@ Called by the worker's main thread only. It never blocks on a transfer, but for 
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
@@ -23,6 +22,7 @@ from kv_connector._facade import (
     Quarantined,
     Released,
     Timeline,
+    write_to_log,
 )
 from kv_connector.exceptions import MessengerError
 from kv_connector.layer_counter import LayerCounter
@@ -44,8 +44,6 @@ PROOF_WAIT_SECONDS = 1.0
 """A request that another prefiller may serve waits that long for proof that the first one writes to its pages no more;
 it comes in milliseconds from one that is dead, and not at all from one that stands still."""
 STATS_INTERVAL_SECONDS = 1.0
-
-_LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 @dataclass
@@ -384,11 +382,8 @@ class WorkerHalf:
                     self._logger.warning("request %s failed and does not wait: %s", request, reason)
                 elif not self._ask_another(request, reason):
                     self._fail(request, reason)
-            case Timeline(transfer, fields):
-                line = json.dumps({"transfer": transfer, **fields}, separators=(",", ":"))
-                self._logger.info("kv_messenger timeline %s", line)
-            case Log(level, message):
-                self._logger.log(_LOG_LEVELS[level], "%s", message)
+            case Timeline() | Log():
+                write_to_log(event, self._logger)
 
     def _on_released(self, request: str) -> None:
         if request in self._ended:
