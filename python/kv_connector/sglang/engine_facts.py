@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.exceptions import OptionError
+from kv_connector.model_fingerprint import fingerprint
 from kv_connector.options import VLLM_OPTIONS_PLACE, Options, Role, parse_options
-from kv_connector.vllm.geometry import fingerprint
 
 OPTIONS_VARIABLE = "KV_MESSENGER_OPTIONS"
 """SGLang has no argument for a backend's own options, so they come as JSON in this variable."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from kv_connector._facade import Geometry, Messenger, MessengerPort
 from kv_connector.exceptions import KvConnectorError
 from kv_connector.layer_counter import LayerCounter
+from kv_connector.model_fingerprint import fingerprint
 from kv_connector.options import Options, check_options
 from kv_connector.vllm import geometry
 from kv_connector.vllm.engine_facts import EngineFacts, rank_options, read_facts
@@ -151,9 +152,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             layer_names=facts.layer_names,
             latent=facts.latent,
             model=facts.options.model_id
-            or geometry.fingerprint(
-                model.model, model.hf_text_config, attention_packing(attention_layers, facts.layer_names)
-            ),
+            or fingerprint(model.model, model.hf_text_config, attention_packing(attention_layers, facts.layer_names)),
             kv_head_count=model.get_total_num_kv_heads(),
             tp=(tp_rank, facts.tp_size),
             pp=(pp_rank, facts.pp_size),

@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Any, Literal, Protocol
 
 from kv_connector._facade import Geometry, Layer, Rank
 from kv_connector.exceptions import OptionError
 
 PageLayout = Literal["HND", "NHD", "LATENT"]
-
-_FINGERPRINT_FIELDS = (
-    "architectures",
-    "attention_bias",
-    "head_dim",
-    "hidden_size",
-    "intermediate_size",
-    "kv_lora_rank",
-    "layer_types",
-    "model_type",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "partial_rotary_factor",
-    "qk_nope_head_dim",
-    "qk_rope_head_dim",
-    "quantization_config",
-    "rms_norm_eps",
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
-    "sliding_window",
-    "tie_word_embeddings",
-    "v_head_dim",
-    "vocab_size",
-)
 
 
 class KvTensor(Protocol):
@@ -66,16 +37,6 @@ class KvTensor(Protocol):
 
     def untyped_storage(self) -> Any:
         """The allocation it views."""
-
-
-def fingerprint(model: str, hf_config: object, packing: str) -> str:
-    """Names a model so that two engines can tell whether their KV is interchangeable.
-
-    Weights are not read: of two trainings of one architecture under one name it cannot tell the difference.
-    """
-    said = {name: getattr(hf_config, name, None) for name in _FINGERPRINT_FIELDS}
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:12]
-    return f"{PurePath(model).name}@{digest}/{packing}"
 
 
 def describe(

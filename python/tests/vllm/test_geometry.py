@@ -8,7 +8,8 @@ import pytest
 from simulated_engine import LAYERS, STORAGE_ADDRESS, SimulatedTensor, tensors
 
 from kv_connector import OptionError
-from kv_connector.vllm.geometry import describe, fingerprint
+from kv_connector.model_fingerprint import fingerprint
+from kv_connector.vllm.geometry import describe
 
 
 def described(kv_caches: dict[str, Any], **more: Any) -> Any:
