@@ -205,12 +205,9 @@ final class OpenMessenger {
         CompletableFuture<Void> drained = new CompletableFuture<>();
         inbox.add(m -> m.drain(reason, drained));
         awaitOrWarn(drained, DRAIN_LIMIT_MILLIS, "the transfers under way");
-        CompletableFuture<Void> goodbyes = new CompletableFuture<>();
-        inbox.add(m -> {
-            m.close(reason);
-            goodbyes.complete(null);
-        });
-        awaitOrWarn(goodbyes, STOP_LIMIT_MILLIS, "the last words to peers");
+        CompletableFuture<Void> left = new CompletableFuture<>();
+        inbox.add(m -> m.leave(reason, left));
+        awaitOrWarn(left, STOP_LIMIT_MILLIS, "the goodbyes of peers");
         agent.stop(STOP_LIMIT_MILLIS);
         network.close();
         transfer.close();

@@ -34,6 +34,8 @@ public final class Messenger {
     private final CompletionHandler completions = new Completions();
     /** Who waits for the end of a drain; null when none has begun or it is over. */
     private CompletableFuture<Void> drained;
+    /** Who waits for peers to hang up; null when no goodbye was said or the last has. */
+    private CompletableFuture<Void> left;
     /** Something came in since the gauges were published. */
     private boolean changed = true;
 
@@ -134,6 +136,10 @@ public final class Messenger {
         if (drained != null) {
             completeDrain();
         }
+        if (left != null && sessions.count() == 0) {
+            left.complete(null);
+            left = null;
+        }
         return work;
     }
 
@@ -161,7 +167,7 @@ public final class Messenger {
     }
 
     /**
-     * Prepares for {@link #close}: no grant is taken any more, what is computed and granted goes on leaving, everything
+     * Prepares for {@link #leave}: no grant is taken any more, what is computed and granted goes on leaving, everything
      * else is stopped or cancelled, and each peer hears of it. The duty cycle has to go on turning meanwhile.
      *
      * @param drained completed when nobody waits for anything here; the caller limits the time
@@ -173,16 +179,22 @@ public final class Messenger {
         decoder.shutDown(reason);
     }
 
+    /**
+     * Ends all sessions in good order; the caller stops the duty cycle and closes the transfer engine afterwards.
+     *
+     * @param left completed when every peer has hung up; the caller limits the time, as a peer may have stopped
+     */
+    public void leave(String reason, CompletableFuture<Void> left) {
+        changed = true;
+        this.left = left;
+        sessions.sayGoodbye(reason);
+    }
+
     private void completeDrain() {
         if (prefiller.owedCount() == 0 && writer.inFlightCount() == 0 && decoder.fetchCount() == 0) {
             drained.complete(null);
             drained = null;
         }
-    }
-
-    /** Ends all sessions in good order; the caller closes the transfer engine afterwards. */
-    public void close(String reason) {
-        sessions.endAll(reason);
     }
 
     private void publishGauges() {

@@ -12,7 +12,6 @@ import io.kvmessenger.messenger.wire.Heartbeat;
 import io.kvmessenger.messenger.wire.Hello;
 import io.kvmessenger.messenger.wire.Refusal;
 import io.kvmessenger.messenger.wire.Welcome;
-import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -59,6 +58,8 @@ final class Sessions {
     private final Map<Long, Session> byLink = new LinkedHashMap<>();
     /** Opened by peers that have not attached yet, oldest first. */
     private final Set<Session> strangers = new LinkedHashSet<>();
+    /** What every peer is told from {@link #sayGoodbye} on; null before. */
+    private ControlFrame.Builder goodbye;
 
     Sessions(
             MessengerIdentity identity,
@@ -86,6 +87,11 @@ final class Sessions {
     }
 
     void onLinkOpened(long link, boolean inbound, String peerAddress, long nowNs) {
+        if (inbound && goodbye != null) {
+            network.send(link, goodbye.build());
+            network.close(link);
+            return;
+        }
         Session session = byLink.get(link);
         if (inbound) {
             session = new Session(link, true, peerAddress, Session.State.HANDSHAKING);
@@ -210,14 +216,22 @@ final class Sessions {
         }
     }
 
-    /** Says goodbye on every link and closes it. */
-    void endAll(String reason) {
-        for (Session session : new ArrayList<>(byLink.values())) {
-            send(
-                    session,
-                    ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(reason)));
-            end(session, reason);
+    /**
+     * Says goodbye on every link and takes no new one. A session ends when its peer hangs up, having read all that was
+     * said before: were the data paths closed first, the peer might take their end for a fault.
+     */
+    void sayGoodbye(String reason) {
+        goodbye = ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(reason));
+        for (Session session : List.copyOf(byLink.values())) {
+            send(session, goodbye);
+            if (!session.ready()) {
+                end(session, reason);
+            }
         }
+    }
+
+    int count() {
+        return byLink.size();
     }
 
     void send(Session session, ControlFrame.Builder frame) {

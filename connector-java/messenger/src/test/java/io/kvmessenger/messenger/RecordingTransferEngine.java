@@ -25,6 +25,7 @@ final class RecordingTransferEngine implements TransferEngine {
     final List<Long> submitted = new ArrayList<>();
     final List<TransferRequest> requests = new ArrayList<>();
     final List<Admission> revoked = new ArrayList<>();
+    final List<Peer> disconnected = new ArrayList<>();
     int freeSlots = 8;
     private int lastSlot;
     private int lastRegionId;
@@ -101,7 +102,9 @@ final class RecordingTransferEngine implements TransferEngine {
     }
 
     @Override
-    public void disconnect(Peer peer) {}
+    public void disconnect(Peer peer) {
+        disconnected.add(peer);
+    }
 
     @Override
     public void allow(Peer peer, int imm, WindowArea area) {}

@@ -29,6 +29,7 @@ class SessionsTest {
         final List<String> ended = new ArrayList<>();
         final List<ControlFrame> frames = new ArrayList<>();
         boolean ready;
+        Session session;
 
         Side(String name, String secret, KvGeometry geometry, long seed) {
             sessions = new Sessions(
@@ -52,6 +53,7 @@ class SessionsTest {
         @Override
         public void onReady(Session session) {
             ready = true;
+            this.session = session;
         }
 
         @Override
@@ -233,12 +235,35 @@ class SessionsTest {
     @Test
     void shouldTellTheEndOfASessionOnce() {
         Side decoder = connected();
-        decoder.sessions.endAll("shutting down");
+        decoder.sessions.end(decoder.session, "enough");
+        decoder.sessions.end(decoder.session, "once more");
         decoder.sessions.onLinkClosed(Wire.DIALLED_LINK, "closed");
-        carry(decoder);
 
-        assertThat(decoder.ended).containsExactly("shutting down");
+        assertThat(decoder.ended).containsExactly("enough");
+    }
+
+    @Test
+    void shouldStayUntilThePeerHasReadTheGoodbye() {
+        Side decoder = connected();
+        decoder.sessions.sayGoodbye("shutting down");
+        assertThat(decoder.ended).isEmpty();
+        assertThat(decoder.wire.closed).isFalse();
+        carry(decoder);
         assertThat(prefiller.ended).singleElement().asString().contains("goodbye", "shutting down");
+        assertThat(prefiller.wire.closed).isTrue();
+
+        decoder.sessions.onLinkClosed(Wire.DIALLED_LINK, "closed");
+        assertThat(decoder.ended).containsExactly("closed");
+        assertThat(decoder.sessions.count()).isZero();
+    }
+
+    @Test
+    void shouldTakeNoLinkAfterTheGoodbye() {
+        prefiller.sessions.sayGoodbye("shutting down");
+        prefiller.sessions.onLinkOpened(7, true, "there:7", nowNs);
+        assertThat(prefiller.wire.sent).singleElement().matches(ControlFrame::hasGoodbye);
+        assertThat(prefiller.wire.closed).isTrue();
+        assertThat(prefiller.sessions.count()).isZero();
     }
 
     @Test

@@ -81,6 +81,24 @@ class ShutdownTest extends MessengerPair {
         assertThat(drained).isDone();
     }
 
+    @Test
+    void shouldKeepTheDataPathsUntilThePeerHasHungUp() {
+        fetch("r", 1, 0);
+        carry();
+        CompletableFuture<Void> left = new CompletableFuture<>();
+        prefiller.messenger.leave("going", left);
+        prefiller.messenger.doWork();
+        assertThat(left).isNotDone();
+        assertThat(prefiller.transfer.disconnected).isEmpty();
+        carry();
+        assertThat(decoder.wire.closed).isTrue();
+
+        prefiller.messenger.onLinkClosed(Wire.DIALLED_LINK, "the peer closed the control link");
+        prefiller.messenger.doWork();
+        assertThat(left).isDone();
+        assertThat(prefiller.transfer.disconnected).hasSize(1);
+    }
+
     private static CompletableFuture<Void> drain(Side side) {
         CompletableFuture<Void> drained = new CompletableFuture<>();
         side.messenger.drain("going", drained);

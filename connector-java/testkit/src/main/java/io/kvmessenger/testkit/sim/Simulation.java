@@ -20,6 +20,7 @@ import java.util.concurrent.CompletableFuture;
 public final class Simulation {
     private static final String SHUT_DOWN_REASON = "the engine is shutting down";
     private static final long DRAIN_LIMIT_NS = 20 * Scenario.MILLI;
+    private static final long LEAVE_LIMIT_NS = 20 * Scenario.MILLI;
     private static final long CHECK_PERIOD_NS = 5 * Scenario.MILLI;
 
     private final Scenario scenario;
@@ -213,12 +214,18 @@ public final class Simulation {
         CompletableFuture<Void> drained = new CompletableFuture<>();
         process.node.input(messenger -> messenger.drain(SHUT_DOWN_REASON, drained));
         clock.after(DRAIN_LIMIT_NS, () -> drained.complete(null));
-        var unused = drained.thenRun(() -> process.node.input(messenger -> sayGoodbye(process)));
+        var unused = drained.thenRun(() -> process.node.input(messenger -> leave(process)));
     }
 
-    private void sayGoodbye(SimulatedProcess process) {
+    private void leave(SimulatedProcess process) {
         trace.add(process.node.process(), "goodbye", "");
-        process.messenger.close(SHUT_DOWN_REASON);
+        CompletableFuture<Void> left = new CompletableFuture<>();
+        process.messenger.leave(SHUT_DOWN_REASON, left);
+        clock.after(LEAVE_LIMIT_NS, () -> left.complete(null));
+        var unused = left.thenRun(() -> process.node.input(messenger -> close(process)));
+    }
+
+    private void close(SimulatedProcess process) {
         process.transfer.close();
         clock.after(random.nextLong(Scenario.MILLI), () -> {
             if (process.node.alive()) {
