@@ -4,6 +4,7 @@ import com.google.protobuf.ByteString;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.Region;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.RegionDescriptor;
@@ -28,14 +29,22 @@ final class AttachWire {
         for (List<RegionDescriptor> regions : regionsByRank) {
             Attach.RankRegions.Builder rank = Attach.RankRegions.newBuilder();
             for (RegionDescriptor region : regions) {
-                rank.addByMemory(io.kvmessenger.messenger.wire.Region.newBuilder()
-                        .setRegionId(region.regionId())
-                        .setLengthBytes(region.lengthBytes())
-                        .setVersion(region.version())
-                        .setShareable(region.shareable()));
+                rank.addByMemory(encode(region));
             }
             wire.addRanks(rank);
         }
+    }
+
+    static Region.Builder encode(RegionDescriptor region) {
+        return Region.newBuilder()
+                .setRegionId(region.regionId())
+                .setLengthBytes(region.lengthBytes())
+                .setVersion(region.version())
+                .setShareable(region.shareable());
+    }
+
+    static RegionDescriptor decode(Region wire) {
+        return new RegionDescriptor(wire.getRegionId(), wire.getLengthBytes(), wire.getVersion(), wire.getShareable());
     }
 
     static EngineAddress address(Attach wire) {
@@ -53,8 +62,7 @@ final class AttachWire {
         List<List<RegionDescriptor>> regionsByRank = new ArrayList<>();
         for (int i = 0; i < peer.ranks().size(); i++) {
             List<RegionDescriptor> regions = wire.getRanks(i).getByMemoryList().stream()
-                    .map(r ->
-                            new RegionDescriptor(r.getRegionId(), r.getLengthBytes(), r.getVersion(), r.getShareable()))
+                    .map(AttachWire::decode)
                     .toList();
             requireRoom(regions, peer.ranks().get(i));
             regionsByRank.add(regions);

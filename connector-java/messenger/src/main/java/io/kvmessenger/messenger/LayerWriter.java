@@ -227,8 +227,7 @@ final class LayerWriter {
         PageGrant grant = prefill.grant;
         ContextRow source = context.get(prefill.nextContextRow);
         PeerContextRow target = grant.session().peerContext.get(prefill.nextContextRow);
-        LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
-        write.prefill = prefill;
+        LayerWrite write = take(prefill);
         write.joinedCount = 0;
         write.stridedPieceCount = 0;
         write.pageCount = 0;
@@ -240,12 +239,9 @@ final class LayerWriter {
                 new PageList(new int[] {grant.contextSlot()}, 0, 1, target.strideBytes(), 0),
                 source.rowBytes(),
                 Imm.withWeight(grant.imm(), 1));
-        int result = transfer.submit(grant.session().peer, request, write.cookie);
+        int result = post(write, request);
         if (result == TransferEngine.ACCEPTED) {
             prefill.nextContextRow++;
-            prefill.writesInFlight++;
-        } else {
-            recycle(write);
         }
         return result;
     }
@@ -290,8 +286,7 @@ final class LayerWriter {
                 i++, at = routes.get(at).continuation()) {
             lengthBytes += routes.get(at).piece().lengthBytes();
         }
-        LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
-        write.prefill = prefill;
+        LayerWrite write = take(prefill);
         write.pieceIndex = pieceIndex;
         write.joinedCount = joinedCount;
         write.toPage = toPage;
@@ -305,13 +300,29 @@ final class LayerWriter {
                 route.targetParts(grant.pages(), firstPart - piece.partIndex(grant.firstToken()), partCount),
                 lengthBytes,
                 Imm.withWeight(grant.imm(), joinedCount));
-        int result = transfer.submit(grant.session().peer, request, write.cookie);
+        int result = post(write, request);
         if (result == TransferEngine.ACCEPTED) {
             for (int i = 0, at = pieceIndex;
                     i < joinedCount;
                     i++, at = routes.get(at).continuation()) {
                 prefill.nextPage[at] = toPage;
             }
+        }
+        return result;
+    }
+
+    /** A write of this prefill, to be filled in and posted. */
+    private LayerWrite take(Prefill prefill) {
+        LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
+        write.prefill = prefill;
+        return write;
+    }
+
+    /** Submits a write, which is in flight from here on, or free again. */
+    private int post(LayerWrite write, PagedWrites request) {
+        Prefill prefill = write.prefill;
+        int result = transfer.submit(prefill.grant.session().peer, request, write.cookie);
+        if (result == TransferEngine.ACCEPTED) {
             prefill.writesInFlight++;
         } else {
             recycle(write);

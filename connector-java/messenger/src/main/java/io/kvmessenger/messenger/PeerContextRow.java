@@ -1,7 +1,6 @@
 package io.kvmessenger.messenger;
 
 import io.kvmessenger.messenger.wire.Attach;
-import io.kvmessenger.messenger.wire.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
@@ -17,11 +16,7 @@ record PeerContextRow(String name, RegionDescriptor region, long strideBytes, in
         for (PeerContextRow row : rows) {
             wire.addContext(Attach.ContextRow.newBuilder()
                     .setName(row.name)
-                    .setRegion(Region.newBuilder()
-                            .setRegionId(row.region.regionId())
-                            .setLengthBytes(row.region.lengthBytes())
-                            .setVersion(row.region.version())
-                            .setShareable(row.region.shareable()))
+                    .setRegion(AttachWire.encode(row.region))
                     .setStrideBytes(row.strideBytes)
                     .setRowBytes(row.rowBytes)
                     .setRowCount(row.rowCount));
@@ -33,11 +28,7 @@ record PeerContextRow(String name, RegionDescriptor region, long strideBytes, in
         List<PeerContextRow> rows = wire.getContextList().stream()
                 .map(row -> new PeerContextRow(
                         row.getName(),
-                        new RegionDescriptor(
-                                row.getRegion().getRegionId(),
-                                row.getRegion().getLengthBytes(),
-                                row.getRegion().getVersion(),
-                                row.getRegion().getShareable()),
+                        AttachWire.decode(row.getRegion()),
                         row.getStrideBytes(),
                         row.getRowBytes(),
                         row.getRowCount()))

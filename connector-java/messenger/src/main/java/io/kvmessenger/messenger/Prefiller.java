@@ -194,7 +194,7 @@ final class Prefiller {
         if (session != null) {
             session.peerReady = true;
             byTransfer.values().stream()
-                    .filter(p -> p.grant != null && p.grant.session() == session)
+                    .filter(p -> p.grantedBy(session))
                     .toList()
                     .forEach(this::advance);
         }
