@@ -2,9 +2,7 @@ package io.kvmessenger.transfer;
 
 import java.util.Arrays;
 import java.util.BitSet;
-import java.util.Comparator;
 import java.util.Optional;
-import java.util.stream.IntStream;
 
 /**
  * The same pages of many layers, told by pages and layers instead of range by range: made in the time of their sum, not of
@@ -33,11 +31,7 @@ final class PageGrid {
 
     /** Empty when the layers lie neither way; arguments as in {@link WindowRanges#ofPages}. */
     static Optional<PageGrid> of(BitSet pages, long[] layerOffsets, long[] layerStrides, long[] layerPageBytes) {
-        int[] order = IntStream.range(0, layerOffsets.length)
-                .boxed()
-                .sorted(Comparator.comparingLong(i -> layerOffsets[i]))
-                .mapToInt(i -> i)
-                .toArray();
+        int[] order = WindowRanges.order(layerOffsets);
         long[] offsets = Arrays.stream(order).mapToLong(i -> layerOffsets[i]).toArray();
         long[] strides = Arrays.stream(order).mapToLong(i -> layerStrides[i]).toArray();
         long[] pageBytes =
@@ -94,7 +88,7 @@ final class PageGrid {
 
     /** Whether all bytes belong to granted pages; across pages only where they touch in one row. Allocates nothing. */
     boolean contains(long offsetBytes, long lengthBytes) {
-        int row = lastNotAbove(rowsFromBytes, offsetBytes);
+        int row = WindowRanges.lastNotAbove(rowsFromBytes, offsetBytes);
         if (row < 0 || lengthBytes < 0 || lengthBytes > endBytes() - offsetBytes) {
             return false;
         }
@@ -104,7 +98,7 @@ final class PageGrid {
         long from = inRow - page * stride;
         long left = lengthBytes;
         while (page < pages.length() && pages.get((int) page)) {
-            int run = lastNotAbove(runsFromBytes[row], from);
+            int run = WindowRanges.lastNotAbove(runsFromBytes[row], from);
             long fit = run < 0 ? -1 : runsToBytes[row][run] - from;
             if (left <= fit) {
                 return fit > 0;
@@ -123,19 +117,5 @@ final class PageGrid {
         int last = rowsFromBytes.length - 1;
         long[] runsTo = runsToBytes[last];
         return rowsFromBytes[last] + (pages.length() - 1) * strideBytes[last] + runsTo[runsTo.length - 1];
-    }
-
-    private static int lastNotAbove(long[] ascending, long value) {
-        int low = 0;
-        int high = ascending.length - 1;
-        while (low <= high) {
-            int middle = (low + high) >>> 1;
-            if (ascending[middle] > value) {
-                high = middle - 1;
-            } else {
-                low = middle + 1;
-            }
-        }
-        return high;
     }
 }

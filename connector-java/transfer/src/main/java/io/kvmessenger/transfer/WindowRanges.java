@@ -110,7 +110,7 @@ public final class WindowRanges {
     }
 
     /** Positions by offset; sorting boxes them, so that callers with many ranges give them in order. */
-    private static int[] order(long[] offsetsBytes) {
+    static int[] order(long[] offsetsBytes) {
         int[] order = new int[offsetsBytes.length];
         boolean ascending = true;
         for (int i = 0; i < order.length; i++) {
@@ -131,19 +131,26 @@ public final class WindowRanges {
         if (grid != null) {
             return grid.contains(offsetBytes, lengthBytes);
         }
+        int range = lastNotAbove(fromBytes, offsetBytes);
+        return range >= 0
+                && offsetBytes < toBytes[range]
+                && lengthBytes >= 0
+                && lengthBytes <= toBytes[range] - offsetBytes;
+    }
+
+    /** Position of the last value that is not above; -1 when all are. */
+    static int lastNotAbove(long[] ascending, long value) {
         int low = 0;
-        int high = fromBytes.length - 1;
+        int high = ascending.length - 1;
         while (low <= high) {
             int middle = (low + high) >>> 1;
-            if (fromBytes[middle] > offsetBytes) {
+            if (ascending[middle] > value) {
                 high = middle - 1;
-            } else if (toBytes[middle] <= offsetBytes) {
-                low = middle + 1;
             } else {
-                return lengthBytes >= 0 && lengthBytes <= toBytes[middle] - offsetBytes;
+                low = middle + 1;
             }
         }
-        return false;
+        return high;
     }
 
     /** Where the last range ends; 0 when there is none. */

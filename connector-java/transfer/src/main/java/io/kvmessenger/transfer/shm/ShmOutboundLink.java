@@ -205,6 +205,7 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
 
     private boolean copy() {
         MemorySegment source = batch.source();
+        int runCount = 0;
         int runLength;
         for (int i = 0; i < batch.pageCount(); i += runLength) {
             runLength = batch.runLength(i);
@@ -215,11 +216,12 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
                 return false;
             }
             MemorySegment.copy(source, batch.sourceOffsetBytes(i), lastRegion, to, runBytes);
+            runCount++;
         }
         if (batch.weight() > 0) {
             ring.push(Imm.withWeight(batch.window(), (int) batch.weight()));
         }
-        figures.onSent(batch);
+        figures.onSent(batch, runCount);
         holding = false;
         outbox.requests().batchDone(batch.entry());
         batch.clear();

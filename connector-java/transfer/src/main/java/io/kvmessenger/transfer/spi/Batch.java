@@ -113,7 +113,7 @@ public final class Batch {
     }
 
     /** The writes that the batch is when each run is one. */
-    int runCount() {
+    public int runCount() {
         int runs = 0;
         for (int i = 0; i < pageCount; i += runLength(i)) {
             runs++;

@@ -16,9 +16,8 @@ public final class Figures {
     public final AtomicLong pathsLost = new AtomicLong();
     public final AtomicLong pathsRejected = new AtomicLong();
 
-    /** Worker: a batch has left. */
-    public void onSent(Batch batch) {
-        int writeCount = batch.runCount();
+    /** Worker: a batch has left, as so many writes. */
+    public void onSent(Batch batch, int writeCount) {
         bytesSent.addAndGet(batch.payloadBytes());
         pagesSent.addAndGet(batch.pageCount());
         writesSent.addAndGet(writeCount);

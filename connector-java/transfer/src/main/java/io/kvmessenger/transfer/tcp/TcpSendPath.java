@@ -109,7 +109,7 @@ final class TcpSendPath implements Pollable {
 
     private void finish() {
         sending = false;
-        figures.onSent(batch);
+        figures.onSent(batch, batch.runCount());
         queue.batchDone(batch.entry());
         batch.clear();
     }
