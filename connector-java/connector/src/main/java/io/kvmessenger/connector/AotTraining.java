@@ -23,12 +23,12 @@ public final class AotTraining {
     private static final int MEMORY_LENGTH_BYTES = 4096;
 
     private static final String STEP = """
-            {"commands":[{"do":"step","step":1,"counterStart":0,"chunks":[{"request":"p","transfer":"t","promptTokens":16,
-            "cachedTokens":0,"firstToken":0,"endToken":16,"newPages":[0],"last":true}]}]}
-            """;
+        {"commands":[{"do":"step","step":1,"counterStart":0,"chunks":[{"request":"p","transfer":"t","promptTokens":16,
+        "cachedTokens":0,"firstToken":0,"endToken":16,"newPages":[0],"last":true}]}]}
+        """;
     private static final String STEP_ENDED = """
-            {"commands":[{"do":"stepEnded","step":1},{"do":"prefillEnded","request":"p","outcome":"finished"}]}
-            """;
+        {"commands":[{"do":"stepEnded","step":1},{"do":"prefillEnded","request":"p","outcome":"finished"}]}
+        """;
 
     private AotTraining() {}
 
@@ -78,8 +78,8 @@ public final class AotTraining {
 
     private static byte[] fetch(OpenResult prefiller) {
         return utf8("""
-            {"commands":[{"do":"fetch","request":"d","transfer":"t","prefillerHost":"%s","prefillerPort":%d,
-            "prefillerEngineId":"%s","promptTokens":16,"firstToken":0,"pages":[1],"limitMillis":0}]}
+            {"commands":[{"do":"fetch","request":"d","transfer":"t","prefillers":[{"host":"%s","port":%d,
+            "engineId":"%s"}],"promptTokens":16,"firstToken":0,"pages":[1],"limitMillis":0}]}
             """.formatted(prefiller.controlHost(), prefiller.controlPort(), prefiller.engineId()));
     }
 

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.EngineCommand;
 import io.kvmessenger.messenger.EngineCommand.Chunk;
 import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
 import java.io.IOException;
 import java.util.List;
 import java.util.Locale;
@@ -45,9 +46,7 @@ final class CommandReader {
                         PrefillOutcome.valueOf(fields.text("outcome").toUpperCase(Locale.ROOT)),
                         contextSlot(fields));
             case "fetch" -> fetch(fields);
-            case "decline" ->
-                new EngineCommand.Decline(
-                        fields.text("transfer"), fields.text("prefillerHost"), fields.count("prefillerPort"));
+            case "decline" -> new EngineCommand.Decline(fields.text("transfer"), prefillers(fields));
             case "abandon" -> new EngineCommand.Abandon(fields.text("request"));
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, "
@@ -81,13 +80,27 @@ final class CommandReader {
         return fields.has("contextSlot") ? (int) fields.integer("contextSlot") : -1;
     }
 
+    /** A list, or the one prefiller that serves all its engine's ranks. */
+    private static List<PrefillerAddress> prefillers(Fields fields) {
+        if (!fields.has("prefillers")) {
+            return List.of(new PrefillerAddress(
+                    fields.text("prefillerHost"),
+                    fields.count("prefillerPort"),
+                    fields.has("prefillerEngineId") ? fields.text("prefillerEngineId") : ""));
+        }
+        return fields.objects("prefillers").stream()
+                .map(prefiller -> new PrefillerAddress(
+                        prefiller.text("host"),
+                        prefiller.count("port"),
+                        prefiller.has("engineId") ? prefiller.text("engineId") : ""))
+                .toList();
+    }
+
     private static EngineCommand fetch(Fields fields) {
         return new EngineCommand.Fetch(
                 fields.text("request"),
                 fields.text("transfer"),
-                fields.text("prefillerHost"),
-                fields.count("prefillerPort"),
-                fields.text("prefillerEngineId"),
+                prefillers(fields),
                 fields.count("promptTokens"),
                 fields.count("firstToken"),
                 fields.counts("pages"),

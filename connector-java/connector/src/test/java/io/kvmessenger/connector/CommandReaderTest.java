@@ -5,22 +5,24 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.messenger.EngineCommand;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import org.junit.jupiter.api.Test;
 
 class CommandReaderTest {
     @Test
     void shouldReadEveryCommandOfTheBoundary() {
         assertThat(read("""
-                {"commands":[
-                 {"do":"step","step":7,"counterStart":12,"chunks":[{"request":"p","transfer":"t","promptTokens":40,
-                  "cachedTokens":16,"firstToken":16,"endToken":40,"newPages":[3,1]}]},
-                 {"do":"stepEnded","step":7},
-                 {"do":"announce","request":"p","transfer":"t"},
-                 {"do":"computed","request":"p","transfer":"t","promptTokens":40,"endToken":32,"newPages":[3,1]},
-                 {"do":"prefillEnded","request":"p","outcome":"aborted"},
-                 {"do":"fetch","request":"d","transfer":"t","prefillerHost":"h","prefillerPort":9,"prefillerEngineId":"",
-                  "promptTokens":40,"firstToken":0,"pages":[5],"limitMillis":250},
-                 {"do":"abandon","request":"d"}]}"""))
+            {"commands":[
+             {"do":"step","step":7,"counterStart":12,"chunks":[{"request":"p","transfer":"t","promptTokens":40,
+              "cachedTokens":16,"firstToken":16,"endToken":40,"newPages":[3,1]}]},
+             {"do":"stepEnded","step":7},
+             {"do":"announce","request":"p","transfer":"t"},
+             {"do":"computed","request":"p","transfer":"t","promptTokens":40,"endToken":32,"newPages":[3,1]},
+             {"do":"prefillEnded","request":"p","outcome":"aborted"},
+             {"do":"fetch","request":"d","transfer":"t","prefillers":[{"host":"h","port":9},{"host":"i","port":10,"engineId":"p"}],
+              "promptTokens":40,"firstToken":0,"pages":[5],"limitMillis":250},
+             {"do":"abandon","request":"d"}]}\
+            """))
                 .satisfiesExactly(
                         step -> assertThat(((EngineCommand.Step) step)
                                         .chunks()
@@ -35,8 +37,13 @@ class CommandReaderTest {
                                 .isEqualTo(32),
                         ended -> assertThat(ended)
                                 .isEqualTo(new EngineCommand.PrefillEnded("p", EngineCommand.PrefillOutcome.ABORTED)),
-                        fetch -> assertThat(((EngineCommand.Fetch) fetch).limitNs())
-                                .isEqualTo(250_000_000L),
+                        fetch -> assertThat(((EngineCommand.Fetch) fetch))
+                                .returns(250_000_000L, EngineCommand.Fetch::limitNs)
+                                .returns(
+                                        List.of(
+                                                new EngineCommand.PrefillerAddress("h", 9, ""),
+                                                new EngineCommand.PrefillerAddress("i", 10, "p")),
+                                        EngineCommand.Fetch::prefillers),
                         abandon -> assertThat(abandon).isEqualTo(new EngineCommand.Abandon("d")));
     }
 
@@ -58,7 +65,7 @@ class CommandReaderTest {
                 .hasMessageContaining(sentence);
     }
 
-    private static java.util.List<EngineCommand> read(String json) {
+    private static List<EngineCommand> read(String json) {
         return CommandReader.read(json.getBytes(StandardCharsets.UTF_8));
     }
 }

@@ -96,9 +96,15 @@ final class EngineDouble implements AutoCloseable {
         command.put("do", "fetch");
         command.put("request", request);
         command.put("transfer", transfer);
-        command.put("prefillerHost", prefiller.controlHost());
-        command.put("prefillerPort", prefiller.controlPort());
-        command.put("prefillerEngineId", prefiller.engineId());
+        command.put(
+                "prefillers",
+                List.of(Map.of(
+                        "host",
+                        prefiller.controlHost(),
+                        "port",
+                        prefiller.controlPort(),
+                        "engineId",
+                        prefiller.engineId())));
         command.put("promptTokens", promptTokens);
         command.put("firstToken", firstToken);
         command.put("pages", pages);
@@ -215,7 +221,7 @@ final class EngineDouble implements AutoCloseable {
         return memory.asSlice(layer * LAYER_BYTES + (long) page * PAGE_BYTES, PAGE_BYTES);
     }
 
-    private static Map<String, Object> options(String role) {
+    static Map<String, Object> options(String role) {
         Map<String, Object> options = new LinkedHashMap<>();
         options.put("role", role);
         options.put("engineId", "test-" + role);
@@ -266,7 +272,7 @@ final class EngineDouble implements AutoCloseable {
         return geometry;
     }
 
-    private static byte[] encode(Object json) {
+    static byte[] encode(Object json) {
         try {
             return JSON.std.asBytes(json);
         } catch (IOException e) {
@@ -274,7 +280,7 @@ final class EngineDouble implements AutoCloseable {
         }
     }
 
-    private static Map<String, Object> decode(byte[] json) {
+    static Map<String, Object> decode(byte[] json) {
         try {
             return JSON.std.mapFrom(json);
         } catch (IOException e) {

@@ -262,10 +262,8 @@ class TwoMessengersTest {
                 "decline",
                 "transfer",
                 transfer,
-                "prefillerHost",
-                p.opened.controlHost(),
-                "prefillerPort",
-                p.opened.controlPort()));
+                "prefillers",
+                List.of(Map.of("host", p.opened.controlHost(), "port", p.opened.controlPort()))));
     }
 
     private static void finish(EngineDouble p, String request) {

@@ -1,9 +1,12 @@
 package io.kvmessenger.messenger;
 
+import io.kvmessenger.kvlayout.Compatibility;
 import io.kvmessenger.kvlayout.ExpectedWrites;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.kvlayout.Mismatch;
 import io.kvmessenger.kvlayout.RankGeometry;
+import io.kvmessenger.kvlayout.SourceDraw;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.CancelConfirmed;
@@ -14,22 +17,27 @@ import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 
 /**
  * The receiving side: grants pages to prefillers, counts what arrives, and knows for each request when nothing can write
  * to its pages any more.
  *
- * <p>A fetch ends (one {@code arrived} or {@code failed}) only after (a) its expected weight has arrived, (b) the
- * prefiller has said that all its writes have completed and none will follow, or (c) the prefiller's admission is
- * closed. A timeout alone never ends a fetch that was granted; it starts a cancellation.
+ * <p>A fetch has a source for each messenger of the prefiller's engine, and each source a window of its own. A source is
+ * over only after (a) its expected weight has arrived, (b) the prefiller has said that all its writes have completed and
+ * none will follow, or (c) the prefiller's admission is closed. A fetch ends (one {@code arrived} or {@code failed}) when
+ * all its sources are over. A timeout alone never ends a source that was granted; it starts a cancellation.
  *
  * <p>Owned by the messenger's thread. It computes no plan: what it expects it knows from its own grant.
  */
 final class Decoder {
+    private static final int[] NO_PROMPT = {};
+
     private final KvGeometry geometry;
     /** By rank and memory. */
     private final List<List<RegionDescriptor>> regions;
@@ -43,7 +51,7 @@ final class Decoder {
     private final ProtocolLimits limits;
 
     private final Map<String, Fetch> byRequest = new LinkedHashMap<>();
-    private final Map<Long, Fetch> byCookie = new HashMap<>();
+    private final Map<Long, FetchSource> byCookie = new LinkedHashMap<>();
     private final Map<String, Session> byAddress = new HashMap<>();
     private final Map<Integer, Session> byAdmission = new HashMap<>();
     private long nextCookie = 1;
@@ -80,39 +88,67 @@ final class Decoder {
             return;
         }
         long limitNs = ask.limitNs() > 0 ? ask.limitNs() : limits.fetchLimitNs();
-        Fetch fetch = new Fetch(ask, nextCookie++, nowNs, nowNs + limitNs);
+        Fetch fetch = new Fetch(ask, nowNs, nowNs + limitNs);
         byRequest.put(ask.request(), fetch);
-        byCookie.put(fetch.cookie, fetch);
+        String unfit = unfit(ask);
+        if (unfit.isEmpty()) {
+            try {
+                fetch.area = GrantedRanges.of(geometry, regions, ask.pages(), context, ask.contextSlot());
+            } catch (IllegalArgumentException e) {
+                unfit = "the engine gave pages that cannot be granted: " + e.getMessage();
+            }
+        }
+        if (!unfit.isEmpty()) {
+            fail(fetch, unfit);
+            return;
+        }
+        for (EngineCommand.PrefillerAddress address : ask.prefillers()) {
+            Session session = sessionAt(address, nowNs);
+            FetchSource source = new FetchSource(fetch, address, nextCookie++, session);
+            fetch.sources.add(source);
+            byCookie.put(source.cookie, source);
+        }
+        grantAll(fetch);
+    }
+
+    private String unfit(EngineCommand.Fetch ask) {
         int expectedPages = pageCount(ask.promptTokens()) - ask.firstToken() / geometry.pageTokens();
         if (ask.firstToken() % geometry.pageTokens() != 0
                 || ask.pages().length != expectedPages
                 || (expectedPages == 0 && ask.contextSlot() == PeerContextRow.NO_SLOT)) {
-            fail(
-                    fetch,
-                    "the engine gave " + ask.pages().length + " pages for tokens " + ask.firstToken() + " to "
-                            + ask.promptTokens() + ", which need " + expectedPages);
-            return;
+            return "the engine gave " + ask.pages().length + " pages for tokens " + ask.firstToken() + " to "
+                    + ask.promptTokens() + ", which need " + expectedPages;
         }
-        try {
-            fetch.area = GrantedRanges.of(geometry, regions, ask.pages(), context, ask.contextSlot());
-        } catch (IllegalArgumentException e) {
-            fail(fetch, "the engine gave pages that cannot be granted: " + e.getMessage());
-            return;
+        long different = ask.prefillers().stream()
+                .map(address -> address.host() + ":" + address.port())
+                .distinct()
+                .count();
+        if (different > 1 && ask.contextSlot() != PeerContextRow.NO_SLOT) {
+            return "the fetch names context slot " + ask.contextSlot() + " and " + different
+                    + " prefillers, expected one: serve all ranks of an engine with context rows by one messenger";
         }
-        Session session = sessionAt(ask.prefillerHost(), ask.prefillerPort(), nowNs);
-        fetch.session = session;
-        if (session.ready()) {
-            grant(fetch);
+        return different == 0 || different < ask.prefillers().size()
+                ? "the fetch names prefillers " + ask.prefillers()
+                        + ", expected each messenger of the prefiller's engine once"
+                : "";
+    }
+
+    /** Tells prefillers that no grant will come; if one cannot be reached its own limit ends the wait. */
+    void decline(EngineCommand.Decline decline, long nowNs) {
+        for (EngineCommand.PrefillerAddress address : decline.prefillers()) {
+            decline(sessionAt(address, nowNs), decline.transferId(), NO_PROMPT);
         }
     }
 
-    /** Tells a prefiller that no grant will come; if it cannot be reached its own limit ends the wait. */
-    void decline(EngineCommand.Decline decline, long nowNs) {
-        Session session = sessionAt(decline.prefillerHost(), decline.prefillerPort(), nowNs);
+    private void decline(Session session, String transferId, int[] promptTokenIds) {
+        Decline.Builder decline = Decline.newBuilder().setTransferId(transferId);
+        for (int token : promptTokenIds) {
+            decline.addPromptTokenIds(token);
+        }
         if (session.ready()) {
-            sendDecline(session, decline.transferId());
-        } else {
-            session.declines.add(decline.transferId());
+            sessions.send(session, ControlFrame.newBuilder().setDecline(decline));
+        } else if (session.state != Session.State.ENDED) {
+            session.declines.add(decline.build());
         }
     }
 
@@ -122,12 +158,12 @@ final class Decoder {
             return; // it has ended; the event is on its way to the engine
         }
         tally.add(MessengerMetric.FETCHES_ABANDONED, 1);
-        cancel(fetch, "the engine gave the request up");
+        fail(fetch, "the engine gave the request up");
     }
 
     /** Gives every fetch up; those that were granted end when it is known that nothing writes any more. */
     void shutDown(String reason) {
-        List.copyOf(byRequest.values()).forEach(fetch -> cancel(fetch, reason));
+        List.copyOf(byRequest.values()).forEach(fetch -> fail(fetch, reason));
     }
 
     void onAdmitting(Session session, Attach.Builder attach) {
@@ -138,13 +174,11 @@ final class Decoder {
     }
 
     void onReady(Session session) {
-        session.declines.forEach(transferId -> sendDecline(session, transferId));
-        session.declines.clear();
-        for (Fetch fetch : List.copyOf(byRequest.values())) {
-            if (fetch.session == session && fetch.state == Fetch.State.WAITING) {
-                grant(fetch);
-            }
+        for (Decline decline : session.declines) {
+            sessions.send(session, ControlFrame.newBuilder().setDecline(decline));
         }
+        session.declines.clear();
+        sourcesAt(session).forEach(source -> grantAll(source.fetch));
     }
 
     void onFrame(Session session, ControlFrame frame) {
@@ -161,21 +195,27 @@ final class Decoder {
     void onEnded(Session session, String reason) {
         byAddress.values().remove(session);
         boolean proofNeeded = session.admission != null && !session.admissionClosed;
-        for (Fetch fetch : List.copyOf(byRequest.values())) {
-            if (fetch.session == session) {
-                if (fetch.failure.isEmpty()) {
-                    fetch.failure = reason;
-                }
-                if (fetch.holdsWindow() && proofNeeded) {
-                    fetch.state = Fetch.State.AWAITING_PROOF;
-                    engine.quarantined(fetch.ask.request(), fetch.failure);
+        for (FetchSource source : sourcesAt(session)) {
+            if (!source.over()) {
+                if (source.holdsWindow() && proofNeeded) {
+                    source.state = FetchSource.State.AWAITING_PROOF;
                 } else {
-                    fail(fetch, fetch.failure);
+                    source.end(FetchSource.State.QUIET);
                 }
+                fail(source.fetch, reason);
+                tellQuarantined(source.fetch);
             }
         }
         if (proofNeeded) {
             transfer.revoke(session.admission);
+        }
+    }
+
+    /** The engine hears of the first source that has to be waited for without its word; its end may be far away. */
+    private void tellQuarantined(Fetch fetch) {
+        if (!fetch.quarantineTold && fetch.awaitsProof()) {
+            fetch.quarantineTold = true;
+            engine.quarantined(fetch.ask.request(), fetch.failure);
         }
     }
 
@@ -187,11 +227,12 @@ final class Decoder {
         session.admissionClosed = true;
         if (session.state != Session.State.ENDED) {
             sessions.end(session, "the data paths from " + session.peerName() + " ended: " + detail);
-            return; // onEnded fails its fetches: the proof is here already
+            return; // onEnded ends its sources: the proof is here already
         }
-        for (Fetch fetch : List.copyOf(byRequest.values())) {
-            if (fetch.session == session) {
-                fail(fetch, fetch.failure);
+        for (FetchSource source : sourcesAt(session)) {
+            if (!source.over()) {
+                source.end(FetchSource.State.QUIET);
+                conclude(source.fetch);
             }
         }
     }
@@ -201,44 +242,25 @@ final class Decoder {
         engine.log(EngineEvents.Level.ERROR, "refused a write from " + admission.peerName() + ": " + detail);
     }
 
+    /** All that was expected of a source is in: nothing of it will follow, whatever else was going on. */
     void onWindowFilled(long cookie) {
-        Fetch fetch = byCookie.get(cookie);
-        if (fetch == null) {
-            return;
+        FetchSource source = byCookie.get(cookie);
+        if (source != null && !source.over()) {
+            source.end(FetchSource.State.FILLED);
+            conclude(source.fetch);
         }
-        long nowNs = clock.nowNs();
-        if (!fetch.failure.isEmpty()) {
-            fail(fetch, fetch.failure); // all expected writes are in: nothing will follow, whatever the reason was
-            return;
-        }
-        int pages = fetch.ask.pages().length;
-        long bytes = bytesOf(pages);
-        tally.add(MessengerMetric.FETCHES_ARRIVED, 1);
-        tally.add(MessengerMetric.PAGES_RECEIVED, (long) pages * layerCount());
-        tally.add(MessengerMetric.BYTES_RECEIVED, bytes);
-        tally.observe(MessengerMetric.FETCH_SECONDS, (nowNs - fetch.askedNs) / 1e9);
-        forget(fetch, true);
-        engine.arrived(fetch.ask.request(), pages);
-        engine.timeline(new FetchTimeline(
-                fetch.ask.request(),
-                fetch.ask.transferId(),
-                pages,
-                bytes,
-                fetch.askedNs,
-                fetch.grantedNs,
-                nowNs,
-                fetch.session.peerName()));
     }
 
     void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
-        Fetch fetch = byCookie.get(cookie);
-        if (fetch == null) {
+        FetchSource source = byCookie.get(cookie);
+        if (source == null || source.over()) {
             return;
         }
         tally.add(MessengerMetric.WINDOWS_OVERSHOT, 1);
-        fetch.failure = "transfer " + fetch.ask.transferId() + " got " + arrivedWeight + " pages where "
-                + expectedWeight + " were expected";
-        sessions.end(fetch.session, fetch.failure);
+        sessions.end(
+                source.session,
+                "transfer " + source.fetch.ask.transferId() + " got " + arrivedWeight + " pages where " + expectedWeight
+                        + " were expected");
     }
 
     int tick(long nowNs) {
@@ -248,10 +270,7 @@ final class Decoder {
         }
         if (slotsExhausted) {
             slotsExhausted = false;
-            byRequest.values().stream()
-                    .filter(f -> f.state == Fetch.State.WAITING && f.session.ready())
-                    .toList()
-                    .forEach(this::grant);
+            List.copyOf(byRequest.values()).forEach(this::grantAll);
         }
         return work;
     }
@@ -259,9 +278,13 @@ final class Decoder {
     long nextDeadlineNs(long nowNs) {
         long earliest = nowNs + limits.heartbeatNs();
         for (Fetch fetch : byRequest.values()) {
-            long due = fetch.state == Fetch.State.CANCELLING ? fetch.confirmDeadlineNs : fetch.deadlineNs;
-            if (fetch.state != Fetch.State.AWAITING_PROOF && due - earliest < 0) {
-                earliest = due;
+            if (!fetch.failing() && fetch.deadlineNs - earliest < 0) {
+                earliest = fetch.deadlineNs;
+            }
+            for (FetchSource source : fetch.sources) {
+                if (source.state == FetchSource.State.CANCELLING && source.confirmDeadlineNs - earliest < 0) {
+                    earliest = source.confirmDeadlineNs;
+                }
             }
         }
         return earliest;
@@ -272,169 +295,279 @@ final class Decoder {
     }
 
     int windowCount() {
-        return (int) byRequest.values().stream().filter(Fetch::holdsWindow).count();
+        int count = 0;
+        for (Fetch fetch : byRequest.values()) {
+            for (FetchSource source : fetch.sources) {
+                count += source.holdsWindow() ? 1 : 0;
+            }
+        }
+        return count;
     }
 
     int quarantinedPageCount() {
         return byRequest.values().stream()
-                .filter(f -> f.holdsWindow() && !f.failure.isEmpty())
-                .mapToInt(f -> f.ask.pages().length)
+                .filter(fetch -> fetch.failing() && fetch.holdsWindow())
+                .mapToInt(fetch -> fetch.ask.pages().length)
                 .sum();
     }
 
     private int tick(Fetch fetch, long nowNs) {
-        switch (fetch.state) {
-            case WAITING, GRANTED -> {
-                if (nowNs - fetch.deadlineNs >= 0) {
-                    cancel(
-                            fetch,
-                            "the KV of transfer " + fetch.ask.transferId() + " did not arrive from "
-                                    + fetch.session.peerName() + " within "
-                                    + (fetch.deadlineNs - fetch.askedNs) / 1_000_000
-                                    + " ms (fetch_limit_seconds)");
-                    return 1;
-                }
-            }
-            case CANCELLING -> {
-                if (nowNs - fetch.confirmDeadlineNs >= 0) {
-                    sessions.end(
-                            fetch.session,
-                            fetch.session.peerName() + " did not confirm a cancellation within "
-                                    + limits.silenceLimitNs() / 1_000_000 + " ms (silence_limit_seconds)");
-                    return 1;
-                }
-            }
-            case AWAITING_PROOF, ENDED -> {}
+        int work = 0;
+        if (!fetch.ended && !fetch.failing() && nowNs - fetch.deadlineNs >= 0) {
+            fail(
+                    fetch,
+                    "the KV of transfer " + fetch.ask.transferId() + " did not arrive from " + fetch.prefillerNames()
+                            + " within " + (fetch.deadlineNs - fetch.askedNs) / 1_000_000
+                            + " ms (fetch_limit_seconds)");
+            work++;
         }
-        return 0;
+        for (FetchSource source : fetch.sources) {
+            if (source.state == FetchSource.State.CANCELLING && nowNs - source.confirmDeadlineNs >= 0) {
+                sessions.end(
+                        source.session,
+                        source.session.peerName() + " did not confirm a cancellation within "
+                                + limits.silenceLimitNs() / 1_000_000 + " ms (silence_limit_seconds)");
+                work++;
+            }
+        }
+        return work;
     }
 
-    private void grant(Fetch fetch) {
-        Session session = fetch.session;
+    /** Grants to every source that can be granted to now. */
+    private void grantAll(Fetch fetch) {
+        if (!fetch.covered && !cover(fetch)) {
+            return;
+        }
+        for (FetchSource source : fetch.sources) {
+            if (!fetch.failing() && source.state == FetchSource.State.WAITING && source.session.ready()) {
+                grant(source);
+            }
+        }
+        conclude(fetch);
+    }
+
+    /**
+     * Whether all sources' geometries are known, and together send every piece exactly once; a fetch whose sources do not
+     * fails before anything is granted, since nobody would miss what nobody sends.
+     */
+    private boolean cover(Fetch fetch) {
+        List<KvGeometry> geometries = new ArrayList<>();
+        for (FetchSource source : fetch.sources) {
+            if (source.session.peerGeometry == null) {
+                return false;
+            }
+            geometries.add(source.session.peerGeometry);
+        }
+        Optional<String> mismatch =
+                Compatibility.checkCoverage(geometries, geometry).map(Mismatch::sentence);
+        long total = pieceCount(geometries.getFirst(), fetch.ask);
+        long sum = 0;
+        for (KvGeometry source : geometries) {
+            sum += pieceCountFrom(source, fetch.ask);
+        }
+        if (mismatch.isPresent() || sum != total || !cutAlike(geometries)) {
+            fail(
+                    fetch,
+                    "the prefillers named for transfer " + fetch.ask.transferId() + " (" + fetch.prefillerNames()
+                            + ") send " + sum + " pieces of " + total
+                            + ": name every messenger of one prefiller's engine, and no other"
+                            + mismatch.map(sentence -> "; " + sentence).orElse(""));
+            return false;
+        }
+        fetch.covered = true;
+        return true;
+    }
+
+    private static boolean cutAlike(List<KvGeometry> sources) {
+        KvGeometry first = sources.getFirst();
+        return sources.stream()
+                .allMatch(
+                        other -> other.sharding().equals(first.sharding()) && other.pageTokens() == first.pageTokens());
+    }
+
+    /** What all ranks together receive, from all sources. */
+    private long pieceCount(KvGeometry source, EngineCommand.Fetch ask) {
+        long count = 0;
+        for (int rankIndex = 0; rankIndex < geometry.ranks().size(); rankIndex++) {
+            count += ExpectedWrites.pieceCount(source, geometry, rankIndex, ask.firstToken(), ask.promptTokens());
+        }
+        return count;
+    }
+
+    /** What all ranks together receive from one source. */
+    private long pieceCountFrom(KvGeometry source, EngineCommand.Fetch ask) {
+        SourceDraw draw = SourceDraw.of(ask.transferId(), source, geometry);
+        long count = 0;
+        for (int rankIndex = 0; rankIndex < geometry.ranks().size(); rankIndex++) {
+            count += ExpectedWrites.pieceCountFrom(
+                    source, geometry, rankIndex, ask.firstToken(), ask.promptTokens(), draw);
+        }
+        return count;
+    }
+
+    private void grant(FetchSource source) {
+        Session session = source.session;
+        Fetch fetch = source.fetch;
         EngineCommand.Fetch ask = fetch.ask;
-        if (!ask.prefillerEngineId().isEmpty() && !ask.prefillerEngineId().equals(session.peerEngineId)) {
+        String expectedId = source.address.engineId();
+        if (!expectedId.isEmpty() && !expectedId.equals(session.peerEngineId)) {
             // Not an error: the two legs meet by transfer id, and the session's geometry was checked afresh.
             tally.add(MessengerMetric.STALE_IDENTITIES, 1);
         }
+        // Granted again after a preemption, the prompt is in the prefiller's queue already.
+        boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted;
+        int[] promptTokenIds = enqueues ? ask.promptTokenIds() : NO_PROMPT;
         int rows = ask.contextSlot() == PeerContextRow.NO_SLOT ? 0 : context.size();
-        long expected = expectedPieces(session, ask) + rows;
-        fetch.window = transfer.openWindow(session.admission, fetch.area, expected, fetch.cookie);
-        if (fetch.window == null) {
+        long expected = pieceCountFrom(session.peerGeometry, ask) + rows;
+        if (expected == 0) {
+            decline(session, ask.transferId(), promptTokenIds); // its replicas send this transfer
+            source.end(FetchSource.State.FILLED);
+            return;
+        }
+        source.window = transfer.openWindow(session.admission, fetch.area, expected, source.cookie);
+        if (source.window == null) {
             slotsExhausted = true;
             return;
         }
-        fetch.state = Fetch.State.GRANTED;
+        source.state = FetchSource.State.GRANTED;
+        source.everGranted = true;
         fetch.grantedNs = clock.nowNs();
         tally.add(MessengerMetric.GRANTS_SENT, 1);
+        send(source, promptTokenIds);
+    }
+
+    private void send(FetchSource source, int[] promptTokenIds) {
+        EngineCommand.Fetch ask = source.fetch.ask;
         Grant.Builder grant = Grant.newBuilder()
                 .setTransferId(ask.transferId())
-                .setImm(fetch.window.imm())
+                .setImm(source.window.imm())
                 .setPromptTokens(ask.promptTokens())
                 .setFirstToken(ask.firstToken())
                 .setContextSlot(ask.contextSlot() + 1);
         for (int page : ask.pages()) {
             grant.addPageIndices(page);
         }
-        if (!fetch.everGranted) { // granted again after a preemption, the prompt is in the prefiller's queue already
-            for (int token : ask.promptTokenIds()) {
-                grant.addPromptTokenIds(token);
-            }
+        for (int token : promptTokenIds) {
+            grant.addPromptTokenIds(token);
         }
-        fetch.everGranted = true;
-        sessions.send(session, ControlFrame.newBuilder().setGrant(grant));
+        sessions.send(source.session, ControlFrame.newBuilder().setGrant(grant));
     }
 
-    /** What all ranks together will receive. */
-    private long expectedPieces(Session session, EngineCommand.Fetch ask) {
-        long expected = 0;
-        for (int rankIndex = 0; rankIndex < geometry.ranks().size(); rankIndex++) {
-            expected += ExpectedWrites.pieceCount(
-                    session.peerGeometry, geometry, rankIndex, ask.firstToken(), ask.promptTokens());
-        }
-        return expected;
+    private Session sessionAt(EngineCommand.PrefillerAddress address, long nowNs) {
+        return byAddress.computeIfAbsent(
+                address.host() + ":" + address.port(), unknown -> sessions.dial(address.host(), address.port(), nowNs));
     }
 
-    private Session sessionAt(String host, int port, long nowNs) {
-        return byAddress.computeIfAbsent(host + ":" + port, address -> sessions.dial(host, port, nowNs));
-    }
-
-    private void sendDecline(Session session, String transferId) {
-        sessions.send(
-                session,
-                ControlFrame.newBuilder().setDecline(Decline.newBuilder().setTransferId(transferId)));
-    }
-
-    private void cancel(Fetch fetch, String reason) {
-        switch (fetch.state) {
-            case WAITING -> fail(fetch, reason);
-            case GRANTED -> {
-                fetch.failure = reason;
-                fetch.state = Fetch.State.CANCELLING;
-                fetch.confirmDeadlineNs = clock.nowNs() + limits.silenceLimitNs();
-                tally.add(MessengerMetric.CANCELS_SENT, 1);
-                sessions.send(
-                        fetch.session,
-                        ControlFrame.newBuilder()
-                                .setCancel(Cancel.newBuilder()
-                                        .setTransferId(fetch.ask.transferId())
-                                        .setImm(fetch.window.imm())));
-            }
-            case CANCELLING, AWAITING_PROOF, ENDED -> {}
-        }
+    private List<FetchSource> sourcesAt(Session session) {
+        return byCookie.values().stream()
+                .filter(source -> source.session == session)
+                .toList();
     }
 
     private void onCannotDeliver(Session session, CannotDeliver message) {
-        Fetch fetch = find(session, message.getTransferId(), message.getImm());
-        if (fetch == null) {
+        FetchSource source = find(session, message.getTransferId(), message.getImm());
+        if (source == null) {
             return; // its last write and this message crossed a cancellation
         }
         boolean preempted = message.getReason() == CannotDeliver.Reason.PREEMPTED;
-        if (preempted && fetch.failure.isEmpty()) {
-            fetch.window.close(true);
-            fetch.window = null;
-            fetch.state = Fetch.State.WAITING;
+        if (preempted && !source.fetch.failing()) {
+            source.end(FetchSource.State.WAITING);
             tally.add(MessengerMetric.FETCHES_REGRANTED, 1);
-            grant(fetch);
+            grant(source);
         } else {
-            fail(fetch, fetch.failure.isEmpty() ? message.getSentence() : fetch.failure);
+            source.end(FetchSource.State.QUIET);
+            fail(source.fetch, message.getSentence());
         }
     }
 
     private void onCancelConfirmed(Session session, CancelConfirmed message) {
-        Fetch fetch = find(session, message.getTransferId(), message.getImm());
-        if (fetch != null) {
+        FetchSource source = find(session, message.getTransferId(), message.getImm());
+        if (source != null) {
             tally.add(MessengerMetric.CANCELS_CONFIRMED, 1);
-            fail(fetch, fetch.failure);
+            source.end(FetchSource.State.QUIET);
+            fail(source.fetch, source.session.peerName() + " confirmed a cancellation that nobody asked for");
         }
     }
 
-    /** The fetch that the prefiller means: an answer to an earlier grant of the same transfer finds nothing. */
-    private Fetch find(Session session, String transferId, int imm) {
-        for (Fetch fetch : byRequest.values()) {
-            if (fetch.session == session
-                    && fetch.holdsWindow()
-                    && fetch.window.imm() == imm
-                    && fetch.ask.transferId().equals(transferId)) {
-                return fetch;
+    /** The source that the prefiller means: an answer to an earlier grant of the same transfer finds nothing. */
+    private FetchSource find(Session session, String transferId, int imm) {
+        for (FetchSource source : byCookie.values()) {
+            if (source.session == session
+                    && source.holdsWindow()
+                    && source.window.imm() == imm
+                    && source.fetch.ask.transferId().equals(transferId)) {
+                return source;
             }
         }
         return null;
     }
 
+    /** The fetch will fail, as soon as no source can write any more; the first reason counts. */
     private void fail(Fetch fetch, String reason) {
-        tally.add(MessengerMetric.FETCHES_FAILED, 1);
-        forget(fetch, true);
-        engine.failed(fetch.ask.request(), reason);
+        if (!fetch.failing()) {
+            fetch.failure = reason;
+            fetch.sources.forEach(this::giveUp);
+        }
+        conclude(fetch);
     }
 
-    private void forget(Fetch fetch, boolean drained) {
-        byRequest.remove(fetch.ask.request());
-        byCookie.remove(fetch.cookie);
-        fetch.state = Fetch.State.ENDED;
-        if (fetch.window != null) {
-            fetch.window.close(drained);
-            fetch.window = null;
+    private void giveUp(FetchSource source) {
+        switch (source.state) {
+            case WAITING -> {
+                source.end(FetchSource.State.QUIET);
+                decline(source.session, source.fetch.ask.transferId(), NO_PROMPT);
+            }
+            case GRANTED -> {
+                source.state = FetchSource.State.CANCELLING;
+                source.confirmDeadlineNs = clock.nowNs() + limits.silenceLimitNs();
+                tally.add(MessengerMetric.CANCELS_SENT, 1);
+                sessions.send(
+                        source.session,
+                        ControlFrame.newBuilder()
+                                .setCancel(Cancel.newBuilder()
+                                        .setTransferId(source.fetch.ask.transferId())
+                                        .setImm(source.window.imm())));
+            }
+            case CANCELLING, AWAITING_PROOF, FILLED, QUIET -> {}
         }
+    }
+
+    /** Tells the engine how the fetch ended, once all its sources are over. */
+    private void conclude(Fetch fetch) {
+        if (fetch.ended || !fetch.over()) {
+            return;
+        }
+        fetch.ended = true;
+        byRequest.remove(fetch.ask.request());
+        fetch.sources.forEach(source -> byCookie.remove(source.cookie));
+        if (fetch.failing()) {
+            tally.add(MessengerMetric.FETCHES_FAILED, 1);
+            engine.failed(fetch.ask.request(), fetch.failure);
+        } else if (fetch.covered && fetch.filled()) {
+            arrived(fetch);
+        } else {
+            throw new AssertionError("the sources of transfer " + fetch.ask.transferId() + " are over, and not filled");
+        }
+    }
+
+    private void arrived(Fetch fetch) {
+        long nowNs = clock.nowNs();
+        int pages = fetch.ask.pages().length;
+        long bytes = bytesOf(pages);
+        tally.add(MessengerMetric.FETCHES_ARRIVED, 1);
+        tally.add(MessengerMetric.PAGES_RECEIVED, (long) pages * layerCount());
+        tally.add(MessengerMetric.BYTES_RECEIVED, bytes);
+        tally.observe(MessengerMetric.FETCH_SECONDS, (nowNs - fetch.askedNs) / 1e9);
+        engine.arrived(fetch.ask.request(), pages);
+        engine.timeline(new FetchTimeline(
+                fetch.ask.request(),
+                fetch.ask.transferId(),
+                pages,
+                bytes,
+                fetch.askedNs,
+                fetch.grantedNs,
+                nowNs,
+                fetch.prefillerNames()));
     }
 
     private long bytesOf(int pageCount) {

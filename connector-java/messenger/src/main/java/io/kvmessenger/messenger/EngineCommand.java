@@ -55,13 +55,22 @@ public sealed interface EngineCommand {
      */
     record Preempt(List<String> requests, CompletableFuture<Void> fenced) implements EngineCommand {}
 
-    /** A decoder wants KV for tokens {@code [firstToken, promptTokens)} in these pages. */
+    /**
+     * Where a messenger of the prefiller's engine listens.
+     *
+     * @param engineId what it is expected to call itself; empty when unknown
+     */
+    record PrefillerAddress(String host, int port, String engineId) {}
+
+    /**
+     * A decoder wants KV for tokens {@code [firstToken, promptTokens)} in these pages.
+     *
+     * @param prefillers all messengers of the prefiller's engine; the first one is asked to enqueue a prompt
+     */
     record Fetch(
             String request,
             String transferId,
-            String prefillerHost,
-            int prefillerPort,
-            String prefillerEngineId,
+            List<PrefillerAddress> prefillers,
             int promptTokens,
             int firstToken,
             int[] pages,
@@ -73,9 +82,7 @@ public sealed interface EngineCommand {
         public Fetch(
                 String request,
                 String transferId,
-                String prefillerHost,
-                int prefillerPort,
-                String prefillerEngineId,
+                List<PrefillerAddress> prefillers,
                 int promptTokens,
                 int firstToken,
                 int[] pages,
@@ -84,9 +91,7 @@ public sealed interface EngineCommand {
             this(
                     request,
                     transferId,
-                    prefillerHost,
-                    prefillerPort,
-                    prefillerEngineId,
+                    prefillers,
                     promptTokens,
                     firstToken,
                     pages,
@@ -97,7 +102,7 @@ public sealed interface EngineCommand {
     }
 
     /** A decoder will never ask for this transfer: its prefiller need not keep the pages. */
-    record Decline(String transferId, String prefillerHost, int prefillerPort) implements EngineCommand {}
+    record Decline(String transferId, List<PrefillerAddress> prefillers) implements EngineCommand {}
 
     /** The engine has ended the request; its pages stay held until the fetch's terminal event. */
     record Abandon(String request) implements EngineCommand {}

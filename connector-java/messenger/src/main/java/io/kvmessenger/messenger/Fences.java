@@ -13,7 +13,7 @@ final class Fences {
 
     /** Keeps a preempted prompt if anything still reads its pages. */
     void add(Prefill prefill, CompletableFuture<Void> fenced) {
-        if (prefill.writesInFlight > 0) {
+        if (!prefill.writesOver()) {
             prefill.fenced = fenced;
             busy.add(prefill);
         }
@@ -30,7 +30,7 @@ final class Fences {
 
     /** The last write of a prompt has completed. */
     void onQuiet(Prefill prefill) {
-        if (prefill.fenced != null && busy.remove(prefill)) {
+        if (prefill.fenced != null && prefill.writesOver() && busy.remove(prefill)) {
             completeIfQuiet(prefill.fenced);
         }
     }
@@ -43,7 +43,7 @@ final class Fences {
 
     /** Whether a preempted prompt still owes the answer for this grant. */
     boolean anyHolds(Session session, int imm) {
-        return busy.stream().anyMatch(p -> p.holdsGrant(session, imm));
+        return busy.stream().anyMatch(p -> p.find(session, imm) != null);
     }
 
     int count() {

@@ -1,51 +1,76 @@
 package io.kvmessenger.messenger;
 
-import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.WindowArea;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.stream.Collectors;
 
-/** One request's KV on its way to this decoder. State only, owned by the messenger's thread; {@link Decoder} drives it. */
+/**
+ * One request's KV on its way to this decoder, from one prefiller's messenger or from several. State only, owned by the
+ * messenger's thread; {@link Decoder} drives it.
+ */
 final class Fetch {
-    /** Where a fetch is in its life. */
-    enum State {
-        /** Waits for its prefiller's session, or for a free imm slot. Nobody may write. */
-        WAITING,
-        /** The prefiller may write. */
-        GRANTED,
-        /** The prefiller may write until it confirms. */
-        CANCELLING,
-        /** The session has ended; nobody can write once its admission is closed. */
-        AWAITING_PROOF,
-        /** The engine has been told; a loop over all fetches may still come by. */
-        ENDED
-    }
-
     final EngineCommand.Fetch ask;
-    final long cookie;
     final long askedNs;
     final long deadlineNs;
-    State state = State.WAITING;
-    Session session;
-    /** Where the prefiller may write, on every rank. */
+    final List<FetchSource> sources = new ArrayList<>();
+    /** Where the prefillers may write, on every rank. */
     WindowArea area;
-
-    ImmWindow window;
-    /** A grant has been sent, this one or an earlier one. */
-    boolean everGranted;
+    /** The sources together send everything: known when all their geometries are. */
+    boolean covered;
 
     long grantedNs;
-    /** Set with CANCELLING: when the prefiller must have confirmed. */
-    long confirmDeadlineNs;
     /** Why it will fail; empty while it may still arrive. */
     String failure = "";
+    /** The engine has been told that its pages have to wait for a proof. */
+    boolean quarantineTold;
+    /** The engine has been told; a loop over all fetches may still come by. */
+    boolean ended;
 
-    Fetch(EngineCommand.Fetch ask, long cookie, long askedNs, long deadlineNs) {
+    Fetch(EngineCommand.Fetch ask, long askedNs, long deadlineNs) {
         this.ask = ask;
-        this.cookie = cookie;
         this.askedNs = askedNs;
         this.deadlineNs = deadlineNs;
     }
 
+    boolean failing() {
+        return !failure.isEmpty();
+    }
+
     boolean holdsWindow() {
-        return window != null;
+        for (FetchSource source : sources) {
+            if (source.holdsWindow()) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** The word of a prefiller cannot come any more, and its writes still may. */
+    boolean awaitsProof() {
+        return sources.stream().anyMatch(source -> source.state == FetchSource.State.AWAITING_PROOF);
+    }
+
+    /** Nothing can land in its pages any more. */
+    boolean over() {
+        for (FetchSource source : sources) {
+            if (!source.over()) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    boolean filled() {
+        for (FetchSource source : sources) {
+            if (source.state != FetchSource.State.FILLED) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    String prefillerNames() {
+        return sources.stream().map(source -> source.session.peerName()).collect(Collectors.joining(", "));
     }
 }

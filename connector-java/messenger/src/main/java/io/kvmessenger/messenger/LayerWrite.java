@@ -3,9 +3,9 @@ package io.kvmessenger.messenger;
 /** A submitted write of one piece of some pages of one layer, until its completion. Pooled: one object a write in flight. */
 final class LayerWrite {
     final int cookie;
-    Prefill prefill;
-    /** The first piece, by index into {@link Session#routes}. */
-    int pieceIndex;
+    Delivery delivery;
+    /** The first piece, by index into {@link Delivery#routes}. */
+    int routeIndex;
     /** Pieces that left as one: the first and its continuations; 0 when it is a context row. */
     int joinedCount;
     /** Pages {@code [.., toPage)} of the layer have left when this write has. */

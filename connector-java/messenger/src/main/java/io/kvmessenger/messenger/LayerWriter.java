@@ -5,6 +5,7 @@ import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.LayoutPlanner;
 import io.kvmessenger.kvlayout.Piece;
 import io.kvmessenger.kvlayout.RankGeometry;
+import io.kvmessenger.kvlayout.SourceDraw;
 import io.kvmessenger.kvlayout.TransferPlan;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.RegionDescriptor;
@@ -58,9 +59,16 @@ final class LayerWriter {
         return writes.size() - free.size();
     }
 
-    /** The ways of a page's pieces to a decoder, in the order in which its layers become readable. */
-    List<PieceRoute> routesTo(KvGeometry peer, List<List<RegionDescriptor>> peerRegions) {
-        TransferPlan plan = LayoutPlanner.plan(geometry, peer);
+    /** The ways of a page's pieces to a decoder, in the order in which layers become readable; planned once a draw. */
+    List<PieceRoute> routesFor(PageGrant grant) {
+        Session session = grant.session();
+        SourceDraw draw = SourceDraw.of(grant.transferId(), geometry, session.peerGeometry);
+        return session.routesByDraw.computeIfAbsent(
+                draw, unplanned -> routesTo(session.peerGeometry, session.peerRegions, unplanned));
+    }
+
+    private List<PieceRoute> routesTo(KvGeometry peer, List<List<RegionDescriptor>> peerRegions, SourceDraw draw) {
+        TransferPlan plan = LayoutPlanner.plan(geometry, peer, draw);
         int[] inOrder = IntStream.range(0, plan.pieceCount())
                 .boxed()
                 .sorted(Comparator.comparingInt(i -> ordinalOf(plan.piece(i))))
@@ -172,16 +180,17 @@ final class LayerWriter {
      * How many pieces lie side by side from this one on and can leave with the same pages, the first included: those
      * whose layers are complete as far, as are all of them when the forward pass is over.
      */
-    int joinableCount(Prefill prefill, int pieceIndex, int toPage, int readableLayerCount) {
-        List<PieceRoute> routes = prefill.grant.session().routes;
+    int joinableCount(Delivery delivery, int routeIndex, int toPage, int readableLayerCount) {
+        List<PieceRoute> routes = delivery.routes;
+        Prefill prefill = delivery.prefill;
         int count = 1;
-        long lengthBytes = routes.get(pieceIndex).piece().lengthBytes();
-        int next = routes.get(pieceIndex).continuation();
+        long lengthBytes = routes.get(routeIndex).piece().lengthBytes();
+        int next = routes.get(routeIndex).continuation();
         while (next != TransferPlan.NONE && count < Imm.WEIGHT_MAX) {
             PieceRoute route = routes.get(next);
             lengthBytes += route.piece().lengthBytes();
             if (lengthBytes > JOINED_BYTES_MAX
-                    || prefill.nextPage[next] != prefill.nextPage[pieceIndex]
+                    || delivery.nextPage[next] != delivery.nextPage[routeIndex]
                     || prefill.completePages(route.layerOrdinal(), readableLayerCount, geometry.pageTokens())
                             < toPage) {
                 break;
@@ -198,50 +207,50 @@ final class LayerWriter {
      *
      * @return the result of the last {@link TransferEngine#submit}
      */
-    int submit(Prefill prefill, int pieceIndex, int joinedCount, int toPage) {
-        PieceRoute route = prefill.grant.session().routes.get(pieceIndex);
+    int submit(Delivery delivery, int routeIndex, int joinedCount, int toPage) {
+        PieceRoute route = delivery.routes.get(routeIndex);
         int pagesMax = Math.max(1, PARTS_PER_WRITE_MAX / route.piece().source().countPerPage());
         int result = TransferEngine.ACCEPTED;
-        while (result == TransferEngine.ACCEPTED && prefill.nextPage[pieceIndex] < toPage) {
-            int upTo = Math.min(toPage, prefill.nextPage[pieceIndex] + pagesMax);
-            result = submitOnce(prefill, pieceIndex, joinedCount, upTo);
+        while (result == TransferEngine.ACCEPTED && delivery.nextPage[routeIndex] < toPage) {
+            int upTo = Math.min(toPage, delivery.nextPage[routeIndex] + pagesMax);
+            result = submitOnce(delivery, routeIndex, joinedCount, upTo);
         }
         return result;
     }
 
     /** Whether context rows are left to submit. */
-    boolean contextPending(Prefill prefill) {
-        return prefill.nextContextRow < context.size();
+    boolean contextPending(Delivery delivery) {
+        return delivery.nextContextRow < context.size();
     }
 
     /** Submits the context rows that have not been taken yet; result as {@link #submit}'s. */
-    int submitContext(Prefill prefill) {
+    int submitContext(Delivery delivery) {
         int result = TransferEngine.ACCEPTED;
-        while (result == TransferEngine.ACCEPTED && contextPending(prefill)) {
-            result = submitContextRow(prefill);
+        while (result == TransferEngine.ACCEPTED && contextPending(delivery)) {
+            result = submitContextRow(delivery);
         }
         return result;
     }
 
-    private int submitContextRow(Prefill prefill) {
-        PageGrant grant = prefill.grant;
-        ContextRow source = context.get(prefill.nextContextRow);
-        PeerContextRow target = grant.session().peerContext.get(prefill.nextContextRow);
-        LayerWrite write = take(prefill);
+    private int submitContextRow(Delivery delivery) {
+        PageGrant grant = delivery.grant;
+        ContextRow source = context.get(delivery.nextContextRow);
+        PeerContextRow target = grant.session().peerContext.get(delivery.nextContextRow);
+        LayerWrite write = take(delivery);
         write.joinedCount = 0;
         write.stridedPieceCount = 0;
         write.pageCount = 0;
         write.bytes = source.rowBytes();
         PagedWrites request = new PagedWrites(
                 source.region(),
-                new PageList(new int[] {prefill.contextSlot}, 0, 1, source.strideBytes(), 0),
+                new PageList(new int[] {delivery.prefill.contextSlot}, 0, 1, source.strideBytes(), 0),
                 target.region(),
                 new PageList(new int[] {grant.contextSlot()}, 0, 1, target.strideBytes(), 0),
                 source.rowBytes(),
                 Imm.withWeight(grant.imm(), 1));
         int result = post(write, request);
         if (result == TransferEngine.ACCEPTED) {
-            prefill.nextContextRow++;
+            delivery.nextContextRow++;
         }
         return result;
     }
@@ -262,7 +271,7 @@ final class LayerWriter {
     }
 
     void recycle(LayerWrite write) {
-        write.prefill = null;
+        write.delivery = null;
         free.add(write);
     }
 
@@ -272,22 +281,22 @@ final class LayerWriter {
                 : "the data paths to " + grant.session().peerName() + " are gone";
     }
 
-    private int submitOnce(Prefill prefill, int pieceIndex, int joinedCount, int toPage) {
-        PageGrant grant = prefill.grant;
-        List<PieceRoute> routes = grant.session().routes;
-        PieceRoute route = routes.get(pieceIndex);
+    private int submitOnce(Delivery delivery, int routeIndex, int joinedCount, int toPage) {
+        PageGrant grant = delivery.grant;
+        List<PieceRoute> routes = delivery.routes;
+        PieceRoute route = routes.get(routeIndex);
         Piece piece = route.piece();
-        int fromPage = prefill.nextPage[pieceIndex];
+        int fromPage = delivery.nextPage[routeIndex];
         int firstPart = piece.partIndex(Math.max(grant.firstToken(), fromPage * geometry.pageTokens()));
         int partCount = piece.partCount(Math.min(grant.promptTokens(), toPage * geometry.pageTokens())) - firstPart;
         int lengthBytes = 0;
-        for (int i = 0, at = pieceIndex;
+        for (int i = 0, at = routeIndex;
                 i < joinedCount;
                 i++, at = routes.get(at).continuation()) {
             lengthBytes += routes.get(at).piece().lengthBytes();
         }
-        LayerWrite write = take(prefill);
-        write.pieceIndex = pieceIndex;
+        LayerWrite write = take(delivery);
+        write.routeIndex = routeIndex;
         write.joinedCount = joinedCount;
         write.toPage = toPage;
         write.pageCount = (toPage - fromPage) * joinedCount;
@@ -295,35 +304,35 @@ final class LayerWriter {
         write.bytes = (long) lengthBytes * partCount;
         PagedWrites request = new PagedWrites(
                 route.source(),
-                route.sourceParts(prefill.pages(), firstPart, partCount),
+                route.sourceParts(delivery.prefill.pages(), firstPart, partCount),
                 route.target(),
                 route.targetParts(grant.pages(), firstPart - piece.partIndex(grant.firstToken()), partCount),
                 lengthBytes,
                 Imm.withWeight(grant.imm(), joinedCount));
         int result = post(write, request);
         if (result == TransferEngine.ACCEPTED) {
-            for (int i = 0, at = pieceIndex;
+            for (int i = 0, at = routeIndex;
                     i < joinedCount;
                     i++, at = routes.get(at).continuation()) {
-                prefill.nextPage[at] = toPage;
+                delivery.nextPage[at] = toPage;
             }
         }
         return result;
     }
 
-    /** A write of this prefill, to be filled in and posted. */
-    private LayerWrite take(Prefill prefill) {
+    /** A write of this delivery, to be filled in and posted. */
+    private LayerWrite take(Delivery delivery) {
         LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
-        write.prefill = prefill;
+        write.delivery = delivery;
         return write;
     }
 
     /** Submits a write, which is in flight from here on, or free again. */
     private int post(LayerWrite write, PagedWrites request) {
-        Prefill prefill = write.prefill;
-        int result = transfer.submit(prefill.grant.session().peer, request, write.cookie);
+        Delivery delivery = write.delivery;
+        int result = transfer.submit(delivery.grant.session().peer, request, write.cookie);
         if (result == TransferEngine.ACCEPTED) {
-            prefill.writesInFlight++;
+            delivery.writesInFlight++;
         } else {
             recycle(write);
         }

@@ -16,4 +16,9 @@ record PageGrant(
         int[] pages,
         int contextSlot,
         long receivedNs,
-        long deadlineNs) {}
+        long deadlineNs) {
+    /** Those of the decoder's ranks that the pages are of. */
+    EngineRanks ranks() {
+        return session.peerRanks;
+    }
+}

@@ -2,7 +2,7 @@ package io.kvmessenger.messenger;
 
 import java.util.List;
 
-/** When a prefill's chunks were computed and left, on the machine's monotonic clock; 0 = not reached. */
+/** When a prefill's chunks were computed and left for one decoder, on the machine's monotonic clock; 0 = not reached. */
 public record PrefillTimeline(
         String request,
         String transferId,
@@ -12,6 +12,7 @@ public record PrefillTimeline(
         long grantedNs,
         long lastLeftNs,
         String transport,
+        String decoder,
         List<ChunkTimeline> chunks) {
     public PrefillTimeline {
         chunks = List.copyOf(chunks);

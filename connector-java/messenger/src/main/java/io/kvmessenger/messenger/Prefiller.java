@@ -6,6 +6,7 @@ import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferEngine;
@@ -15,20 +16,18 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
-import java.util.function.Predicate;
 
 /**
- * The sending side: matches prompts with grants, releases layers as the forward pass completes them, and gives pages
- * back to the engine when nothing reads them.
+ * The sending side: matches prompts with grants, tells {@link Deliveries} what the forward pass has completed, and gives
+ * pages back to the engine when nothing reads them.
  *
- * <p>It sends no "done": the decoder counts. It does say when it cannot deliver, and only once all its posted writes
- * have completed.
+ * <p>A prompt may have several grants, one from each messenger of the decoder's engine. It is over when every rank of that
+ * engine has been served, has given it up, or has not spoken in time. It sends no "done": the decoder counts. It does say
+ * when it cannot deliver, and only once all its posted writes have completed.
  *
- * <p>Owned by the messenger's thread; which bytes a layer's pages are is {@link LayerWriter}'s business.
+ * <p>Owned by the messenger's thread.
  */
 final class Prefiller {
-    private final KvGeometry geometry;
     private final TransferEngine transfer;
     private final Sessions sessions;
     private final EngineEvents engine;
@@ -36,8 +35,8 @@ final class Prefiller {
     private final LayerWriter writer;
     private final Replies replies;
     private final WaitingGrants waiting;
+    private final Deliveries deliveries;
     private final Tally tally;
-    private final NanoClock clock;
     private final ProtocolLimits limits;
 
     private final Map<String, Prefill> byRequest = new LinkedHashMap<>();
@@ -52,16 +51,15 @@ final class Prefiller {
 
     Prefiller(
             KvGeometry geometry, Sessions sessions, LayerWriter writer, Messenger.Ports ports, ProtocolLimits limits) {
-        this.geometry = geometry;
         this.transfer = ports.transfer();
         this.sessions = sessions;
         this.engine = ports.engine();
         this.progress = ports.progress();
         this.writer = writer;
         this.tally = ports.tally();
-        this.clock = ports.clock();
         this.replies = new Replies(sessions, tally);
-        this.waiting = new WaitingGrants(replies, ports.intake(), limits);
+        this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits);
+        this.deliveries = new Deliveries(geometry.pageTokens(), writer, sessions, replies, ports, this::settle);
         this.limits = limits;
     }
 
@@ -79,7 +77,7 @@ final class Prefiller {
                 prefill.runningEndToken = chunk.endToken();
                 prefill.chunks.add(new ChunkTimeline(chunk.firstToken(), chunk.endToken(), writer.layerCount(), nowNs));
                 running.add(prefill);
-                advance(prefill); // pages of the prefix cache are in place and go out at once
+                deliveries.advance(prefill); // pages of the prefix cache are in place and go out at once
             }
         }
     }
@@ -96,7 +94,8 @@ final class Prefiller {
         Prefill prefill = take(chunk);
         if (prefill != null) {
             prefill.onComputed(chunk, writer.layerCount(), nowNs);
-            advance(prefill);
+            deliveries.advance(prefill);
+            settle(prefill);
         }
     }
 
@@ -107,7 +106,8 @@ final class Prefiller {
             prefill.chunks.getLast().onComputed(nowNs);
             prefill.settledTokens = prefill.runningEndToken;
             prefill.runningEndToken = 0;
-            advance(prefill);
+            deliveries.advance(prefill);
+            settle(prefill);
         }
         running.clear();
     }
@@ -118,7 +118,6 @@ final class Prefiller {
         for (Prefill prefill : running) {
             prefill.runningEndToken = 0;
             stop(prefill, Reason.PREFILL_ABORTED, "the prefiller's forward pass failed");
-            settle(prefill);
         }
         running.clear();
     }
@@ -136,6 +135,7 @@ final class Prefiller {
         if (!unfit.isEmpty()) {
             stop(prefill, Reason.PREFILL_ABORTED, unfit);
         }
+        deliveries.settle(prefill);
         settle(prefill);
     }
 
@@ -144,9 +144,9 @@ final class Prefiller {
             Prefill prefill = byRequest.get(request);
             if (prefill != null) {
                 running.remove(prefill);
-                waiting.preempted(prefill.grant);
-                stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
+                dismissServed(prefill);
                 detach(prefill);
+                stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
                 fences.add(prefill, preempt.fenced());
             }
         }
@@ -154,10 +154,25 @@ final class Prefiller {
         fences.completeIfQuiet(preempt.fenced());
     }
 
+    /** Ranks that have everything, or want nothing any more, will not grant the prompt's next life. */
+    private void dismissServed(Prefill prefill) {
+        for (Delivery delivery : prefill.deliveries) {
+            if (delivery.sent || delivery.stopped) {
+                waiting.dismiss(prefill.transferId, delivery.grant.session());
+            }
+        }
+    }
+
     /** Stops all that needs a grant or more of the engine; what is computed and granted may leave. */
     void shutDown(String sentence) {
         waiting.shutDown(sentence);
-        stopAll(p -> !p.leavesWithoutEngine(writer.contextPending(p)), Reason.SHUTTING_DOWN, sentence);
+        for (Prefill prefill : List.copyOf(byTransfer.values())) {
+            if (prefill.awaitsGrants()) {
+                close(prefill, Reason.SHUTTING_DOWN, sentence);
+            }
+            deliveries.stopWhatNeedsTheEngine(prefill, Reason.SHUTTING_DOWN, sentence);
+            settle(prefill);
+        }
     }
 
     // ---- from decoders
@@ -171,7 +186,6 @@ final class Prefiller {
             sessions.end(session, session.peerName() + " attached with " + e.getMessage());
             return;
         }
-        session.routes = writer.routesTo(session.peerGeometry, session.peerRegions);
         session.peer = transfer.connect(
                 AttachWire.address(attach), attach.getAdmissionKey().toByteArray(), session.peerName());
         byPeer.put(session.peer, session);
@@ -181,7 +195,7 @@ final class Prefiller {
         switch (frame.getBodyCase()) {
             case GRANT -> onGrant(session, frame.getGrant(), nowNs);
             case CANCEL -> onCancel(session, frame.getCancel());
-            case DECLINE -> onDecline(frame.getDecline().getTransferId());
+            case DECLINE -> onDecline(session, frame.getDecline());
             default -> {
                 tally.add(MessengerMetric.FRAMES_INVALID, 1);
                 sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a prefiller");
@@ -193,10 +207,7 @@ final class Prefiller {
         Session session = byPeer.get(peer);
         if (session != null) {
             session.peerReady = true;
-            byTransfer.values().stream()
-                    .filter(p -> p.grantedBy(session))
-                    .toList()
-                    .forEach(this::advance);
+            deliveriesTo(session).forEach(deliveries::advance);
         }
     }
 
@@ -208,12 +219,12 @@ final class Prefiller {
         session.peer = null;
         session.peerReady = false;
         String sentence = "the data paths to " + session.peerName() + " ended (" + fault + "): " + detail;
-        stopAll(p -> p.grantedBy(session), Reason.PATH_LOST, sentence);
+        stopAll(session, sentence);
         sessions.end(session, sentence);
     }
 
     void onEnded(Session session, String reason) {
-        stopAll(p -> p.grantedBy(session), Reason.PATH_LOST, reason);
+        stopAll(session, reason);
         waiting.drop(session);
         if (session.peer != null) {
             byPeer.remove(session.peer);
@@ -224,38 +235,17 @@ final class Prefiller {
     }
 
     void onEnqueueFailed(String transferId, String reason) {
-        waiting.take(transferId).ifPresent(grant -> replies.decline(grant, Reason.NEVER_CAME, reason));
+        waiting.takeBack(transferId).forEach(grant -> replies.decline(grant, Reason.NEVER_CAME, reason));
     }
 
     // ---- from the transfer engine
 
     void onWriteCompleted(long cookie) {
-        long nowNs = clock.nowNs();
-        LayerWrite write = writer.complete((int) cookie);
-        Prefill prefill = write.prefill;
-        prefill.onLeft(write, geometry.pageTokens(), nowNs);
-        tally.add(MessengerMetric.PAGES_SENT, write.pageCount);
-        tally.add(MessengerMetric.BYTES_SENT, write.bytes);
-        tally.add(MessengerMetric.STRIDED_PIECES_SENT, write.stridedPieceCount);
-        tally.add(MessengerMetric.LAYERS_SENT, write.joinedCount);
-        if (prefill.runningEndToken > 0 && write.toPage * geometry.pageTokens() > prefill.settledTokens) {
-            tally.add(MessengerMetric.LAYERS_SENT_EARLY, write.joinedCount);
-        }
-        writer.recycle(write);
-        settle(prefill);
+        deliveries.onWriteCompleted(cookie);
     }
 
     void onWriteFailed(long cookie, TransferFault fault, String detail) {
-        LayerWrite write = writer.complete((int) cookie);
-        Prefill prefill = write.prefill;
-        prefill.writesInFlight--;
-        tally.add(MessengerMetric.WRITES_FAILED, 1);
-        writer.recycle(write);
-        prefill.mayStillLand = true;
-        String sentence = "a write failed (" + fault + "): " + detail;
-        stop(prefill, Reason.PATH_LOST, sentence);
-        sessions.end(prefill.grant.session(), sentence); // the decoder looks for proof itself
-        settle(prefill);
+        deliveries.onWriteFailed(cookie, fault, detail);
     }
 
     // ---- time
@@ -270,11 +260,8 @@ final class Prefiller {
             }
         }
         for (Prefill prefill : List.copyOf(byTransfer.values())) {
-            work += advance(prefill);
-            if (prefill.engineEnded
-                    && prefill.grant == null
-                    && !prefill.stopped
-                    && nowNs - prefill.grantDeadlineNs >= 0) {
+            work += deliveries.advance(prefill);
+            if (prefill.engineEnded && prefill.awaitsGrants() && nowNs - prefill.grantDeadlineNs >= 0) {
                 expire(prefill);
                 work++;
             }
@@ -285,7 +272,7 @@ final class Prefiller {
     long nextDeadlineNs(long nowNs) {
         long earliest = nowNs + limits.heartbeatNs();
         for (Prefill prefill : byRequest.values()) {
-            if (prefill.engineEnded && prefill.grant == null && prefill.grantDeadlineNs - earliest < 0) {
+            if (prefill.engineEnded && prefill.awaitsGrants() && prefill.grantDeadlineNs - earliest < 0) {
                 earliest = prefill.grantDeadlineNs;
             }
         }
@@ -295,8 +282,10 @@ final class Prefiller {
     /** A forward pass runs whose layers somebody waits for: the counter is worth watching closely. */
     boolean watching() {
         for (Prefill prefill : running) {
-            if (prefill.grant != null && !prefill.stopped) {
-                return true;
+            for (Delivery delivery : prefill.deliveries) {
+                if (!delivery.stopped) {
+                    return true;
+                }
             }
         }
         return false;
@@ -335,11 +324,20 @@ final class Prefiller {
         prefill.addPages(chunk.newPages());
         if (first) {
             match(prefill);
-        } else if (prefill.grant != null && prefill.differsFrom(prefill.grant)) {
-            stop(prefill, Reason.GRANT_UNFIT, prefill.difference(prefill.grant));
-            settle(prefill);
+        } else {
+            stopDifferent(prefill);
         }
         return prefill;
+    }
+
+    /** An announced prompt has turned out to be another one than the decoder means. */
+    private void stopDifferent(Prefill prefill) {
+        for (Delivery delivery : prefill.deliveries) {
+            if (!delivery.stopped && prefill.differsFrom(delivery.grant)) {
+                deliveries.stop(delivery, Reason.GRANT_UNFIT, prefill.difference(delivery.grant));
+                deliveries.settle(delivery);
+            }
+        }
     }
 
     private Prefill start(String request, String transferId) {
@@ -357,14 +355,14 @@ final class Prefiller {
         return prefill;
     }
 
-    /** Joins a prefill that has just begun with what its decoder said before. */
+    /** Joins a prefill that has just begun with what its decoders said before. */
     private void match(Prefill prefill) {
-        Optional<PageGrant> grant = waiting.take(prefill.transferId);
-        if (grant.isPresent()) {
-            join(prefill, grant.get());
-        } else if (waiting.takeCancelled(prefill.transferId)) {
-            stop(prefill, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer before its prefill began");
+        waiting.takeDismissed(prefill.transferId)
+                .ifPresent(dismissal -> prefill.hear(dismissal.ranks(), dismissal.needing()));
+        for (PageGrant grant : waiting.take(prefill.transferId)) {
+            join(prefill, grant);
         }
+        settle(prefill);
     }
 
     private void onGrant(Session session, Grant wire, long nowNs) {
@@ -375,10 +373,11 @@ final class Prefiller {
                 wire.getImm(),
                 wire.getPromptTokens(),
                 wire.getFirstToken(),
-                wire.getPageIndicesList().stream().mapToInt(Integer::intValue).toArray(),
+                toArray(wire.getPageIndicesList()),
                 wire.getContextSlot() - 1,
                 nowNs,
                 nowNs + limits.grantWaitNs());
+        int[] promptTokenIds = toArray(wire.getPromptTokenIdsList());
         String unfit = writer.unfit(grant);
         Prefill prefill = byTransfer.get(grant.transferId());
         if (!unfit.isEmpty()) {
@@ -386,212 +385,164 @@ final class Prefiller {
         } else if (!waiting.shutDownReason().isEmpty()) {
             replies.decline(grant, Reason.SHUTTING_DOWN, waiting.shutDownReason());
         } else if (prefill != null) {
-            joinLate(prefill, grant);
-        } else if (wire.getPromptTokenIdsCount() == 0
-                && waiting.endOf(grant.transferId()).isPresent()) {
+            join(prefill, grant);
+        } else if (waiting.endOf(grant.transferId()).isPresent()
+                && (promptTokenIds.length == 0 || !waiting.isNewPrompt(grant.transferId()))) {
             replies.decline(
                     grant, Reason.EXPIRED, waiting.endOf(grant.transferId()).get());
         } else {
-            waiting.await(
-                    grant,
-                    wire.getPromptTokenIdsList().stream().mapToInt(t -> t).toArray());
+            waiting.await(grant, promptTokenIds);
         }
     }
 
-    private void joinLate(Prefill prefill, PageGrant grant) {
-        if (prefill.grant != null) {
-            replies.decline(
-                    grant,
-                    Reason.GRANT_UNFIT,
-                    "transfer " + grant.transferId() + " is granted already by "
-                            + prefill.grant.session().peerName());
-        } else if (prefill.stopped) {
-            replies.decline(grant, Reason.PREFILL_ABORTED, prefill.stopReason);
-        } else {
-            join(prefill, grant);
-        }
+    private static int[] toArray(List<Integer> values) {
+        return values.stream().mapToInt(Integer::intValue).toArray();
     }
 
     private void join(Prefill prefill, PageGrant grant) {
-        if (prefill.differsFrom(grant)) {
+        if (prefill.stopped) {
+            replies.decline(
+                    grant,
+                    prefill.stopCode == Reason.EXPIRED ? Reason.EXPIRED : Reason.PREFILL_ABORTED,
+                    prefill.stopReason);
+        } else if (!prefill.mayHear(grant.ranks())) {
+            replies.decline(
+                    grant,
+                    Reason.GRANT_UNFIT,
+                    "transfer " + grant.transferId() + " was granted or given up already by "
+                            + prefill.heardFrom() + ", the ranks of "
+                            + grant.session().peerName() + " among them or of another engine");
+        } else if (prefill.differsFrom(grant)) {
             replies.decline(grant, Reason.GRANT_UNFIT, prefill.difference(grant));
-            return;
+        } else {
+            prefill.hear(grant.ranks(), grant.session().needingRanks);
+            deliveries.begin(prefill, grant);
         }
-        prefill.grant = grant;
-        writer.allow(grant);
-        prefill.nextPage = new int[grant.session().routes.size()];
-        java.util.Arrays.fill(prefill.nextPage, grant.firstToken() / geometry.pageTokens());
-        if (prefill.announced) {
-            engine.granted(prefill.request, grant.promptTokens(), grant.firstToken());
-        }
-        advance(prefill);
-    }
-
-    /** Submits every complete page not yet submitted. Returns how many writes were taken. */
-    private int advance(Prefill prefill) {
-        PageGrant grant = prefill.grant;
-        if (grant == null || prefill.stopped || prefill.sent || !grant.session().peerReady) {
-            return 0;
-        }
-        int readable = progress.readableLayerCount();
-        int submitted = 0;
-        for (int piece = 0; piece < prefill.nextPage.length; piece++) {
-            int layer = grant.session().routes.get(piece).layerOrdinal();
-            int toPage = prefill.completePages(layer, readable, geometry.pageTokens());
-            if (prefill.nextPage[piece] < toPage) {
-                int joinedCount = writer.joinableCount(prefill, piece, toPage, readable);
-                int result = writer.submit(prefill, piece, joinedCount, toPage);
-                if (result == TransferEngine.BACK_PRESSURE) {
-                    tally.add(MessengerMetric.BACK_PRESSURED, 1);
-                    return submitted;
-                }
-                if (result != TransferEngine.ACCEPTED) {
-                    stop(prefill, Reason.PATH_LOST, writer.refusalOf(result, grant));
-                    settle(prefill);
-                    return submitted;
-                }
-                submitted++;
-                prefill.onSubmitted(piece, joinedCount, clock.nowNs());
-            }
-        }
-        if (submitted == 0) {
-            settle(prefill);
-        }
-        return submitted;
     }
 
     private void onCancel(Session session, Cancel cancel) {
-        if (waiting.cancel(session, cancel.getTransferId(), cancel.getImm())) {
-            replies.confirm(session, cancel.getTransferId(), cancel.getImm());
+        String transferId = cancel.getTransferId();
+        if (waiting.cancel(session, transferId, cancel.getImm())) {
+            replies.confirm(session, transferId, cancel.getImm());
             return;
-        }
-        if (waiting.takePreempted(session, cancel.getTransferId(), cancel.getImm())) {
-            onDecline(cancel.getTransferId()); // the cancel crossed the preemption: nobody will grant the next life
         }
         if (fences.anyHolds(session, cancel.getImm())) {
+            dismiss(session, transferId); // nobody will grant the prompt's next life
             return; // preempted with writes in flight: their end is told when the last has completed
         }
-        Prefill prefill = byTransfer.get(cancel.getTransferId());
-        if (prefill != null && !prefill.sent && prefill.holdsGrant(session, cancel.getImm())) {
-            stop(prefill, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer");
-            settle(prefill);
+        Prefill prefill = byTransfer.get(transferId);
+        Delivery delivery = prefill == null ? null : prefill.find(session, cancel.getImm());
+        if (delivery != null && !delivery.sent) {
+            deliveries.stop(delivery, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer");
+            deliveries.settle(delivery);
             return;
         }
-        replies.confirm(session, cancel.getTransferId(), cancel.getImm());
+        replies.confirm(session, transferId, cancel.getImm());
+        dismiss(session, transferId);
     }
 
-    private void onDecline(String transferId) {
+    private void onDecline(Session session, Decline decline) {
+        String transferId = decline.getTransferId();
+        waiting.enqueue(transferId, toArray(decline.getPromptTokenIdsList()));
+        dismiss(session, transferId);
+    }
+
+    /** A decoder's messenger wants nothing (more) of a transfer: its ranks' grants need not be waited for. */
+    private void dismiss(Session session, String transferId) {
         Prefill prefill = byTransfer.get(transferId);
-        if (prefill == null) {
-            waiting.decline(transferId);
-        } else if (prefill.grant == null) {
-            stop(prefill, Reason.REASON_UNSPECIFIED, "the decoder declined the transfer");
+        if (prefill != null) {
+            prefill.hear(session.peerRanks, session.needingRanks);
+            deliveries.tellIfSilent(prefill, "the decoder declined the transfer");
             settle(prefill);
+        } else if (waiting.endOf(transferId).isEmpty()) {
+            waiting.dismiss(transferId, session);
         }
     }
 
-    private void stopAll(Predicate<Prefill> which, Reason reason, String sentence) {
-        for (Prefill prefill : List.copyOf(byTransfer.values())) {
-            if (!prefill.sent && which.test(prefill)) {
-                stop(prefill, reason, sentence);
-                settle(prefill);
+    private List<Delivery> deliveriesTo(Session session) {
+        return byTransfer.values().stream()
+                .flatMap(prefill -> prefill.deliveries.stream())
+                .filter(delivery -> delivery.isOf(session))
+                .toList();
+    }
+
+    private void stopAll(Session session, String sentence) {
+        for (Delivery delivery : deliveriesTo(session)) {
+            if (!delivery.sent) {
+                deliveries.stop(delivery, Reason.PATH_LOST, sentence);
+                deliveries.settle(delivery);
             }
         }
     }
 
+    /** Nothing more will be sent of this prompt to anybody. */
     private void stop(Prefill prefill, Reason reason, String sentence) {
-        if (!prefill.stopped && !prefill.sent) {
+        close(prefill, reason, sentence);
+        for (Delivery delivery : prefill.deliveries) {
+            deliveries.stop(delivery, reason, sentence);
+            deliveries.settle(delivery);
+        }
+        settle(prefill);
+    }
+
+    /** No delivery begins any more; those that have go on. */
+    private void close(Prefill prefill, Reason reason, String sentence) {
+        if (!prefill.stopped) {
             prefill.stopped = true;
-            prefill.stopReason = sentence;
             prefill.stopCode = reason;
-            if (prefill.announced) {
-                engine.stopped(prefill.request, sentence);
-            }
+            prefill.stopReason = sentence;
+            deliveries.tellIfSilent(prefill, sentence);
         }
     }
 
     private void expire(Prefill prefill) {
         tally.add(MessengerMetric.PREFILLS_EXPIRED, 1);
         String sentence = "no grant for transfer " + prefill.transferId + " came within "
-                + limits.grantWaitNs() / 1_000_000 + " ms of the end of its prefill (grant_wait_seconds)";
+                + limits.grantWaitNs() / 1_000_000
+                + " ms of the end of its prefill (grant_wait_seconds), which has heard of "
+                + prefill.heardFrom();
         engine.log(EngineEvents.Level.WARNING, sentence);
-        stop(prefill, Reason.EXPIRED, sentence);
+        close(prefill, Reason.EXPIRED, sentence);
         settle(prefill);
     }
 
-    /** Draws the consequences of where a prefill stands: sent, answered, released, forgotten. */
+    /** Draws the consequences of where a prefill stands: fenced, concluded, released, forgotten. */
     private void settle(Prefill prefill) {
-        if (prefill.writesInFlight > 0) {
-            return;
-        }
-        if (!prefill.stopped
-                && !prefill.sent
-                && prefill.grant != null
-                && prefill.computed()
-                && prefill.everythingSubmitted(writer.pageCount(prefill.promptTokens))
-                && contextLeft(prefill)) {
-            prefill.sent = true;
-            writer.disallow(prefill.grant);
-            onSent(prefill);
-        }
-        if (prefill.writesInFlight > 0) {
-            return;
-        }
-        if (prefill.stopped && !prefill.answered) {
-            prefill.answered = true;
-            answer(prefill);
-        }
         fences.onQuiet(prefill);
-        if (prefill.engineEnded && (prefill.sent || prefill.stopped) && byRequest.get(prefill.request) == prefill) {
+        if (!prefill.over()) {
+            return;
+        }
+        if (!prefill.concluded) {
+            prefill.concluded = true;
+            conclude(prefill);
+        }
+        if (prefill.engineEnded && byRequest.get(prefill.request) == prefill) {
             detach(prefill);
             waiting.remember(
                     prefill.transferId,
-                    prefill.sent ? "transfer " + prefill.transferId + " was sent already" : prefill.stopReason);
+                    prefill.sent() || !prefill.stopped
+                            ? "transfer " + prefill.transferId + " was sent, or given up, already"
+                            : prefill.stopReason);
             engine.released(prefill.request);
         }
     }
 
-    /**
-     * All KV has left: sends the context rows, once the engine has ended the prefill. They make the transfer complete,
-     * so whatever was sent of an aborted prompt can never arrive.
-     */
-    private boolean contextLeft(Prefill prefill) {
-        if (!writer.contextPending(prefill)) {
-            return true;
+    private void conclude(Prefill prefill) {
+        if (!prefill.sent()) {
+            tally.add(MessengerMetric.PREFILLS_UNDELIVERED, 1);
+            return;
         }
-        if (prefill.engineEnded && prefill.grant.session().peerReady) {
-            int result = writer.submitContext(prefill);
-            if (result == TransferEngine.BACK_PRESSURE) {
-                tally.add(MessengerMetric.BACK_PRESSURED, 1);
-            } else if (result != TransferEngine.ACCEPTED) {
-                stop(prefill, Reason.PATH_LOST, writer.refusalOf(result, prefill.grant));
-            }
-        }
-        return false;
-    }
-
-    private void onSent(Prefill prefill) {
         tally.add(MessengerMetric.PREFILLS_SENT, 1);
-        long forwardEndNs = prefill.chunks.getLast().forwardEndNs();
-        tally.observe(MessengerMetric.PREFILL_TAIL_SECONDS, Math.max(0, prefill.lastLeftNs - forwardEndNs) / 1e9);
-        engine.timeline(prefill.timeline());
-    }
-
-    private void answer(Prefill prefill) {
-        tally.add(MessengerMetric.PREFILLS_UNDELIVERED, 1);
-        if (prefill.grant != null) {
-            writer.disallow(prefill.grant);
-            replies.answer(prefill);
+        long lastLeftNs = 0;
+        for (Delivery delivery : prefill.deliveries) {
+            lastLeftNs = Math.max(lastLeftNs, delivery.lastLeftNs);
         }
+        long forwardEndNs = prefill.chunks.getLast().forwardEndNs();
+        tally.observe(MessengerMetric.PREFILL_TAIL_SECONDS, Math.max(0, lastLeftNs - forwardEndNs) / 1e9);
     }
 
-    /** A preempted prompt with nothing in flight is answered at once; its next life is another object. */
     private void detach(Prefill prefill) {
         byRequest.remove(prefill.request, prefill);
         byTransfer.remove(prefill.transferId, prefill);
-        if (prefill.stopped && prefill.writesInFlight == 0 && !prefill.answered) {
-            prefill.answered = true;
-            answer(prefill);
-        }
     }
 }

@@ -17,15 +17,16 @@ final class Replies {
         this.tally = tally;
     }
 
-    /** Says how a stopped prefill ended; nothing, if that would be a promise that nobody can make. */
-    void answer(Prefill prefill) {
-        if (prefill.mayStillLand) {
+    /** Says how a stopped delivery ended; nothing, if that would be a promise that nobody can make. */
+    void answer(Delivery delivery) {
+        if (delivery.mayStillLand) {
             return; // any answer would say that nothing lands any more
         }
-        if (prefill.stopCode == CannotDeliver.Reason.REASON_UNSPECIFIED) {
-            confirm(prefill.grant.session(), prefill.transferId, prefill.grant.imm());
+        PageGrant grant = delivery.grant;
+        if (delivery.stopCode == CannotDeliver.Reason.REASON_UNSPECIFIED) {
+            confirm(grant.session(), grant.transferId(), grant.imm());
         } else {
-            decline(prefill.grant, prefill.stopCode, prefill.stopReason);
+            decline(grant, delivery.stopCode, delivery.stopReason);
         }
     }
 

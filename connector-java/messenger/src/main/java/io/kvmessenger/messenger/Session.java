@@ -1,11 +1,15 @@
 package io.kvmessenger.messenger;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.SourceDraw;
+import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RegionDescriptor;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 
 /**
  * One control link and the pair of incarnations it belongs to. A peer that comes back is another session.
@@ -42,7 +46,7 @@ final class Session {
     /** Outbound: what the prefiller may write to us through. */
     Admission admission;
     /** Outbound: transfers to decline once the session is ready. */
-    final List<String> declines = new ArrayList<>();
+    final List<Decline> declines = new ArrayList<>();
 
     /** Outbound: nothing admitted can write any more. */
     boolean admissionClosed;
@@ -55,8 +59,13 @@ final class Session {
     List<List<RegionDescriptor>> peerRegions = List.of();
     /** Inbound: the decoder's kinds of context rows. */
     List<PeerContextRow> peerContext = List.of();
+    /** Inbound: the decoder's ranks that the peer serves. */
+    EngineRanks peerRanks;
+    /** Inbound: the ranks of the decoder's engine that need something of ours; each of them speaks of each transfer. */
+    EngineRanks needingRanks;
+
     /** Inbound: the pieces of a page on their way to this decoder, in the order in which layers become readable. */
-    List<PieceRoute> routes = List.of();
+    final Map<SourceDraw, List<PieceRoute>> routesByDraw = new HashMap<>();
 
     Session(long link, boolean inbound, String peerAddress, State state) {
         this.link = link;

@@ -410,14 +410,26 @@ final class Sessions {
                     "the KV geometry of " + session.peerName() + " makes no sense: " + e.getMessage());
             return true;
         }
-        Optional<Mismatch> mismatch =
-                session.inbound ? Compatibility.check(geometry, peer) : Compatibility.check(peer, geometry);
+        Optional<Mismatch> mismatch = session.inbound ? mismatch(geometry, peer) : mismatch(peer, geometry);
         if (mismatch.isPresent()) {
             refuse(session, mismatch.get().field(), mismatch.get().sentence());
             return true;
         }
         session.peerGeometry = peer;
+        session.peerRanks = EngineRanks.of(peer);
+        session.needingRanks = EngineRanks.needing(geometry, peer);
         return false;
+    }
+
+    /** Where either side lists some of its engine's ranks only, the others' messengers may have what is missing here. */
+    private static Optional<Mismatch> mismatch(KvGeometry source, KvGeometry target) {
+        return listsAllRanks(source) && listsAllRanks(target)
+                ? Compatibility.check(source, target)
+                : Compatibility.checkPages(source, target);
+    }
+
+    private static boolean listsAllRanks(KvGeometry geometry) {
+        return EngineRanks.of(geometry).complete();
     }
 
     private void refuse(Session session, String field, String why) {

@@ -1,8 +1,10 @@
 package io.kvmessenger.messenger;
 
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 
@@ -11,109 +13,160 @@ import java.util.Optional;
  * over. Owned by the messenger's thread.
  */
 final class WaitingGrants {
+    private static final String NO_INTAKE =
+            "the request came to the decoder only and this prefiller does not know its own engine's address: "
+                    + "set engine_api_url on the prefiller";
+
     private final Replies replies;
     private final EngineIntake intake;
+    private final EngineEvents engine;
     private final ProtocolLimits limits;
-    private final Map<String, PageGrant> byTransfer = new LinkedHashMap<>();
+    /** Prompts that decoders brought and the engine has been asked to compute. */
+    private final Map<String, Boolean> enqueued = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+
+    private final Map<String, List<PageGrant>> byTransfer = new LinkedHashMap<>();
+    private int count;
     /** Why recent transfers ended, so that a late grant gets a precise answer. */
     private final Map<String, String> ended = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
-    /** Cancelled before their prefill began: nobody will ever grant them, so their pages need not wait. */
-    private final Map<String, Boolean> cancelled = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
-    /** Grants of prompts that were preempted: whoever cancels one will not grant the prompt again. */
-    private final Map<String, PageGrant> preempted = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    /** Ranks that want nothing (more) of a transfer whose prefill has not begun: nobody need wait for their grant. */
+    private final Map<String, Dismissal> dismissed = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
     private String shutDownReason = "";
 
-    WaitingGrants(Replies replies, EngineIntake intake, ProtocolLimits limits) {
+    /**
+     * What ranks of one decoder have said before a prefill began.
+     *
+     * @param ranks those that want nothing (more)
+     * @param needing all of that decoder that need something of this prefiller
+     */
+    record Dismissal(EngineRanks ranks, EngineRanks needing) {}
+
+    WaitingGrants(Replies replies, EngineIntake intake, EngineEvents engine, ProtocolLimits limits) {
         this.replies = replies;
         this.intake = intake;
+        this.engine = engine;
         this.limits = limits;
     }
 
     /** Keeps a grant; if it brings the prompt's tokens, the prompt is enqueued in this prefiller's own engine. */
     void await(PageGrant grant, int[] promptTokenIds) {
-        if (promptTokenIds.length > 0) {
-            if (!intake.available()) {
-                replies.decline(
-                        grant,
-                        Reason.NEVER_CAME,
-                        "the request came to the decoder only and this prefiller does not know its own engine's address: "
-                                + "set engine_api_url on the prefiller");
-                return;
-            }
-            intake.enqueue(grant.transferId(), promptTokenIds);
+        if (promptTokenIds.length > 0 && !intake.available()) {
+            replies.decline(grant, Reason.NEVER_CAME, NO_INTAKE);
+            return;
         }
+        enqueue(grant.transferId(), promptTokenIds);
         add(grant);
+    }
+
+    /** Each of the decoder's messengers may bring the prompt; the engine gets it once. */
+    void enqueue(String transferId, int[] promptTokenIds) {
+        if (promptTokenIds.length == 0 || !shutDownReason.isEmpty()) {
+            return; // an engine that shuts down begins no prompt; its other messengers decline the grants for it
+        }
+        if (!intake.available()) {
+            engine.log(EngineEvents.Level.ERROR, "transfer " + transferId + ": " + NO_INTAKE);
+        } else if (enqueued.put(transferId, true) == null) {
+            intake.enqueue(transferId, promptTokenIds);
+        }
+    }
+
+    /** Whether a decoder may still bring this prompt. */
+    boolean isNewPrompt(String transferId) {
+        return !enqueued.containsKey(transferId);
+    }
+
+    /** The engine did not take a prompt; it may be brought again. */
+    List<PageGrant> takeBack(String transferId) {
+        enqueued.remove(transferId);
+        return take(transferId);
     }
 
     /** Keeps a grant until its prefill starts, or declines it. */
     private void add(PageGrant grant) {
-        if (byTransfer.containsKey(grant.transferId())) {
+        List<PageGrant> others = byTransfer.getOrDefault(grant.transferId(), List.of());
+        Optional<PageGrant> rival = others.stream()
+                .filter(other ->
+                        !other.ranks().fits(grant.ranks()) || other.ranks().intersects(grant.ranks()))
+                .findFirst();
+        if (rival.isPresent()) {
             replies.decline(
-                    grant,
-                    Reason.GRANT_UNFIT,
-                    "transfer " + grant.transferId() + " is granted already by "
-                            + byTransfer.get(grant.transferId()).session().peerName());
-        } else if (byTransfer.size() >= ProtocolLimits.GRANTS_WAITING_MAX) {
+                    grant, Reason.GRANT_UNFIT, grantedAlready(grant, rival.get().session()));
+        } else if (count >= ProtocolLimits.GRANTS_WAITING_MAX) {
             replies.decline(grant, Reason.GRANT_UNFIT, ProtocolLimits.GRANTS_WAITING_MAX + " grants wait already");
         } else {
-            cancelled.remove(grant.transferId());
-            byTransfer.put(grant.transferId(), grant);
+            forgetDismissal(grant);
+            byTransfer
+                    .computeIfAbsent(grant.transferId(), transfer -> new ArrayList<>())
+                    .add(grant);
+            count++;
         }
     }
 
-    Optional<PageGrant> take(String transferId) {
-        return Optional.ofNullable(byTransfer.remove(transferId));
+    static String grantedAlready(PageGrant grant, Session other) {
+        return "transfer " + grant.transferId() + " is granted already by " + other.peerName();
+    }
+
+    private void forgetDismissal(PageGrant grant) {
+        Dismissal dismissal = dismissed.get(grant.transferId());
+        if (dismissal != null) {
+            dismissal.ranks().remove(grant.ranks());
+        }
+    }
+
+    /** All grants of a transfer; none of them waits any more. */
+    List<PageGrant> take(String transferId) {
+        List<PageGrant> grants = byTransfer.remove(transferId);
+        count -= grants == null ? 0 : grants.size();
+        return grants == null ? List.of() : grants;
     }
 
     /** Takes a grant away that its decoder cancels; false when it does not wait here. */
     boolean cancel(Session session, String transferId, int imm) {
-        PageGrant grant = byTransfer.get(transferId);
-        if (grant == null || grant.session() != session || grant.imm() != imm) {
-            return false;
+        List<PageGrant> grants = byTransfer.get(transferId);
+        if (grants != null && grants.removeIf(grant -> grant.session() == session && grant.imm() == imm)) {
+            count--;
+            if (grants.isEmpty()) {
+                byTransfer.remove(transferId);
+            }
+            dismiss(transferId, session);
+            return true;
         }
-        byTransfer.remove(transferId);
-        cancelled.put(transferId, true);
-        return true;
+        return false;
     }
 
-    /** No grant will come for a transfer whose prefill has not begun. */
-    void decline(String transferId) {
-        cancelled.put(transferId, true);
-    }
-
-    /** Whether the decoder cancelled before the prefill began; asked once, when it begins. */
-    boolean takeCancelled(String transferId) {
-        return cancelled.remove(transferId) != null;
-    }
-
-    /** A prompt lost its pages, and its grant ({@code null} when it had none) with them. */
-    void preempted(PageGrant grant) {
-        if (grant != null) {
-            preempted.put(grant.transferId(), grant);
+    /** No grant will come from the peer's ranks for a prefill that has not begun, or for its next life. */
+    void dismiss(String transferId, Session session) {
+        Dismissal known = dismissed.get(transferId);
+        if (known == null || !known.ranks().fits(session.peerRanks)) {
+            dismissed.put(transferId, new Dismissal(EngineRanks.copyOf(session.peerRanks), session.needingRanks));
+        } else {
+            known.ranks().add(session.peerRanks);
         }
     }
 
-    /** Whether the decoder cancels the grant of a preempted prompt; asked once. */
-    boolean takePreempted(Session session, String transferId, int imm) {
-        PageGrant grant = preempted.get(transferId);
-        if (grant == null || grant.session() != session || grant.imm() != imm) {
-            return false;
-        }
-        preempted.remove(transferId);
-        return true;
+    /** The ranks that had dismissed a transfer before its prefill began; asked once, when it begins. */
+    Optional<Dismissal> takeDismissed(String transferId) {
+        return Optional.ofNullable(dismissed.remove(transferId))
+                .filter(dismissal -> !dismissal.ranks().isEmpty());
     }
 
     void drop(Session session) {
-        preempted.values().removeIf(grant -> grant.session() == session);
-        byTransfer.values().removeIf(grant -> grant.session() == session);
+        byTransfer.values().removeIf(grants -> {
+            count -= grants.size();
+            grants.removeIf(grant -> grant.session() == session);
+            count += grants.size();
+            return grants.isEmpty();
+        });
     }
 
     /** Declines all; those that come later are declined where they come in. */
     void shutDown(String sentence) {
         shutDownReason = sentence;
-        byTransfer.values().forEach(grant -> replies.decline(grant, Reason.SHUTTING_DOWN, sentence));
+        byTransfer.values().stream()
+                .flatMap(List::stream)
+                .forEach(grant -> replies.decline(grant, Reason.SHUTTING_DOWN, sentence));
         byTransfer.clear();
+        count = 0;
     }
 
     /** Why no grant is taken any more; empty while they are. */
@@ -133,34 +186,42 @@ final class WaitingGrants {
     /** Declines grants whose prefill has not come in time. Returns how many. */
     int expire(long nowNs) {
         int expired = 0;
-        for (Iterator<PageGrant> i = byTransfer.values().iterator(); i.hasNext(); ) {
-            PageGrant grant = i.next();
-            if (nowNs - grant.deadlineNs() >= 0) {
+        for (Iterator<List<PageGrant>> i = byTransfer.values().iterator(); i.hasNext(); ) {
+            List<PageGrant> grants = i.next();
+            for (PageGrant grant : List.copyOf(grants)) {
+                if (nowNs - grant.deadlineNs() >= 0) {
+                    grants.remove(grant);
+                    count--;
+                    expired++;
+                    replies.decline(grant, Reason.NEVER_CAME, neverCame(grant));
+                }
+            }
+            if (grants.isEmpty()) {
                 i.remove();
-                expired++;
-                replies.decline(
-                        grant,
-                        Reason.NEVER_CAME,
-                        "no request with transfer id " + grant.transferId()
-                                + " reached the prefiller within " + limits.grantWaitNs() / 1_000_000
-                                + " ms (grant_wait_seconds)");
             }
         }
         return expired;
     }
 
+    private String neverCame(PageGrant grant) {
+        return "no request with transfer id " + grant.transferId() + " reached the prefiller within "
+                + limits.grantWaitNs() / 1_000_000 + " ms (grant_wait_seconds)";
+    }
+
     /** The earliest deadline, or {@code latestNs} when none is earlier. */
     long earliestNs(long latestNs) {
         long earliest = latestNs;
-        for (PageGrant grant : byTransfer.values()) {
-            if (grant.deadlineNs() - earliest < 0) {
-                earliest = grant.deadlineNs();
+        for (List<PageGrant> grants : byTransfer.values()) {
+            for (PageGrant grant : grants) {
+                if (grant.deadlineNs() - earliest < 0) {
+                    earliest = grant.deadlineNs();
+                }
             }
         }
         return earliest;
     }
 
     int count() {
-        return byTransfer.size();
+        return count;
     }
 }

@@ -2,6 +2,7 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import java.util.List;
 import org.junit.jupiter.api.Test;
 
 /** Rows that follow the KV of a transfer, and make it complete. */
@@ -22,9 +23,7 @@ class ContextRowTest extends MessengerPair {
         decoder.messenger.onCommand(new EngineCommand.Fetch(
                 request,
                 "t-" + request,
-                "host",
-                7,
-                "",
+                List.of(new EngineCommand.PrefillerAddress("host", 7, "")),
                 PROMPT_TOKENS,
                 PROMPT_TOKENS - pages.length * Geometries.PAGE_TOKENS,
                 pages,

@@ -54,21 +54,18 @@ class LayerWriterTest {
                 geometry, geometry.ranks().stream().map(rank -> memory()).toList(), List.of(), transfer);
     }
 
-    private Prefill granted(LayerWriter writer, KvGeometry own, KvGeometry peer, int firstToken) {
+    private Delivery granted(LayerWriter writer, KvGeometry own, KvGeometry peer, int firstToken) {
         Session session = new Session(1, true, "there:1", Session.State.READY);
         session.peerGeometry = peer;
         session.peerRegions =
                 peer.ranks().stream().map(rank -> memory().descriptors()).toList();
-        session.routes = writer.routesTo(peer, session.peerRegions);
         Prefill prefill = new Prefill("r", "t");
         prefill.promptTokens = PROMPT_TOKENS;
         prefill.addPages(pages(own, 0));
         prefill.settledTokens = PROMPT_TOKENS;
-        prefill.grant =
+        PageGrant grant =
                 new PageGrant(session, "t", IMM, PROMPT_TOKENS, firstToken, pages(peer, firstToken), NO_SLOT, 0, 0);
-        prefill.nextPage = new int[session.routes.size()];
-        java.util.Arrays.fill(prefill.nextPage, firstToken / own.pageTokens());
-        return prefill;
+        return new Delivery(prefill, grant, writer.routesFor(grant), firstToken / own.pageTokens());
     }
 
     /** From the last page of the cache downwards: no two follow each other. */
@@ -90,14 +87,14 @@ class LayerWriterTest {
     void shouldJoinLayersThatLieSideBySideOnceAllAreComplete() {
         KvGeometry side = geometry(PageLayout.LATENT, 4, 1);
         LayerWriter writer = writer(side);
-        Prefill prefill = granted(writer, side, side, 0);
-        assertThat(writer.joinableCount(prefill, 0, 4, 0)).isEqualTo(LAYER_COUNT);
-        assertThat(writer.submit(prefill, 0, LAYER_COUNT, 4)).isEqualTo(TransferEngine.ACCEPTED);
+        Delivery delivery = granted(writer, side, side, 0);
+        assertThat(writer.joinableCount(delivery, 0, 4, 0)).isEqualTo(LAYER_COUNT);
+        assertThat(writer.submit(delivery, 0, LAYER_COUNT, 4)).isEqualTo(TransferEngine.ACCEPTED);
         assertThat(onlyRequest().imm()).isEqualTo(Imm.withWeight(IMM, LAYER_COUNT));
         assertThat(onlyRequest().pageBytes()).isEqualTo(LAYER_COUNT * 4);
         assertThat(offsets(onlyRequest().sourcePages())).containsExactly(84L, 72L, 60L, 48L);
-        assertThat(prefill.nextPage).containsOnly(4);
-        assertThat(prefill.everythingSubmitted(4)).isTrue();
+        assertThat(delivery.nextPage).containsOnly(4);
+        assertThat(delivery.everythingSubmitted(4)).isTrue();
         LayerWrite write = writer.complete(transfer.submitted.getFirst().intValue());
         assertThat(write.bytes).isEqualTo(LAYER_COUNT * 16L);
         assertThat(write.pageCount).isEqualTo(LAYER_COUNT * 4);
@@ -107,13 +104,13 @@ class LayerWriterTest {
     void shouldJoinOnlyLayersThatTheForwardPassHasComputed() {
         KvGeometry side = geometry(PageLayout.LATENT, 4, 1);
         LayerWriter writer = writer(side);
-        Prefill prefill = granted(writer, side, side, 0);
-        prefill.settledTokens = 0;
-        prefill.runningEndToken = 8;
-        assertThat(writer.joinableCount(prefill, 0, 2, 1)).isEqualTo(1);
-        assertThat(writer.joinableCount(prefill, 0, 2, 2)).isEqualTo(2);
-        prefill.nextPage[1] = 1;
-        assertThat(writer.joinableCount(prefill, 0, 2, 3)).isEqualTo(1);
+        Delivery delivery = granted(writer, side, side, 0);
+        delivery.prefill.settledTokens = 0;
+        delivery.prefill.runningEndToken = 8;
+        assertThat(writer.joinableCount(delivery, 0, 2, 1)).isEqualTo(1);
+        assertThat(writer.joinableCount(delivery, 0, 2, 2)).isEqualTo(2);
+        delivery.nextPage[1] = 1;
+        assertThat(writer.joinableCount(delivery, 0, 2, 3)).isEqualTo(1);
     }
 
     @Test
@@ -121,10 +118,10 @@ class LayerWriterTest {
         KvGeometry own = geometry(PageLayout.LATENT, 4, 1);
         KvGeometry peer = geometry(PageLayout.LATENT, 8, 1);
         LayerWriter writer = writer(own);
-        Prefill prefill = granted(writer, own, peer, 8);
-        assertThat(writer.unfit(prefill.grant)).isEmpty();
-        assertThat(writer.joinableCount(prefill, 0, 4, 0)).isEqualTo(1);
-        writer.submit(prefill, 0, 1, 4);
+        Delivery delivery = granted(writer, own, peer, 8);
+        assertThat(writer.unfit(delivery.grant)).isEmpty();
+        assertThat(writer.joinableCount(delivery, 0, 4, 0)).isEqualTo(1);
+        writer.submit(delivery, 0, 1, 4);
         assertThat(offsets(onlyRequest().sourcePages())).containsExactly(60L, 48L);
         assertThat(offsets(onlyRequest().targetPages())).containsExactly(168L, 172L);
     }
@@ -134,9 +131,9 @@ class LayerWriterTest {
         KvGeometry own = geometry(PageLayout.LATENT, 8, 1);
         KvGeometry peer = geometry(PageLayout.LATENT, 4, 1);
         LayerWriter writer = writer(own);
-        Prefill prefill = granted(writer, own, peer, 4);
-        assertThat(writer.unfit(prefill.grant)).isEmpty();
-        writer.submit(prefill, 0, 1, 2);
+        Delivery delivery = granted(writer, own, peer, 4);
+        assertThat(writer.unfit(delivery.grant)).isEmpty();
+        writer.submit(delivery, 0, 1, 2);
         assertThat(offsets(onlyRequest().sourcePages())).containsExactly(172L, 144L, 148L);
         assertThat(offsets(onlyRequest().targetPages())).containsExactly(84L, 72L, 60L);
     }
@@ -146,9 +143,9 @@ class LayerWriterTest {
         KvGeometry own = geometry(PageLayout.NHD, 4, 1);
         KvGeometry peer = geometry(PageLayout.NHD, 4, 2);
         LayerWriter writer = writer(own);
-        Prefill prefill = granted(writer, own, peer, 12);
-        assertThat(prefill.grant.session().routes).hasSize(2 * LAYER_COUNT);
-        writer.submit(prefill, 0, writer.joinableCount(prefill, 0, 4, 0), 4);
+        Delivery delivery = granted(writer, own, peer, 12);
+        assertThat(delivery.routes).hasSize(2 * LAYER_COUNT);
+        writer.submit(delivery, 0, writer.joinableCount(delivery, 0, 4, 0), 4);
         assertThat(offsets(onlyRequest().sourcePages())).containsExactly(96L, 98L);
         assertThat(offsets(onlyRequest().targetPages())).containsExactly(84L, 85L);
         assertThat(writer.complete(transfer.submitted.getFirst().intValue()).stridedPieceCount)

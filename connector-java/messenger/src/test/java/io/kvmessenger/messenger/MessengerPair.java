@@ -145,9 +145,7 @@ abstract class MessengerPair {
         decoder.messenger.onCommand(new EngineCommand.Fetch(
                 request,
                 "t-" + request,
-                "host",
-                7,
-                "",
+                List.of(new EngineCommand.PrefillerAddress("host", 7, "")),
                 PROMPT_TOKENS,
                 0,
                 new int[] {firstPage, firstPage + 1},

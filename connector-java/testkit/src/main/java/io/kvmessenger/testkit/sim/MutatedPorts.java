@@ -27,6 +27,7 @@ final class MutatedPorts {
         TransferEngine transfer = switch (mutation) {
             case EXPECTATION_OFF_BY_ONE -> new ExpectingOneLess(ports.transfer());
             case DUPLICATE_GRANT_ACCEPTED -> new ServingTwice(ports.transfer());
+            case ONE_SOURCE_SUFFICES -> new OneSourceSuffices(ports.transfer());
             default -> ports.transfer();
         };
         return new Messenger.Ports(

@@ -16,7 +16,9 @@ public enum Mutation {
     /** Silence is never acted on. */
     HEARTBEAT_IGNORED,
     /** A grant that was served is served again. */
-    DUPLICATE_GRANT_ACCEPTED;
+    DUPLICATE_GRANT_ACCEPTED,
+    /** A fetch is reported arrived when the first of its sources has sent all. */
+    ONE_SOURCE_SUFFICES;
 
     ProtocolLimits limits(ProtocolLimits limits) {
         if (this != HEARTBEAT_IGNORED) {

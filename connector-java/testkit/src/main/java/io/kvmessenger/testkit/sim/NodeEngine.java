@@ -1,8 +1,10 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.EngineEvents;
 import io.kvmessenger.messenger.EngineIntake;
 import io.kvmessenger.messenger.LayerProgress;
+import java.util.List;
 import java.util.SplittableRandom;
 
 /**
@@ -18,8 +20,12 @@ interface NodeEngine {
     /** A router sends a prompt to be computed here. */
     void prefill(String transferId, int promptTokens);
 
-    /** A router sends a request whose KV a prefiller has, or will have when the decoder gets the request first. */
-    void decode(String transferId, String prefiller, int promptTokens, boolean decoderFirst);
+    /**
+     * A router sends a request whose KV a prefiller has, or will have when the decoder gets the request first.
+     *
+     * @param prefillers every messenger of the prefiller's engine
+     */
+    void decode(String transferId, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst);
 
     EngineEvents events();
 

@@ -2,47 +2,70 @@ package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.kvlayout.PageLayout;
+import io.kvmessenger.kvlayout.RankGeometry;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * What KV looks like in the simulation: each byte is a function of transfer, layer, position and the page's byte, so that
- * a byte of another request, layer or page never passes for it. Pure.
- *
- * <p>Byte {@code b} of a page belongs to its token {@code b % pageTokens}: real layouts differ, but both sides agree.
+ * What KV looks like in the simulation: each byte is a function of transfer, layer, token, head and the byte's place in
+ * the head, so that a byte of another request, layer, page or head never passes for it, however the sides shard. Pure.
  */
 public final class PageContent {
-    private PageContent() {}
+    private final KvGeometry geometry;
+    private final LayerGeometry layer;
+    private final int firstHead;
+    private final int headCount;
+    private final int headBytes;
 
-    public static byte of(String transferId, String layerName, int logicalPage, int byteIndex) {
+    /** What the pages of one layer hold on one rank. */
+    public PageContent(KvGeometry geometry, int rankIndex, int layerIndex) {
+        RankGeometry rank = geometry.ranks().get(rankIndex);
+        this.geometry = geometry;
+        this.layer = rank.layers().get(layerIndex);
+        this.firstHead = rank.heads().from();
+        this.headCount = rank.heads().count();
+        this.headBytes = layer.pageBytes() / headCount / geometry.pageTokens();
+    }
+
+    /** The token that a byte of a page belongs to, counted from the page's first. */
+    public int tokenInPage(int byteInPage) {
+        return byTokens() ? byteInPage / (headBytes * headCount) : byteInPage / headBytes % geometry.pageTokens();
+    }
+
+    private int headOf(int byteInPage) {
+        int head = byTokens() ? byteInPage / headBytes % headCount : byteInPage / (headBytes * geometry.pageTokens());
+        return firstHead + head;
+    }
+
+    private boolean byTokens() {
+        return !(geometry.layout() instanceof PageLayout.Hnd);
+    }
+
+    /** The byte that the prompt's KV has there. */
+    public byte of(String transferId, int logicalPage, int byteInPage) {
+        long token = (long) logicalPage * geometry.pageTokens() + tokenInPage(byteInPage);
         long mixed = transferId.hashCode() * 0x9E3779B97F4A7C15L
-                ^ layerName.hashCode() * 0xC2B2AE3D27D4EB4FL
-                ^ (logicalPage + 1) * 0x165667B19E3779F9L
-                ^ (byteIndex + 1) * 0xD6E8FEB86659FD93L;
+                ^ layer.name().hashCode() * 0xC2B2AE3D27D4EB4FL
+                ^ (token + 1) * 0x165667B19E3779F9L
+                ^ (headOf(byteInPage) + 1) * 0xA24BAED4963EE407L
+                ^ (byteInPage % headBytes + 1) * 0xD6E8FEB86659FD93L;
         mixed ^= mixed >>> 32;
         mixed *= 0xD6E8FEB86659FD93L;
         mixed ^= mixed >>> 29;
         return (byte) mixed;
     }
 
-    /** Writes what a forward pass over tokens {@code [firstToken, endToken)} leaves in one layer. */
-    static void compute(
-            MemorySegment memory,
-            KvGeometry geometry,
-            int layerIndex,
-            String transferId,
-            int[] pages,
-            int firstToken,
-            int endToken) {
-        LayerGeometry layer = geometry.ranks().getFirst().layers().get(layerIndex);
+    /** Writes what a forward pass over tokens {@code [firstToken, endToken)} leaves in the layer. */
+    void compute(MemorySegment memory, String transferId, int[] pages, int firstToken, int endToken) {
         int pageTokens = geometry.pageTokens();
         int lastPage = Math.ceilDiv(endToken, pageTokens);
         for (int logicalPage = firstToken / pageTokens; logicalPage < lastPage; logicalPage++) {
             long at = layer.pageOffsetBytes(pages[logicalPage]);
             for (int b = 0; b < layer.pageBytes(); b++) {
-                int token = logicalPage * pageTokens + b % pageTokens;
+                int token = logicalPage * pageTokens + tokenInPage(b);
                 if (token >= firstToken && token < endToken) {
-                    memory.set(ValueLayout.JAVA_BYTE, at + b, of(transferId, layer.name(), logicalPage, b));
+                    memory.set(ValueLayout.JAVA_BYTE, at + b, of(transferId, logicalPage, b));
                 }
             }
         }

@@ -7,30 +7,43 @@ import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
+import java.util.function.IntSupplier;
 
-/** One engine's KV memory and its free pages. A page given back belongs to somebody else at once. */
+/**
+ * The KV memory of the ranks that one messenger serves, and its free pages: one index is a page on every rank. A page given
+ * back belongs to somebody else at once.
+ */
 final class PagePool {
     private final KvGeometry geometry;
-    private final MemorySegment memory;
+    /** By rank. */
+    private final List<MemorySegment> memories;
+
     private final SplittableRandom random;
     private final List<Integer> free = new ArrayList<>();
+    private IntSupplier promised = () -> 0;
 
     PagePool(KvGeometry geometry, SplittableRandom random) {
         this.geometry = geometry;
         this.random = random;
-        this.memory =
-                MemorySegment.ofArray(new byte[(int) geometry.ranks().getFirst().spanBytes(0)]);
+        this.memories = geometry.ranks().stream()
+                .map(rank -> MemorySegment.ofArray(new byte[(int) rank.spanBytes(0)]))
+                .toList();
         for (int page = 0; page < pageCount(); page++) {
             free.add(page);
         }
+    }
+
+    /** Pages that prompts which have begun will still need; fetches leave them alone. */
+    void promise(IntSupplier promised) {
+        this.promised = promised;
     }
 
     KvGeometry geometry() {
         return geometry;
     }
 
-    MemorySegment memory() {
-        return memory;
+    List<MemorySegment> memories() {
+        return memories;
     }
 
     int pageCount() {
@@ -39,6 +52,11 @@ final class PagePool {
 
     int freeCount() {
         return free.size();
+    }
+
+    /** Free pages that nobody counts on. */
+    int spareCount() {
+        return free.size() - promised.getAsInt();
     }
 
     /** Any free pages, in no order; there must be that many. */
@@ -67,10 +85,14 @@ final class PagePool {
 
     void overwrite(int[] pages) {
         for (int page : pages) {
-            for (LayerGeometry layer : geometry.ranks().getFirst().layers()) {
-                byte scribble = (byte) random.nextInt();
-                memory.asSlice(layer.pageOffsetBytes(page), layer.pageBytes()).fill(scribble);
-                memory.set(ValueLayout.JAVA_BYTE, layer.pageOffsetBytes(page), (byte) (scribble + 1));
+            for (int rank = 0; rank < memories.size(); rank++) {
+                MemorySegment memory = memories.get(rank);
+                for (LayerGeometry layer : geometry.ranks().get(rank).layers()) {
+                    byte scribble = (byte) random.nextInt();
+                    memory.asSlice(layer.pageOffsetBytes(page), layer.pageBytes())
+                            .fill(scribble);
+                    memory.set(ValueLayout.JAVA_BYTE, layer.pageOffsetBytes(page), (byte) (scribble + 1));
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.EngineEvents;
 import io.kvmessenger.messenger.EngineIntake;
 import io.kvmessenger.messenger.LayerProgress;
@@ -117,7 +118,8 @@ final class PythonEngine implements NodeEngine, EngineIntake {
     }
 
     @Override
-    public void decode(String transferId, String prefiller, int promptTokens, boolean decoderFirst) {
+    public void decode(String transferId, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst) {
+        String prefiller = prefillers.getFirst().host(); // all engines of its world have one messenger
         boolean garbled = random.nextDouble() < swarm.wrongPrompt();
         if (!decoderFirst && !garbled) {
             host.expectWord(transferId);
@@ -161,6 +163,7 @@ final class PythonEngine implements NodeEngine, EngineIntake {
                 return;
             }
             if (fails) {
+                world.listener().promptRefused(node.process(), transferId);
                 node.input(m -> m.onEnqueueFailed(transferId, "the engine's API refused it"));
             } else {
                 prefill(transferId, promptTokenIds.length);

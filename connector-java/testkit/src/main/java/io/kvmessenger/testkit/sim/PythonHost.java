@@ -8,6 +8,7 @@ import io.kvmessenger.messenger.PrefillTimeline;
 import io.kvmessenger.testkit.sim.check.FetchFacts;
 import io.kvmessenger.testkit.sim.check.Violation;
 import io.kvmessenger.testkit.sim.check.WorldListener;
+import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -29,6 +30,8 @@ import java.util.stream.IntStream;
  */
 public final class PythonHost {
     private static final int POLL_CAPACITY_BYTES = 1 << 20;
+    /** Its engine has one rank. */
+    private static final int RANK_INDEX = 0;
 
     /** One request's share of the running forward pass. */
     private record Share(String request, String transferId, int[] pages, int firstToken, int endToken) {}
@@ -37,6 +40,10 @@ public final class PythonHost {
     private final SimulatedClock clock;
     private final SimulatedNode node;
     private final PagePool pool;
+    private final MemorySegment memory;
+    /** By layer. */
+    private final List<PageContent> contents;
+
     private final WorldListener listener;
     private final Boundary boundary;
     private final Boundary.Channel channel;
@@ -61,6 +68,10 @@ public final class PythonHost {
         this.listener = world.listener();
         this.node = node;
         this.pool = pool;
+        this.memory = pool.memories().get(RANK_INDEX);
+        this.contents = IntStream.range(0, layers(pool).size())
+                .mapToObj(layer -> new PageContent(pool.geometry(), RANK_INDEX, layer))
+                .toList();
         this.channel = channel;
         this.boundary = boundary;
     }
@@ -140,8 +151,8 @@ public final class PythonHost {
                 chunk.request(),
                 chunk.promptTokens(),
                 IntStream.of(chunk.newPages()).boxed().toList());
-        for (int layer = 0; layer < layerCount() && chunk.cachedTokens() > 0; layer++) {
-            listener.layerComputed(node.process(), chunk.request(), layer, chunk.cachedTokens());
+        for (int layer = 0; layer < contents.size() && chunk.cachedTokens() > 0; layer++) {
+            listener.layerComputed(node.process(), chunk.request(), RANK_INDEX, layer, chunk.cachedTokens());
         }
     }
 
@@ -247,8 +258,8 @@ public final class PythonHost {
     /** The request's first tokens were in the prefix cache. */
     public void cached(String transferId, List<Long> pages, int tokenCount) {
         kept(() -> {
-            for (int layer = 0; layer < layerCount(); layer++) {
-                PageContent.compute(pool.memory(), pool.geometry(), layer, transferId, ints(pages), 0, tokenCount);
+            for (PageContent content : contents) {
+                content.compute(memory, transferId, ints(pages), 0, tokenCount);
             }
         });
     }
@@ -260,16 +271,9 @@ public final class PythonHost {
 
     void compute(int layer) {
         for (Share share : shares) {
-            PageContent.compute(
-                    pool.memory(),
-                    pool.geometry(),
-                    layer,
-                    share.transferId,
-                    share.pages,
-                    share.firstToken,
-                    share.endToken);
+            contents.get(layer).compute(memory, share.transferId, share.pages, share.firstToken, share.endToken);
             if (toldInStep.contains(share.request)) {
-                listener.layerComputed(node.process(), share.request, layer, share.endToken);
+                listener.layerComputed(node.process(), share.request, RANK_INDEX, layer, share.endToken);
             }
         }
     }
@@ -278,23 +282,27 @@ public final class PythonHost {
     public void served(String request, String transferId, List<Long> pages, int promptTokens) {
         kept(() -> {
             trace.add(node.process(), "served", request);
-            int pageTokens = pool.geometry().pageTokens();
-            for (LayerGeometry layer : pool.geometry().ranks().getFirst().layers()) {
-                for (int token = 0; token < promptTokens; token++) {
-                    int logicalPage = token / pageTokens;
-                    long at = layer.pageOffsetBytes((int) (long) pages.get(logicalPage));
-                    for (int b = token % pageTokens; b < layer.pageBytes(); b += pageTokens) {
-                        byte expected = PageContent.of(transferId, layer.name(), logicalPage, b);
-                        if (pool.memory().get(ValueLayout.JAVA_BYTE, at + b) != expected) {
-                            throw new Violation(
-                                    "Served",
-                                    request + " was answered and its KV is wrong at token " + token + " of "
-                                            + layer.name());
-                        }
-                    }
-                }
+            for (int layer = 0; layer < contents.size(); layer++) {
+                checkServed(request, transferId, ints(pages), promptTokens, layer);
             }
         });
+    }
+
+    private void checkServed(String request, String transferId, int[] pages, int promptTokens, int layerIndex) {
+        LayerGeometry layer = layers(pool).get(layerIndex);
+        PageContent content = contents.get(layerIndex);
+        for (int logicalPage = 0; logicalPage < pool.pagesFor(promptTokens); logicalPage++) {
+            long at = layer.pageOffsetBytes(pages[logicalPage]);
+            for (int b = 0; b < layer.pageBytes(); b++) {
+                int token = logicalPage * pool.geometry().pageTokens() + content.tokenInPage(b);
+                if (token < promptTokens
+                        && memory.get(ValueLayout.JAVA_BYTE, at + b) != content.of(transferId, logicalPage, b)) {
+                    throw new Violation(
+                            "Served",
+                            request + " was answered and its KV is wrong at token " + token + " of " + layer.name());
+                }
+            }
+        }
     }
 
     // ---- the log
@@ -377,8 +385,8 @@ public final class PythonHost {
         }
     }
 
-    private int layerCount() {
-        return pool.geometry().ranks().getFirst().layers().size();
+    private static List<LayerGeometry> layers(PagePool pool) {
+        return pool.geometry().ranks().get(RANK_INDEX).layers();
     }
 
     private static int[] ints(List<Long> pages) {

@@ -1,5 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
+import java.util.List;
 import java.util.SplittableRandom;
 
 /** Sends requests to prefillers and decoders: both legs in any order, the decoder's only, or one leg lost. */
@@ -22,7 +24,10 @@ final class Router {
         String transferId = "t" + ++lastTransfer;
         String prefiller = "P" + random.nextInt(scenario.prefillerCount());
         String decoder = "D" + random.nextInt(scenario.decoderCount());
-        int tokens = 1 + random.nextInt(6 * scenario.prefillerGeometry().pageTokens() + 3);
+        if (scenario.bothRoles() && random.nextBoolean()) {
+            decoder = prefiller.equals("P0") ? "P1" : "P0";
+        }
+        int tokens = 1 + random.nextInt(6 * scenario.pageTokens() + 3);
         boolean decoderFirst = random.nextDouble() < swarm.decoderFirst();
         boolean singleLeg = random.nextDouble() < swarm.singleLeg();
         boolean prefillLeg = !decoderFirst && !(singleLeg && random.nextBoolean());
@@ -35,20 +40,20 @@ final class Router {
                         transferId + " " + tokens + " tokens" + (prefillLeg ? " " + prefiller : "")
                                 + (decodeLeg ? " " + decoder : "") + (decoderFirst ? " decoder first" : ""));
         if (prefillLeg) {
-            world.clock().after(legDelayNs(), () -> {
-                SimulatedProcess process = world.process(prefiller);
-                if (process != null) {
-                    process.engine.prefill(transferId, prefillTokens);
-                }
-            });
+            world.clock().after(legDelayNs(), () -> world.enqueue(prefiller, transferId, prefillTokens));
         }
         if (decodeLeg) {
-            world.clock().after(legDelayNs(), () -> {
-                SimulatedProcess process = world.process(decoder);
-                if (process != null) {
-                    process.engine.decode(transferId, prefiller, tokens, decoderFirst);
-                }
-            });
+            List<PrefillerAddress> prefillers = scenario.messengersOf(prefiller).stream()
+                    .map(name -> new PrefillerAddress(name, 1, ""))
+                    .toList();
+            for (String name : scenario.messengersOf(decoder)) {
+                world.clock().after(legDelayNs(), () -> {
+                    SimulatedProcess process = world.process(name);
+                    if (process != null) {
+                        process.engine.decode(transferId, prefillers, tokens, decoderFirst);
+                    }
+                });
+            }
         }
     }
 

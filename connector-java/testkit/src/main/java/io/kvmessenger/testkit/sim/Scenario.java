@@ -1,20 +1,20 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.kvlayout.HeadRange;
 import io.kvmessenger.kvlayout.KvGeometry;
-import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
-import io.kvmessenger.kvlayout.RankGeometry;
-import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.ProtocolLimits;
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.List;
-import java.util.Random;
 import java.util.SplittableRandom;
-import java.util.random.RandomGenerator;
+import java.util.stream.IntStream;
 
-/** Everything about a run that is drawn before it starts: shapes, limits, faults. A value. */
+/**
+ * Everything about a run that is drawn before it starts: shapes, limits, faults. A value.
+ *
+ * @param prefillerGeometries one for each messenger of a prefiller's engine
+ * @param decoderGeometries one for each messenger of a decoder's engine
+ * @param bothRoles whether prefillers also decode what other prefillers compute
+ */
 record Scenario(
         long seed,
         int prefillerCount,
@@ -25,8 +25,9 @@ record Scenario(
         boolean slotsReusedAtOnce,
         int queueLimit,
         String secret,
-        KvGeometry prefillerGeometry,
-        KvGeometry decoderGeometry,
+        List<KvGeometry> prefillerGeometries,
+        List<KvGeometry> decoderGeometries,
+        boolean bothRoles,
         ProtocolLimits limits,
         Swarm swarm) {
     static final long MICRO = 1_000;
@@ -37,11 +38,19 @@ record Scenario(
     /** After that long without faults everything must have ended: a generous multiple of all limits. */
     static final long LIVENESS_NS = 4_000 * MILLI;
 
-    private static final int PAGE_COUNT_MIN = 24;
-
     /** @param quiet whether all faults are off */
     static Scenario draw(long seed, boolean quiet) {
+        return draw(seed, quiet, true);
+    }
+
+    /** The same with engines of one rank, and of one role, each. */
+    static Scenario drawAlone(long seed, boolean quiet) {
+        return draw(seed, quiet, false);
+    }
+
+    private static Scenario draw(long seed, boolean quiet, boolean shardable) {
         SplittableRandom random = new SplittableRandom(seed * 0x9E3779B97F4A7C15L + 1);
+        SplittableRandom shards = new SplittableRandom(seed * 0xD1B54A32D192ED03L + 1);
         PageLayout layout = switch (random.nextInt(3)) {
             case 0 -> PageLayout.HND;
             case 1 -> PageLayout.NHD;
@@ -54,9 +63,13 @@ record Scenario(
         for (int i = 0; i < layerCount; i++) {
             bytesPerToken.add(1 + random.nextInt(3));
         }
+        ModelShape model = new ModelShape(layout, heads, pageTokens, bytesPerToken);
+        boolean sharded = shards.nextBoolean() && shardable;
+        boolean bothRoles = shards.nextInt(4) == 0 && !quiet && shardable;
+        int prefillerCount = 1 + random.nextInt(2);
         return new Scenario(
                 seed,
-                1 + random.nextInt(2),
+                bothRoles ? 2 : prefillerCount,
                 1 + random.nextInt(2),
                 4 + random.nextInt(40),
                 List.of(FabricKind.values()).get(random.nextInt(FabricKind.values().length)),
@@ -64,35 +77,37 @@ record Scenario(
                 random.nextBoolean(),
                 1 + random.nextInt(8),
                 random.nextBoolean() ? "secret" : "",
-                geometry(random, layout, heads, pageTokens, bytesPerToken),
-                geometry(random, layout, heads, pageTokens, bytesPerToken),
+                model.drawEngine(random, shards, sharded),
+                model.drawEngine(random, shards, sharded),
+                bothRoles,
                 new ProtocolLimits(60 * MILLI, 150 * MILLI, 25 * MILLI, 5 * MILLI, 30 * MILLI),
                 quiet ? Swarm.quiet(random) : Swarm.draw(random));
     }
 
-    /** Where the layers lie, and in which order they are listed, is each side's own business. */
-    private static KvGeometry geometry(
-            RandomGenerator random, PageLayout layout, int heads, int pageTokens, List<Integer> bytesPerToken) {
-        int pageCount = PAGE_COUNT_MIN + random.nextInt(40);
-        boolean interleaved = random.nextBoolean();
-        int allPagesBytes =
-                bytesPerToken.stream().mapToInt(b -> b * heads * pageTokens).sum();
-        List<LayerGeometry> layers = new ArrayList<>();
-        long offset = 0;
-        for (int i = 0; i < bytesPerToken.size(); i++) {
-            int pageBytes = bytesPerToken.get(i) * heads * pageTokens;
-            long stride = interleaved ? allPagesBytes : pageBytes;
-            layers.add(new LayerGeometry("layers." + i, offset, stride, pageBytes));
-            offset += interleaved ? pageBytes : (long) pageBytes * pageCount;
-        }
-        if (random.nextInt(4) == 0) {
-            Collections.shuffle(layers, new Random(random.nextLong()));
-        }
-        RankGeometry rank = new RankGeometry(0, 0, new HeadRange(0, heads), pageCount, layers);
-        return new KvGeometry("simulated", "float8", 1, pageTokens, layout, heads, Sharding.ALONE, List.of(rank));
+    /** Names of an engine's messengers, in the order of their geometries: the engine's own name where it has one. */
+    List<String> messengersOf(String engine) {
+        int count = geometriesOf(engine).size();
+        return count == 1
+                ? List.of(engine)
+                : IntStream.range(0, count).mapToObj(i -> engine + "." + i).toList();
     }
 
-    int layerCount() {
-        return prefillerGeometry.ranks().getFirst().layers().size();
+    /** The engine that a messenger is of. */
+    static String engineOf(String messenger) {
+        int dot = messenger.indexOf('.');
+        return dot < 0 ? messenger : messenger.substring(0, dot);
+    }
+
+    KvGeometry geometryOf(String messenger) {
+        String engine = engineOf(messenger);
+        return geometriesOf(engine).get(messengersOf(engine).indexOf(messenger));
+    }
+
+    private List<KvGeometry> geometriesOf(String engine) {
+        return engine.startsWith("P") ? prefillerGeometries : decoderGeometries;
+    }
+
+    int pageTokens() {
+        return prefillerGeometries.getFirst().pageTokens();
     }
 }

@@ -1,10 +1,12 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.messenger.EngineCommand;
+import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
 import io.kvmessenger.testkit.sim.check.FetchFacts;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.SplittableRandom;
 import java.util.stream.IntStream;
@@ -18,17 +20,22 @@ final class SimulatedDecodeEngine {
     private static final class Request {
         final String id;
         final String transferId;
-        final String prefiller;
+        final List<PrefillerAddress> prefillers;
         final int promptTokens;
         final boolean decoderFirst;
         int[] pages = new int[0];
         boolean asked;
         boolean ended;
 
-        Request(String id, String transferId, String prefiller, int promptTokens, boolean decoderFirst) {
+        Request(
+                String id,
+                String transferId,
+                List<PrefillerAddress> prefillers,
+                int promptTokens,
+                boolean decoderFirst) {
             this.id = id;
             this.transferId = transferId;
-            this.prefiller = prefiller;
+            this.prefillers = prefillers;
             this.promptTokens = promptTokens;
             this.decoderFirst = decoderFirst;
         }
@@ -62,9 +69,9 @@ final class SimulatedDecodeEngine {
         this.listener = listener;
     }
 
-    void start(String transferId, String prefiller, int promptTokens, boolean decoderFirst) {
+    void start(String transferId, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst) {
         String id = transferId + "/d";
-        Request request = new Request(id, transferId, prefiller, promptTokens, decoderFirst);
+        Request request = new Request(id, transferId, prefillers, promptTokens, decoderFirst);
         requests.put(id, request);
         schedule();
         if (random.nextDouble() < swarm.fetchAbandon()) {
@@ -86,7 +93,7 @@ final class SimulatedDecodeEngine {
         }
         if (!request.asked) {
             requests.remove(request.id); // it had no pages yet
-            node.command(new EngineCommand.Decline(request.transferId, request.prefiller, 1));
+            node.command(new EngineCommand.Decline(request.transferId, request.prefillers));
         } else if (!request.ended || random.nextBoolean()) {
             listener.fetchAbandoned(node.process(), request.id);
             node.command(new EngineCommand.Abandon(request.id)); // also too late: the end may be on its way
@@ -138,7 +145,7 @@ final class SimulatedDecodeEngine {
         int pageTokens = pool.geometry().pageTokens();
         int cachedPages = random.nextInt(3) == 0 ? random.nextInt((request.promptTokens - 1) / pageTokens + 1) : 0;
         int pageCount = pool.pagesFor(request.promptTokens) - cachedPages;
-        if (pageCount > pool.freeCount()) {
+        if (pageCount > pool.spareCount()) {
             return;
         }
         request.asked = true;
@@ -153,9 +160,7 @@ final class SimulatedDecodeEngine {
         node.command(new EngineCommand.Fetch(
                 request.id,
                 request.transferId,
-                request.prefiller,
-                1,
-                "",
+                request.prefillers,
                 request.promptTokens,
                 cachedPages * pageTokens,
                 request.pages.clone(),

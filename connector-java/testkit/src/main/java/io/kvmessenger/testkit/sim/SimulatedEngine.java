@@ -1,11 +1,13 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.EngineEvents;
 import io.kvmessenger.messenger.EngineIntake;
 import io.kvmessenger.messenger.FetchTimeline;
 import io.kvmessenger.messenger.LayerProgress;
 import io.kvmessenger.messenger.PrefillTimeline;
 import io.kvmessenger.testkit.sim.check.WorldListener;
+import java.util.List;
 import java.util.SplittableRandom;
 
 /** The Java model of an engine: a prefiller's and a decoder's half over the same pages. */
@@ -19,7 +21,14 @@ final class SimulatedEngine implements NodeEngine {
         WorldListener listener = world.listener();
         Swarm swarm = world.scenario().swarm();
         this.node = node;
-        prefill = new SimulatedPrefillEngine(world.clock(), node, pool, swarm, random.split(), listener);
+        prefill = new SimulatedPrefillEngine(
+                world.clock(),
+                node,
+                pool,
+                swarm,
+                random.split(),
+                listener,
+                (transferId, tokenCount) -> world.enqueue(Scenario.engineOf(node.name()), transferId, tokenCount));
         decode = new SimulatedDecodeEngine(world.clock(), node, pool, swarm, random.split(), listener);
         events = new Events(world.trace(), listener);
     }
@@ -30,8 +39,8 @@ final class SimulatedEngine implements NodeEngine {
     }
 
     @Override
-    public void decode(String transferId, String prefiller, int promptTokens, boolean decoderFirst) {
-        decode.start(transferId, prefiller, promptTokens, decoderFirst);
+    public void decode(String transferId, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst) {
+        decode.start(transferId, prefillers, promptTokens, decoderFirst);
     }
 
     @Override

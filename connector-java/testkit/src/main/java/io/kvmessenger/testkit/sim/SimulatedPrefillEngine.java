@@ -23,6 +23,11 @@ final class SimulatedPrefillEngine implements EngineIntake {
     /** Aborts and preemptions come that soon: most prompts are computed in about that time. */
     private static final long FATE_WITHIN_NS = 3 * Scenario.MILLI;
 
+    /** Gives a prompt to all messengers of the engine. */
+    interface Intake {
+        void enqueue(String transferId, int tokenCount);
+    }
+
     private enum State {
         QUEUED,
         BETWEEN_STEPS,
@@ -54,10 +59,12 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private final Swarm swarm;
     private final SplittableRandom random;
     private final WorldListener listener;
+    private final Intake intake;
     private final Map<String, Prompt> prompts = new LinkedHashMap<>();
     /** What the running pass computes: also prompts that were preempted or aborted in it, while they have pages. */
     private final List<Prompt> inStep = new ArrayList<>();
 
+    private final ComputedLayers layers;
     private final int layerCount;
     private long counter;
     private long stepIndex;
@@ -71,14 +78,18 @@ final class SimulatedPrefillEngine implements EngineIntake {
             PagePool pool,
             Swarm swarm,
             SplittableRandom random,
-            WorldListener listener) {
+            WorldListener listener,
+            Intake intake) {
         this.clock = clock;
         this.node = node;
         this.pool = pool;
         this.swarm = swarm;
         this.random = random;
         this.listener = listener;
-        this.layerCount = pool.geometry().ranks().getFirst().layers().size();
+        this.intake = intake;
+        this.layers = ComputedLayers.of(pool.geometry());
+        this.layerCount = layers.count();
+        pool.promise(this::promisedPages);
         scheduleStep();
     }
 
@@ -109,9 +120,10 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 return;
             }
             if (fails) {
+                listener.promptRefused(node.process(), transferId);
                 node.input(m -> m.onEnqueueFailed(transferId, "the engine's API refused it"));
             } else {
-                enqueue(transferId, promptTokenIds.length);
+                intake.enqueue(transferId, promptTokenIds.length);
             }
         });
     }
@@ -222,18 +234,21 @@ final class SimulatedPrefillEngine implements EngineIntake {
             return;
         }
         boolean unhooked = random.nextDouble() < swarm.unhookedLayers();
-        hookedLayers = unhooked ? random.nextInt(layerCount + 1) : layerCount;
+        hookedLayers = Math.min(unhooked ? random.nextInt(layerCount + 1) : layerCount, layers.countedCount());
         node.command(new EngineCommand.Step(++stepIndex, counter, chunks));
         scheduleLayers(0);
     }
 
     /** A prompt starts only when all prompts that have started can be finished with the pages there are. */
     private boolean mayStart(Prompt prompt) {
-        int promised = prompts.values().stream()
+        return prompt.state == State.QUEUED && pool.spareCount() >= pool.pagesFor(prompt.tokenCount);
+    }
+
+    private int promisedPages() {
+        return prompts.values().stream()
                 .filter(p -> p.state == State.BETWEEN_STEPS || p.state == State.IN_STEP)
                 .mapToInt(p -> pool.pagesFor(p.tokenCount) - p.pages.length)
                 .sum();
-        return prompt.state == State.QUEUED && pool.freeCount() - promised >= pool.pagesFor(prompt.tokenCount);
     }
 
     private EngineCommand.Chunk beginChunk(Prompt prompt) {
@@ -272,9 +287,12 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     private void compute(Prompt prompt, int layer, int firstToken, int endToken) {
-        PageContent.compute(
-                pool.memory(), pool.geometry(), layer, prompt.transferId, prompt.pages, firstToken, endToken);
-        listener.layerComputed(node.process(), prompt.request, layer, endToken);
+        for (ComputedLayers.RankLayer at : layers.at(layer)) {
+            at.content()
+                    .compute(
+                            pool.memories().get(at.rankIndex()), prompt.transferId, prompt.pages, firstToken, endToken);
+            listener.layerComputed(node.process(), prompt.request, at.rankIndex(), at.layerIndex(), endToken);
+        }
     }
 
     private void scheduleLayers(int fromLayer) {

@@ -33,8 +33,10 @@ final class SimulatedProcess {
                         scenario.slotsReusedAtOnce(),
                         world.mutation() == Mutation.GENERATION_IGNORED));
         engine = world.engines().start(world, node, pool, random);
-        listener.processStarted(node.process(), geometry, pool.memory());
-        Region region = transfer.register(pool.memory(), Region.NOT_SHAREABLE);
+        listener.processStarted(node.process(), geometry, pool.memories());
+        List<RankMemory> memories = pool.memories().stream()
+                .map(memory -> new RankMemory(List.of(transfer.register(memory, Region.NOT_SHAREABLE))))
+                .toList();
         MutatedPorts mutated = new MutatedPorts(world.mutation(), engine.events());
         node.onCommand(mutated::onCommand);
         Messenger.Ports ports = new Messenger.Ports(
@@ -50,9 +52,9 @@ final class SimulatedProcess {
                 new MessengerIdentity(
                         node.name(), node.incarnation(), scenario.secret().getBytes(StandardCharsets.UTF_8)),
                 geometry,
-                List.of(new RankMemory(List.of(region))),
+                memories,
                 world.mutation().limits(scenario.limits()),
-                mutated.wrap(ports, scenario.layerCount()));
+                mutated.wrap(ports, ComputedLayers.of(geometry).count()));
         world.fabric().started(transfer);
         world.network().started(node);
         node.start(messenger);

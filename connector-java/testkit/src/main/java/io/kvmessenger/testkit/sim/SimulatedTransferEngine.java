@@ -176,7 +176,9 @@ final class SimulatedTransferEngine implements TransferEngine {
                     node.process(),
                     outbound.path.target.node.process(),
                     writes.imm(),
+                    rankOf(writes.source().descriptor().regionId()),
                     writes.sourcePages().offsetOf(i),
+                    outbound.path.target.rankOf(writes.target().regionId()),
                     writes.targetPages().offsetOf(i),
                     writes.pageBytes());
             fabric.post(new FabricWrite(
@@ -275,6 +277,11 @@ final class SimulatedTransferEngine implements TransferEngine {
 
     void forget(OutboundPeer peer) {
         peers.remove(peer);
+    }
+
+    /** Each rank has registered one region, in their order. */
+    private int rankOf(int regionId) {
+        return List.copyOf(regions.keySet()).indexOf(regionId);
     }
 
     Region region(int regionId) {

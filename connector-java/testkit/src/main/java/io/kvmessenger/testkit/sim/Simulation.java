@@ -1,6 +1,5 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.testkit.sim.check.Checkers;
 import io.kvmessenger.testkit.sim.check.Violation;
 import io.kvmessenger.testkit.sim.check.WorldListener;
@@ -69,10 +68,10 @@ public final class Simulation {
         this.fabric = new SimulatedFabric(clock, trace, scenario, random.split(), listener, partitions);
         this.network = new SimulatedNetwork(clock, trace, scenario, random.split(), listener, partitions);
         for (int i = 0; i < scenario.prefillerCount(); i++) {
-            start("P" + i);
+            scenario.messengersOf("P" + i).forEach(this::start);
         }
         for (int i = 0; i < scenario.decoderCount(); i++) {
-            start("D" + i);
+            scenario.messengersOf("D" + i).forEach(this::start);
         }
     }
 
@@ -82,28 +81,30 @@ public final class Simulation {
 
     /** The same world with the real Python connector beside each messenger. */
     public static Result run(long seed, PythonEngines engines) {
-        return run(Scenario.draw(seed, false), Mutation.NONE, engines);
+        return run(Scenario.drawAlone(seed, false), Mutation.NONE, engines);
     }
 
     /** A run in which nothing goes wrong: every request has to arrive. */
     public static Result runQuietly(long seed) {
-        return runQuietly(seed, SimulatedEngine::new);
+        return runQuietly(Scenario.draw(seed, true), SimulatedEngine::new);
     }
 
     public static Result runQuietly(long seed, PythonEngines engines) {
-        return runQuietly(seed, (NodeEngine.Maker) engines);
+        return runQuietly(Scenario.drawAlone(seed, true), engines);
     }
 
-    private static Result runQuietly(long seed, NodeEngine.Maker engines) {
-        Result result = run(Scenario.draw(seed, true), Mutation.NONE, engines);
-        int requests = result.countByKind.getOrDefault("request", 0);
+    private static Result runQuietly(Scenario scenario, NodeEngine.Maker engines) {
+        Result result = run(scenario, Mutation.NONE, engines);
+        int requests = result.countByKind.getOrDefault("request", 0)
+                * scenario.decoderGeometries().size();
         int arrived = result.countByKind.getOrDefault("arrived", 0);
         if (!result.passed() || requests == arrived) {
             return result;
         }
         Violation violation =
-                new Violation("Quiet", "nothing went wrong and " + arrived + " of " + requests + " requests arrived");
-        return new Result(seed, result.traceHash, result.eventCount, result.countByKind, violation, result.lastEvents);
+                new Violation("Quiet", "nothing went wrong and " + arrived + " of " + requests + " fetches arrived");
+        return new Result(
+                scenario.seed(), result.traceHash, result.eventCount, result.countByKind, violation, result.lastEvents);
     }
 
     private static Result run(Scenario scenario, Mutation mutation, NodeEngine.Maker engines) {
@@ -187,7 +188,6 @@ public final class Simulation {
     // ---- lives
 
     private void start(String name) {
-        KvGeometry geometry = name.startsWith("P") ? scenario.prefillerGeometry() : scenario.decoderGeometry();
         long clockOffsetNs = (random.nextInt(3) - 1) * 1_000_000_000_000L;
         SimulatedNode node = new SimulatedNode(
                 clock,
@@ -197,7 +197,7 @@ public final class Simulation {
                 random.nextBoolean() ? scenario.swarm().slowNode() : 0,
                 clockOffsetNs);
         trace.add(node.process(), "start", "");
-        processes.put(name, new SimulatedProcess(this, node, geometry, random.split()));
+        processes.put(name, new SimulatedProcess(this, node, scenario.geometryOf(name), random.split()));
     }
 
     void kill(SimulatedProcess process, boolean silentDeath) {
@@ -238,6 +238,16 @@ public final class Simulation {
         if (!processes.get(name).node.alive()) {
             start(name);
             fabric.restarted(name);
+        }
+    }
+
+    /** A prompt for all of an engine's messengers that live. */
+    void enqueue(String engine, String transferId, int tokenCount) {
+        for (String name : scenario.messengersOf(engine)) {
+            SimulatedProcess process = process(name);
+            if (process != null) {
+                process.engine.prefill(transferId, tokenCount);
+            }
         }
     }
 

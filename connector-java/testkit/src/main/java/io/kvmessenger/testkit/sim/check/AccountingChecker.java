@@ -6,7 +6,7 @@ import java.util.HashSet;
 import java.util.Set;
 
 /**
- * Pages come back once for each time they were held; a prompt is enqueued once; at rest nothing is held anywhere.
+ * Pages come back once for each time they were held; a prompt that was taken is enqueued once; at rest nothing is held anywhere.
  */
 final class AccountingChecker implements WorldListener {
     private final Set<String> awaitingRelease = new HashSet<>();
@@ -18,6 +18,11 @@ final class AccountingChecker implements WorldListener {
         if (!enqueued.add(process + " " + transferId)) {
             throw violation("the prompt of " + transferId + " was enqueued twice at " + process);
         }
+    }
+
+    @Override
+    public void promptRefused(String process, String transferId) {
+        enqueued.remove(process + " " + transferId);
     }
 
     @Override

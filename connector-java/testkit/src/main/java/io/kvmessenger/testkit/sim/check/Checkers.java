@@ -32,8 +32,8 @@ public final class Checkers implements WorldListener {
     }
 
     @Override
-    public void processStarted(String process, KvGeometry geometry, MemorySegment memory) {
-        tell(c -> c.processStarted(process, geometry, memory));
+    public void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {
+        tell(c -> c.processStarted(process, geometry, memories));
     }
 
     @Override
@@ -87,13 +87,18 @@ public final class Checkers implements WorldListener {
     }
 
     @Override
+    public void promptRefused(String process, String transferId) {
+        tell(c -> c.promptRefused(process, transferId));
+    }
+
+    @Override
     public void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {
         tell(c -> c.prefillPagesTaken(process, request, promptTokens, pages));
     }
 
     @Override
-    public void layerComputed(String process, String request, int layerIndex, int endToken) {
-        tell(c -> c.layerComputed(process, request, layerIndex, endToken));
+    public void layerComputed(String process, String request, int rankIndex, int layerIndex, int endToken) {
+        tell(c -> c.layerComputed(process, request, rankIndex, layerIndex, endToken));
     }
 
     @Override

@@ -1,55 +1,65 @@
 package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Grant;
+import io.kvmessenger.testkit.sim.PageContent;
 import io.kvmessenger.transfer.Imm;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 
 /**
- * Each page of each layer is counted once for a grant, never for another grant than the one it was written for, and an
- * arrival is reported with all of them counted. No imm is given out again while writes that carry it are under way.
+ * Each granted byte of each rank is counted once for a fetch, whichever grant it was written for, never for another grant
+ * than that one, and an arrival is reported with all of them counted. No imm is given out again while writes that carry it
+ * are under way.
  */
 final class CountChecker implements WorldListener {
     private record Key(String process, int imm) {}
 
-    private static final class Expectation {
+    /** What has been counted for one grant. */
+    private static final class Counted {
+        final String writer;
         final String transferId;
-        final long expectedWeight;
-        final Set<PageMap.Place> countedPages = new HashSet<>();
-        long countedWeight;
+        /** By rank: offsets into its memory. */
+        final List<BitSet> bytes = new ArrayList<>();
 
-        Expectation(String transferId, long expectedWeight) {
+        Counted(String writer, String transferId, int rankCount) {
+            this.writer = writer;
             this.transferId = transferId;
-            this.expectedWeight = expectedWeight;
+            for (int i = 0; i < rankCount; i++) {
+                bytes.add(new BitSet());
+            }
         }
     }
 
-    private final Map<String, PageMap> maps = new HashMap<>();
-    private final Map<Key, Expectation> live = new HashMap<>();
+    private final Map<String, KvGeometry> geometries = new HashMap<>();
+    private final Map<Key, Counted> live = new HashMap<>();
     private final Map<Key, Integer> underWay = new HashMap<>();
-    private final Map<String, String> transferByRequest = new HashMap<>();
+    private final Map<String, FetchFacts> fetches = new HashMap<>();
 
     @Override
-    public void processStarted(String process, KvGeometry geometry, MemorySegment memory) {
-        maps.put(process, new PageMap(geometry));
+    public void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {
+        geometries.put(process, geometry);
     }
 
     @Override
     public void fetchAsked(FetchFacts fetch) {
-        transferByRequest.put(fetch.process() + fetch.request(), fetch.transferId());
+        fetches.put(fetch.process() + fetch.request(), fetch);
     }
 
     @Override
     public void frameSent(String from, String to, ControlFrame frame) {
         if (frame.hasGrant()) {
             Grant grant = frame.getGrant();
-            end(from, grant.getTransferId());
+            live.entrySet()
+                    .removeIf(e -> e.getKey().process.equals(from)
+                            && e.getValue().writer.equals(to)
+                            && e.getValue().transferId.equals(grant.getTransferId()));
             Key key = new Key(from, grant.getImm());
             if (underWay.getOrDefault(key, 0) > 0) {
                 throw new Violation(
@@ -57,9 +67,12 @@ final class CountChecker implements WorldListener {
                         "imm " + Integer.toHexString(grant.getImm()) + " was given to transfer " + grant.getTransferId()
                                 + " while earlier writes with it are under way");
             }
-            long pieces =
-                    (long) grant.getPageIndicesCount() * maps.get(from).layers().size();
-            live.put(key, new Expectation(grant.getTransferId(), pieces));
+            live.put(
+                    key,
+                    new Counted(
+                            to,
+                            grant.getTransferId(),
+                            geometries.get(from).ranks().size()));
         }
     }
 
@@ -75,47 +88,68 @@ final class CountChecker implements WorldListener {
 
     @Override
     public void counted(PageWrite write) {
-        Expectation expectation = live.get(keyOf(write));
-        if (expectation == null) {
+        Counted counted = live.get(keyOf(write));
+        if (counted == null) {
             throw new Violation("Count", write + " was counted and its grant is over");
         }
-        List<PageMap.Place> places = maps.get(write.target()).cover(write.targetOffset(), write.lengthBytes());
-        for (PageMap.Place place : places) {
-            if (!expectation.countedPages.add(place)) {
+        int from = (int) write.targetOffset();
+        int to = from + write.lengthBytes();
+        for (Counted each : of(write.target(), counted.transferId)) {
+            int already = each.bytes.get(write.targetRank()).nextSetBit(from);
+            if (already >= 0 && already < to) {
                 throw new Violation(
-                        "Count", write + " was counted twice for transfer " + expectation.transferId + " at " + place);
+                        "Count", write + " was counted twice for transfer " + counted.transferId + " at " + already);
             }
         }
-        expectation.countedWeight += Imm.weight(write.imm());
-        if (expectation.countedWeight > expectation.expectedWeight) {
-            throw new Violation(
-                    "Count",
-                    "transfer " + expectation.transferId + " has " + expectation.countedWeight + " of "
-                            + expectation.expectedWeight);
-        }
+        counted.bytes.get(write.targetRank()).set(from, to);
     }
 
     @Override
     public void fetchArrived(String process, String request, int pageCount) {
-        String transferId = transferByRequest.get(process + request);
-        Expectation found = live.entrySet().stream()
-                .filter(e -> e.getKey().process.equals(process)
-                        && e.getValue().transferId.equals(transferId))
-                .map(Map.Entry::getValue)
-                .findFirst()
-                .orElse(null);
-        if (found == null || found.countedWeight != found.expectedWeight) {
-            throw new Violation(
-                    "Count",
-                    request + " was reported arrived with "
-                            + (found == null ? "no grant" : found.countedWeight + " of " + found.expectedWeight));
+        FetchFacts fetch = fetches.get(process + request);
+        List<Counted> found = of(process, fetch.transferId());
+        KvGeometry geometry = geometries.get(process);
+        for (int rank = 0; rank < geometry.ranks().size(); rank++) {
+            BitSet all = new BitSet();
+            for (Counted each : found) {
+                all.or(each.bytes.get(rank));
+            }
+            List<LayerGeometry> layers = geometry.ranks().get(rank).layers();
+            for (int i = 0; i < layers.size(); i++) {
+                checkAllCounted(fetch, geometry, layers.get(i), new PageContent(geometry, rank, i), all);
+            }
         }
-        end(process, transferId);
+        end(process, fetch.transferId());
+    }
+
+    private static void checkAllCounted(
+            FetchFacts fetch, KvGeometry geometry, LayerGeometry layer, PageContent content, BitSet counted) {
+        for (int i = 0; i < fetch.pages().size(); i++) {
+            int at = (int) layer.pageOffsetBytes(fetch.pages().get(i));
+            int firstToken = fetch.firstToken() + i * geometry.pageTokens();
+            for (int b = 0; b < layer.pageBytes(); b++) {
+                boolean granted = firstToken + content.tokenInPage(b) < fetch.promptTokens();
+                if (granted && !counted.get(at + b)) {
+                    throw new Violation(
+                            "Count",
+                            fetch.request() + " was reported arrived and byte " + b + " of page "
+                                    + fetch.pages().get(i) + " of " + layer.name() + " was not counted");
+                }
+            }
+        }
     }
 
     @Override
     public void fetchFailed(String process, String request, String reason) {
-        end(process, transferByRequest.get(process + request));
+        end(process, fetches.get(process + request).transferId());
+    }
+
+    private List<Counted> of(String process, String transferId) {
+        return live.entrySet().stream()
+                .filter(e -> e.getKey().process.equals(process)
+                        && e.getValue().transferId.equals(transferId))
+                .map(Map.Entry::getValue)
+                .toList();
     }
 
     private void end(String process, String transferId) {

@@ -13,7 +13,7 @@ import java.util.Set;
 
 /**
  * No byte lands in a page without a live grant of that generation, given to the process that writes. A grant lives from
- * its message until the decoder's engine is told the end, or until the same transfer is granted again.
+ * its message until the decoder's engine is told the end, or until the same transfer is granted to that process again.
  */
 final class GrantChecker implements WorldListener {
     private record Key(String process, int imm) {}
@@ -25,7 +25,7 @@ final class GrantChecker implements WorldListener {
     private final Map<String, String> transferByRequest = new HashMap<>();
 
     @Override
-    public void processStarted(String process, KvGeometry geometry, MemorySegment memory) {
+    public void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {
         maps.put(process, new PageMap(geometry));
     }
 
@@ -38,7 +38,7 @@ final class GrantChecker implements WorldListener {
     public void frameSent(String from, String to, ControlFrame frame) {
         if (frame.hasGrant()) {
             Grant grant = frame.getGrant();
-            end(from, grant.getTransferId());
+            end(from, to, grant.getTransferId());
             LiveGrant before = live.put(
                     new Key(from, grant.getImm()),
                     new LiveGrant(to, grant.getTransferId(), new HashSet<>(grant.getPageIndicesList())));
@@ -59,6 +59,13 @@ final class GrantChecker implements WorldListener {
         end(process, transferByRequest.get(process + request));
     }
 
+    private void end(String process, String writer, String transferId) {
+        live.entrySet()
+                .removeIf(e -> e.getKey().process.equals(process)
+                        && e.getValue().writer.equals(writer)
+                        && e.getValue().transferId.equals(transferId));
+    }
+
     private void end(String process, String transferId) {
         live.entrySet()
                 .removeIf(e -> e.getKey().process.equals(process)
@@ -67,7 +74,8 @@ final class GrantChecker implements WorldListener {
 
     @Override
     public void landed(PageWrite write, int fromByte, int toByte) {
-        List<PageMap.Place> places = maps.get(write.target()).cover(write.targetOffset(), write.lengthBytes());
+        List<PageMap.Place> places =
+                maps.get(write.target()).cover(write.targetRank(), write.targetOffset(), write.lengthBytes());
         if (places.isEmpty()) {
             throw violation(write + " landed outside all pages");
         }

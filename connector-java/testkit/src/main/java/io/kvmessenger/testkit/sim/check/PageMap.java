@@ -7,8 +7,8 @@ import java.util.List;
 
 /** Finds the page of a layer at an offset, by looking at every layer: slow, and obviously right. */
 final class PageMap {
-    /** A page of a layer. */
-    record Place(int layerIndex, int page) {}
+    /** Bytes {@code [fromByte, toByte)} of a page of a layer of a rank. */
+    record Place(int rankIndex, int layerIndex, int page, int fromByte, int toByte) {}
 
     private final KvGeometry geometry;
 
@@ -20,43 +20,43 @@ final class PageMap {
         return geometry;
     }
 
-    List<LayerGeometry> layers() {
-        return geometry.ranks().getFirst().layers();
-    }
-
     int pageTokens() {
         return geometry.pageTokens();
     }
 
-    /** The one page that holds the whole range, or null. */
-    Place find(long offset, int lengthBytes) {
-        List<LayerGeometry> layers = layers();
-        int pageCount = geometry.ranks().getFirst().pageCount();
-        for (int layer = 0; layer < layers.size(); layer++) {
-            LayerGeometry at = layers.get(layer);
-            for (int page = 0; page < pageCount; page++) {
-                long from = at.pageOffsetBytes(page);
-                if (offset >= from && offset + lengthBytes <= from + at.pageBytes()) {
-                    return new Place(layer, page);
-                }
-            }
-        }
-        return null;
+    /** Layers of all ranks. */
+    int layerCount() {
+        return geometry.ranks().stream().mapToInt(rank -> rank.layers().size()).sum();
     }
 
     /** The pages that a range lies in: one, or several that follow each other; empty when a byte of it is in none. */
-    List<Place> cover(long offset, int lengthBytes) {
+    List<Place> cover(int rankIndex, long offset, int lengthBytes) {
         List<Place> places = new ArrayList<>();
         long at = offset;
         while (at < offset + lengthBytes) {
-            Place place = find(at, 1);
+            Place place = find(rankIndex, at, offset + lengthBytes);
             if (place == null) {
                 return List.of();
             }
             places.add(place);
-            LayerGeometry layer = layers().get(place.layerIndex());
-            at = layer.pageOffsetBytes(place.page()) + layer.pageBytes();
+            at += place.toByte - place.fromByte;
         }
         return places;
+    }
+
+    /** What one page holds of the range, from its first byte on; null when no page holds that. */
+    private Place find(int rankIndex, long offset, long endOffset) {
+        List<LayerGeometry> layers = geometry.ranks().get(rankIndex).layers();
+        for (int layerIndex = 0; layerIndex < layers.size(); layerIndex++) {
+            LayerGeometry layer = layers.get(layerIndex);
+            for (int page = 0; page < geometry.ranks().get(rankIndex).pageCount(); page++) {
+                long from = layer.pageOffsetBytes(page);
+                if (offset >= from && offset < from + layer.pageBytes()) {
+                    int endByte = (int) Math.min(layer.pageBytes(), endOffset - from);
+                    return new Place(rankIndex, layerIndex, page, (int) (offset - from), endByte);
+                }
+            }
+        }
+        return null;
     }
 }

@@ -1,11 +1,21 @@
 package io.kvmessenger.testkit.sim.check;
 
 /**
- * One page of one layer, or of several layers side by side, on its way from a prefiller's memory to a decoder's. A value.
+ * One page of one layer, a part of one, or pages of several layers side by side, on its way from a prefiller's memory to a decoder's. A value.
  *
  * @param source process that writes: name and incarnation
  * @param target process that is written to
+ * @param sourceRank in the writing process's geometry
+ * @param targetRank in the target process's geometry
  * @param imm slot, generation and weight that the write carries
  */
 public record PageWrite(
-        long id, String source, String target, int imm, long sourceOffset, long targetOffset, int lengthBytes) {}
+        long id,
+        String source,
+        String target,
+        int imm,
+        int sourceRank,
+        long sourceOffset,
+        int targetRank,
+        long targetOffset,
+        int lengthBytes) {}

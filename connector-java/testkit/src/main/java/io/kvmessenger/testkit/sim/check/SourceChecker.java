@@ -12,13 +12,17 @@ final class SourceChecker implements WorldListener {
     private static final class Prompt {
         final String request;
         final int tokenCount;
-        final int[] computedTokens;
+        /** By rank and layer. */
+        final int[][] computedTokens;
+
         int pageCount;
 
-        Prompt(String request, int tokenCount, int layerCount) {
+        Prompt(String request, int tokenCount, KvGeometry geometry) {
             this.request = request;
             this.tokenCount = tokenCount;
-            this.computedTokens = new int[layerCount];
+            this.computedTokens = geometry.ranks().stream()
+                    .map(rank -> new int[rank.layers().size()])
+                    .toArray(int[][]::new);
         }
     }
 
@@ -37,15 +41,14 @@ final class SourceChecker implements WorldListener {
     private final Map<String, Cache> caches = new HashMap<>();
 
     @Override
-    public void processStarted(String process, KvGeometry geometry, MemorySegment memory) {
+    public void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {
         caches.put(process, new Cache(new PageMap(geometry)));
     }
 
     @Override
     public void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {
         Cache cache = caches.get(process);
-        Prompt prompt = cache.prompts.computeIfAbsent(
-                request, r -> new Prompt(r, promptTokens, cache.map.layers().size()));
+        Prompt prompt = cache.prompts.computeIfAbsent(request, r -> new Prompt(r, promptTokens, cache.map.geometry()));
         for (int page : pages) {
             Owned before = cache.byPage.put(page, new Owned(prompt, prompt.pageCount++));
             if (before != null) {
@@ -58,8 +61,8 @@ final class SourceChecker implements WorldListener {
     }
 
     @Override
-    public void layerComputed(String process, String request, int layerIndex, int endToken) {
-        int[] computed = caches.get(process).prompts.get(request).computedTokens;
+    public void layerComputed(String process, String request, int rankIndex, int layerIndex, int endToken) {
+        int[] computed = caches.get(process).prompts.get(request).computedTokens[rankIndex];
         computed[layerIndex] = Math.max(computed[layerIndex], endToken);
     }
 
@@ -84,7 +87,7 @@ final class SourceChecker implements WorldListener {
     @Override
     public void sourceRead(PageWrite write) {
         Cache cache = caches.get(write.source());
-        List<PageMap.Place> places = cache.map.cover(write.sourceOffset(), write.lengthBytes());
+        List<PageMap.Place> places = cache.map.cover(write.sourceRank(), write.sourceOffset(), write.lengthBytes());
         if (places.isEmpty()) {
             throw new Violation("Source", write + " was read outside all pages");
         }
@@ -97,7 +100,7 @@ final class SourceChecker implements WorldListener {
             throw new Violation("Source", write + " was read from " + place + ", which nobody holds");
         }
         int endToken = Math.min(owned.prompt.tokenCount, (owned.logicalPage + 1) * cache.map.pageTokens());
-        int[] computed = owned.prompt.computedTokens;
+        int[] computed = owned.prompt.computedTokens[place.rankIndex()];
         if (computed[place.layerIndex()] < endToken) {
             throw new Violation(
                     "Source",

@@ -21,11 +21,22 @@ final class TerminalChecker implements WorldListener {
         }
     }
 
-    /** What a prefiller process has said or heard of a transfer. */
+    /** What a prefiller process has said to, or heard from, one of a decoder's messengers of a transfer. */
     private static final class Said {
         boolean granted;
         boolean undelivered;
         boolean cancelConfirmed;
+
+        /** How a prefill has ended for that messenger when not all has left. */
+        PrefillEnd end() {
+            if (cancelConfirmed) {
+                return PrefillEnd.CANCELLED;
+            }
+            if (undelivered) {
+                return PrefillEnd.UNDELIVERED;
+            }
+            return granted ? PrefillEnd.LOST : PrefillEnd.EXPIRED;
+        }
     }
 
     private static final class Fetch {
@@ -49,18 +60,18 @@ final class TerminalChecker implements WorldListener {
     @Override
     public void frameDelivered(String from, String to, ControlFrame frame) {
         if (frame.hasGrant()) {
-            said(to, frame.getGrant().getTransferId()).granted = true;
+            said(to, frame.getGrant().getTransferId(), from).granted = true;
         }
     }
 
     @Override
     public void frameSent(String from, String to, ControlFrame frame) {
         if (frame.hasCancelConfirmed()) {
-            said(from, frame.getCancelConfirmed().getTransferId()).cancelConfirmed = true;
+            said(from, frame.getCancelConfirmed().getTransferId(), to).cancelConfirmed = true;
         } else if (frame.hasCannotDeliver()) {
             Reason reason = frame.getCannotDeliver().getReason();
             boolean mayHaveBegun = reason == Reason.PREFILL_ABORTED || reason == Reason.PATH_LOST;
-            said(from, frame.getCannotDeliver().getTransferId()).undelivered |= mayHaveBegun;
+            said(from, frame.getCannotDeliver().getTransferId(), to).undelivered |= mayHaveBegun;
         }
     }
 
@@ -83,22 +94,23 @@ final class TerminalChecker implements WorldListener {
     @Override
     public void prefillReleased(String process, String request) {
         Life life = lives.remove(process + " " + request);
-        Said said = said(process, life.transferId);
-        PrefillEnd end = PrefillEnd.EXPIRED;
-        if (life.sent) {
-            end = PrefillEnd.SENT;
-        } else if (said.cancelConfirmed) {
-            end = PrefillEnd.CANCELLED;
-        } else if (said.undelivered) {
-            end = PrefillEnd.UNDELIVERED;
-        } else if (said.granted) {
-            end = PrefillEnd.LOST;
+        String ofTransfer = process + " " + life.transferId + " ";
+        boolean heardOf = false;
+        for (Map.Entry<String, Said> entry : said.entrySet()) {
+            if (entry.getKey().startsWith(ofTransfer)) {
+                heardOf = true;
+                endLife(
+                        life.transferId,
+                        life.sent ? PrefillEnd.SENT : entry.getValue().end());
+            }
         }
-        endLife(life.transferId, end);
+        if (!heardOf) {
+            endLife(life.transferId, life.sent ? PrefillEnd.SENT : PrefillEnd.EXPIRED);
+        }
     }
 
-    private Said said(String process, String transferId) {
-        return said.computeIfAbsent(process + " " + transferId, key -> new Said());
+    private Said said(String process, String transferId, String decoder) {
+        return said.computeIfAbsent(process + " " + transferId + " " + decoder, key -> new Said());
     }
 
     private void endLife(String transferId, PrefillEnd end) {
@@ -163,7 +175,8 @@ final class TerminalChecker implements WorldListener {
         });
         said.forEach((key, facts) -> {
             if (key.startsWith(process + " ")) {
-                endLife(key.substring(process.length() + 1), PrefillEnd.DIED);
+                String ofProcess = key.substring(process.length() + 1);
+                endLife(ofProcess.substring(0, ofProcess.indexOf(' ')), PrefillEnd.DIED);
             }
         });
         fetches.forEach((key, fetch) -> {

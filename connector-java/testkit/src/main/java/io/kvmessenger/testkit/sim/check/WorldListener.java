@@ -12,7 +12,8 @@ import java.util.List;
  * its node and incarnation, so that a restarted one has another name.
  */
 public interface WorldListener {
-    default void processStarted(String process, KvGeometry geometry, MemorySegment memory) {}
+    /** @param memories by rank */
+    default void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {}
 
     default void processDied(String process) {}
 
@@ -46,11 +47,14 @@ public interface WorldListener {
     /** The messenger asked its engine to compute a prompt that only the decoder got. */
     default void promptEnqueued(String process, String transferId) {}
 
+    /** The engine did not take the prompt; the messenger may ask again. */
+    default void promptRefused(String process, String transferId) {}
+
     /** The request's page list grew by these pages. */
     default void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {}
 
-    /** In this layer the KV of all tokens before {@code endToken} is in the request's pages. */
-    default void layerComputed(String process, String request, int layerIndex, int endToken) {}
+    /** In this layer of this rank the KV of all tokens before {@code endToken} is in the request's pages. */
+    default void layerComputed(String process, String request, int rankIndex, int layerIndex, int endToken) {}
 
     /** A preemption has been fenced: the engine has the pages back, and the request starts again. */
     default void prefillPagesTakenBack(String process, String request, String transferId) {}

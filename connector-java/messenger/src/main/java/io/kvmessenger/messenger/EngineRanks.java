@@ -1,0 +1,89 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.kvlayout.HeadRange;
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.RankGeometry;
+import io.kvmessenger.kvlayout.Sharding;
+import java.util.BitSet;
+
+/**
+ * A set of one engine's ranks: those that a messenger serves, that need something of this one, or whose messengers have
+ * said what they want of a transfer.
+ *
+ * <p>State only, owned by the messenger's thread.
+ */
+final class EngineRanks {
+    private final Sharding sharding;
+    private final BitSet ranks = new BitSet();
+
+    private EngineRanks(Sharding sharding) {
+        this.sharding = sharding;
+    }
+
+    /** The ranks that one messenger serves. */
+    static EngineRanks of(KvGeometry geometry) {
+        EngineRanks served = new EngineRanks(geometry.sharding());
+        for (RankGeometry rank : geometry.ranks()) {
+            served.ranks.set(rank.ppRank() * geometry.sharding().tpSize() + rank.tpRank());
+        }
+        return served;
+    }
+
+    /** Those of the target engine's ranks, listed or not, that need heads which the source lists. */
+    static EngineRanks needing(KvGeometry source, KvGeometry target) {
+        Sharding sharding = target.sharding();
+        EngineRanks needing = new EngineRanks(sharding);
+        for (int tpRank = 0; tpRank < sharding.tpSize(); tpRank++) {
+            HeadRange heads = sharding.headsOf(tpRank, target.kvHeadCount());
+            if (source.ranks().stream().anyMatch(rank -> rank.heads().overlaps(heads))) {
+                for (int ppRank = 0; ppRank < sharding.ppSize(); ppRank++) {
+                    needing.ranks.set(ppRank * sharding.tpSize() + tpRank);
+                }
+            }
+        }
+        return needing;
+    }
+
+    static EngineRanks copyOf(EngineRanks other) {
+        EngineRanks copy = new EngineRanks(other.sharding);
+        copy.ranks.or(other.ranks);
+        return copy;
+    }
+
+    /** Whether both can be of one engine. */
+    boolean fits(EngineRanks other) {
+        return sharding.equals(other.sharding);
+    }
+
+    boolean intersects(EngineRanks other) {
+        return ranks.intersects(other.ranks);
+    }
+
+    void add(EngineRanks other) {
+        ranks.or(other.ranks);
+    }
+
+    void remove(EngineRanks other) {
+        ranks.andNot(other.ranks);
+    }
+
+    boolean isEmpty() {
+        return ranks.isEmpty();
+    }
+
+    boolean containsAll(EngineRanks other) {
+        BitSet missing = (BitSet) other.ranks.clone();
+        missing.andNot(ranks);
+        return missing.isEmpty();
+    }
+
+    /** All ranks of the engine. */
+    boolean complete() {
+        return ranks.cardinality() == sharding.tpSize() * sharding.ppSize();
+    }
+
+    @Override
+    public String toString() {
+        return ranks.cardinality() + " of " + sharding.tpSize() * sharding.ppSize() + " ranks";
+    }
+}

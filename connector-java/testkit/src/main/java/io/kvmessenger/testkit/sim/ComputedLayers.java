@@ -1,0 +1,59 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * What the ranks of a messenger compute, step by step: the layers of a pipeline stage on all its ranks at once, stage after
+ * stage. Only the first stage's layers are counted.
+ */
+final class ComputedLayers {
+    /** One layer of one rank. */
+    record RankLayer(int rankIndex, int layerIndex, PageContent content) {}
+
+    private final List<List<RankLayer>> bySteps;
+    private final int countedCount;
+
+    private ComputedLayers(List<List<RankLayer>> bySteps, int countedCount) {
+        this.bySteps = bySteps;
+        this.countedCount = countedCount;
+    }
+
+    static ComputedLayers of(KvGeometry geometry) {
+        List<List<RankLayer>> bySteps = new ArrayList<>();
+        List<Integer> stages =
+                geometry.ranks().stream().map(rank -> rank.ppRank()).distinct().toList();
+        for (int stage : stages) {
+            int first = bySteps.size();
+            for (int rank = 0; rank < geometry.ranks().size(); rank++) {
+                if (geometry.ranks().get(rank).ppRank() == stage) {
+                    addRank(bySteps, first, geometry, rank);
+                }
+            }
+        }
+        return new ComputedLayers(bySteps, geometry.ranks().getFirst().layers().size());
+    }
+
+    private static void addRank(List<List<RankLayer>> bySteps, int first, KvGeometry geometry, int rank) {
+        for (int layer = 0; layer < geometry.ranks().get(rank).layers().size(); layer++) {
+            if (first + layer == bySteps.size()) {
+                bySteps.add(new ArrayList<>());
+            }
+            bySteps.get(first + layer).add(new RankLayer(rank, layer, new PageContent(geometry, rank, layer)));
+        }
+    }
+
+    int count() {
+        return bySteps.size();
+    }
+
+    /** Layers whose completion the counter tells. */
+    int countedCount() {
+        return countedCount;
+    }
+
+    List<RankLayer> at(int step) {
+        return bySteps.get(step);
+    }
+}
