@@ -1,0 +1,227 @@
+package io.kvmessenger.connector;
+
+import io.kvmessenger.connector.boot.OpenResult;
+import io.kvmessenger.foreign.ForeignMemory;
+import io.kvmessenger.transfer.HostMemory;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.locks.LockSupport;
+import java.util.stream.Stream;
+
+/**
+ * A messenger and the ranks of a simulated engine that it serves, in a process of its own: computes prompts into the
+ * memory of its ranks, fetches into it, and says whether each byte there is what it has to be.
+ *
+ * <p>A test talks to it by lines, {@code prefill} and {@code fetch}; each is answered by a line when it has ended.
+ */
+final class ShardedEngine implements AutoCloseable {
+    private static final long AWAIT_LIMIT_NS = 40_000_000_000L;
+    private static final long POLL_PERIOD_NS = 100_000;
+    private static final int POLL_CAPACITY_BYTES = 1 << 16;
+
+    private final ShardedShape shape;
+    private final MessengerHost host = new MessengerHost();
+    private final List<HostMemory> memories = new ArrayList<>();
+    private final OpenResult opened;
+    private final MemorySegment counter;
+    private final List<Map<?, ?>> events = new ArrayList<>();
+    private long step;
+    private long bumps;
+
+    private ShardedEngine(String role, String transport, ShardedShape shape) {
+        this.shape = shape;
+        List<Map<String, Object>> described = new ArrayList<>();
+        for (int rank = 0; rank < shape.rankCount(); rank++) {
+            HostMemory memory = HostMemory.allocate("rank-" + rank, shape.memoryBytes());
+            memories.add(memory);
+            described.add(Map.of(
+                    "address",
+                    memory.memory().address(),
+                    "lengthBytes",
+                    memory.memory().byteSize(),
+                    "memfd",
+                    memory.memfd()));
+        }
+        Map<String, Object> options = EngineDouble.options(role);
+        options.put("transports", List.of(transport));
+        options.put("grantWaitMillis", 40_000);
+        options.put("fetchLimitMillis", 40_000);
+        options.put("connectLimitMillis", 20_000);
+        opened = host.open(EngineDouble.encode(
+                Map.of("options", options, "geometry", shape.geometry(described), "layerCounterLag", 0)));
+        counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
+    }
+
+    /** Words: role, transport, then those of the shape. */
+    public static void main(String[] words) throws IOException {
+        ShardedShape shape = ShardedShape.parse(List.of(words).subList(2, words.length));
+        try (ShardedEngine engine = new ShardedEngine(words[0], words[1], shape)) {
+            System.out.println(engine.opened.controlHost() + ":" + engine.opened.controlPort());
+            var input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+            // Its parent's death closes the pipe, and with it this process.
+            for (String line = input.readLine(); line != null; line = input.readLine()) {
+                System.out.println(engine.answer(List.of(line.split(" ", -1))));
+            }
+        }
+    }
+
+    @Override
+    public void close() {
+        host.close(opened.handle());
+        memories.forEach(HostMemory::close);
+    }
+
+    private String answer(List<String> words) {
+        String transfer = words.get(1);
+        int promptTokens = Integer.parseInt(words.get(2));
+        List<Integer> pages =
+                Stream.of(words.get(3).split(",", -1)).map(Integer::valueOf).toList();
+        return switch (words.getFirst()) {
+            case "prefill" -> prefill(transfer, promptTokens, pages);
+            case "fetch" ->
+                fetch(transfer, promptTokens, pages, List.of(words.get(4).split(",", -1)));
+            default -> throw new IllegalArgumentException(words.toString());
+        };
+    }
+
+    // ---- prefiller
+
+    private String prefill(String transfer, int promptTokens, List<Integer> pages) {
+        Map<String, Object> chunk = new LinkedHashMap<>();
+        chunk.put("request", transfer);
+        chunk.put("transfer", transfer);
+        chunk.put("promptTokens", promptTokens);
+        chunk.put("cachedTokens", 0);
+        chunk.put("firstToken", 0);
+        chunk.put("endToken", promptTokens);
+        chunk.put("newPages", pages);
+        submit(Map.of("do", "step", "step", ++step, "counterStart", bumps, "chunks", List.of(chunk)));
+        for (int stage = shape.ppRank(0); stage <= shape.ppRank(shape.rankCount() - 1); stage++) {
+            for (int layer = 0; layer < shape.layersHeld(); layer++) {
+                compute(stage, layer, transfer, promptTokens, pages);
+                if (stage == shape.ppRank(0)) {
+                    counter.setAtIndex(ValueLayout.JAVA_LONG, 0, ++bumps);
+                }
+            }
+        }
+        submit(Map.of("do", "stepEnded", "step", step));
+        submit(Map.of("do", "prefillEnded", "request", transfer, "outcome", "finished"));
+        return await(transfer).get("event").toString();
+    }
+
+    private void compute(int stage, int layer, String transfer, int promptTokens, List<Integer> pages) {
+        for (int rank = 0; rank < shape.rankCount(); rank++) {
+            if (shape.ppRank(rank) == stage) {
+                MemorySegment memory = memories.get(rank).memory();
+                forEachByte(rank, layer, transfer, pages, (offset, token, expected) -> {
+                    if (token < promptTokens) {
+                        memory.set(ValueLayout.JAVA_BYTE, offset, expected);
+                    }
+                });
+            }
+        }
+    }
+
+    // ---- decoder
+
+    private String fetch(String transfer, int promptTokens, List<Integer> pages, List<String> prefillers) {
+        Map<String, Object> command = new LinkedHashMap<>();
+        command.put("do", "fetch");
+        command.put("request", transfer);
+        command.put("transfer", transfer);
+        command.put(
+                "prefillers",
+                prefillers.stream()
+                        .map(address -> address.split(":", -1))
+                        .map(parts -> Map.of("host", parts[0], "port", Integer.parseInt(parts[1])))
+                        .toList());
+        command.put("promptTokens", promptTokens);
+        command.put("firstToken", 0);
+        command.put("pages", pages);
+        command.put("limitMillis", 0);
+        submit(command);
+        Map<?, ?> end = await(transfer);
+        return end.get("event").equals("arrived") ? compare(transfer, promptTokens, pages) : end.toString();
+    }
+
+    /** Compares every byte of every rank's memory: what the prompt's pages hold, and that nothing else was touched. */
+    private String compare(String transfer, int promptTokens, List<Integer> pages) {
+        long equal = 0;
+        for (int rank = 0; rank < shape.rankCount(); rank++) {
+            MemorySegment memory = memories.get(rank).memory();
+            long[] equalAndWrong = {0, 0};
+            for (int layer = 0; layer < shape.layersHeld(); layer++) {
+                forEachByte(rank, layer, transfer, pages, (offset, token, expected) -> {
+                    byte found = memory.get(ValueLayout.JAVA_BYTE, offset);
+                    equalAndWrong[token < promptTokens && found != expected ? 1 : 0]++;
+                    memory.set(ValueLayout.JAVA_BYTE, offset, (byte) 0);
+                });
+            }
+            long touched = memory.mismatch(MemorySegment.ofArray(new byte[(int) memory.byteSize()]));
+            if (equalAndWrong[1] > 0 || touched >= 0) {
+                return "rank " + rank + " has " + equalAndWrong[1] + " wrong bytes and one outside its pages at "
+                        + touched;
+            }
+            equal += equalAndWrong[0];
+        }
+        return "equal " + equal;
+    }
+
+    // ---- both
+
+    /** What a byte of a prompt's pages has to be. */
+    private interface ByteVisitor {
+        void visit(long offset, int token, byte expected);
+    }
+
+    private void forEachByte(int rank, int layer, String transfer, List<Integer> pages, ByteVisitor visitor) {
+        for (int i = 0; i < pages.size(); i++) {
+            long page = shape.pageOffset(layer, pages.get(i));
+            for (int token = 0; token < ShardedShape.PAGE_TOKENS; token++) {
+                int position = i * ShardedShape.PAGE_TOKENS + token;
+                for (int head = 0; head < shape.headsHeld(); head++) {
+                    for (int b = 0; b < ShardedShape.HEAD_BYTES; b++) {
+                        visitor.visit(
+                                page + shape.byteInPage(head, token, b),
+                                position,
+                                ShardedShape.content(
+                                        transfer, shape.firstLayer(rank) + layer, position, shape.head(rank, head), b));
+                    }
+                }
+            }
+        }
+    }
+
+    private void submit(Map<String, Object> command) {
+        host.submit(opened.handle(), EngineDouble.encode(Map.of("commands", List.of(command))));
+    }
+
+    /** The event that ends the request; fails after a generous limit. */
+    private Map<?, ?> await(String request) {
+        long limitNs = System.nanoTime() + AWAIT_LIMIT_NS;
+        while (System.nanoTime() - limitNs < 0) {
+            byte[] json = host.poll(opened.handle(), POLL_CAPACITY_BYTES);
+            if (json.length > 0) {
+                for (Object event : (List<?>) EngineDouble.decode(json).get("events")) {
+                    events.add((Map<?, ?>) event);
+                }
+            }
+            for (Map<?, ?> event : events) {
+                if (request.equals(event.get("request"))
+                        && List.of("arrived", "failed", "released").contains(event.get("event"))) {
+                    return event;
+                }
+            }
+            LockSupport.parkNanos(POLL_PERIOD_NS);
+        }
+        return Map.of("event", "nothing", "events", events);
+    }
+}
