@@ -28,6 +28,7 @@ def load_lengths() -> tuple[int, ...]:
 TOKENS: Final = Series(seed=31, lengths=LENGTHS)
 OVERLAPPED: Final = Series(seed=32, lengths=(OVERLAPPED_TOKENS,) * 3)
 CACHED: Final = Series(seed=33, lengths=(65, 257, 720))
+DROPPED: Final = Series(seed=34, lengths=(65, 720))
 LOAD: Final = Series(seed=37, lengths=load_lengths())
 ABORTED: Final = Series(seed=38, lengths=tuple([720] * 8))
 
@@ -35,6 +36,7 @@ ALL: Final = (
     TOKENS,
     OVERLAPPED,
     CACHED,
+    DROPPED,
     LOAD,
     ABORTED,
 )

@@ -6,19 +6,21 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Reference
 from plain_sglang import sglang_answers, transformers_answers
-from server_process import wait_until, words_of
-from sglang_bed import KV_MESSENGER, Ground, Pair, Side
+from server_process import free_port, wait_until, words_of
+from sglang_bed import KV_MESSENGER, Ground, Kind, Pair, Side, start
 from sglang_servers import CHUNK_TOKENS, PAGE_TOKENS
 from sglang_workload import (
     ABORTED,
     ANSWER_TOKENS,
     CACHED,
+    DROPPED,
     LOAD,
     LOAD_IN_FLIGHT,
     OVERLAPPED,
@@ -94,6 +96,21 @@ def test_layers_leave_before_their_forward_pass_ends(pair: Pair, by_sglang: Refe
         chunks = timeline.computed()
         assert [chunk.end_token for chunk in chunks] == CHUNK_ENDS, "SGLang's passes were not told before they ran"
         assert any(chunk.left_early() for chunk in chunks)
+
+
+def test_tokens_differ_when_the_bytes_are_dropped(
+    pair: Pair, ground: Ground, by_sglang: Reference, stack: ExitStack
+) -> None:
+    """The comparison can fail: everything but the payload crosses. The prefiller samples the first token itself."""
+    port = free_port()
+    faulty = Kind(options={"jvm_options": ["-Dkvmessenger.fault.dropPayload=true"]})
+    dropping = ground.side("prefill", faulty, port, name="dropping-prefill")
+    start(stack, [dropping.server])
+    dropped = replace(pair, prefiller=dropping, bootstrap_port=port)
+    for prompt in DROPPED.prompts():
+        words = words_of(dropped.ask_both_sides(prompt, ANSWER_TOKENS, f"dropped-{uuid.uuid4()}"))
+        assert words[0] == by_sglang.to(prompt)[0]
+        assert words[1:] != by_sglang.to(prompt)[1:]
 
 
 def test_64_requests_8_at_a_time(pair: Pair, by_sglang: Reference) -> None:

@@ -5,6 +5,8 @@ import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.engine.TransferEngines;
 import java.nio.file.Path;
+import java.util.Set;
+import java.util.stream.Collectors;
 
 /** Chooses and opens the transfer engine of a messenger. */
 final class TransferWiring {
@@ -28,14 +30,18 @@ final class TransferWiring {
                         REQUESTS_PER_PEER_MAX,
                         request.limits().connectLimitNs()),
                 doorbell);
-        return withFaults(engine);
+        return withFaults(engine, request);
     }
 
-    private static TransferEngine withFaults(TransferEngine engine) {
+    private static TransferEngine withFaults(TransferEngine engine, OpenRequest request) {
         if (Boolean.getBoolean(DROP_PAYLOAD_PROPERTY)) {
-            return new PayloadDroppingEngine(engine);
+            return new PayloadDroppingEngine(engine, contextAddresses(request));
         }
         String holdingFile = System.getProperty(HOLD_WRITES_PROPERTY);
         return holdingFile == null ? engine : new WriteHoldingEngine(engine, Path.of(holdingFile));
+    }
+
+    private static Set<Long> contextAddresses(OpenRequest request) {
+        return request.context().stream().map(kind -> kind.memory().address()).collect(Collectors.toSet());
     }
 }
