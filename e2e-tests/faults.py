@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bed import Messenger, decode_leg, send_decode, send_prefill
-from server_process import LOOPBACK, MODEL_NAME, Server, complete, wait_until
+from server_process import LOOPBACK, Server, complete, greedy_completion, wait_until
 
 STEP_LIMIT_SECONDS = 60.0
 LEAVE_FIRST = 3
@@ -161,13 +161,4 @@ def leave(server: Server, body: Mapping[str, Any], request: str, stay: Any) -> N
 
 
 def body_of(prompt: str, tokens: int, leg: Mapping[str, Any], *, stream: bool) -> dict[str, Any]:
-    return {
-        "model": MODEL_NAME,
-        "prompt": prompt,
-        "max_tokens": tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "skip_special_tokens": False,
-        "stream": stream,
-        "kv_transfer_params": dict(leg),
-    }
+    return {**greedy_completion(prompt, tokens), "stream": stream, "kv_transfer_params": dict(leg)}

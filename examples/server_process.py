@@ -218,15 +218,9 @@ def start_all(servers: Sequence[Server], progress: Callable[[str], None]) -> Non
         time.sleep(POLL_SECONDS)
 
 
-def complete(
-    server: Server,
-    prompt: str,
-    max_tokens: int,
-    transfer: Mapping[str, Any] | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """One greedy completion. Special tokens are shown and the end token is not heeded: tokens compare one to one."""
-    body: dict[str, Any] = {
+def greedy_completion(prompt: str, max_tokens: int) -> dict[str, Any]:
+    """A request's body. Special tokens are shown and the end token is not heeded: tokens compare one to one."""
+    return {
         "model": MODEL_NAME,
         "prompt": prompt,
         "max_tokens": max_tokens,
@@ -234,6 +228,17 @@ def complete(
         "ignore_eos": True,
         "skip_special_tokens": False,
     }
+
+
+def complete(
+    server: Server,
+    prompt: str,
+    max_tokens: int,
+    transfer: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """One greedy completion."""
+    body = greedy_completion(prompt, max_tokens)
     if transfer is not None:
         body["kv_transfer_params"] = dict(transfer)
     return server.post("/v1/completions", body, headers)

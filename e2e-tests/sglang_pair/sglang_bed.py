@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bed import HELD_GAUGES
-from server_process import LOOPBACK, MODEL_NAME, Server, complete, free_port, metric_sum, start_all, wait_until
+from server_process import LOOPBACK, Server, complete, free_port, greedy_completion, metric_sum, start_all, wait_until
 from sglang_servers import EngineOptions, Role, engine, load_balancer
 
 REST_LIMIT_SECONDS = 120.0
@@ -63,12 +63,7 @@ class Pair:
     def ask_both_sides(self, prompt: str, max_tokens: int, request: str) -> dict[str, Any]:
         """Both legs as the load balancer sends them, under a name by which they can be aborted."""
         body = {
-            "model": MODEL_NAME,
-            "prompt": prompt,
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "skip_special_tokens": False,
+            **greedy_completion(prompt, max_tokens),
             "rid": request,
             "bootstrap_host": LOOPBACK,
             "bootstrap_port": self.bootstrap_port,

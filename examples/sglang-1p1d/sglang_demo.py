@@ -9,15 +9,14 @@ are the same.
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from demo_console import say, unwind_on_sigterm
 from make_model import cached_model
 from plain_sglang import sglang_answers, transformers_answers
 from prompts import cache_home, random_prompt
@@ -28,11 +27,6 @@ PROMPT_TOKENS = (1, 15, 16, 17, 29, 65, 255, 257, 720)
 ANSWER_TOKENS = 16
 SEED = 1
 ROOT = Path(__file__).resolve().parents[2]
-STARTED = time.monotonic()
-
-
-def say(message: str) -> None:
-    print(f"[{time.monotonic() - STARTED:5.0f} s] {message}", flush=True)
 
 
 def start(stack: ExitStack, model: Path, folder: Path) -> Server:
@@ -63,12 +57,8 @@ def ask(front: Server, prompts: list[str], expected: list[list[str]]) -> int:
     return same_count
 
 
-def stop_on(signal_number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + signal_number)  # unwinds the ExitStack, which stops the servers
-
-
 def main() -> int:
-    signal.signal(signal.SIGTERM, stop_on)
+    unwind_on_sigterm()
     folder = ROOT / "build" / "demo-sglang" / time.strftime("%Y%m%d-%H%M%S")
     model = cached_model(cache_home())
     prompts = [random_prompt(count, SEED) for count in PROMPT_TOKENS]

@@ -9,16 +9,15 @@ them ended, milliseconds from the last layer to ready. The last line is the sum;
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from demo_console import say, unwind_on_sigterm
 from make_model import cached_model
 from plain_vllm import reference_answers
 from prompts import cache_home, random_prompt
@@ -31,11 +30,6 @@ ANSWER_TOKENS = 16
 SEED = 1
 TIMELINE_LIMIT_SECONDS = 30.0
 ROOT = Path(__file__).resolve().parents[2]
-STARTED = time.monotonic()
-
-
-def say(message: str) -> None:
-    print(f"[{time.monotonic() - STARTED:5.0f} s] {message}", flush=True)
 
 
 @dataclass(frozen=True)
@@ -101,12 +95,8 @@ def attribute(bed: Bed) -> None:
     say(f"the decoder's own metrics: {external:.0f} prompt tokens by KV transfer, {computed:.0f} computed by itself")
 
 
-def stop_on(signal_number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + signal_number)  # unwinds the ExitStack, which stops the servers
-
-
 def main() -> int:
-    signal.signal(signal.SIGTERM, stop_on)
+    unwind_on_sigterm()
     folder = ROOT / "build" / "demo" / time.strftime("%Y%m%d-%H%M%S")
     model = cached_model(cache_home())
     prompts = [random_prompt(count, SEED) for count in PROMPT_TOKENS]
