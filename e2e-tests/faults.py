@@ -19,6 +19,8 @@ from server_process import LOOPBACK, Server, complete, greedy_completion, wait_u
 STEP_LIMIT_SECONDS = 60.0
 LEAVE_FIRST = 3
 """Writes that leave of a request that is stopped halfway: fewer than the model has layers, so never all of them."""
+ENDED_EARLY = ("error", "abort")
+"""How the engines name the reason when a request did not run to its end."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Outcome:
 
 def outcome_of(answer: Mapping[str, Any]) -> Outcome:
     choices = answer.get("choices")
-    if choices and choices[0]["finish_reason"] != "error":
+    if choices and choices[0]["finish_reason"] not in ENDED_EARLY:
         return Outcome(str(choices[0]["text"]).split(), "", time.monotonic())
     return Outcome(None, str(answer), time.monotonic())
 

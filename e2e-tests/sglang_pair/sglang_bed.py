@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import random
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bed import HELD_GAUGES
+from faults import LEAVE_FIRST, STEP_LIMIT_SECONDS, Gate, Outcome, attempt
 from server_process import LOOPBACK, Server, complete, free_port, greedy_completion, metric_sum, start_all, wait_until
 from sglang_servers import EngineOptions, Role, engine, load_balancer
 
 REST_LIMIT_SECONDS = 120.0
 ROOM_MAX = 2**63 - 1
+COMPLETIONS = "/v1/completions"
 
 
 @dataclass
@@ -27,14 +29,22 @@ class Side:
     server: Server
     metrics_port: int | None = None
 
+    def metrics_page(self) -> str:
+        """The messenger's."""
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{self.metrics_port}/metrics", timeout=30) as answer:
+            return str(answer.read().decode())
+
+    def metric(self, name: str) -> float:
+        """A figure of the messenger's."""
+        return metric_sum(self.metrics_page(), name, {})
+
     def held(self) -> dict[str, float]:
         """Whatever is held for requests: in SGLang's queues, in its pool beyond what its cache may evict, by us."""
         (load,) = json.loads(self.server.get("/v1/loads"))["loads"]
         figures = {name: load[name] for name in ("num_running_reqs", "num_waiting_reqs", "num_used_tokens")}
         figures |= {name: value for name, value in load["disaggregation"].items() if name.endswith("_reqs")}
         if self.metrics_port is not None:
-            with urllib.request.urlopen(f"http://{LOOPBACK}:{self.metrics_port}/metrics", timeout=30) as answer:
-                text = str(answer.read().decode())
+            text = self.metrics_page()
             assert all(name in text for name in HELD_GAUGES), "the messenger's page lacks a gauge"
             figures |= {name: metric_sum(text, name, {}) for name in HELD_GAUGES}
         return {name: value for name, value in figures.items() if value}
@@ -56,24 +66,40 @@ class Pair:
     decoder: Side
     front: Server
     bootstrap_port: int
+    gate: Gate
+    """Holds the prefiller's writes back."""
 
     def ask(self, prompt: str, max_tokens: int) -> dict[str, Any]:
         return complete(self.front, prompt, max_tokens)
 
-    def ask_both_sides(self, prompt: str, max_tokens: int, request: str) -> dict[str, Any]:
-        """Both legs as the load balancer sends them, under a name by which they can be aborted."""
-        body = {
+    def body(self, prompt: str, max_tokens: int, request: str) -> dict[str, Any]:
+        """What the load balancer sends to both sides, under a name by which the request can be aborted."""
+        return {
             **greedy_completion(prompt, max_tokens),
             "rid": request,
             "bootstrap_host": LOOPBACK,
             "bootstrap_port": self.bootstrap_port,
             "bootstrap_room": random.randint(1, ROOM_MAX),
         }
+
+    def attempt_both_sides(self, prompt: str, max_tokens: int, request: str) -> Outcome:
+        """Both legs, each on its own: the load balancer would end one as soon as the other has failed."""
+        body = self.body(prompt, max_tokens, request)
         with ThreadPoolExecutor(1) as other:
-            prefill = other.submit(self.prefiller.server.post, "/v1/completions", body)
-            answer = self.decoder.server.post("/v1/completions", body)
-            prefill.result()
-            return answer
+            other.submit(attempt, self.prefiller.server.post, COMPLETIONS, body)
+            return attempt(self.decoder.server.post, COMPLETIONS, body)
+
+    @contextmanager
+    def halfway(self) -> Iterator[Callable[[], None]]:
+        """Writes stop after the next few; gives what waits until a transfer has begun, which then cannot end."""
+        before = self.prefiller.metric("kv_messenger_layers_sent_total")
+
+        def begun() -> bool:
+            sent = self.prefiller.metric("kv_messenger_layers_sent_total") - before
+            return sent >= LEAVE_FIRST and self.prefiller.metric("kv_messenger_writes_in_flight") > 0
+
+        with self.gate.closed():
+            yield lambda: wait_until(begun, STEP_LIMIT_SECONDS, f"{LEAVE_FIRST} layers have left")
 
     def wait_at_rest(self) -> None:
         for side in (self.prefiller, self.decoder):
@@ -100,13 +126,19 @@ class Ground:
     model: Path
     folder: Path
 
+    @property
+    def gate(self) -> Gate:
+        return Gate(self.folder / "held-writes")
+
     def side(self, role: Role, kind: Kind, bootstrap_port: int = 0, name: str = "") -> Side:
         """A server that is made, not started. Its ports are fixed, so that it can come back at them."""
         environment = dict(kind.environment)
         metrics_port = None
         if kind.backend == "kv_messenger":
             metrics_port = free_port()
-            environment["KV_MESSENGER_OPTIONS"] = json.dumps({"metrics_port": metrics_port, **kind.options})
+            faults = [f"-Dkvmessenger.fault.holdWrites={self.gate.file}"] if role == "prefill" else []
+            told = {"metrics_port": metrics_port, "jvm_options": faults, **kind.options}
+            environment["KV_MESSENGER_OPTIONS"] = json.dumps(told)
         options = EngineOptions(
             self.model,
             role=role,
@@ -128,7 +160,7 @@ class Ground:
         name = f"{prefiller.server.name}-front"
         front = load_balancer(name, prefiller.server, bootstrap_port, decoder.server, self.folder)
         start(stack, [front])
-        return Pair(prefiller, decoder, front, bootstrap_port)
+        return Pair(prefiller, decoder, front, bootstrap_port, self.gate)
 
 
 def start(stack: ExitStack, servers: list[Server]) -> None:

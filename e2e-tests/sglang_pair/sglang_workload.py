@@ -31,6 +31,10 @@ CACHED: Final = Series(seed=33, lengths=(65, 257, 720))
 DROPPED: Final = Series(seed=34, lengths=(65, 720))
 LOAD: Final = Series(seed=37, lengths=load_lengths())
 ABORTED: Final = Series(seed=38, lengths=tuple([720] * 8))
+PREFILLER_KILLED: Final = Series(seed=39, lengths=(500,) * 6)
+DECODER_KILLED: Final = Series(seed=40, lengths=(500,) * 6)
+LEFT: Final = Series(seed=41, lengths=(500,))
+AFTER_FAULTS: Final = Series(seed=42, lengths=(150,) * 8)
 
 ALL: Final = (
     TOKENS,
@@ -39,6 +43,10 @@ ALL: Final = (
     DROPPED,
     LOAD,
     ABORTED,
+    PREFILLER_KILLED,
+    DECODER_KILLED,
+    LEFT,
+    AFTER_FAULTS,
 )
 
 

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import Reference
+from faults import Outcome, attempt, leave
 from plain_sglang import sglang_answers, transformers_answers
-from server_process import free_port, wait_until, words_of
-from sglang_bed import KV_MESSENGER, Ground, Kind, Pair, Side, start
+from server_process import free_port, start_all, wait_until, words_of
+from sglang_bed import COMPLETIONS, KV_MESSENGER, Ground, Kind, Pair, Side, start
 from sglang_servers import CHUNK_TOKENS, PAGE_TOKENS
 from sglang_workload import (
     ABORTED,
+    AFTER_FAULTS,
     ANSWER_TOKENS,
     CACHED,
+    DECODER_KILLED,
     DROPPED,
+    LEFT,
     LOAD,
     LOAD_IN_FLIGHT,
     OVERLAPPED,
     OVERLAPPED_TOKENS,
+    PREFILLER_KILLED,
     TOKENS,
     all_prompts,
 )
 from timeline import prefills
 from workload import Series
 
-IN_FLIGHT_LIMIT_SECONDS = 60.0
+NOTICED_LIMIT_SECONDS = 90.0
+"""Bounds a test that fails; the limits of the engines that would end any request are 300 s."""
 CHUNK_ENDS = [*range(CHUNK_TOKENS, OVERLAPPED_TOKENS, CHUNK_TOKENS), OVERLAPPED_TOKENS]
 
 
@@ -108,7 +114,8 @@ def test_tokens_differ_when_the_bytes_are_dropped(
     start(stack, [dropping.server])
     dropped = replace(pair, prefiller=dropping, bootstrap_port=port)
     for prompt in DROPPED.prompts():
-        words = words_of(dropped.ask_both_sides(prompt, ANSWER_TOKENS, f"dropped-{uuid.uuid4()}"))
+        words = dropped.attempt_both_sides(prompt, ANSWER_TOKENS, f"dropped-{uuid.uuid4()}").words
+        assert words is not None
         assert words[0] == by_sglang.to(prompt)[0]
         assert words[1:] != by_sglang.to(prompt)[1:]
 
@@ -122,48 +129,79 @@ def test_64_requests_8_at_a_time(pair: Pair, by_sglang: Reference) -> None:
     pair.wait_at_rest()
 
 
-def right_or_failed(answer: Mapping[str, Any], expected: list[str]) -> bool:
-    """A request that could not be served may fail; it must not be answered wrongly."""
-    if "choices" not in answer or answer["choices"][0]["finish_reason"] == "abort":
-        return True
-    return words_of(answer) == expected
+def sent(pool: ThreadPoolExecutor, pair: Pair, prompts: list[str]) -> dict[str, Future[Outcome]]:
+    """Both legs of each prompt, by the name of the request."""
+    named = {f"fault-{uuid.uuid4()}": prompt for prompt in prompts}
+    return {name: pool.submit(pair.attempt_both_sides, named[name], ANSWER_TOKENS, name) for name in named}
 
 
-def in_flight(side: Side) -> bool:
-    return bool(side.held())
-
-
-def disturbed(
-    series: Series, ask: Callable[[str], dict[str, Any]], disturb: Callable[[], None], reference: Reference
-) -> list[dict[str, Any]]:
-    """Sends all prompts at once and disturbs them in flight; the answers, none of which is wrong."""
-    prompts = series.prompts()
-    with ThreadPoolExecutor(len(prompts)) as pool:
-        legs: list[Future[dict[str, Any]]] = [pool.submit(ask, prompt) for prompt in prompts]
-        disturb()
-        answers = [leg.result() for leg in legs]
-    wrong = [a for a, p in zip(answers, prompts, strict=True) if not right_or_failed(a, reference.to(p))]
-    assert not wrong, f"{len(wrong)} of {len(prompts)} answers are wrong: {wrong[:2]}"
-    return answers
+def assert_serving(pair: Pair, reference: Reference, prompts: list[str]) -> None:
+    """Through the load balancer, as if nothing had happened; then nothing is held."""
+    assert [words_of(pair.ask(prompt, ANSWER_TOKENS)) for prompt in prompts] == [reference.to(p) for p in prompts]
+    pair.wait_at_rest()
 
 
 def test_aborted_requests_leave_the_others_right_and_nothing_held(pair: Pair, by_sglang: Reference) -> None:
-    """Half of the clients give up, at either side or at both, while the prefiller still works on all of them."""
-    names = {prompt: f"abort-{uuid.uuid4()}" for prompt in ABORTED.prompts()}
-    given_up = list(names.values())[::2]
-
-    def give_up() -> None:
-        wait_until(lambda: in_flight(pair.decoder), IN_FLIGHT_LIMIT_SECONDS, "the decoder waits for KV")
-        for index, name in enumerate(given_up):
-            if index % 3 != 1:
-                pair.decoder.server.post("/abort_request", {"rid": name})
-            if index % 3 != 2:
-                pair.prefiller.server.post("/abort_request", {"rid": name})
-
-    def ask(prompt: str) -> dict[str, Any]:
-        return pair.ask_both_sides(prompt, ANSWER_TOKENS, names[prompt])
-
-    answers = disturbed(ABORTED, ask, give_up, by_sglang)
-    kept = [answer for answer, name in zip(answers, names.values(), strict=True) if name not in given_up]
-    assert all(len(words_of(answer)) == ANSWER_TOKENS for answer in kept)
+    """Half of the requests are given up in the middle of their transfers, at either side or at both."""
+    prompts = ABORTED.prompts()
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        with pair.halfway() as wait_begun:
+            legs = sent(pool, pair, prompts)
+            given_up = list(legs)[::2]
+            wait_begun()
+            both = (pair.prefiller, pair.decoder)
+            for name, sides in zip(given_up, (both, both[1:], both[:1], both[1:]), strict=True):
+                for side in sides:
+                    side.server.post("/abort_request", {"rid": name})
+            assert legs[given_up[1]].result(NOTICED_LIMIT_SECONDS).failed, "its decoder gave it up"
+            assert pair.decoder.held(), "writes are held back, and nothing is confirmed"
+        outcomes = {name: leg.result() for name, leg in legs.items()}
+    for (name, outcome), prompt in zip(outcomes.items(), prompts, strict=True):
+        assert outcome.failed if name in given_up else outcome.words == by_sglang.to(prompt), outcome
     pair.wait_at_rest()
+
+
+def test_client_that_leaves_while_its_kv_comes_leaves_nothing_behind(pair: Pair, by_sglang: Reference) -> None:
+    (prompt,), name = LEFT.prompts(), f"left-{uuid.uuid4()}"
+    body = pair.body(prompt, ANSWER_TOKENS, name)
+    with ThreadPoolExecutor(1) as pool, pair.halfway() as wait_begun:
+        prefill = pool.submit(attempt, pair.prefiller.server.post, COMPLETIONS, body)
+        leave(pair.decoder.server, body, name, wait_begun)
+        wait_until(
+            lambda: pair.decoder.metric("kv_messenger_pages_quarantined") > 0,
+            NOTICED_LIMIT_SECONDS,
+            "the decoder has given the request up, and nothing is confirmed",
+        )
+        pair.gate.open()
+        assert prefill.result().failed, "there was nobody to send it to"
+    assert_serving(pair, by_sglang, AFTER_FAULTS.prompts()[:2])
+
+
+def killed_halfway(pair: Pair, side: Side, prompts: list[str]) -> None:
+    """kill -9 with requests at several steps, of which none can be answered, since their writes are held back."""
+    other = pair.decoder if side is pair.prefiller else pair.prefiller
+    with ThreadPoolExecutor(len(prompts)) as pool, pair.halfway() as wait_begun:
+        legs = sent(pool, pair, prompts)
+        wait_begun()
+        killed_seconds = time.monotonic()
+        side.server.kill()
+        outcomes = [leg.result(NOTICED_LIMIT_SECONDS) for leg in legs.values()]
+        assert all(outcome.failed for outcome in outcomes), outcomes
+        last_seconds = max(outcome.at_seconds for outcome in outcomes)
+        print(
+            f"noticed: {side.server.name} killed: all {len(prompts)} failed after {last_seconds - killed_seconds:.2f} s"
+        )
+        other.wait_at_rest()
+        print(f"noticed: {side.server.name} killed: nothing is held after {time.monotonic() - killed_seconds:.2f} s")
+
+
+def test_killed_prefiller_comes_back_at_its_address(pair: Pair, by_sglang: Reference) -> None:
+    killed_halfway(pair, pair.prefiller, PREFILLER_KILLED.prompts())
+    start_all([pair.prefiller.server], print)
+    assert_serving(pair, by_sglang, AFTER_FAULTS.prompts()[2:5])
+
+
+def test_killed_decoder_comes_back_at_its_address(pair: Pair, by_sglang: Reference) -> None:
+    killed_halfway(pair, pair.decoder, DECODER_KILLED.prompts())
+    start_all([pair.decoder.server], print)
+    assert_serving(pair, by_sglang, AFTER_FAULTS.prompts()[5:])
