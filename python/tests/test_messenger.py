@@ -90,6 +90,53 @@ d.close()
     )
 
 
+def test_should_take_rows_from_every_replica_and_pages_from_the_drawn_one(run_python: RunPython) -> None:
+    """A prefiller of two ranks with latent KV, a messenger each, fills a decoder of one."""
+    run_python(
+        PAIR
+        + """
+ROW_BYTES, SLOTS = 64, 8
+
+def rank(role, kv, rows, tp_rank, tp_size):
+    described = geometry(kv, layout="LATENT", kvHeadCount=1, tpSize=tp_size)
+    described["ranks"][0]["tpRank"] = tp_rank
+    row = {"name": "row", "address": ctypes.addressof(rows), "lengthBytes": len(rows), "memfd": -1,
+           "rowStrideBytes": ROW_BYTES, "rowBytes": ROW_BYTES}
+    said = {"listen_port": 0, "transports": ["tcp"], "aot_cache": False}
+    return Messenger.open(parse_options(said, role=role, engine_id=f"{role}{tp_rank}"), described, [row])
+
+def rows():
+    return ctypes.create_string_buffer(ROW_BYTES * SLOTS)
+
+kvs, metadata, target, arrived_rows = [memory(), memory()], [rows(), rows()], memory(), rows()
+prefillers = [rank("prefiller", kvs[i], metadata[i], i, 2) for i in range(2)]
+d = rank("decoder", target, arrived_rows, 0, 1)
+for kv, row in zip(kvs, metadata):
+    for layer in range(len(LAYERS)):
+        for index in (1, 2):
+            kv[page(kv, layer, index)] = bytes([10 * layer + index]) * PAGE_BYTES
+    row[2 * ROW_BYTES:3 * ROW_BYTES] = b"r" * ROW_BYTES
+named = [{"host": p.opened.control_host, "port": p.opened.control_port} for p in prefillers]
+for n in range(4):  # the transfer draws who sends
+    d.submit([fetch(prefillers[0], transfer=f"t{n}", request=f"d{n}", prefillers=named, contextSlot=5)])
+    for p in prefillers:
+        p.submit([
+            {"do": "announce", "request": f"p{n}", "transfer": f"t{n}"},
+            {"do": "computed", "request": f"p{n}", "transfer": f"t{n}", "promptTokens": 20, "endToken": 20,
+             "newPages": [1, 2]},
+            {"do": "prefillEnded", "request": f"p{n}", "outcome": "finished", "contextSlot": 2}])
+    assert await_event(d, Arrived, Failed) == Arrived(f"d{n}", 2)
+    for p in prefillers:
+        assert await_event(p, Released) == Released(f"p{n}")
+for layer in range(len(LAYERS)):
+    for sent, received in ((1, 6), (2, 3)):
+        assert target[page(target, layer, received)] == bytes([10 * layer + sent]) * PAGE_BYTES, (layer, sent)
+assert arrived_rows[5 * ROW_BYTES:6 * ROW_BYTES] == b"r" * ROW_BYTES
+assert all(m.leak_check().clean for m in (*prefillers, d))
+"""
+    )
+
+
 def test_should_say_in_one_sentence_what_the_user_can_mend(run_python: RunPython) -> None:
     done = run_python(
         PAIR

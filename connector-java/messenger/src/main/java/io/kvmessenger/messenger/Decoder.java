@@ -123,10 +123,6 @@ final class Decoder {
                 .map(address -> address.host() + ":" + address.port())
                 .distinct()
                 .count();
-        if (different > 1 && ask.contextSlot() != PeerContextRow.NO_SLOT) {
-            return "the fetch names context slot " + ask.contextSlot() + " and " + different
-                    + " prefillers, expected one: serve all ranks of an engine with context rows by one messenger";
-        }
         return different == 0 || different < ask.prefillers().size()
                 ? "the fetch names prefillers " + ask.prefillers()
                         + ", expected each messenger of the prefiller's engine once"
@@ -418,13 +414,13 @@ final class Decoder {
         boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted;
         int[] promptTokenIds = enqueues ? ask.promptTokenIds() : NO_PROMPT;
         int rows = ask.contextSlot() == PeerContextRow.NO_SLOT ? 0 : context.size();
-        long expected = pieceCountFrom(session.peerGeometry, ask) + rows;
-        if (expected == 0) {
-            decline(session, ask.transferId(), promptTokenIds); // its replicas send this transfer
+        long pieces = pieceCountFrom(session.peerGeometry, ask);
+        if (pieces == 0 && (rows == 0 || !mayBeSentBy(session))) {
+            decline(session, ask.transferId(), promptTokenIds); // others send this transfer
             source.end(FetchSource.State.FILLED);
             return;
         }
-        source.window = transfer.openWindow(session.admission, fetch.area, expected, source.cookie);
+        source.window = transfer.openWindow(session.admission, fetch.area, pieces + rows, source.cookie);
         if (source.window == null) {
             slotsExhausted = true;
             return;
@@ -434,6 +430,11 @@ final class Decoder {
         fetch.grantedNs = clock.nowNs();
         tally.add(MessengerMetric.GRANTS_SENT, 1);
         send(source, promptTokenIds);
+    }
+
+    /** Whether the source waits for a word of these ranks in every transfer. */
+    private boolean mayBeSentBy(Session session) {
+        return EngineRanks.needing(session.peerGeometry, geometry).intersects(EngineRanks.of(geometry));
     }
 
     private void send(FetchSource source, int[] promptTokenIds) {
