@@ -158,6 +158,14 @@ class Options:
         True,
     )
 
+    def of_rank(self, rank_index: int) -> Options:
+        """Those of one rank of an engine whose ranks share them: ports that are fixed count up with the rank."""
+        return dataclasses.replace(
+            self,
+            listen_port=self.listen_port + rank_index if self.listen_port > 0 else self.listen_port,
+            metrics_port=self.metrics_port + rank_index if self.metrics_port > 0 else self.metrics_port,
+        )
+
     def for_java(self) -> dict[str, object]:
         """All options under the names of docs/boundary.md; times in milliseconds."""
         said: dict[str, object] = {"role": self.role, "engineId": self.engine_id}

@@ -76,7 +76,9 @@ def exchange(messenger: ScriptedMessenger) -> Exchange:
 
 
 def fetch(exchange: Exchange, room: int = 5) -> Any:
-    return exchange.fetch(room, THERE, prompt_tokens=32, first_token=0, pages=[3, 4], context_slot=2, limit_seconds=1.5)
+    return exchange.fetch(
+        room, [THERE], prompt_tokens=32, first_token=0, pages=[3, 4], context_slot=2, limit_seconds=1.5
+    )
 
 
 def test_should_end_a_prefill_once_and_wait_for_its_release(exchange: Exchange, messenger: ScriptedMessenger) -> None:

@@ -47,6 +47,8 @@ class TransferEndpoint(CommonEndpoint):
         self.prefillers = Prefillers()
         self._server_args = server_args
         self._latent = bool(is_mla_backend)
+        self._kv_head_count = 0
+        """Of the whole model; 1 where KV is latent."""
         self._mode = mode.value
         self._first_contacts: dict[str, concurrent.futures.Future[bool]] = {}
         self._unfit: dict[str, tuple[str, float]] = {}
@@ -93,6 +95,7 @@ class TransferEndpoint(CommonEndpoint):
         facts = engine_facts.read(self._server_args, self.kv_args, self._mode)
         kv = geometry.kv_buffers(self.kv_args, self._latent)
         metadata = geometry.metadata_buffers(self.kv_args)
+        self._kv_head_count = 1 if self._latent else facts.kv_head_count
         described = geometry.describe(
             kv,
             model=facts.model,
@@ -100,7 +103,7 @@ class TransferEndpoint(CommonEndpoint):
             element_bytes=facts.element_bytes,
             page_tokens=self.kv_args.page_size,
             latent=self._latent,
-            kv_head_count=facts.kv_head_count,
+            kv_head_count=self._kv_head_count,
             place=geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank),
         )
         names = [layer["name"] for layer in described["ranks"][0]["layers"]]
@@ -175,13 +178,19 @@ class TransferEndpoint(CommonEndpoint):
         info = self.prefill_info_table.get(bootstrap_addr)
         if info is None:
             return f"the prefiller at {bootstrap_addr} is not known any more: send the request again"
-        if info.attn_cp_size != 1 or info.attn_tp_size != self.attn_tp_size or info.pp_size != self.pp_size:
+        if info.attn_cp_size != 1 or info.pp_size != self.pp_size:
             return (
-                f"the prefiller at {bootstrap_addr} has attention TP {info.attn_tp_size}, CP {info.attn_cp_size} and PP"
-                f" {info.pp_size}, expected TP {self.attn_tp_size}, CP 1 and PP {self.pp_size} as here: start both"
-                " sides alike"
+                f"the prefiller at {bootstrap_addr} has attention CP {info.attn_cp_size} and PP {info.pp_size},"
+                f" expected CP 1 and PP {self.pp_size} as here: start both sides alike"
             )
-        return [RankPlace(dp_rank, 0, tp_rank, self.pp_rank) for tp_rank in info.target_tp_ranks]
+        here = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
+        tp_ranks = geometry.ranks_with_heads_of(here, self._kv_head_count, info.attn_tp_size)
+        if not tp_ranks:
+            return (
+                f"the prefiller at {bootstrap_addr} has attention TP {info.attn_tp_size}, expected a divisor or a"
+                f" multiple of the model's {self._kv_head_count} KV heads: choose another --tp-size"
+            )
+        return [RankPlace(dp_rank, 0, tp_rank, self.pp_rank) for tp_rank in tp_ranks]
 
     def forget_prefiller(self, bootstrap_addr: str) -> None:
         """Its topology is asked for again by the next request."""

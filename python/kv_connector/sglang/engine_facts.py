@@ -32,8 +32,10 @@ class EngineFacts:
 def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
     """Reads the options and the model's configuration; raises OptionError."""
     from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.runtime_context import get_parallel
 
-    options = read_options(mode, kv_args)
+    parallel = get_parallel()
+    options = read_options(mode, kv_args).of_rank((kv_args.system_dp_rank or 0) * parallel.tp_size + parallel.tp_rank)
     model = ModelConfig.from_server_args(server_args)
     dtype = str(kv_args.kv_cache_dtype_str)
     dtype = str(model.dtype).removeprefix("torch.") if dtype == "auto" else dtype

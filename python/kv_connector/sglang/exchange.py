@@ -167,7 +167,7 @@ class Exchange:
     def fetch(
         self,
         room: int,
-        prefiller: PrefillerAddress,
+        prefillers: Sequence[PrefillerAddress],
         *,
         prompt_tokens: int,
         first_token: int,
@@ -175,15 +175,16 @@ class Exchange:
         context_slot: int,
         limit_seconds: float,
     ) -> Incoming:
-        """Asks for the KV of tokens ``[first_token, prompt_tokens)``; they may be written to until it has ended."""
+        """Asks all ranks that hold some of it for the KV of tokens ``[first_token, prompt_tokens)``.
+
+        The pages may be written to until it has ended.
+        """
         incoming = Incoming(f"{room}#{next(self._count)}", room)
         command = {
             "do": "fetch",
             "request": incoming.request,
             "transfer": str(room),
-            "prefillerHost": prefiller.host,
-            "prefillerPort": prefiller.port,
-            "prefillerEngineId": "",
+            "prefillers": _named(prefillers),
             "promptTokens": prompt_tokens,
             "firstToken": first_token,
             "pages": list(pages),
@@ -201,18 +202,9 @@ class Exchange:
         if not incoming.ended:
             self._submit([{"do": "abandon", "request": incoming.request}])
 
-    def decline(self, room: int, prefiller: PrefillerAddress) -> None:
+    def decline(self, room: int, prefillers: Sequence[PrefillerAddress]) -> None:
         """There will be no fetch for this room."""
-        self._submit(
-            [
-                {
-                    "do": "decline",
-                    "transfer": str(room),
-                    "prefillerHost": prefiller.host,
-                    "prefillerPort": prefiller.port,
-                }
-            ]
-        )
+        self._submit([{"do": "decline", "transfer": str(room), "prefillers": _named(prefillers)}])
 
     def is_quiet(self, room: int) -> bool:
         """Whether nothing writes to pages of this room any more."""
@@ -310,3 +302,7 @@ class Exchange:
             incoming.failure = self._dead
         self._outgoing.clear()
         self._incoming.clear()
+
+
+def _named(prefillers: Sequence[PrefillerAddress]) -> list[dict[str, Any]]:
+    return [{"host": prefiller.host, "port": prefiller.port, "engineId": ""} for prefiller in prefillers]

@@ -30,6 +30,23 @@ class Place:
     pp_rank: int
 
 
+def ranks_with_heads_of(place: Place, kv_head_count: int, source_tp_size: int) -> list[int]:
+    """The prefiller's TP ranks that hold a head of this rank's; of ranks that hold the same ones, all.
+
+    Empty where the heads cannot be split so. Latent KV is one head, which every rank holds.
+    """
+    wanted = _heads(place.tp_rank, place.tp_size, kv_head_count)
+    held = ((rank, _heads(rank, source_tp_size, kv_head_count)) for rank in range(source_tp_size))
+    return [rank for rank, heads in held if wanted & heads]
+
+
+def _heads(tp_rank: int, tp_size: int, kv_head_count: int) -> set[int]:
+    if kv_head_count % tp_size == 0:
+        each = kv_head_count // tp_size
+        return set(range(tp_rank * each, (tp_rank + 1) * each))
+    return {tp_rank * kv_head_count // tp_size} if tp_size % kv_head_count == 0 else set()
+
+
 def kv_buffers(kv_args: Any, latent: bool) -> list[Buffer]:
     """The pools' buffers in the order in which the forward pass fills them: K before V, layer by layer."""
     count = len(kv_args.kv_data_ptrs)
@@ -106,7 +123,7 @@ def describe(
         elementBytes=element_bytes,
         pageTokens=page_tokens,
         layout="LATENT" if latent else "NHD",
-        kvHeadCount=1 if latent else kv_head_count,
+        kvHeadCount=kv_head_count,
         tpSize=place.tp_size,
         ppSize=place.pp_size,
         pageCount=page_counts.pop(),

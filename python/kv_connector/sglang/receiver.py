@@ -94,7 +94,7 @@ class Receiver(BaseKVReceiver):
     def _fetch(self) -> None:
         if self._ask is None:
             raise AssertionError("a fetch before its metadata")
-        self._incoming = self.kv_mgr.exchange.fetch(self.bootstrap_room, self.bootstrap_infos[0], **self._ask)
+        self._incoming = self.kv_mgr.exchange.fetch(self.bootstrap_room, self.bootstrap_infos, **self._ask)
 
     def poll(self) -> int:
         """SGLang's state of the transfer; Success means that all has come, metadata included."""
@@ -142,7 +142,7 @@ class Receiver(BaseKVReceiver):
             self.kv_mgr.exchange.abandon(self._incoming)
             self.abort_notified = True
         elif self.bootstrap_infos:
-            self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos[0])
+            self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos)
 
     def _fail(self, reason: str) -> int:
         self._failure = reason

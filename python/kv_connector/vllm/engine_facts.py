@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -73,12 +72,8 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
 
 
 def rank_options(options: Options, rank_index: int) -> Options:
-    """The options of one rank: ports that are fixed count up with the rank."""
-    return dataclasses.replace(
-        options,
-        listen_port=options.listen_port + rank_index if options.listen_port > 0 else options.listen_port,
-        metrics_port=options.metrics_port + rank_index if options.metrics_port > 0 else options.metrics_port,
-    )
+    """The options of one rank."""
+    return options.of_rank(rank_index)
 
 
 def _read_caches(kv_cache_config: Any) -> tuple[list[str], int, bool]:

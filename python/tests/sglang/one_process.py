@@ -24,7 +24,7 @@ from sglang.srt.disaggregation.utils import (
     get_kv_class,
     setup_state_kv_args,
 )
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
 from sglang.srt.server_args import ServerArgs
 
@@ -33,6 +33,8 @@ PAGE_COUNT = 64
 LAYER_COUNT = 4
 HEAD_COUNT = 4
 HEAD_SIZE = 8
+LATENT_SIZE = 16
+ROPE_SIZE = 8
 SLOT_COUNT = 8
 WAIT_LIMIT_SECONDS = 60.0
 
@@ -84,10 +86,11 @@ def backend_class(kind: str) -> Any:
     return get_kv_class(TransferBackend("kv_messenger"), KVClassType(kind))
 
 
-def kv_args(pool: Any, metadata: Any) -> Any:
+def kv_args(pool: Any, metadata: Any, tp_rank: int = 0) -> Any:
     """As the two queues of SGLang fill it."""
     args = backend_class("kvargs")()
-    args.engine_rank = args.pp_rank = args.system_dp_rank = args.gpu_id = args.prefill_start_layer = 0
+    args.engine_rank = tp_rank
+    args.pp_rank = args.system_dp_rank = args.gpu_id = args.prefill_start_layer = 0
     args.rust_http_port = args.kv_layout = args.ib_device = None
     args.kv_cache_dtype_str = "bfloat16"
     args.kv_layer_ids = []
@@ -99,28 +102,59 @@ def kv_args(pool: Any, metadata: Any) -> Any:
     return args
 
 
+@dataclass(frozen=True)
+class Shape:
+    """How one engine is split. Latent KV, of MLA models, is whole on every rank."""
+
+    tp_size: int = 1
+    latent: bool = False
+
+    def heads_of(self, tp_rank: int) -> slice:
+        """The rank's part of the model's KV heads; ranks beyond their number hold the same ones."""
+        if self.latent:
+            return slice(0, 1)
+        first = tp_rank * HEAD_COUNT // self.tp_size
+        return slice(first, first + max(1, HEAD_COUNT // self.tp_size))
+
+    def pool(self) -> Any:
+        slots = PAGE_COUNT * PAGE_TOKENS
+        if self.latent:
+            return MLATokenToKVPool(
+                slots,
+                PAGE_TOKENS,
+                torch.bfloat16,
+                LATENT_SIZE,
+                ROPE_SIZE,
+                LAYER_COUNT,
+                "cpu",
+                enable_memory_saver=False,
+            )
+        heads = self.heads_of(0).stop
+        return MHATokenToKVPool(slots, PAGE_TOKENS, torch.bfloat16, heads, HEAD_SIZE, LAYER_COUNT, "cpu", False)
+
+
 @dataclass
 class Side:
-    """One engine's pools and endpoint."""
+    """One rank's pools and endpoint."""
 
     pool: Any
     metadata: Any
     endpoint: Any
+    shape: Shape
 
     @classmethod
-    def open(cls, mode: str, arguments: Any) -> Side:
-        pool = MHATokenToKVPool(
-            PAGE_COUNT * PAGE_TOKENS, PAGE_TOKENS, torch.bfloat16, HEAD_COUNT, HEAD_SIZE, LAYER_COUNT, "cpu", False
-        )
+    def open(cls, mode: str, arguments: Any, shape: Shape | None = None, tp_rank: int = 0) -> Side:
+        shape = shape or Shape()
+        pool = shape.pool()
         metadata = MetadataBuffers(SLOT_COUNT, 64, torch.float32, 1)
-        with get_parallel().override(pp_group=None):
+        with as_rank(shape, tp_rank):
             endpoint = backend_class("manager")(
-                kv_args(pool, metadata), DisaggregationMode(mode), arguments, is_mla_backend=False
+                kv_args(pool, metadata, tp_rank), DisaggregationMode(mode), arguments, is_mla_backend=shape.latent
             )
-        return cls(pool, metadata, endpoint)
+        return cls(pool, metadata, endpoint, shape)
 
     def buffers(self) -> list[Any]:
-        return [*self.pool.k_buffer, *self.pool.v_buffer]
+        return list(self.pool.kv_buffer) if self.shape.latent else [*self.pool.k_buffer, *self.pool.v_buffer]
 
     def page(self, buffer: int, index: int) -> Any:
         return self.buffers()[buffer][index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS]
@@ -131,6 +165,13 @@ class Side:
             buffer.copy_(torch.randn(buffer.shape, generator=generator))
 
 
+def as_rank(shape: Shape, tp_rank: int = 0) -> Any:
+    """What the run-time context of that rank's scheduler says."""
+    sizes = dict.fromkeys(("tp_size", "attn_tp_size", "moe_tp_size"), shape.tp_size)
+    ranks = dict.fromkeys(("tp_rank", "attn_tp_rank", "moe_tp_rank"), tp_rank)
+    return get_parallel().override(pp_group=None, **sizes, **ranks)
+
+
 class Pair:
     """A prefiller and a decoder that know each other by a bootstrap server."""
 
@@ -138,7 +179,7 @@ class Pair:
         self.port = free_port()
         arguments = publish_arguments(folder, self.port)
         self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", self.port)
-        until(lambda: _answers(self.port), "the bootstrap server listens")
+        until(lambda: listens(self.port), "the bootstrap server listens")
         self.prefiller = Side.open("prefill", arguments)
         self.decoder = Side.open("decode", arguments)
         self._rooms = itertools.count(1000)
@@ -207,6 +248,6 @@ def wait_for(polled: Any, expected: int) -> None:
         seen = polled.poll()
 
 
-def _answers(port: int) -> bool:
+def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,34 +14,11 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarnings("default")]
 
 
-@contextlib.contextmanager
-def _sglangs_own_warnings() -> Iterator[None]:
-    """Importing SGLang warns of what the machine lacks."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@pytest.fixture(scope="session")
-def sglang_plugins() -> None:
-    """SGLang's plugins are loaded as by its launcher; needs SGLang and its kernels' stand-in."""
-    os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
-    os.environ.setdefault("SGLANG_HOST_IP", "127.0.0.1")
-    pytest.importorskip("sglang.srt", reason="SGLang is not installed")
-    with _sglangs_own_warnings():
-        from sglang.srt.plugins.hook_registry import HookRegistry
-
-        import kv_connector.sglang
-
-        kv_connector.sglang.register()
-        HookRegistry.apply_hooks()
-
-
 @pytest.fixture(scope="session")
 def pair(sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """One pair for all tests: it starts a JVM."""
     assert sglang_plugins is None
-    with _sglangs_own_warnings():
+    with warnings.catch_warnings(action="ignore"):  # importing SGLang warns of what the machine lacks
         from one_process import Pair
 
         opened = Pair(tmp_path_factory.mktemp("model"))
@@ -209,6 +184,84 @@ def test_should_hold_an_abort_after_the_last_chunk_until_its_pages_are_read(pair
     until(lambda: sender.poll() == KVPoll.Failed, "the pages are released")
     assert sender._outgoing.released
     until(lambda: receiver.poll() in (KVPoll.Success, KVPoll.Failed), "the decoder has heard")
+    pair.assert_nothing_held()
+
+
+def test_should_fill_pages_once_when_a_room_is_asked_for_twice(pair: Pair) -> None:
+    from one_process import pages, until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    room = pair.next_room()
+    sender, receiver = begin(pair, room, [9, 2], slot=4)
+    before = pair.decoder.page(0, 30).clone()
+    again = pair.receiver(room)
+    again.send_metadata(pages(30, 31), 5, decode_prefix_len=0)
+    until(lambda: again.poll() == KVPoll.Failed, "the second one is refused")
+    with pytest.raises(Exception, match="granted or given up already"):
+        again.failure_exception()
+    sender.init(2, 2)
+    pair.write_metadata(2, room, 6)
+    sender.send(pages(3, 5), [])
+    finish(sender, receiver)
+    again.clear()
+
+    pair.assert_equal_pages([3, 5], [9, 2])
+    assert (pair.decoder.page(0, 30) == before).all()
+    pair.assert_nothing_held()
+
+
+def test_should_fail_a_fetch_that_comes_when_its_room_has_ended(pair: Pair) -> None:
+    from one_process import pages, until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    room = pair.next_room()
+    sender, receiver = begin(pair, room, [9], slot=4)
+    sender.init(1, 2)
+    pair.write_metadata(2, room, 6)
+    sender.send(pages(3), [])
+    finish(sender, receiver)
+    late = pair.receiver(room)
+    late.send_metadata(pages(30), 5, decode_prefix_len=0)
+    until(lambda: late.poll() == KVPoll.Failed, "it is told that there is nothing any more")
+    with pytest.raises(Exception, match="was sent, or given up, already"):
+        late.failure_exception()
+    late.clear()
+    pair.assert_nothing_held()
+
+
+def test_should_serve_a_room_that_is_used_again(pair: Pair) -> None:
+    from one_process import pages
+
+    room = pair.next_room()
+    for source, target in ((3, 9), (5, 2)):
+        sender, receiver = begin(pair, room, [target], slot=4)
+        sender.init(1, 2)
+        pair.write_metadata(2, room, source)
+        sender.send(pages(source), [])
+        finish(sender, receiver)
+        assert pair.decoder.metadata.output_ids[4, 0] == source
+    pair.assert_equal_pages([3, 5], [9, 2])
+    pair.assert_nothing_held()
+
+
+def test_should_take_a_second_abort_and_a_late_chunk_for_nothing(pair: Pair) -> None:
+    from one_process import pages, until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    room = pair.next_room()
+    sender, receiver = begin(pair, room, [9, 2], slot=4)
+    sender.init(2, 2)
+    sender.send(pages(3))
+    for _ in range(2):
+        receiver.abort()
+        sender.abort()
+    before = pair.decoder.page(0, 2).clone()
+    sender.send(pages(5), [])
+    assert sender.poll() == KVPoll.Failed
+    until(lambda: pair.decoder.endpoint.is_abort_release_safe(room, 1), "the pages are safe")
+    sender.clear()
+    receiver.clear()
+    assert (pair.decoder.page(0, 2) == before).all()
     pair.assert_nothing_held()
 
 

@@ -1,0 +1,89 @@
+"""Engines of several ranks, sharded differently: SGLang's own pools, a real messenger for each rank, no scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from sharded import ShardedPair
+
+pytestmark = [
+    pytest.mark.usefixtures("sglang_plugins"),
+    pytest.mark.filterwarnings("default", "ignore:Unclosed context:ResourceWarning"),  # of SGLang's own sockets
+]
+
+SHAPES = {
+    "heads, TP 2 to 1": (2, 1, False),
+    "heads, TP 1 to 2": (1, 2, False),
+    "heads, TP 2 to 2": (2, 2, False),
+    "heads, TP 4 to 2": (4, 2, False),
+    "more ranks than heads, TP 8 to 2": (8, 2, False),
+    "latent, TP 1 to 1": (1, 1, True),
+    "latent, TP 2 to 1": (2, 1, True),
+    "latent, TP 1 to 2": (1, 2, True),
+    "latent, TP 2 to 2": (2, 2, True),
+}
+
+
+@pytest.fixture(params=SHAPES.values(), ids=SHAPES.keys())
+def pair(
+    request: pytest.FixtureRequest, sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ShardedPair]:
+    assert sglang_plugins is None
+    with warnings.catch_warnings(action="ignore"):
+        from one_process import Shape
+        from sharded import ShardedPair
+
+        prefill_tp, decode_tp, latent = request.param
+        opened = ShardedPair(tmp_path_factory.mktemp("model"), Shape(prefill_tp, latent), Shape(decode_tp, latent))
+    yield opened
+    opened.close()
+
+
+def test_should_move_every_head_to_every_rank_that_holds_it(pair: ShardedPair) -> None:
+    rooms = [pair.move([3, 9, 4], [7 + n, 2, 21]) for n in range(3)]  # several: the transfer draws among replicas
+    pair.assert_equal_pages([3, 9, 4], [9, 2, 21])
+    pair.assert_metadata(rooms[-1])
+    cached = pair.move([11, 12], [30, 31], prefix_pages=2)
+    pair.assert_equal_pages([11, 12], [30, 31])
+    pair.assert_metadata(cached)
+    pair.abort([40, 41])
+    pair.assert_nothing_held()
+
+
+def test_should_refuse_to_start_where_the_heads_cannot_be_split(sglang_plugins: None, tmp_path: Path) -> None:
+    assert sglang_plugins is None
+    with warnings.catch_warnings(action="ignore"):
+        from one_process import Shape, Side, free_port, publish_arguments
+    from kv_connector import KvConnectorError
+
+    arguments = publish_arguments(tmp_path, free_port())
+    with pytest.raises(KvConnectorError, match="tpSize is 3 with 4 KV heads, expected one to be a multiple"):
+        Side.open("decode", arguments, Shape(3))
+
+
+def test_should_fail_requests_whose_prefiller_cannot_be_split_so(sglang_plugins: None, tmp_path: Path) -> None:
+    assert sglang_plugins is None
+    with warnings.catch_warnings(action="ignore"):
+        from one_process import Shape, backend_class
+        from sglang.srt.disaggregation.base.conn import KVPoll
+        from sharded import ShardedPair
+
+        pair = ShardedPair(tmp_path, Shape(), Shape())
+    endpoint = pair.decoders[0].endpoint
+    with contextlib.closing(pair):
+        assert endpoint.try_ensure_parallel_info(pair.address)
+        endpoint.prefill_info_table[pair.address].attn_tp_size = 3
+        receiver = backend_class("receiver")(endpoint, pair.address, 1)
+        receiver.init(0)
+        assert receiver.poll() == KVPoll.Failed
+        with pytest.raises(
+            Exception, match="attention TP 3, expected a divisor or a multiple of the model's 4 KV heads"
+        ):
+            receiver.failure_exception()
