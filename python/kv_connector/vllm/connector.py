@@ -78,7 +78,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         self._worker: WorkerHalf | None = None
         self._legacy_failed_blocks: set[int] = set()
         if role == KVConnectorRole.SCHEDULER:
-            side = Side(self._facts.options.role, self._facts.tp_size, self._facts.pp_size)
+            side = Side(self._facts.options.role, self._facts.tp_size, self._facts.pp_size, self._facts.world_size)
             self._scheduler = SchedulerHalf(side, self._facts.block_tokens, logger)
 
     # ---- classmethods: called before any object exists, in any process
@@ -175,7 +175,6 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             names,
             described["pageTokens"],
             facts.block_tokens // described["pageTokens"],
-            rank_index,
             facts.options.fetch_limit_seconds,
             logger,
         )

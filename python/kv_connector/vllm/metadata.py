@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.vllm_api import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
@@ -43,15 +44,14 @@ class Fetch:
 
     request: str
     transfer: str
-    prefiller_host: str
-    prefiller_port: int
+    messengers: Messengers
     prefiller_engine_id: str
     prompt_tokens: int
     first_token: int
     blocks: Sequence[int]
     prompt_token_ids: Sequence[int] | None = None
     """Present when the prefiller has to enqueue the prompt itself."""
-    other_prefillers: Sequence[tuple[str, int]] = ()
+    other_prefillers: Sequence[Messengers] = ()
     """Whom to ask, in this order, when the KV does not come from the first one."""
 
 
@@ -60,8 +60,7 @@ class Decline:
     """A transfer that nobody will fetch: its prefiller need not keep the pages."""
 
     transfer: str
-    prefiller_host: str
-    prefiller_port: int
+    messengers: Messengers
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class StepMetadata(KVConnectorMetadata):
 
 @dataclass
 class QuarantineNews(KVConnectorWorkerMetadata):
-    """What the scheduler must know of blocks beside the results of transfers; one entry of a request from each rank."""
+    """What the scheduler must know of blocks beside the results of transfers; each messenger names a request once."""
 
     taken_in: list[str] = field(default_factory=list)
     """Requests that are reported as failed in this step, and whose blocks may still be written to."""
@@ -98,15 +97,14 @@ class QuarantineNews(KVConnectorWorkerMetadata):
     """Requests taken in earlier, whose blocks nothing can write to any more."""
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> QuarantineNews:
-        """The news of several ranks."""
+        """The news of several messengers."""
         assert isinstance(other, QuarantineNews)
         return QuarantineNews(self.taken_in + other.taken_in, self.let_go + other.let_go)
 
 
 @dataclass
 class MessengerAddress(KVConnectorHandshakeMetadata):
-    """Where the messenger of a rank is reached."""
+    """Where one of the engine's messengers is reached."""
 
     engine_id: str
-    host: str
-    port: int
+    address: Address

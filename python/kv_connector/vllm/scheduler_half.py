@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kv_connector.vllm.messenger_addresses import said_as_host
 from kv_connector.vllm.metadata import (
     Chunk,
     Decline,
@@ -52,7 +53,7 @@ class SchedulerHalf:
         self._side = side
         self._block_tokens = block_tokens
         self._logger = logger
-        self._address: MessengerAddress | None = None
+        self._messengers: list[MessengerAddress] = []
         self._step = 0
         self._prefills: dict[str, _Prefill] = {}
         self._held: set[str] = set()
@@ -65,10 +66,8 @@ class SchedulerHalf:
     # ---- start
 
     def set_addresses(self, addresses: Mapping[tuple[int, int], object]) -> None:
-        """Takes the addresses of all ranks' messengers; decoders are told that of the first."""
-        first = addresses[min(addresses)] if addresses else None
-        if isinstance(first, MessengerAddress):
-            self._address = first
+        """Takes the addresses of all messengers; decoders are told them in the order of their ranks."""
+        self._messengers = [m for _, m in sorted(addresses.items()) if isinstance(m, MessengerAddress)]
 
     # ---- a request comes
 
@@ -118,8 +117,7 @@ class SchedulerHalf:
             Fetch(
                 request=request.request_id,
                 transfer=ask.transfer,
-                prefiller_host=ask.host,
-                prefiller_port=ask.port,
+                messengers=ask.messengers,
                 prefiller_engine_id=ask.engine_id,
                 prompt_tokens=request.num_prompt_tokens,
                 first_token=first_token,
@@ -132,7 +130,7 @@ class SchedulerHalf:
     def _decline(self, ask: object) -> None:
         """Nobody will fetch this: with both legs sent, a prefiller would keep the pages until its limit."""
         if isinstance(ask, Receive) and not ask.decoder_first:
-            self._pending.declines.append(Decline(ask.transfer, ask.host, ask.port))
+            self._pending.declines.append(Decline(ask.transfer, ask.messengers))
 
     def refuse(self, request_id: str) -> None:
         """Ends a request that waits for a load as a failed one, after a fault on this side."""
@@ -247,16 +245,16 @@ class SchedulerHalf:
 
     def _answer(self, prefill: _Prefill, request_id: str) -> dict[str, Any] | None:
         """What the stock router needs to send the next requests' legs at once, and any proxy to send this one's."""
-        if self._address is None:
+        if not self._messengers:
             self._logger.error("request %s cannot be fetched: no worker has said where its messenger is", request_id)
             return None
         return {
             "transfer_mode": "push",
             "do_remote_prefill": True,
             "do_remote_decode": False,
-            "remote_engine_id": self._address.engine_id,
-            "remote_host": self._address.host,
-            "remote_port": self._address.port,
+            "remote_engine_id": self._messengers[0].engine_id,
+            "remote_host": said_as_host([messenger.address for messenger in self._messengers]),
+            "remote_port": self._messengers[0].address.port,
             "remote_request_id": request_id,
             "transfer_id": prefill.transfer,
             "tp_size": self._side.tp_size,

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from kv_connector.options import Role
+from kv_connector.vllm.messenger_addresses import PORT_MAX, Address, Messengers, read_list
 
 TRANSFER_ID_LENGTH_MAX = 512
 PREFILLERS_MAX = 8
-_PORT_MAX = 65_535
 _SIDE_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 
 
@@ -32,11 +32,10 @@ class Receive:
     """The request's KV is to be fetched from a prefiller."""
 
     transfer: str
-    host: str
-    port: int
+    messengers: Messengers
     engine_id: str
     decoder_first: bool
-    other_prefillers: tuple[tuple[str, int], ...] = ()
+    other_prefillers: tuple[Messengers, ...] = ()
     """Decoder first only: whom to ask when the KV does not come from the first one."""
 
 
@@ -59,6 +58,7 @@ class Side:
     role: Role
     tp_size: int
     pp_size: int
+    messenger_count: int
 
 
 def shared_id(request_id: str) -> str:
@@ -103,10 +103,6 @@ def read(params: object, request_id: str, side: Side) -> Ask:
 
 
 def _read_receive(params: Mapping[str, Any], transfer: str | None, request_id: str, side: Side) -> Ask:
-    for name, own in (("tp_size", side.tp_size), ("pp_size", side.pp_size)):
-        said = params.get(name)
-        if said is not None and (isinstance(said, bool) or said != own):
-            return _refused(name, said, f"{own}, which this decoder has: start both sides with the same")
     mode = params.get("transfer_mode")
     if mode is not None and mode != "push":
         return _refused("transfer_mode", mode, "'push'")
@@ -117,10 +113,13 @@ def _read_receive(params: Mapping[str, Any], transfer: str | None, request_id: s
     if not isinstance(host, str) or not host:
         return _refused("remote_host", host, "the prefiller's host, as its own answer gives it")
     if not _is_port(port):
-        return _refused("remote_port", port, f"an integer from 1 to {_PORT_MAX}, as the prefiller's answer gives it")
+        return _refused("remote_port", port, f"an integer from 1 to {PORT_MAX}, as the prefiller's answer gives it")
     if not isinstance(engine_id, str | None):
         return _refused("remote_engine_id", engine_id, "a text, as the prefiller's answer gives it")
-    return Receive(transfer or shared_id(request_id), host, port, engine_id or "", decoder_first=False)
+    messengers = read_list(host) if "," in host else (Address(host, port),)
+    if not messengers:
+        return _refused("remote_host", host, "a host, or 'host:port' of each messenger between commas")
+    return Receive(transfer or shared_id(request_id), messengers, engine_id or "", decoder_first=False)
 
 
 def _read_decoder_first(
@@ -131,30 +130,22 @@ def _read_decoder_first(
             "kv_transfer_params name both 'prefiller' and 'remote_host', expected one of them: 'prefiller' when the"
             " request goes to the decoder only, 'remote_host' and 'remote_port' when it goes to both"
         )
-    named = list(prefiller) if isinstance(prefiller, list | tuple) else [prefiller]
-    addresses = [address for address in map(_address, named) if address is not None]
-    if not 0 < len(addresses) == len(named) <= PREFILLERS_MAX:
+    said = list(prefiller) if isinstance(prefiller, list | tuple) else [prefiller]
+    named = [read_list(text) if isinstance(text, str) else () for text in said]
+    if not (all(named) and 0 < len(named) <= PREFILLERS_MAX):
         return _refused(
             "prefiller",
             prefiller,
-            f"'host:port' with a port from 1 to {_PORT_MAX}, or a list of 1 to {PREFILLERS_MAX} of them",
+            f"'host:port' with a port from 1 to {PORT_MAX}, of each of its messengers between commas, or a list of 1 to"
+            f" {PREFILLERS_MAX} such texts",
         )
-    if len(addresses) > 1 and side.tp_size * side.pp_size > 1:
+    if len(named) > 1 and side.messenger_count > 1:
         return Refused(
-            f"kv_transfer_params.prefiller names {len(addresses)} prefillers and this decoder has"
-            f" {side.tp_size * side.pp_size} ranks, which could come to get their KV from different ones: name one"
+            f"kv_transfer_params.prefiller names {len(named)} prefillers and this decoder has {side.messenger_count}"
+            " messengers, which could come to get their KV from different ones: name one"
         )
-    (host, port), *others = addresses
     # Nobody else knows the transfer yet, so the id may keep what makes it unique on this side.
-    return Receive(transfer or request_id, host, port, "", decoder_first=True, other_prefillers=tuple(others))
-
-
-def _address(said: object) -> tuple[str, int] | None:
-    host, _, port = said.rpartition(":") if isinstance(said, str) else ("", "", "")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not host or not (port.isascii() and port.isdigit()) or not _is_port(int(port)):
-        return None
-    return host, int(port)
+    return Receive(transfer or request_id, named[0], "", decoder_first=True, other_prefillers=tuple(named[1:]))
 
 
 def _is_transfer_id(value: object) -> bool:
@@ -162,7 +153,7 @@ def _is_transfer_id(value: object) -> bool:
 
 
 def _is_port(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _PORT_MAX
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= PORT_MAX
 
 
 def _refused(name: str, value: object, expected: str) -> Refused:

@@ -27,6 +27,7 @@ from kv_connector._facade import (
 from kv_connector.exceptions import MessengerError
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.vllm.empty_steps import EmptySteps
+from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.metadata import (
     Chunk,
     Fetch,
@@ -63,7 +64,7 @@ class _Fetching:
     blocks: Sequence[int]
     fetch: Fetch | None = None
     """What the messenger was asked; None for one that is refused."""
-    other_prefillers: list[tuple[str, int]] = field(default_factory=list)
+    other_prefillers: list[Messengers] = field(default_factory=list)
     """Whom to ask next, should this one fail."""
     deadline_seconds: float = 0.0
     quarantine_reason: str = ""
@@ -72,7 +73,7 @@ class _Fetching:
 
 
 class WorkerHalf:
-    """One rank's side of all transfers. Every request given to it is reported exactly once, whatever fails."""
+    """One messenger's side of all transfers. Every request given to it is reported exactly once, whatever fails."""
 
     def __init__(
         self,
@@ -81,7 +82,6 @@ class WorkerHalf:
         layer_names: Iterable[str],
         page_tokens: int,
         block_pages: int,
-        rank_index: int,
         fetch_limit_seconds: float,
         logger: logging.Logger,
     ) -> None:
@@ -90,7 +90,6 @@ class WorkerHalf:
         self._layer_names = frozenset(layer_names)
         self._page_tokens = page_tokens
         self._block_pages = block_pages
-        self._rank_index = rank_index
         self._fetch_limit_seconds = fetch_limit_seconds
         self._logger = logger
 
@@ -160,14 +159,7 @@ class WorkerHalf:
         for fetch in meta.fetches:
             self._fetch(fetch)
         for decline in meta.declines:
-            self._submit(
-                {
-                    "do": "decline",
-                    "transfer": decline.transfer,
-                    "prefillerHost": decline.prefiller_host,
-                    "prefillerPort": decline.prefiller_port + self._rank_index,
-                }
-            )
+            self._submit({"do": "decline", "transfer": decline.transfer, "prefillers": _named(decline.messengers)})
         for request in meta.abandoned:
             if request in self._fetching:
                 self._fetching[request].other_prefillers.clear()
@@ -200,17 +192,15 @@ class WorkerHalf:
     def _fetch(self, fetch: Fetch) -> None:
         deadline_seconds = time.monotonic() + self._fetch_limit_seconds
         self._fetching[fetch.request] = _Fetching(fetch.blocks, fetch, list(fetch.other_prefillers), deadline_seconds)
-        if not self._ask(fetch, fetch.prefiller_host, fetch.prefiller_port, limit_seconds=0):
+        if not self._ask(fetch, fetch.messengers, limit_seconds=0):
             self._fail(fetch.request, "the messenger did not take the fetch")
 
-    def _ask(self, fetch: Fetch, host: str, port: int, limit_seconds: float) -> bool:
+    def _ask(self, fetch: Fetch, messengers: Messengers, limit_seconds: float) -> bool:
         command: dict[str, Any] = {
             "do": "fetch",
             "request": fetch.request,
             "transfer": fetch.transfer,
-            "prefillerHost": host,
-            "prefillerPort": port + self._rank_index,
-            "prefillerEngineId": fetch.prefiller_engine_id,
+            "prefillers": _named(messengers, fetch.prefiller_engine_id),
             "promptTokens": fetch.prompt_tokens,
             "firstToken": fetch.first_token,
             "pages": self._pages(fetch.blocks)[: self._page_count(fetch.prompt_tokens - fetch.first_token)],
@@ -226,12 +216,12 @@ class WorkerHalf:
         left_seconds = waiting.deadline_seconds - time.monotonic()
         if waiting.fetch is None or not waiting.other_prefillers or left_seconds < 0.001:
             return False
-        host, port = waiting.other_prefillers.pop(0)
+        messengers = waiting.other_prefillers.pop(0)
         waiting.quarantine_reason = ""
         self._logger.warning(
-            "the KV of request %s did not come, the prefiller at %s:%d is asked next: %s", request, host, port, reason
+            "the KV of request %s did not come, the prefiller at %s is asked next: %s", request, messengers[0], reason
         )
-        return self._ask(waiting.fetch, host, port, left_seconds)
+        return self._ask(waiting.fetch, messengers, left_seconds)
 
     def _refuse(self, refusal: Refusal) -> None:
         """The scheduler's half has said why."""
@@ -333,9 +323,9 @@ class WorkerHalf:
         return {"counters": gained, "gauges": dict(stats.gauges)}
 
     def address(self) -> MessengerAddress:
-        """Where decoders reach this rank."""
+        """Where decoders reach this messenger."""
         opened = self._messenger.opened
-        return MessengerAddress(opened.engine_id, opened.control_host, opened.control_port)
+        return MessengerAddress(opened.engine_id, Address(opened.control_host, opened.control_port))
 
     def held(self) -> dict[str, int]:
         """How many requests of each kind are remembered; for leak checks at rest."""
@@ -463,3 +453,8 @@ class WorkerHalf:
         """The engine's blocks as pages; a block is ``block_pages`` pages that follow each other."""
         ratio = self._block_pages
         return [block * ratio + page for block in blocks for page in range(ratio)]
+
+
+def _named(messengers: Messengers, engine_id: str = "") -> list[dict[str, Any]]:
+    """The messengers of a prefiller as a command names them."""
+    return [{"host": each.host, "port": each.port, "engineId": engine_id} for each in messengers]

@@ -183,7 +183,7 @@ class SimulatedMessenger:
         self._owed[command["request"]] = "fetch"
 
     def _on_decline(self, command: dict[str, Any]) -> None:
-        assert command.keys() == {"do", "transfer", "prefillerHost", "prefillerPort"}
+        assert command.keys() == {"do", "transfer", "prefillers"}
 
     def _on_abandon(self, command: dict[str, Any]) -> None:
         request = command["request"]

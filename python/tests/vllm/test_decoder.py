@@ -20,9 +20,7 @@ def test_should_fetch_the_whole_prompt_and_compute_one_token(engine: EngineMaker
         "do": "fetch",
         "request": REQUEST,
         "transfer": TRANSFER,
-        "prefillerHost": "127.0.0.1",
-        "prefillerPort": 14579,
-        "prefillerEngineId": "engine-kv_producer",
+        "prefillers": [{"host": "127.0.0.1", "port": 14579, "engineId": "engine-kv_producer"}],
         "promptTokens": 700,
         "firstToken": 0,
         "pages": [0, 1, 2, 3, 4, 5],
@@ -83,7 +81,20 @@ def test_should_understand_the_prefiller_s_own_answer(engine: EngineMaker) -> No
     decoder.add("cmpl-b-22222222", 20, remote_prefill(prefiller.answers["cmpl-a-11111111"]))
     decoder.step()
     fetch = decoder.messenger.of_kind("fetch")[0]
-    assert (fetch["transfer"], fetch["prefillerPort"]) == ("cmpl-a", 14579)
+    assert (fetch["transfer"], fetch["prefillers"][0]["port"]) == ("cmpl-a", 14579)
+
+
+def test_should_name_all_messengers_of_the_prefiller(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 20, remote_prefill(remote_host="10.0.0.1:7100,[::1]:7101", tp_size=2))
+    decoder.add("declined-00000000", 20, remote_prefill(remote_host="10.0.0.1:7100,[::1]:7101"))
+    decoder.abort("declined-00000000")
+    decoder.step()
+    (fetch,) = decoder.messenger.of_kind("fetch")
+    named = [(messenger["host"], messenger["port"]) for messenger in fetch["prefillers"]]
+    assert named == [("10.0.0.1", 7100), ("::1", 7101)]
+    (decline,) = decoder.messenger.of_kind("decline")
+    assert [(messenger["host"], messenger["port"]) for messenger in decline["prefillers"]] == named
 
 
 def test_should_send_the_prompt_along_when_only_the_decoder_has_the_request(engine: EngineMaker) -> None:
@@ -92,7 +103,7 @@ def test_should_send_the_prompt_along_when_only_the_decoder_has_the_request(engi
     decoder.step()
     fetch = decoder.messenger.of_kind("fetch")[0]
     assert fetch["promptTokenIds"] == [0, 1, 2, 3, 4]
-    assert (fetch["prefillerHost"], fetch["prefillerPort"], fetch["prefillerEngineId"]) == ("::1", 4000, "")
+    assert fetch["prefillers"] == [{"host": "::1", "port": 4000, "engineId": ""}]
     assert fetch["transfer"] == REQUEST
 
 
@@ -208,7 +219,7 @@ def test_should_ask_the_next_prefiller_when_the_first_does_not_deliver(
     decoder.messenger.fail(REQUEST, "nobody listens at one:4000")
     decoder.steps(2)
     first, second = decoder.messenger.of_kind("fetch")
-    assert (first["prefillerHost"], second["prefillerHost"]) == ("one", "two")
+    assert [fetch["prefillers"][0]["host"] for fetch in (first, second)] == ["one", "two"]
     assert second["pages"] == first["pages"]
     assert second["promptTokenIds"] == first["promptTokenIds"]
     assert 0 < second["limitMillis"] <= 300_000
@@ -411,15 +422,14 @@ MALFORMED: dict[str, tuple[Any, str]] = {
     "transfer id is a number": (remote_prefill(transfer_id=7), "transfer_id is 7, expected a text of 1 to 512"),
     "transfer id is empty": (remote_prefill(transfer_id=""), "transfer_id is '', expected a text of 1 to 512"),
     "transfer id is long": (remote_prefill(transfer_id="x" * 600), "expected a text of 1 to 512 characters"),
-    "another tp size": (remote_prefill(tp_size=2), "tp_size is 2, expected 1"),
-    "another pp size": (remote_prefill(pp_size=2), "pp_size is 2, expected 1"),
+    "hosts without ports": (remote_prefill(remote_host="h,i"), "remote_host is 'h,i', expected a host, or 'host:port'"),
     "another mode": (remote_prefill(transfer_mode="pull"), "transfer_mode is 'pull', expected 'push'"),
     "prefiller without a port": ({"do_remote_prefill": True, "prefiller": "host"}, "expected 'host:port'"),
     "prefiller with a wrong port": ({"do_remote_prefill": True, "prefiller": "host:0"}, "expected 'host:port'"),
     "prefiller is a number": ({"do_remote_prefill": True, "prefiller": 3}, "prefiller is 3, expected 'host:port'"),
-    "an empty list of prefillers": ({"do_remote_prefill": True, "prefiller": []}, "or a list of 1 to 8 of them"),
+    "an empty list of prefillers": ({"do_remote_prefill": True, "prefiller": []}, "or a list of 1 to 8 such texts"),
     "a list with a number": ({"do_remote_prefill": True, "prefiller": ["a:1", 3]}, "expected 'host:port'"),
-    "too many prefillers": ({"do_remote_prefill": True, "prefiller": ["a:1"] * 9}, "or a list of 1 to 8 of them"),
+    "too many prefillers": ({"do_remote_prefill": True, "prefiller": ["a:1"] * 9}, "or a list of 1 to 8 such texts"),
     "prefiller and remote_host": (remote_prefill(prefiller="host:1"), "name both 'prefiller' and 'remote_host'"),
 }
 

@@ -1,0 +1,47 @@
+"""How the addresses of an engine's messengers are said in ``kv_transfer_params``. Pure.
+
+Routers hand on a host and a port, as a text and a number that they do not look into. An engine with one messenger says
+just these; one with several says ``host:port,host:port,…`` as its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PORT_MAX = 65_535
+MESSENGERS_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where one messenger listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+Messengers = tuple[Address, ...]
+"""All messengers of one engine, in the order of its ranks."""
+
+
+def said_as_host(addresses: Sequence[Address]) -> str:
+    """What goes into ``remote_host``; the port of the first goes into ``remote_port``."""
+    return addresses[0].host if len(addresses) == 1 else ",".join(map(str, addresses))
+
+
+def read_list(text: str) -> Messengers:
+    """``host:port``, or several of them between commas; empty when one of them is not an address."""
+    read = [_read_one(part) for part in text.split(",", MESSENGERS_MAX)]
+    return tuple(address for address in read if address) if all(read) else ()
+
+
+def _read_one(text: str) -> Address | None:
+    host, _, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not host or "," in host or not (port.isascii() and port.isdigit() and len(port) <= 5):
+        return None
+    return Address(host, int(port)) if 0 < int(port) <= PORT_MAX else None
