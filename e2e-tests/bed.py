@@ -37,6 +37,11 @@ class Messenger:
     """That of the first messenger; those of more ranks follow it."""
     metrics_host: str = LOOPBACK
 
+    def control_host(self) -> str:
+        """How the addresses of its messengers are said as a host: one is its host, several are all of them."""
+        ports = range(self.control_port, self.control_port + len(self.metrics_ports))
+        return LOOPBACK if len(ports) == 1 else ",".join(f"{LOOPBACK}:{port}" for port in ports)
+
     def metrics_pages(self) -> str:
         """The pages of all the engine's messengers, one after the other."""
         pages = []
@@ -124,7 +129,7 @@ def decode_leg(prefiller: Messenger, request: str) -> dict[str, Any]:
     return {
         "do_remote_prefill": True,
         "do_remote_decode": False,
-        "remote_host": LOOPBACK,
+        "remote_host": prefiller.control_host(),
         "remote_port": prefiller.control_port,
         "remote_request_id": request,
     }

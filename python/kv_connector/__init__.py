@@ -25,7 +25,14 @@ from kv_connector._facade import (
     Timeline,
 )
 from kv_connector._version import __version__
-from kv_connector.exceptions import BootError, KvConnectorError, MessengerError, OptionError, PreflightError
+from kv_connector.exceptions import (
+    BootError,
+    HandoverError,
+    KvConnectorError,
+    MessengerError,
+    OptionError,
+    PreflightError,
+)
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options, parse_options
 
@@ -40,6 +47,7 @@ __all__ = [
     "Failed",
     "Geometry",
     "Granted",
+    "HandoverError",
     "KvConnectorError",
     "Layer",
     "LayerCounter",

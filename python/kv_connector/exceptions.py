@@ -11,6 +11,10 @@ class OptionError(KvConnectorError):
     """An option is unknown, of the wrong type, or out of range."""
 
 
+class HandoverError(KvConnectorError):
+    """The ranks that share a messenger did not all hand over their KV memory."""
+
+
 class PreflightError(KvConnectorError):
     """The JVM cannot be started here; found out before trying."""
 

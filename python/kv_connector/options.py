@@ -19,6 +19,7 @@ Role = Literal["prefiller", "decoder", "both"]
 
 TRANSPORTS = ("shm", "tcp")
 VLLM_OPTIONS_PLACE = "kv_connector_extra_config"
+MESSENGER_PER = ("node", "rank")
 PREFILLER_PORT = 14579
 """vLLM's own default for ``kv_port``."""
 
@@ -31,7 +32,7 @@ _METADATA_KEY = "kv_messenger_option"
 class OptionSpec:
     """What may be said for one option, and what it means."""
 
-    kind: Literal["text", "integer", "seconds", "flag", "list of texts"]
+    kind: Literal["text", "choice", "integer", "seconds", "flag", "list of texts"]
     sentence: str
     boundary: str = ""
     """Its name in docs/boundary.md; "" when Java does not see it."""
@@ -46,6 +47,10 @@ class OptionSpec:
 
 def _text(sentence: str, default: str, **more: Any) -> Any:
     return _option(default, OptionSpec(kind="text", sentence=sentence, **more))
+
+
+def _choice(sentence: str, default: str, **more: Any) -> Any:
+    return _option(default, OptionSpec(kind="choice", sentence=sentence, **more))
 
 
 def _integer(sentence: str, default: int, **more: Any) -> Any:
@@ -142,6 +147,12 @@ class Options:
         boundary="engineApiUrl",
         default_said="none: decoder-first requests are refused",
     )
+    messenger_per: str = _choice(
+        "Who has a messenger: all tensor-parallel ranks of a pipeline stage on one node together, or each rank its own."
+        " Ranks whose KV memory cannot be shared have their own in any case.",
+        "node",
+        choices=MESSENGER_PER,
+    )
     model_id: str = _text(
         "Name to compare instead of the model fingerprint; both sides must say the same.",
         "",
@@ -222,6 +233,10 @@ def _checked(name: str, spec: OptionSpec, value: object) -> object:
         case "text":
             if not isinstance(value, str):
                 raise _wrong(name, spec, value, "a text")
+            return value
+        case "choice":
+            if value not in spec.choices:
+                raise _wrong(name, spec, value, f"one of {', '.join(spec.choices)}")
             return value
         case "flag":
             if not isinstance(value, bool):

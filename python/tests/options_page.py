@@ -44,7 +44,9 @@ def _default_said(default: object) -> str:
 
 def _limits_said(spec: OptionSpec) -> str:
     if spec.choices:
-        return "some of " + ", ".join(f"`{choice}`" for choice in spec.choices)
+        return ("one of " if spec.kind == "choice" else "some of ") + ", ".join(
+            f"`{choice}`" for choice in spec.choices
+        )
     if math.isfinite(spec.minimum):
         return f"{spec.minimum:g} to {spec.maximum:g}{' ' * bool(spec.unit)}{spec.unit}"
     return "none"

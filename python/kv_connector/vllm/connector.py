@@ -8,19 +8,16 @@ A set-up that cannot work ends the start of the engine instead, with a sentence 
 from __future__ import annotations
 
 import functools
-import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
-from kv_connector._facade import Geometry, Messenger, MessengerPort
+from kv_connector._facade import Messenger
 from kv_connector.exceptions import KvConnectorError
-from kv_connector.layer_counter import LayerCounter
-from kv_connector.model_fingerprint import fingerprint
-from kv_connector.options import Options, check_options
-from kv_connector.vllm import geometry
-from kv_connector.vllm.engine_facts import EngineFacts, rank_options, read_facts
+from kv_connector.options import check_options
+from kv_connector.vllm.engine_facts import EngineFacts, read_facts
 from kv_connector.vllm.metadata import MessengerAddress, QuarantineNews, StepMetadata
+from kv_connector.vllm.rank_start import OpenMessenger, OwnPart, RankStart
 from kv_connector.vllm.scheduler_half import SchedulerHalf
 from kv_connector.vllm.stats import MessengerPromMetrics, MessengerStats
 from kv_connector.vllm.transfer_params import Side
@@ -30,15 +27,11 @@ from kv_connector.vllm.vllm_api import (
     KVConnectorRole,
     KVConnectorTransferResults,
     SupportsHMA,
-    attention_packing,
     init_logger,
-    own_ranks,
 )
 from kv_connector.vllm.worker_half import Reports, WorkerHalf
 
 logger = init_logger("vllm.kv_messenger")
-
-OpenMessenger = Callable[[Options, Geometry], MessengerPort]
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -73,13 +66,16 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         self._config = vllm_config
         self._caches = kv_cache_config
         self._facts: EngineFacts = read_facts(vllm_config, kv_cache_config)
-        self._allocation: Any = None
         self._scheduler: SchedulerHalf | None = None
-        self._worker: WorkerHalf | None = None
+        self._start: RankStart | None = None
+        self._part = OwnPart()
         self._legacy_failed_blocks: set[int] = set()
+        groups = self._facts.groups
         if role == KVConnectorRole.SCHEDULER:
-            side = Side(self._facts.options.role, self._facts.tp_size, self._facts.pp_size, self._facts.world_size)
+            side = Side(self._facts.options.role, groups.tp_size, groups.pp_size, groups.messenger_count)
             self._scheduler = SchedulerHalf(side, self._facts.block_tokens, logger)
+            if self._facts.not_shared_because:
+                logger.info("each rank has a messenger of its own: %s", self._facts.not_shared_because)
 
     # ---- classmethods: called before any object exists, in any process
 
@@ -120,85 +116,37 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     # ---- worker: start and end
 
-    def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
-        """Puts the KV cache into memory that peers on this host can map, where that is possible."""
-        if "shm" not in self._facts.options.transports or self._config.device_config.device_type != "cpu":
-            return None
-        try:
-            from kv_connector.vllm.shareable_memory import ShareableAllocation
+    def _starting(self) -> RankStart:
+        if self._start is None:
+            self._start = RankStart(self._config, self._facts, self.open_messenger, logger)
+        return self._start
 
-            self._allocation = ShareableAllocation(importlib.import_module("torch"), logger)
-        except Exception:
-            logger.exception("KV memory cannot be shared with other processes: shm is not offered")
-            return None
-        else:
-            return self._allocation  # type: ignore[no-any-return]
+    @property
+    def _worker(self) -> WorkerHalf | None:
+        """None in the scheduler's process, and on ranks whose messenger another rank hosts."""
+        return self._part.worker
+
+    def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
+        """Puts the KV cache into memory that other processes of this host can map, where that is possible."""
+        return self._starting().shareable_allocation()  # type: ignore[no-any-return]
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """Opens the messenger over the KV cache; a set-up that cannot work ends the start of the engine here."""
         try:
-            self._open(kv_caches)
+            self._part = self._starting().take_part(kv_caches)
         except KvConnectorError as fault:
             logger.error("KV Messenger cannot start: %s", fault)
             raise
 
-    def _open(self, kv_caches: Mapping[str, Any]) -> None:
-        facts = self._facts
-        model = self._config.model_config
-        tp_rank, pp_rank = own_ranks()
-        attention_layers = self._config.compilation_config.static_forward_context
-        described = geometry.describe(
-            kv_caches,
-            layer_names=facts.layer_names,
-            latent=facts.latent,
-            model=facts.options.model_id
-            or fingerprint(model.model, model.hf_text_config, attention_packing(attention_layers, facts.layer_names)),
-            kv_head_count=model.get_total_num_kv_heads(),
-            tp=(tp_rank, facts.tp_size),
-            pp=(pp_rank, facts.pp_size),
-        )
-        (rank,) = described["ranks"]
-        (memory,) = rank["memories"]
-        if self._allocation is not None:
-            memory["memfd"] = self._allocation.memfd_of(memory["address"], memory["lengthBytes"])
-        if facts.block_tokens % described["pageTokens"]:
-            raise KvConnectorError(
-                f"a block of the scheduler has {facts.block_tokens} tokens and a page of the KV cache has"
-                f" {described['pageTokens']}, expected a multiple: set block_size to one"
-            )
-        rank_index = pp_rank * facts.tp_size + tp_rank
-        messenger = self.open_messenger(rank_options(facts.options, rank_index), described)
-        names = [layer["name"] for layer in rank["layers"]]
-        self._worker = WorkerHalf(
-            messenger,
-            LayerCounter(messenger.opened.layer_counter_address, names),
-            names,
-            described["pageTokens"],
-            facts.block_tokens // described["pageTokens"],
-            facts.options.fetch_limit_seconds,
-            logger,
-        )
-        logger.info(
-            "KV Messenger is open: %s, model %s, %d pages of %d tokens in %d layers, %s, memory %s",
-            messenger.opened,
-            described["model"],
-            described["pageCount"],
-            described["pageTokens"],
-            len(names),
-            described["layout"],
-            "shareable" if memory["memfd"] >= 0 else "private",
-        )
-
     @guarded(lambda: None)
     def get_handshake_metadata(self) -> MessengerAddress | None:
-        """Where this rank's messenger listens; vLLM brings it to the scheduler's object."""
+        """Where this rank's messenger listens, if it has one; vLLM brings it to the scheduler's object."""
         return self._worker.address() if self._worker is not None else None
 
     @guarded(lambda: None)
     def shutdown(self) -> None:
-        """Ends the messenger."""
-        if self._worker is not None:
-            self._worker.close()
+        """Ends the messenger, or this rank's part in it."""
+        self._part.close()
 
     # ---- worker: each step
 
@@ -208,8 +156,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         The one call whose failure ends the engine: a messenger that can neither be fenced nor closed may still send
         from these blocks, and a decoder would answer with another request's KV.
         """
-        if self._worker is not None and isinstance(kv_connector_metadata, StepMetadata):
-            self._worker.fence(kv_connector_metadata)
+        if isinstance(kv_connector_metadata, StepMetadata):
+            self._part.fence(kv_connector_metadata)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """Before the forward pass: the messenger learns the chunks here, because start_load_kv comes after it."""
@@ -218,8 +166,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @guarded(lambda: None)
     def _begin(self, connector_metadata: Any) -> None:
-        if self._worker is not None and isinstance(connector_metadata, StepMetadata):
-            self._worker.begin(connector_metadata)
+        if isinstance(connector_metadata, StepMetadata):
+            self._part.begin(connector_metadata)
 
     def has_connector_metadata(self) -> bool:
         """False switches the hooks of all layers off for a step in which nothing is to be sent."""
@@ -264,7 +212,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         return reports.sent or None, reports.received or None
 
     def _collect(self) -> Reports:
-        return self._worker.collect() if self._worker is not None else Reports()
+        return self._part.collect()
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Empty, unless the engine asks for results in the older form: it must not hear of a failure twice."""
@@ -284,6 +232,10 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     # ---- scheduler
 
+    def get_finished_count(self) -> int:
+        """How many workers report each request: those that host a messenger."""
+        return self._facts.groups.messenger_count
+
     @property
     def _half(self) -> SchedulerHalf:
         if self._scheduler is None:
@@ -295,15 +247,16 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         """Where blocks are taken from that must wait longer than their request."""
         self._half.quarantine.bind(gpu_block_pool)
 
-    @guarded(lambda: None)
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
-        """All ranks' addresses."""
+        """All messengers' addresses; ends the start of the engine if they are not as many as will be waited for."""
+        expected = self._facts.groups.messenger_count
+        if len(metadata) != expected:
+            raise AssertionError(f"{len(metadata)} workers host a messenger, expected {expected}")
         self._half.set_addresses(metadata)
 
-    @guarded(lambda: None)
     def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
-        """All ranks' addresses, without pipeline ranks."""
-        self._half.set_addresses({(0, rank): address for rank, address in metadata.items()})
+        """All messengers' addresses, without pipeline ranks."""
+        self.set_xfer_handshake_metadata_pp_aware({(0, rank): address for rank, address in metadata.items()})
 
     @guarded(lambda: (0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.exceptions import OptionError
+from kv_connector.handover import why_memory_cannot_be_shared
 from kv_connector.options import Options, Role, parse_options
+from kv_connector.vllm.rank_groups import RankGroups
 
 _ROLES: Mapping[str, Role] = {"kv_producer": "prefiller", "kv_consumer": "decoder", "kv_both": "both"}
 _SUPPORTED_SPECS = ("FullAttentionSpec", "MLAAttentionSpec")
@@ -18,17 +21,15 @@ class EngineFacts:
     """The engine's side of the story; the same in the scheduler's process and in all workers'."""
 
     options: Options
-    tp_size: int
-    pp_size: int
+    groups: RankGroups
+    first_messenger_index: int
+    """How many messengers the engine's data-parallel twins before it have: they may share its host."""
+    not_shared_because: str
+    """Why ranks that might share a messenger do not; "" if they do, or nobody wanted them to."""
     block_tokens: int
     layer_names: tuple[str, ...]
     """Layers that own KV, in the order in which the model was built, as far as known."""
     latent: bool
-
-    @property
-    def world_size(self) -> int:
-        """How many workers the engine has."""
-        return self.tp_size * self.pp_size
 
 
 def read_options(vllm_config: Any) -> Options:
@@ -55,25 +56,43 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
     built = list(getattr(vllm_config.compilation_config, "static_forward_context", {}))
     place = {name: index for index, name in enumerate(built)}
     ordered = sorted(names, key=lambda name: place.get(name, len(place)))
-    facts = EngineFacts(
-        options=read_options(vllm_config),
-        tp_size=parallel.tensor_parallel_size,
-        pp_size=parallel.pipeline_parallel_size,
+    options = read_options(vllm_config)
+    sharing, not_shared_because = _ranks_that_share(vllm_config, options)
+    groups = RankGroups(parallel.tensor_parallel_size, parallel.pipeline_parallel_size, sharing)
+    return EngineFacts(
+        options=options,
+        groups=groups,
+        first_messenger_index=getattr(parallel, "data_parallel_index", 0) * groups.messenger_count,
+        not_shared_because=not_shared_because,
         block_tokens=block_tokens,
         layer_names=tuple(ordered),
         latent=latent,
     )
-    if facts.world_size > 1 and facts.options.role != "decoder" and facts.options.listen_port == 0:
-        raise OptionError(
-            f"option 'listen_port' is 0 with {facts.world_size} ranks, expected the first of that many free ports: each"
-            " rank listens, and decoders find rank n at listen_port + n"
-        )
-    return facts
 
 
-def rank_options(options: Options, rank_index: int) -> Options:
-    """The options of one rank."""
-    return options.of_rank(rank_index)
+def _ranks_that_share(vllm_config: Any, options: Options) -> tuple[int, str]:
+    """(how many tensor-parallel ranks have one messenger, why not more).
+
+    The scheduler's process decides how many votes end a request, and the workers who votes; so both must come to the
+    same answer by themselves, before any memory is allocated.
+    """
+    parallel = vllm_config.parallel_config
+    if parallel.tensor_parallel_size == 1 or options.messenger_per == "rank":
+        return 1, ""
+    if vllm_config.device_config.device_type != "cpu":
+        return 1, "the KV cache is not in host memory"
+    if parallel.distributed_executor_backend not in ("mp", "uni"):
+        return 1, f"with executor {parallel.distributed_executor_backend!r} ranks may be on any node"
+    reason = why_memory_cannot_be_shared()
+    if reason:
+        return 1, reason
+    # Ranks are numbered stage by stage and fill one node after the other.
+    return math.gcd(parallel.tensor_parallel_size, parallel.local_world_size), ""
+
+
+def options_of_messenger(options: Options, messenger_index: int) -> Options:
+    """The options of one of the engine's messengers: ports that are fixed count up."""
+    return options.of_rank(messenger_index)
 
 
 def _read_caches(kv_cache_config: Any) -> tuple[list[str], int, bool]:

@@ -157,7 +157,7 @@ class HostedEngine(SimulatedEngine):
             legacy_results=self.random.random() < 0.3,
         )
 
-    def _open_messenger(self, options: Options, geometry: Any) -> Any:  # noqa: ARG002
+    def _open_messenger(self, options: Options, geometry: Any, *, layer_counter_lag: int) -> Any:  # noqa: ARG002
         return HostedMessenger(self.host, self.name, self.incarnation, self.name)
 
     # ---- requests

@@ -44,6 +44,8 @@ class Release:
     connector: ModuleType
     stats: ModuleType
     metadata: ModuleType
+    engine_facts: ModuleType
+    rank_start: ModuleType
     vllm_api: ModuleType
     package: ModuleType
 
@@ -66,6 +68,8 @@ def loaded(name: str) -> Iterator[Release]:
             connector=importlib.import_module(f"{CONNECTOR_PACKAGE}.connector"),
             stats=importlib.import_module(f"{CONNECTOR_PACKAGE}.stats"),
             metadata=importlib.import_module(f"{CONNECTOR_PACKAGE}.metadata"),
+            engine_facts=importlib.import_module(f"{CONNECTOR_PACKAGE}.engine_facts"),
+            rank_start=importlib.import_module(f"{CONNECTOR_PACKAGE}.rank_start"),
             vllm_api=importlib.import_module(f"{CONNECTOR_PACKAGE}.vllm_api"),
             package=importlib.import_module(CONNECTOR_PACKAGE),
         )

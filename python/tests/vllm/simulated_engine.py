@@ -50,17 +50,19 @@ def tensors(
     page_tokens: int = BLOCK_TOKENS,
     block_tokens: int = BLOCK_TOKENS,
     layers: Sequence[str] = LAYERS,
+    heads: int = HEADS,
+    storage_address: int = STORAGE_ADDRESS,
 ) -> dict[str, SimulatedTensor]:
     """KV of all layers in one storage, heads outermost in a page."""
     pages = block_count * block_tokens // page_tokens
-    page = HEADS * page_tokens * CONTENT
+    page = heads * page_tokens * CONTENT
     length = len(layers) * pages * page * 4
-    storage = SimpleNamespace(data_ptr=lambda: STORAGE_ADDRESS, nbytes=lambda: length)
+    storage = SimpleNamespace(data_ptr=lambda: storage_address, nbytes=lambda: length)
     return {
         name: SimulatedTensor(
-            shape=(pages, HEADS, page_tokens, CONTENT),
+            shape=(pages, heads, page_tokens, CONTENT),
             strides=(page, page_tokens * CONTENT, CONTENT, 1),
-            address=STORAGE_ADDRESS + index * pages * page * 4,
+            address=storage_address + index * pages * page * 4,
             storage=storage,
         )
         for index, name in enumerate(layers)
@@ -78,7 +80,15 @@ def config(kv_role: str, layers: Sequence[str] = LAYERS, **more: Any) -> SimpleN
     )
     return SimpleNamespace(
         kv_transfer_config=transfer,
-        parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1, **more),
+        parallel_config=SimpleNamespace(
+            **{
+                "tensor_parallel_size": 1,
+                "pipeline_parallel_size": 1,
+                "local_world_size": 1,
+                "distributed_executor_backend": "uni",
+                **more,
+            }
+        ),
         compilation_config=SimpleNamespace(static_forward_context={name: SimpleNamespace() for name in layers}),
         device_config=SimpleNamespace(device_type="cpu"),
         model_config=SimpleNamespace(
@@ -198,7 +208,7 @@ class SimulatedEngine:
         self.worker.set_host_xfer_buffer_ops(lambda *_: None)
         self.scheduler = cls(vllm_config, role.SCHEDULER, kv_cache_config)
         self.scheduler.bind_kv_cache_manager(SimpleNamespace(block_pool=self.pool))
-        assert self.scheduler.get_finished_count() is None
+        assert self.scheduler.get_finished_count() == 1
         self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): pickled(self.worker.get_handshake_metadata())})
 
     def _make_pool(self, block_count: int) -> Any:
@@ -208,7 +218,8 @@ class SimulatedEngine:
     def free_blocks(self) -> list[int]:
         return self.pool.free
 
-    def _open_messenger(self, options: Any, geometry: Any) -> SimulatedMessenger:
+    def _open_messenger(self, options: Any, geometry: Any, *, layer_counter_lag: int) -> SimulatedMessenger:
+        assert layer_counter_lag == 0
         self.messengers.append(SimulatedMessenger(options, geometry))
         return self.messengers[-1]
 

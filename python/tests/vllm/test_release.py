@@ -26,7 +26,7 @@ CLASSIFIED = {
     "get_block_ids_with_load_errors": HANDLED,
     "get_external_cache_hit_sources": "inherited: all external tokens come from a peer, by _cache_hit_source",
     "get_finished": HANDLED,
-    "get_finished_count": "inherited: every rank votes for every request",
+    "get_finished_count": HANDLED,
     "get_handshake_metadata": HANDLED,
     "get_kv_connector_kv_cache_events": "inherited: transferred blocks are cached, and announced, by vLLM itself",
     "get_kv_connector_stats": HANDLED,
@@ -210,16 +210,9 @@ def test_should_write_its_figures_to_vllm_s_metrics(vllm_release: Release) -> No
 @pytest.mark.parametrize(
     ("said", "expected"), [({"listen_port": 4000, "metrics_port": 5000}, (4003, 5003)), ({}, (14582, 0))]
 )
-def test_should_count_fixed_ports_up_with_the_rank(
+def test_should_count_fixed_ports_up_with_the_messenger(
     vllm_release: Release, said: dict[str, int], expected: tuple[int, int]
 ) -> None:
     facts = vllm_release.connector.read_facts(config("kv_producer", extra=said), caches())
-    options = vllm_release.connector.rank_options(facts.options, 3)
+    options = vllm_release.engine_facts.options_of_messenger(facts.options, 3)
     assert (options.listen_port, options.metrics_port) == expected
-
-
-def test_should_refuse_a_port_that_decoders_cannot_count_from(vllm_release: Release) -> None:
-    several = config("kv_producer", extra={"listen_port": 0})
-    several.parallel_config.tensor_parallel_size = 2
-    with pytest.raises(Exception, match="'listen_port' is 0 with 2 ranks"):
-        vllm_release.connector.read_facts(several, caches())

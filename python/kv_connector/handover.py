@@ -1,0 +1,331 @@
+"""Ranks that share a messenger hand their KV memory to the lead rank, whose process hosts it.
+
+The lead listens on an abstract Unix socket whose name all ranks can make for themselves; each follower sends its
+geometry and, beside it, the descriptors of its memory. The kernel says which user is at the other end, and both sides
+accept their own alone. The connections stay open afterwards: a follower must not overwrite pages of preempted requests
+before the lead's messenger has stopped reading them, and hears of that here.
+
+Used by each rank's main thread only. Nothing here knows a JVM or an engine.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import hashlib
+import json
+import logging
+import mmap
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Self, cast
+
+from kv_connector._facade import Geometry
+from kv_connector.exceptions import HandoverError
+
+HANDOVER_LIMIT_SECONDS = 120.0
+"""From the moment a rank has its KV memory until all ranks of its messenger have theirs."""
+MESSAGE_LENGTH_MAX_BYTES = 128 << 10
+MEMORIES_MAX = 250
+"""Linux passes at most 253 descriptors with a message."""
+FENCE_NEWS_SECONDS = 10.0
+"""How often a rank that waits for a fence says so."""
+
+_GREETING_LIMIT_SECONDS = 10.0
+_DIAL_INTERVAL_SECONDS = 0.05
+_REMEDY = "or set messenger_per to 'rank'"
+_UCRED = struct.Struct("3i")
+_STEP = struct.Struct("<Q")
+_ACCEPTED = b"accepted"
+
+Rank = tuple[int, int]
+"""(pipeline rank, tensor-parallel rank)."""
+
+
+def meeting_place(engine_id: str, group_index: int) -> str:
+    """The name of the socket at which the ranks of one messenger meet; abstract, so that no file is left behind."""
+    digest = hashlib.sha256(f"{engine_id}/{group_index}".encode()).hexdigest()[:32]
+    return f"\0kv-messenger/{digest}"
+
+
+def why_memory_cannot_be_shared() -> str:
+    """ "" where a rank can put its KV cache into memory that another process maps, else what is missing."""
+    if not hasattr(os, "memfd_create"):
+        return "this Python knows no memfd_create"
+    try:
+        descriptor = os.memfd_create("kv-messenger-probe", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, mmap.PAGESIZE)
+            mmap.mmap(descriptor, mmap.PAGESIZE).close()
+        finally:
+            os.close(descriptor)
+    except OSError as fault:
+        return f"memory for other processes cannot be made ({fault})"
+    return ""
+
+
+class Lead:
+    """The rank that hosts the messenger. Made early, so that followers find it; then :meth:`gather`."""
+
+    def __init__(self, place: str, followers: Iterable[Rank], logger: logging.Logger) -> None:
+        self._place = place
+        self._missing = set(followers)
+        self._logger = logger
+        self._followers: dict[Rank, socket.socket] = {}
+        self._mappings: list[mmap.mmap] = []
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._listener.bind(place)
+        except OSError as fault:
+            self._listener.close()
+            raise HandoverError(
+                f"the lead rank cannot listen for the other ranks ({fault}): two engines on this host have the same"
+                f" engine_id; give each its own, {_REMEDY}"
+            ) from fault
+        self._listener.listen(len(self._missing))
+
+    def gather(self, own: Geometry, limit_seconds: float = HANDOVER_LIMIT_SECONDS) -> Geometry:
+        """The geometry of all ranks, each one's memory mapped here; raises HandoverError when one does not come."""
+        try:
+            return self._gather(own, limit_seconds)
+        except HandoverError:
+            self.close()
+            raise
+
+    def _gather(self, own: Geometry, limit_seconds: float) -> Geometry:
+        expected = len(self._missing)
+        ranks = list(own["ranks"])
+        deadline = time.monotonic() + limit_seconds
+        while self._missing:
+            self._listener.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                raise HandoverError(
+                    f"{_named(self._missing)} handed over no KV memory within {limit_seconds:g} s, expected all"
+                    f" {expected} other ranks of this messenger: see in their logs what keeps them, {_REMEDY}"
+                ) from None
+            ranks.extend(self._receive(connection, own))
+        self._listener.close()
+        for connection in self._followers.values():
+            connection.sendall(_ACCEPTED)
+        return cast("Geometry", {**own, "ranks": sorted(ranks, key=_rank_of)})
+
+    def _receive(self, connection: socket.socket, own: Geometry) -> Sequence[Any]:
+        """The ranks that a follower brings; none from a stranger, who must not keep an engine from starting."""
+        if _peer_uid(connection) != os.getuid():
+            self._logger.warning("user %d dialled the lead rank and is not heard", _peer_uid(connection))
+            connection.close()
+            return ()
+        connection.settimeout(_GREETING_LIMIT_SECONDS)
+        descriptors: list[int] = []
+        try:
+            message, descriptors = _receive_with_descriptors(connection)
+            brought = cast("Geometry", json.loads(message))
+            rank = _rank_of(brought["ranks"][0])
+        except (OSError, ValueError, LookupError, TypeError) as fault:
+            self._logger.warning("a message to the lead rank cannot be read and is not heard: %s", fault)
+            _close(descriptors)
+            connection.close()
+            return ()
+        try:
+            self._check(rank, brought, own)
+            mapped = self._map(rank, brought["ranks"][0], descriptors)
+        except HandoverError as refusal:
+            _close(descriptors)
+            with contextlib.suppress(OSError):
+                connection.sendall(str(refusal).encode())
+            connection.close()
+            raise
+        self._missing.discard(rank)
+        self._followers[rank] = connection
+        return [mapped]
+
+    def _check(self, rank: Rank, brought: Geometry, own: Geometry) -> None:
+        if rank not in self._missing:
+            raise HandoverError(
+                f"{_named([rank])} handed over KV memory, expected {_named(self._missing)}: two engines on this host"
+                f" have the same engine_id; give each its own, {_REMEDY}"
+            )
+        for field in sorted((own.keys() | brought.keys()) - {"ranks"}):
+            theirs, ours = brought.get(field), own.get(field)
+            if theirs != ours:
+                raise HandoverError(
+                    f"the geometry of {_named([rank])} has {field} {theirs!r}, expected {ours!r} as on the lead rank:"
+                    f" start all ranks with the same options, {_REMEDY}"
+                )
+
+    def _map(self, rank: Rank, described: Any, descriptors: Sequence[int]) -> Any:
+        memories = described["memories"]
+        if len(descriptors) != len(memories):
+            raise HandoverError(
+                f"{_named([rank])} handed over {len(descriptors)} descriptors, expected {len(memories)}, one for each"
+                f" of its memories: its KV memory cannot be shared; set messenger_per to 'rank'"
+            )
+        mapped = []
+        for memory, descriptor in zip(memories, descriptors, strict=True):
+            length_bytes, held_bytes = memory["lengthBytes"], os.fstat(descriptor).st_size
+            if held_bytes < length_bytes:
+                raise HandoverError(
+                    f"{_named([rank])} handed over {held_bytes} bytes of KV memory, expected {length_bytes}: its KV"
+                    f" memory cannot be shared; set messenger_per to 'rank'"
+                )
+            mapping = mmap.mmap(descriptor, length_bytes)
+            self._mappings.append(mapping)
+            mapped.append(
+                {
+                    "address": ctypes.addressof(ctypes.c_char.from_buffer(mapping)),
+                    "lengthBytes": length_bytes,
+                    "memfd": descriptor,
+                }
+            )
+        return {**described, "memories": mapped}
+
+    def tell_fenced(self, step: int) -> None:
+        """Lets the followers overwrite the pages of requests that were preempted before this step."""
+        for rank, connection in list(self._followers.items()):
+            try:
+                connection.sendall(_STEP.pack(step))
+            except OSError as fault:
+                self._logger.error("%s is gone: %s", _named([rank]), fault)
+                self._followers.pop(rank).close()
+
+    def close(self) -> None:
+        """Ends the connections; the memory stays mapped as long as the process lives."""
+        self._listener.close()
+        for connection in self._followers.values():
+            connection.close()
+        self._followers.clear()
+
+
+class Follower:
+    """A rank whose KV memory the lead's messenger reads and writes."""
+
+    def __init__(self, connection: socket.socket, logger: logging.Logger) -> None:
+        self._connection = connection
+        self._logger = logger
+
+    @classmethod
+    def hand_over(
+        cls, place: str, own: Geometry, logger: logging.Logger, limit_seconds: float = HANDOVER_LIMIT_SECONDS
+    ) -> Self:
+        """Hands the memory of ``own`` to the lead and waits until it has that of all ranks; raises HandoverError."""
+        memories = own["ranks"][0]["memories"]
+        # Those that cannot be shared are missed by the lead, which refuses at once for both.
+        descriptors = [memory["memfd"] for memory in memories if memory["memfd"] >= 0][:MEMORIES_MAX]
+        message = json.dumps(own, separators=(",", ":")).encode()
+        if len(message) > MESSAGE_LENGTH_MAX_BYTES:
+            raise HandoverError(
+                f"the geometry of this rank takes {len(message)} bytes, expected at most {MESSAGE_LENGTH_MAX_BYTES}:"
+                " set messenger_per to 'rank'"
+            )
+        deadline = time.monotonic() + limit_seconds
+        connection = _dial(place, deadline, limit_seconds)
+        try:
+            if _peer_uid(connection) != os.getuid():
+                raise HandoverError(
+                    f"at the lead rank's socket is user {_peer_uid(connection)}, expected {os.getuid()}: end the"
+                    f" process that took its name, {_REMEDY}"
+                )
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            _await_acceptance(connection, message, descriptors, limit_seconds)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection, logger)
+
+    def wait_fenced(self, step: int) -> None:
+        """Returns when the lead's messenger reads no page of a request that was preempted before this step.
+
+        There is no limit: pages that are still read must not be overwritten. A lead that has died reads none.
+        """
+        self._connection.settimeout(FENCE_NEWS_SECONDS)
+        while True:
+            try:
+                said = self._connection.recv(_STEP.size)
+            except TimeoutError:
+                self._logger.error("preempted requests are still being read, waiting on")
+                continue
+            except OSError as fault:
+                self._logger.error("the lead rank is gone: %s", fault)
+                return
+            if not said:
+                self._logger.error("the lead rank is gone: it closed the connection")
+                return
+            if _STEP.unpack(said)[0] >= step:
+                return
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._connection.close()
+
+
+def _dial(place: str, deadline: float, limit_seconds: float) -> socket.socket:
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            connection.connect(place)
+        except OSError as fault:
+            connection.close()
+            if time.monotonic() >= deadline:
+                raise HandoverError(
+                    f"the lead rank could not be reached within {limit_seconds:g} s ({fault}): see in its log what"
+                    f" keeps it, {_REMEDY}"
+                ) from fault
+            time.sleep(_DIAL_INTERVAL_SECONDS)
+        else:
+            return connection
+
+
+def _await_acceptance(
+    connection: socket.socket, message: bytes, descriptors: Sequence[int], limit_seconds: float
+) -> None:
+    try:
+        socket.send_fds(connection, [message], list(descriptors))
+        answer = connection.recv(MESSAGE_LENGTH_MAX_BYTES)
+    except TimeoutError:
+        raise HandoverError(
+            f"the lead rank had not the KV memory of all ranks within {limit_seconds:g} s: see in its log which is"
+            f" missing, {_REMEDY}"
+        ) from None
+    except OSError as fault:
+        raise HandoverError(f"the lead rank did not take this rank's KV memory ({fault}): see its log") from fault
+    if answer != _ACCEPTED:
+        raise HandoverError(answer.decode(errors="replace") or "the lead rank has ended: see its log")
+
+
+def _receive_with_descriptors(connection: socket.socket) -> tuple[bytes, list[int]]:
+    room = socket.CMSG_SPACE(MEMORIES_MAX * array.array("i").itemsize)
+    message, ancillary, flags, _ = connection.recvmsg(MESSAGE_LENGTH_MAX_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        _close(descriptors)
+        raise ValueError("it is longer than any rank's")
+    return message, list(descriptors)
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return int(uid)
+
+
+def _rank_of(described: Any) -> Rank:
+    return int(described["ppRank"]), int(described["tpRank"])
+
+
+def _named(ranks: Iterable[Rank]) -> str:
+    named = [f"tensor-parallel rank {tp}" + (f" of pipeline stage {pp}" if pp else "") for pp, tp in sorted(ranks)]
+    return " and ".join(named)
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,178 @@
+"""A worker's way from its KV cache to its part in a messenger: it hosts one, or hands its memory to the rank that does.
+
+Used by the worker's main thread, once, while the engine starts. A set-up that cannot work ends that start with one
+sentence.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kv_connector._facade import LAG_LEAD_ONLY, LAG_NONE, Geometry, MessengerPort
+from kv_connector.exceptions import KvConnectorError
+from kv_connector.handover import Follower, Lead, meeting_place
+from kv_connector.layer_counter import LayerCounter
+from kv_connector.model_fingerprint import fingerprint
+from kv_connector.options import Options
+from kv_connector.vllm import geometry
+from kv_connector.vllm.empty_steps import EmptySteps
+from kv_connector.vllm.engine_facts import EngineFacts, options_of_messenger
+from kv_connector.vllm.metadata import StepMetadata
+from kv_connector.vllm.rank_groups import RankGroup
+from kv_connector.vllm.vllm_api import attention_packing, own_ranks
+from kv_connector.vllm.worker_half import Reports, WorkerHalf
+
+
+class OpenMessenger(Protocol):
+    """Opens a messenger over the memory of all its ranks."""
+
+    def __call__(self, options: Options, geometry: Geometry, *, layer_counter_lag: int) -> MessengerPort:
+        """The open messenger; raises KvConnectorError."""
+
+
+@dataclass
+class OwnPart:
+    """What a worker has once it has started: a messenger with or without other ranks', or the way to its lead."""
+
+    worker: WorkerHalf | None = None
+    lead: Lead | None = None
+    follower: Follower | None = None
+    _empty_steps: EmptySteps = field(default_factory=EmptySteps)
+    _step_computes: bool = False
+
+    def begin(self, meta: StepMetadata) -> None:
+        """Before the forward pass."""
+        self._step_computes = meta.computes
+        if meta.computes or meta.fetches or meta.prefill_ends:
+            self._empty_steps.interrupted()
+        if self.worker is not None:
+            self.worker.begin(meta)
+
+    def collect(self) -> Reports:
+        """What is to be reported. A follower reports nothing, and waits in empty steps as long as its lead may."""
+        if self.worker is not None:
+            return self.worker.collect()
+        if self.follower is not None and not self._step_computes:
+            self._empty_steps.wait(lambda: False)
+        return Reports()
+
+    def fence(self, meta: StepMetadata) -> None:
+        """Before blocks of preempted requests are overwritten, here or on any other rank of the messenger."""
+        if self.worker is not None:
+            self.worker.fence(meta)
+        if meta.preempted and self.lead is not None:
+            self.lead.tell_fenced(meta.step)
+        if meta.preempted and self.follower is not None:
+            self.follower.wait_fenced(meta.step)
+
+    def close(self) -> None:
+        """Ends it; the messenger first, because it touches the other ranks' memory."""
+        for part in (self.worker, self.lead, self.follower):
+            if part is not None:
+                part.close()
+
+
+class RankStart:
+    """Allocates, describes, hands over, opens."""
+
+    def __init__(
+        self, vllm_config: Any, facts: EngineFacts, open_messenger: OpenMessenger, logger: logging.Logger
+    ) -> None:
+        self._config = vllm_config
+        self._facts = facts
+        self._open_messenger = open_messenger
+        self._logger = logger
+        self.allocation: Any = None
+        """Where the KV cache was put, if others can map it."""
+
+    def shareable_allocation(self) -> Any:
+        """A context that puts the KV cache where peers and the lead rank can map it; None where nobody needs that."""
+        wanted = "shm" in self._facts.options.transports or self._facts.groups.tp_ranks_per_messenger > 1
+        if not wanted or self._config.device_config.device_type != "cpu":
+            return None
+        try:
+            from kv_connector.vllm.shareable_memory import ShareableAllocation
+
+            self.allocation = ShareableAllocation(importlib.import_module("torch"), self._logger)
+        except Exception:
+            self._logger.exception("KV memory cannot be shared with other processes: shm is not offered")
+        return self.allocation
+
+    def take_part(self, kv_caches: Mapping[str, Any]) -> OwnPart:
+        """Opens the messenger if this rank is its lead, else gives the lead the memory; raises KvConnectorError."""
+        tp_rank, pp_rank = own_ranks()
+        group = self._facts.groups.of(tp_rank, pp_rank)
+        own = self._describe(kv_caches, tp_rank, pp_rank)
+        place = meeting_place(self._facts.options.engine_id, group.index)
+        if (pp_rank, tp_rank) != group.lead:
+            follower = Follower.hand_over(place, own, self._logger)
+            self._logger.info(
+                "KV memory was handed to tensor-parallel rank %d, which hosts the messenger", group.lead[1]
+            )
+            return OwnPart(follower=follower)
+        if not group.followers:
+            return OwnPart(worker=self._open(group, own))
+        lead = Lead(place, group.followers, self._logger)
+        try:
+            return OwnPart(worker=self._open(group, lead.gather(own)), lead=lead)
+        except BaseException:
+            lead.close()
+            raise
+
+    def _describe(self, kv_caches: Mapping[str, Any], tp_rank: int, pp_rank: int) -> Geometry:
+        facts, model = self._facts, self._config.model_config
+        attention_layers = self._config.compilation_config.static_forward_context
+        described = geometry.describe(
+            kv_caches,
+            layer_names=facts.layer_names,
+            latent=facts.latent,
+            model=facts.options.model_id
+            or fingerprint(model.model, model.hf_text_config, attention_packing(attention_layers, facts.layer_names)),
+            kv_head_count=model.get_total_num_kv_heads(),
+            tp=(tp_rank, facts.groups.tp_size),
+            pp=(pp_rank, facts.groups.pp_size),
+        )
+        if self.allocation is not None:
+            for memory in described["ranks"][0]["memories"]:
+                memory["memfd"] = self.allocation.memfd_of(memory["address"], memory["lengthBytes"])
+        if facts.block_tokens % described["pageTokens"]:
+            raise KvConnectorError(
+                f"a block of the scheduler has {facts.block_tokens} tokens and a page of the KV cache has"
+                f" {described['pageTokens']}, expected a multiple: set block_size to one"
+            )
+        return described
+
+    def _open(self, group: RankGroup, described: Geometry) -> WorkerHalf:
+        facts = self._facts
+        messenger = self._open_messenger(
+            options_of_messenger(facts.options, facts.first_messenger_index + group.index),
+            described,
+            layer_counter_lag=LAG_LEAD_ONLY if group.followers else LAG_NONE,
+        )
+        own = next(rank for rank in described["ranks"] if (rank["ppRank"], rank["tpRank"]) == group.lead)
+        names = [layer["name"] for layer in own["layers"]]
+        opened = messenger.opened
+        self._logger.info(
+            "KV Messenger is open: %s, model %s, %d pages of %d tokens in %d layers, %s, %d ranks, memory %s",
+            opened,
+            described["model"],
+            described["pageCount"],
+            described["pageTokens"],
+            len(names),
+            described["layout"],
+            len(described["ranks"]),
+            "shareable" if all(memory["memfd"] >= 0 for memory in own["memories"]) else "private",
+        )
+        return WorkerHalf(
+            messenger,
+            LayerCounter(opened.layer_counter_address, names),
+            names,
+            described["pageTokens"],
+            facts.block_tokens // described["pageTokens"],
+            facts.options.fetch_limit_seconds,
+            self._logger,
+        )

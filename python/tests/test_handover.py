@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kv_connector import HandoverError, handover
+from kv_connector.handover import Follower, Lead, meeting_place
+
+LENGTH_BYTES = 3 * mmap.PAGESIZE
+LIMIT_SECONDS = 30.0
+LOGGER = logging.getLogger("test")
+
+
+class KvMemory:
+    """KV memory of a rank, as an engine would have it: a memfd."""
+
+    def __init__(self, length_bytes: int = LENGTH_BYTES) -> None:
+        self.memfd = os.memfd_create("test-kv", os.MFD_CLOEXEC)
+        os.ftruncate(self.memfd, length_bytes)
+        self.bytes = mmap.mmap(self.memfd, length_bytes)
+
+
+def geometry(tp_rank: int, memory: KvMemory, **more: Any) -> Any:
+    described = {"address": 64, "lengthBytes": LENGTH_BYTES, "memfd": memory.memfd}
+    layer = {"name": "a", "memoryIndex": 0, "offsetBytes": 0, "pageStrideBytes": 64, "pageBytes": 64}
+    rank = {"tpRank": tp_rank, "ppRank": 0, "memories": [described], "layers": [layer]}
+    return {"model": "tiny@0", "pageTokens": 16, "tpSize": 3, "pageCount": 9, **more, "ranks": [rank]}
+
+
+@pytest.fixture
+def place() -> str:
+    return meeting_place(str(uuid.uuid4()), 0)
+
+
+@pytest.fixture
+def others() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def hand_over(others: ThreadPoolExecutor, place: str, own: Any, limit: float = LIMIT_SECONDS) -> Future[Follower]:
+    return others.submit(Follower.hand_over, place, own, LOGGER, limit)
+
+
+def lead_of(place: str, count: int = 1) -> Lead:
+    return Lead(place, [(0, tp_rank) for tp_rank in range(1, count + 1)], LOGGER)
+
+
+def test_should_map_the_memory_of_all_ranks(place: str, others: ThreadPoolExecutor) -> None:
+    memories = [KvMemory() for _ in range(3)]
+    waiting = [hand_over(others, place, geometry(tp_rank, memories[tp_rank])) for tp_rank in (2, 1)]
+    lead = lead_of(place, 2)
+    whole: Any = lead.gather(geometry(0, memories[0]), LIMIT_SECONDS)
+    for follower in waiting:
+        follower.result().close()
+    assert [rank["tpRank"] for rank in whole["ranks"]] == [0, 1, 2]
+    assert whole["ranks"][0] == geometry(0, memories[0])["ranks"][0]
+    for memory, rank in list(zip(memories, whole["ranks"], strict=True))[1:]:
+        (mapped,) = rank["memories"]
+        memory.bytes[:5] = b"there"
+        assert ctypes.string_at(mapped["address"], 5) == b"there"
+        ctypes.memmove(mapped["address"] + LENGTH_BYTES - 4, b"back", 4)
+        assert memory.bytes[-4:] == b"back"
+        assert not os.get_inheritable(mapped["memfd"])
+        assert rank["layers"] == geometry(0, memory)["ranks"][0]["layers"]
+    lead.close()
+
+
+def test_should_wait_for_a_lead_that_comes_later(place: str, others: ThreadPoolExecutor) -> None:
+    waiting = hand_over(others, place, geometry(1, KvMemory()))
+    assert not waiting.done()
+    lead = lead_of(place)
+    lead.gather(geometry(0, KvMemory()), LIMIT_SECONDS)
+    waiting.result().close()
+    lead.close()
+
+
+def test_should_name_the_ranks_that_did_not_come(place: str, others: ThreadPoolExecutor) -> None:
+    waiting = hand_over(others, place, geometry(1, KvMemory()))
+    lead = lead_of(place, 2)
+    with pytest.raises(
+        HandoverError, match="tensor-parallel rank 2 handed over no KV memory within 1 s, expected all 2"
+    ):
+        lead.gather(geometry(0, KvMemory()), 1.0)
+    with pytest.raises(HandoverError, match=r"lead rank (did not take|has ended)"):
+        waiting.result()
+
+
+def test_should_say_that_no_lead_is_there(place: str) -> None:
+    with pytest.raises(HandoverError, match=r"the lead rank could not be reached within 0\.2 s"):
+        Follower.hand_over(place, geometry(1, KvMemory()), LOGGER, 0.2)
+
+
+@pytest.mark.parametrize("change", [{"pageCount": 8}, {"dtype": "bfloat16"}])
+def test_should_refuse_a_rank_that_differs(place: str, others: ThreadPoolExecutor, change: dict[str, Any]) -> None:
+    (field,) = change
+    waiting = hand_over(others, place, geometry(1, KvMemory(), **change))
+    lead = lead_of(place)
+    said = f"the geometry of tensor-parallel rank 1 has {field} {change[field]!r}, expected"
+    with pytest.raises(HandoverError, match=said):
+        lead.gather(geometry(0, KvMemory()), LIMIT_SECONDS)
+    with pytest.raises(HandoverError, match=said):
+        waiting.result()
+
+
+def test_should_refuse_less_memory_than_was_said(place: str, others: ThreadPoolExecutor) -> None:
+    waiting = hand_over(others, place, geometry(1, KvMemory(mmap.PAGESIZE)))
+    with pytest.raises(HandoverError, match=f"{mmap.PAGESIZE} bytes of KV memory, expected {LENGTH_BYTES}"):
+        lead_of(place).gather(geometry(0, KvMemory()), LIMIT_SECONDS)
+    with pytest.raises(HandoverError, match="set messenger_per to 'rank'"):
+        waiting.result()
+
+
+def test_should_refuse_a_second_engine_of_the_same_name(place: str, others: ThreadPoolExecutor) -> None:
+    lead = lead_of(place, 2)
+    with pytest.raises(HandoverError, match="two engines on this host have the same engine_id"):
+        lead_of(place)
+    waiting = [hand_over(others, place, geometry(1, KvMemory())) for _ in range(2)]
+    with pytest.raises(HandoverError, match=r"tensor-parallel rank 1 handed over KV memory, expected .* rank 2"):
+        lead.gather(geometry(0, KvMemory()), LIMIT_SECONDS)
+    for follower in waiting:
+        with pytest.raises(HandoverError):
+            follower.result()
+
+
+def test_should_refuse_memory_that_cannot_be_shared(place: str, others: ThreadPoolExecutor) -> None:
+    own = geometry(1, KvMemory())
+    own["ranks"][0]["memories"][0]["memfd"] = -1
+    waiting = hand_over(others, place, own)
+    said = "tensor-parallel rank 1 handed over 0 descriptors, expected 1"
+    with pytest.raises(HandoverError, match=said):
+        lead_of(place).gather(geometry(0, KvMemory()), LIMIT_SECONDS)
+    with pytest.raises(HandoverError, match=said):
+        waiting.result()
+
+
+@pytest.mark.parametrize("said", [b"{", b"{}", b'{"ranks":[]}', b"[1]", b'{"ranks":[{"tpRank":"x","ppRank":0}]}'])
+def test_should_not_hear_a_message_that_no_rank_sends(
+    place: str, others: ThreadPoolExecutor, said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    lead, memory = lead_of(place), KvMemory()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+        stranger.connect(place)
+        socket.send_fds(stranger, [said], [memory.memfd])
+        waiting = hand_over(others, place, geometry(1, KvMemory()))
+        lead.gather(geometry(0, KvMemory()), LIMIT_SECONDS)
+        waiting.result().close()
+    lead.close()
+    assert "cannot be read and is not heard" in caplog.text
+    assert descriptors_of(memory) == 2, "the test's own and its mapping's"
+
+
+def descriptors_of(memory: KvMemory) -> int:
+    inode = os.fstat(memory.memfd).st_ino
+    return sum(entry.stat().st_ino == inode for entry in Path("/proc/self/fd").iterdir() if entry.exists())
+
+
+def test_should_not_hear_another_user(
+    place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, seen = handover._peer_uid, []
+
+    def first_is_a_stranger(connection: socket.socket) -> int:
+        seen.append(connection)
+        return real(connection) + (1 if len(seen) <= 2 else 0)
+
+    lead = lead_of(place)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+        stranger.connect(place)
+        monkeypatch.setattr(handover, "_peer_uid", first_is_a_stranger)
+        with pytest.raises(HandoverError, match="tensor-parallel rank 1 handed over no KV memory"):
+            lead.gather(geometry(0, KvMemory()), 0.2)
+        assert stranger.recv(100) == b""
+    assert f"user {os.getuid() + 1} dialled the lead rank and is not heard" in caplog.text
+
+
+def test_should_not_give_memory_to_another_user(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lead = lead_of(place)
+    monkeypatch.setattr(handover, "_peer_uid", lambda _: os.getuid() + 1)
+    with pytest.raises(HandoverError, match=f"at the lead rank's socket is user {os.getuid() + 1}"):
+        Follower.hand_over(place, geometry(1, KvMemory()), LOGGER, LIMIT_SECONDS)
+    lead.close()
+
+
+def joined(place: str, others: ThreadPoolExecutor) -> tuple[Lead, Follower]:
+    waiting = hand_over(others, place, geometry(1, KvMemory()))
+    lead = lead_of(place)
+    lead.gather(geometry(0, KvMemory()), LIMIT_SECONDS)
+    return lead, waiting.result()
+
+
+def test_should_hold_followers_until_the_lead_has_fenced(
+    place: str, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handover, "FENCE_NEWS_SECONDS", 0.01)
+    lead, follower = joined(place, others)
+    waiting = others.submit(follower.wait_fenced, 7)
+    lead.tell_fenced(6)
+    while "waiting on" not in caplog.text:
+        assert not waiting.done()
+    lead.tell_fenced(7)
+    waiting.result(LIMIT_SECONDS)
+    lead.close()
+    follower.close()
+
+
+def test_should_not_hold_followers_of_a_lead_that_is_gone(
+    place: str, others: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    lead, follower = joined(place, others)
+    waiting = others.submit(follower.wait_fenced, 7)
+    lead.close()
+    waiting.result(LIMIT_SECONDS)
+    assert "the lead rank is gone" in caplog.text
+    follower.close()
+
+
+def test_should_go_on_when_a_follower_is_gone(
+    place: str, others: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    lead, follower = joined(place, others)
+    follower.close()
+    lead.tell_fenced(1)
+    lead.tell_fenced(2)
+    assert caplog.text.count("tensor-parallel rank 1 is gone") == 1
+    lead.close()
+
+
+def test_should_meet_apart_from_other_engines_and_messengers() -> None:
+    places = {meeting_place("a", 0), meeting_place("a", 1), meeting_place("b", 0), meeting_place("x" * 500, 0)}
+    assert len(places) == 4
+    assert all(len(place) < 108 and place[0] == "\0" for place in places)
