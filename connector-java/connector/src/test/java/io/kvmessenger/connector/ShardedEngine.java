@@ -6,9 +6,13 @@ import io.kvmessenger.transfer.HostMemory;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -20,7 +24,11 @@ import java.util.stream.Stream;
  * A messenger and the ranks of a simulated engine that it serves, in a process of its own: computes prompts into the
  * memory of its ranks, fetches into it, and says whether each byte there is what it has to be.
  *
- * <p>A test talks to it by lines, {@code prefill} and {@code fetch}; each is answered by a line when it has ended.
+ * <p>Each rank's memory is mapped twice, as that of ranks which hand theirs over is: the engine computes and compares in
+ * one mapping, the messenger has the other one.
+ *
+ * <p>A test talks to it by lines, {@code prefill}, {@code fetch} and {@code sentBytes}; each is answered by a line when
+ * it has ended.
  */
 final class ShardedEngine implements AutoCloseable {
     private static final long AWAIT_LIMIT_NS = 40_000_000_000L;
@@ -30,13 +38,14 @@ final class ShardedEngine implements AutoCloseable {
     private final ShardedShape shape;
     private final MessengerHost host = new MessengerHost();
     private final List<HostMemory> memories = new ArrayList<>();
+    private final Arena handedOver = Arena.ofShared();
     private final OpenResult opened;
     private final MemorySegment counter;
     private final List<Map<?, ?>> events = new ArrayList<>();
     private long step;
     private long bumps;
 
-    private ShardedEngine(String role, String transport, ShardedShape shape) {
+    private ShardedEngine(String role, String transport, ShardedShape shape) throws IOException {
         this.shape = shape;
         List<Map<String, Object>> described = new ArrayList<>();
         for (int rank = 0; rank < shape.rankCount(); rank++) {
@@ -44,7 +53,7 @@ final class ShardedEngine implements AutoCloseable {
             memories.add(memory);
             described.add(Map.of(
                     "address",
-                    memory.memory().address(),
+                    handOver(memory).address(),
                     "lengthBytes",
                     memory.memory().byteSize(),
                     "memfd",
@@ -52,12 +61,20 @@ final class ShardedEngine implements AutoCloseable {
         }
         Map<String, Object> options = EngineDouble.options(role);
         options.put("transports", List.of(transport));
-        options.put("grantWaitMillis", 40_000);
+        options.put("grantWaitMillis", 400_000); // longer than any wait here: what nobody asks for has to be declined
         options.put("fetchLimitMillis", 40_000);
         options.put("connectLimitMillis", 20_000);
         opened = host.open(EngineDouble.encode(
                 Map.of("options", options, "geometry", shape.geometry(described), "layerCounterLag", 0)));
         counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
+    }
+
+    /** A second mapping of a rank's memory, as its lead makes it. */
+    private MemorySegment handOver(HostMemory memory) throws IOException {
+        Path descriptor = Path.of("/proc/self/fd", Integer.toString(memory.memfd()));
+        try (FileChannel file = FileChannel.open(descriptor, StandardOpenOption.READ, StandardOpenOption.WRITE)) {
+            return file.map(FileChannel.MapMode.READ_WRITE, 0, memory.memory().byteSize(), handedOver);
+        }
     }
 
     /** Words: role, transport, then those of the shape. */
@@ -76,10 +93,17 @@ final class ShardedEngine implements AutoCloseable {
     @Override
     public void close() {
         host.close(opened.handle());
+        handedOver.close();
         memories.forEach(HostMemory::close);
     }
 
     private String answer(List<String> words) {
+        if (words.getFirst().equals("sentBytes")) {
+            Map<?, ?> stats = EngineDouble.decode(host.stats(opened.handle()));
+            return ((Map<?, ?>) stats.get("counters"))
+                    .get("kv_messenger_transport_sent_bytes")
+                    .toString();
+        }
         String transfer = words.get(1);
         int promptTokens = Integer.parseInt(words.get(2));
         List<Integer> pages =

@@ -94,9 +94,11 @@ class ShardingTest {
                 decoders.add(start(processes, "decoder", sides, sides.decoder));
             }
             processes.forEach(ShardedProcess::address);
-            for (int i = 0; i < TRANSFERS_EACH * decoders.size(); i++) {
+            int transferCount = TRANSFERS_EACH * decoders.size();
+            for (int i = 0; i < transferCount; i++) {
                 move("t" + i, prefiller, decoders.get(i % decoders.size()), sides, i % 2 == 0);
             }
+            assertThat(sentBytes(prefiller)).as("each byte left once").isEqualTo(transferCount * bytesToSend(sides));
         } finally {
             processes.forEach(ShardedProcess::close);
         }
@@ -139,6 +141,21 @@ class ShardingTest {
         for (ShardedProcess process : prefiller) {
             assertThat(process.answer()).as(sides + ", " + transfer).isEqualTo("released");
         }
+    }
+
+    private static long sentBytes(List<ShardedProcess> prefiller) throws IOException {
+        long sum = 0;
+        for (ShardedProcess process : prefiller) {
+            process.tell("sentBytes");
+            sum += Long.parseLong(process.answer());
+        }
+        return sum;
+    }
+
+    /** The NHD cases cut each token, so that of their last page only the prompt's tokens leave. */
+    private static long bytesToSend(Case sides) {
+        long pageTokens = (long) Math.ceilDiv(PROMPT_TOKENS, ShardedShape.PAGE_TOKENS) * ShardedShape.PAGE_TOKENS;
+        return sides.layout.equals("NHD") ? bytesOfDecoder(sides) * PROMPT_TOKENS / pageTokens : bytesOfDecoder(sides);
     }
 
     /** All pages of all ranks of one engine. */
