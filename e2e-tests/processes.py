@@ -51,6 +51,12 @@ def maps_a_jvm(pid: int) -> bool:
     return "libjvm.so" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
 
 
+def mapped_kv_memories(pid: int) -> set[str]:
+    """The inodes of the shareable KV memories that a process has mapped, its own and others'."""
+    maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    return {line.split()[4] for line in maps.splitlines() if "/memfd:kv-messenger-kv " in line}
+
+
 def threads(pid: int) -> list[ThreadCost]:
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
