@@ -1,4 +1,4 @@
-"""Makes a tiny Llama with random weights: real in every mechanism (layers, grouped heads, pages), fast on two cores.
+"""Makes tiny models with random weights: real in every mechanism (layers, grouped heads, pages), fast on two cores.
 
 The weights are drawn with a fixed seed and a wide spread (``initializer_range`` 0.2), so that greedy tokens vary with
 the prompt and a page gone wrong shows in the tokens. Run in the engine environment:
@@ -15,6 +15,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 RECIPE = 2  # goes up when the code below makes another model of the same numbers
 
@@ -31,9 +32,67 @@ class TinyModel:
     initializer_range: float = 0.2
     seed: int = 20
 
-    def key(self) -> str:
-        numbers = json.dumps([RECIPE, dataclasses.asdict(self)])
-        return hashlib.sha256(numbers.encode()).hexdigest()[:12]
+    def config(self) -> Any:
+        from transformers import LlamaConfig
+
+        return LlamaConfig(
+            intermediate_size=2 * self.hidden_size,
+            num_key_value_heads=self.kv_head_count,
+            head_dim=self.head_dim,
+            **shared_settings(self),
+        )
+
+
+@dataclass(frozen=True)
+class TinyLatentModel:
+    """A DeepSeek-V2 without experts: its KV is one latent vector for a token, the same on every rank."""
+
+    layer_count: int = 3
+    hidden_size: int = 256
+    head_count: int = 4
+    latent_size: int = 512  # with the 64 of rotary: the one size that vLLM's CPU kernels take
+    vocabulary_size: int = 512
+    positions_max: int = 4096
+    initializer_range: float = 0.2
+    seed: int = 20
+
+    def config(self) -> Any:
+        from transformers import DeepseekV2Config
+
+        return DeepseekV2Config(
+            intermediate_size=2 * self.hidden_size,
+            num_key_value_heads=self.head_count,
+            kv_lora_rank=self.latent_size,
+            q_lora_rank=None,
+            qk_rope_head_dim=64,
+            qk_nope_head_dim=64,
+            v_head_dim=64,
+            first_k_dense_replace=self.layer_count,
+            **shared_settings(self),
+        )
+
+
+Shape = TinyModel | TinyLatentModel
+
+
+def shared_settings(shape: Shape) -> dict[str, Any]:
+    return {
+        "vocab_size": shape.vocabulary_size,
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.layer_count,
+        "num_attention_heads": shape.head_count,
+        "max_position_embeddings": shape.positions_max,
+        "initializer_range": shape.initializer_range,
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 2,
+    }
+
+
+def key_of(shape: Shape) -> str:
+    numbers = json.dumps([RECIPE, dataclasses.asdict(shape)])
+    return hashlib.sha256(numbers.encode()).hexdigest()[:12]
 
 
 SPECIAL_WORDS = ("<begin>", "<end>", "<pad>", "<unknown>")  # found inside other words too, so unlike any of them
@@ -44,28 +103,13 @@ def word(token: int) -> str:
     return SPECIAL_WORDS[token] if token < len(SPECIAL_WORDS) else f"w{token}"
 
 
-def write_model(shape: TinyModel, folder: Path) -> None:
+def write_model(shape: Shape, folder: Path) -> None:
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
     torch.manual_seed(shape.seed)
-    config = LlamaConfig(
-        vocab_size=shape.vocabulary_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=2 * shape.hidden_size,
-        num_hidden_layers=shape.layer_count,
-        num_attention_heads=shape.head_count,
-        num_key_value_heads=shape.kv_head_count,
-        head_dim=shape.head_dim,
-        max_position_embeddings=shape.positions_max,
-        initializer_range=shape.initializer_range,
-        tie_word_embeddings=False,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=2,
-    )
-    LlamaForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(shape.config()).to(torch.float32).save_pretrained(folder)
     vocabulary = {word(token): token for token in range(shape.vocabulary_size)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=word(3)))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -74,10 +118,11 @@ def write_model(shape: TinyModel, folder: Path) -> None:
     ).save_pretrained(folder)
 
 
-def cached_model(home: Path, shape: TinyModel | None = None) -> Path:
+def cached_model(home: Path, shape: Shape | None = None) -> Path:
     """The model's folder under `home`, made now if it is not there."""
     wanted = shape or TinyModel()
-    folder = home / "models" / f"tiny-llama-{wanted.key()}"
+    family = "llama" if isinstance(wanted, TinyModel) else "deepseek"
+    folder = home / "models" / f"tiny-{family}-{key_of(wanted)}"
     if not folder.exists():
         partial = folder.with_name(f"{folder.name}.{os.getpid()}")
         write_model(wanted, partial)
