@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     $(wildcard python/pyproject.toml python/README.md)
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel kvperf plan-counts planner-cost sim fuzz format clean
+.PHONY: help demo demo-sglang test check java wheel kvperf beside-nixl plan-counts planner-cost sim fuzz format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,9 @@ $(WHEEL_MARK): $(JAR) $(PYTHON_SOURCES)
 
 kvperf: ## the two-process benchmark of the transfer engine: make kvperf ARGS="--help"
 	@connector-java/benchmarks/kvperf $(ARGS)
+
+beside-nixl: wheel ## how long SGLang's decoder waits for KV, beside SGLang's own NIXL backend on the same machine
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- e2e-tests/sglang_pair/beside_nixl.py
 
 plan-counts: ## how many writes a request needs, by model, sharding and layout
 	@$(MVN) -Pbenchmark -pl connector-java/benchmarks -am -DskipTests package \

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -24,27 +24,30 @@ COMPLETIONS = "/v1/completions"
 
 @dataclass
 class Side:
-    """One server, and where the messenger in it has its metrics page; a stock backend has none."""
+    """One server, and where the messengers in its ranks have their metrics pages; a stock backend has none."""
 
     server: Server
-    metrics_port: int | None = None
+    metrics_ports: Sequence[int] = ()
 
-    def metrics_page(self) -> str:
-        """The messenger's."""
-        with urllib.request.urlopen(f"http://{LOOPBACK}:{self.metrics_port}/metrics", timeout=30) as answer:
-            return str(answer.read().decode())
+    def metrics_pages(self) -> str:
+        """Those of all ranks, one after the other."""
+        pages = []
+        for port in self.metrics_ports:
+            with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=30) as answer:
+                pages.append(str(answer.read().decode()))
+        return "\n".join(pages)
 
     def metric(self, name: str) -> float:
-        """A figure of the messenger's."""
-        return metric_sum(self.metrics_page(), name, {})
+        """A figure of the messengers', added up."""
+        return metric_sum(self.metrics_pages(), name, {})
 
     def held(self) -> dict[str, float]:
         """Whatever is held for requests: in SGLang's queues, in its pool beyond what its cache may evict, by us."""
         (load,) = json.loads(self.server.get("/v1/loads"))["loads"]
         figures = {name: load[name] for name in ("num_running_reqs", "num_waiting_reqs", "num_used_tokens")}
         figures |= {name: value for name, value in load["disaggregation"].items() if name.endswith("_reqs")}
-        if self.metrics_port is not None:
-            text = self.metrics_page()
+        if self.metrics_ports:
+            text = self.metrics_pages()
             assert all(name in text for name in HELD_GAUGES), "the messenger's page lacks a gauge"
             figures |= {name: metric_sum(text, name, {}) for name in HELD_GAUGES}
         return {name: value for name, value in figures.items() if value}
@@ -114,9 +117,12 @@ class Kind:
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     """KV Messenger's own."""
+    tp_size: int = 1
+    holdable: bool = False
+    """The prefiller's writes can be held back, by a KV Messenger that looks at a file before each."""
 
 
-KV_MESSENGER = Kind()
+KV_MESSENGER = Kind(holdable=True)
 
 
 @dataclass(frozen=True)
@@ -133,11 +139,12 @@ class Ground:
     def side(self, role: Role, kind: Kind, bootstrap_port: int = 0, name: str = "") -> Side:
         """A server that is made, not started. Its ports are fixed, so that it can come back at them."""
         environment = dict(kind.environment)
-        metrics_port = None
+        metrics_ports: Sequence[int] = ()
         if kind.backend == "kv_messenger":
-            metrics_port = free_port()
-            faults = [f"-Dkvmessenger.fault.holdWrites={self.gate.file}"] if role == "prefill" else []
-            told = {"metrics_port": metrics_port, "jvm_options": faults, **kind.options}
+            first = free_port(kind.tp_size)
+            metrics_ports = range(first, first + kind.tp_size)
+            faults = {"jvm_options": [f"-Dkvmessenger.fault.holdWrites={self.gate.file}"]}
+            told = {"metrics_port": first, **(faults if kind.holdable and role == "prefill" else {}), **kind.options}
             environment["KV_MESSENGER_OPTIONS"] = json.dumps(told)
         options = EngineOptions(
             self.model,
@@ -145,9 +152,10 @@ class Ground:
             backend=kind.backend,
             bootstrap_port=bootstrap_port,
             core=0 if role == "prefill" else 1,
+            tp_size=kind.tp_size,
             environment=environment,
         )
-        return Side(engine(name or f"{kind.backend}-{role}", options, self.folder), metrics_port)
+        return Side(engine(name or f"{kind.backend}-{role}", options, self.folder), metrics_ports)
 
     def started_pair(self, stack: ExitStack, kind: Kind) -> Pair:
         """Both sides, side by side, then the load balancer; all end with `stack`."""

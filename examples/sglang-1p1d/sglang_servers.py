@@ -25,12 +25,14 @@ ENGINE_ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo",
     "SGLANG_USE_CPU_ENGINE": "1",
     "SGLANG_HOST_IP": LOOPBACK,
+    "SGLANG_NCCL_SO_PATH": "none",  # ranks speak over gloo; the library would be found, and then want a GPU
     "OMP_NUM_THREADS": "1",
 }
 CPU_ARGUMENTS = (
     *("--device", "cpu", "--dtype", "float32", "--kv-cache-dtype", "auto"),
     *("--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none"),
     *("--disable-cuda-graph", "--skip-server-warmup"),
+    "--sleep-on-idle",  # or each idle scheduler takes a whole core from whatever starts beside it
 )
 
 
@@ -43,6 +45,7 @@ class EngineOptions:
     backend: str = "kv_messenger"
     bootstrap_port: int = 0  # of a prefiller; the decoder gets it with each request
     core: int = 0
+    tp_size: int = 1
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
@@ -69,13 +72,14 @@ def engine(name: str, options: EngineOptions, folder: Path, port: int | None = N
         *("--page-size", str(PAGE_TOKENS), "--chunked-prefill-size", str(CHUNK_TOKENS)),
         *("--context-length", str(CONTEXT_TOKENS), "--max-total-tokens", str(POOL_TOKENS)),
         *("--max-running-requests", str(REQUESTS_MAX), "--enable-metrics", "--enable-cache-report"),
+        *("--tp-size", str(options.tp_size)),
         *role_arguments(options),
         *options.arguments,
     ]
     inherited = options.environment.get("PYTHONPATH")
     environment = {
         **ENGINE_ENVIRONMENT,
-        "SGLANG_CPU_OMP_THREADS_BIND": core_binding(options.core),
+        "SGLANG_CPU_OMP_THREADS_BIND": core_binding(options.core, options.tp_size),
         **options.environment,
         "PYTHONPATH": os.pathsep.join([str(CPU_KERNELS), *([inherited] if inherited else [])]),
     }
