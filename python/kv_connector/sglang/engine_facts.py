@@ -59,6 +59,11 @@ def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.en
         ) from fault
     if not isinstance(said, dict):
         raise OptionError(f"{OPTIONS_VARIABLE} is {said!r}, expected a JSON object of options")
+    if said.get("messenger_per", "rank") != "rank":
+        raise OptionError(
+            f"{OPTIONS_VARIABLE} has messenger_per {said['messenger_per']!r}, expected 'rank' or nothing:"
+            " each of SGLang's ranks has a messenger of its own"
+        )
     place = f"dp{kv_args.system_dp_rank or 0}-pp{kv_args.pp_rank}-tp{kv_args.engine_rank}"
     try:
         return parse_options(said, role=_ROLES[mode], engine_id=f"sglang-{mode}-{os.getpid()}-{place}", kv_port=0)

@@ -1,0 +1,37 @@
+"""What users say in KV_MESSENGER_OPTIONS; no SGLang."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from kv_connector import OptionError
+from kv_connector.sglang.engine_facts import OPTIONS_VARIABLE, read_options
+
+RANK = SimpleNamespace(system_dp_rank=None, pp_rank=0, engine_rank=1)
+
+
+def test_should_read_the_options_of_a_rank() -> None:
+    said = {OPTIONS_VARIABLE: json.dumps({"metrics_port": 9000, "messenger_per": "rank"})}
+    options = read_options("prefill", RANK, said)
+    assert options.role == "prefiller"
+    assert options.engine_id.endswith("-dp0-pp0-tp1")
+    assert options.of_rank(1).metrics_port == 9001
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        pytest.param("{", "is not JSON", id="not JSON"),
+        pytest.param("[1]", r"is \[1\], expected a JSON object", id="no object"),
+        pytest.param('{"metrics": 1}', OPTIONS_VARIABLE, id="no option of this name"),
+        pytest.param(
+            '{"messenger_per": "node"}', "messenger_per 'node', expected 'rank'", id="a messenger for the node"
+        ),
+    ],
+)
+def test_should_refuse_in_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(OptionError, match=sentence):
+        read_options("decode", RANK, {OPTIONS_VARIABLE: text})
