@@ -30,6 +30,7 @@ from sglang_workload import (
     OVERLAPPED,
     OVERLAPPED_TOKENS,
     PREFILLER_KILLED,
+    PREFILLER_SHARDED,
     TOKENS,
     all_prompts,
 )
@@ -38,6 +39,7 @@ from workload import Series
 
 NOTICED_LIMIT_SECONDS = 90.0
 """Bounds a test that fails; the limits of the engines that would end any request are 300 s."""
+TWO_RANKS = Kind(tp_size=2)
 CHUNK_ENDS = [*range(CHUNK_TOKENS, OVERLAPPED_TOKENS, CHUNK_TOKENS), OVERLAPPED_TOKENS]
 
 
@@ -118,6 +120,25 @@ def test_tokens_differ_when_the_bytes_are_dropped(
         assert words is not None
         assert words[0] == by_sglang.to(prompt)[0]
         assert words[1:] != by_sglang.to(prompt)[1:]
+
+
+def test_prefiller_of_two_ranks_fills_a_decoder_of_one(
+    pair: Pair, ground: Ground, by_sglang: Reference, stack: ExitStack
+) -> None:
+    port = free_port()
+    sharded = ground.side("prefill", TWO_RANKS, port, name="prefill-tp2")
+    start(stack, [sharded.server])
+    assert_right_across_shardings(replace(pair, prefiller=sharded, bootstrap_port=port), PREFILLER_SHARDED, by_sglang)
+
+
+def assert_right_across_shardings(pair: Pair, series: Series, reference: Reference) -> None:
+    """In SGLang's pages the heads of a token lie side by side, so each token's are pieces of their own."""
+    before = pair.prefiller.metric("kv_messenger_strided_pieces_sent_total")
+    for prompt in series.prompts():
+        outcome = pair.attempt_both_sides(prompt, ANSWER_TOKENS, f"sharded-{uuid.uuid4()}")
+        assert outcome.words == reference.to(prompt), outcome.said
+    assert pair.prefiller.metric("kv_messenger_strided_pieces_sent_total") > before
+    pair.wait_at_rest()
 
 
 def test_64_requests_8_at_a_time(pair: Pair, by_sglang: Reference) -> None:
