@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from bed import Bed, Messenger, decoder_waits, prefiller, serial, together
+from bed import Bed, Messenger, decoder, decoder_waits, prefiller, serial, together
 from conftest import Reference
 from server_process import words_of
 from timeline import FetchTimeline, PrefillTimeline, fetches, prefills
@@ -15,7 +16,8 @@ from workload import ANSWER_TOKENS, BOTH_LEGS, DROPPED, OVERLAPPED, OVERLAPPED_L
 WAYS = (serial, decoder_waits, together)
 CHUNK_TOKENS = 256
 PAGE_TOKENS = 128
-KV_BYTES_A_TOKEN = 4 * 4 * 128 * 4  # layers × KV heads × (K and V of 64) × float32
+LAYERS = 4
+KV_BYTES_A_TOKEN = LAYERS * 4 * 128 * 4  # layers × KV heads × (K and V of 64) × float32
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,48 @@ def test_tokens_are_those_of_a_single_vllm(bed: Bed, target: Target, reference: 
     assert used == {target.transport}
 
 
-def test_tokens_differ_when_the_bytes_are_dropped(bed: Bed, reference: Reference, stack: ExitStack) -> None:
-    """The comparison can fail: everything but the payload crosses, immediates included."""
+@dataclass(frozen=True)
+class Damaged:
+    """A prefiller that sends everything but the payload, immediates included, and a decoder that compares."""
+
+    dropping: Messenger
+    comparing: Messenger
+
+
+@pytest.fixture(scope="module")
+def damaged(bed: Bed) -> Iterator[Damaged]:
     faulty = prefiller("prefiller-dropping", extra={"jvm_options": ["-Dkvmessenger.fault.dropPayload=true"]})
-    (dropping,) = bed.started(stack, faulty)
+    with ExitStack() as stack:
+        yield Damaged(*bed.started(stack, faulty, decoder("decoder-comparing", extra={"page_checksum": "full"})))
+
+
+def test_tokens_differ_when_the_bytes_are_dropped(bed: Bed, reference: Reference, damaged: Damaged) -> None:
+    """The comparison can fail."""
     for prompt in DROPPED.prompts():
         before = bed.decoder.tokens_by_transfer()
-        answer = serial(dropping, bed.decoder, prompt, ANSWER_TOKENS)
+        answer = serial(damaged.dropping, bed.decoder, prompt, ANSWER_TOKENS)
         assert bed.decoder.tokens_by_transfer() - before == len(prompt.split()), "the transfer did not happen at all"
         assert words_of(answer) != reference.to(prompt)
+
+
+def test_damaged_pages_fail_their_request_where_they_are_compared(
+    bed: Bed, reference: Reference, damaged: Damaged
+) -> None:
+    comparing = damaged.comparing
+    for count, prompt in enumerate(DROPPED.prompts(), start=1):
+        answer = serial(damaged.dropping, comparing, prompt, ANSWER_TOKENS)
+        failed = "choices" not in answer or answer["choices"][0]["finish_reason"] == "error"
+        assert failed, "wrong bytes became tokens"
+        assert comparing.metric("kv_messenger_checksums_different_total") == count
+        assert comparing.server.log().count("arrived damaged") >= count
+    for prompt in DROPPED.prompts():
+        compared_before = comparing.metric("kv_messenger_pages_compared_total")
+        answer = serial(bed.prefiller, comparing, prompt, ANSWER_TOKENS)
+        assert words_of(answer) == reference.to(prompt)
+        pages = -(-len(prompt.split()) // PAGE_TOKENS) * LAYERS
+        assert comparing.metric("kv_messenger_pages_compared_total") - compared_before == pages
+    for side in (damaged.dropping, bed.prefiller, comparing):
+        side.wait_at_rest()
 
 
 @dataclass(frozen=True)

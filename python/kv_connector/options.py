@@ -18,6 +18,7 @@ from kv_connector.exceptions import OptionError
 Role = Literal["prefiller", "decoder", "both"]
 
 TRANSPORTS = ("shm", "tcp")
+PAGE_CHECKSUMS = ("off", "sampled", "full")
 VLLM_OPTIONS_PLACE = "kv_connector_extra_config"
 MESSENGER_PER = ("node", "rank")
 PREFILLER_PORT = 14579
@@ -140,6 +141,13 @@ class Options:
     heartbeat_seconds: float = _seconds("Time between two heartbeats to a peer.", 1.0, boundary="heartbeatMillis")
     silence_limit_seconds: float = _seconds(
         "A peer silent for that long is declared lost.", 10.0, boundary="silenceLimitMillis"
+    )
+    page_checksum: str = _choice(
+        "What a decoder compares of the pages that arrive with those of the prefiller: nothing, one page in sixteen, or"
+        " all. A request whose pages arrived damaged fails.",
+        "off",
+        boundary="pageChecksum",
+        choices=PAGE_CHECKSUMS,
     )
     engine_api_url: str = _text(
         "This prefiller's own HTTP API, through which prompts of decoder-first requests are enqueued.",

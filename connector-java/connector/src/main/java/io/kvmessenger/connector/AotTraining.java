@@ -67,7 +67,7 @@ public final class AotTraining {
             {"options":{"role":"%s","engineId":"training-%1$s","listenHost":"127.0.0.1","listenPort":0,"advertiseHost":"",
             "metricsHost":"127.0.0.1","metricsPort":0,"sharedSecret":"training","transports":["%s"],"streamsPerPeer":1,
             "grantWaitMillis":60000,"fetchLimitMillis":60000,"connectLimitMillis":60000,"heartbeatMillis":1000,
-            "silenceLimitMillis":60000,"engineApiUrl":""},
+            "silenceLimitMillis":60000,"pageChecksum":"full","engineApiUrl":""},
             "geometry":{"model":"training","dtype":"float32","elementBytes":4,"pageTokens":16,"layout":"HND",
             "kvHeadCount":1,"tpSize":1,"ppSize":1,"pageCount":2,"ranks":[{"tpRank":0,"ppRank":0,
             "memories":[{"address":%d,"lengthBytes":4096,"memfd":-1}],

@@ -88,6 +88,7 @@ final class OpenMessenger {
                 register(request.memories(), transfer),
                 registerContext(request.context(), transfer),
                 request.limits(),
+                request.checksumMode(),
                 new Messenger.Ports(
                         transfer,
                         network,

@@ -5,6 +5,7 @@ import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
+import io.kvmessenger.messenger.ChecksumMode;
 import io.kvmessenger.messenger.ProtocolLimits;
 import java.util.ArrayList;
 import java.util.List;
@@ -31,6 +32,7 @@ record OpenRequest(
         int streamsPerPeer,
         String engineApiUrl,
         ProtocolLimits limits,
+        ChecksumMode checksumMode,
         KvGeometry geometry,
         List<List<KvMemory>> memories,
         List<ContextMemory> context,
@@ -78,6 +80,7 @@ record OpenRequest(
                 options.count("streamsPerPeer"),
                 options.text("engineApiUrl"),
                 limits(options),
+                ChecksumMode.valueOf(options.text("pageChecksum").toUpperCase(Locale.ROOT)),
                 geometry,
                 memories(wire, geometry),
                 request.has("contextRows") ? context(request) : List.of(),

@@ -235,6 +235,7 @@ final class EngineDouble implements AutoCloseable {
         options.put("streamsPerPeer", 2);
         options.put("grantWaitMillis", 15_000);
         options.put("fetchLimitMillis", 15_000);
+        options.put("pageChecksum", "off");
         options.put("connectLimitMillis", 5_000);
         options.put("heartbeatMillis", 200);
         options.put("silenceLimitMillis", 5_000);

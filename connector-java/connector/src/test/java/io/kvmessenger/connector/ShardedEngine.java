@@ -63,6 +63,7 @@ final class ShardedEngine implements AutoCloseable {
         options.put("transports", List.of(transport));
         options.put("grantWaitMillis", 400_000); // longer than any wait here: what nobody asks for has to be declined
         options.put("fetchLimitMillis", 40_000);
+        options.put("pageChecksum", "off");
         options.put("connectLimitMillis", 20_000);
         opened = host.open(EngineDouble.encode(
                 Map.of("options", options, "geometry", shape.geometry(described), "layerCounterLag", 0)));

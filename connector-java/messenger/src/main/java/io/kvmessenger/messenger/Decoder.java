@@ -1,20 +1,18 @@
 package io.kvmessenger.messenger;
 
-import io.kvmessenger.kvlayout.Compatibility;
-import io.kvmessenger.kvlayout.ExpectedWrites;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
-import io.kvmessenger.kvlayout.Mismatch;
 import io.kvmessenger.kvlayout.RankGeometry;
-import io.kvmessenger.kvlayout.SourceDraw;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.CancelConfirmed;
 import io.kvmessenger.messenger.wire.CannotDeliver;
+import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
 import java.util.ArrayList;
@@ -22,7 +20,6 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 
 /**
  * The receiving side: grants pages to prefillers, counts what arrives, and knows for each request when nothing can write
@@ -39,6 +36,7 @@ final class Decoder {
     private static final int[] NO_PROMPT = {};
 
     private final KvGeometry geometry;
+    private final SourceCoverage coverage;
     /** By rank and memory. */
     private final List<List<RegionDescriptor>> regions;
 
@@ -49,6 +47,7 @@ final class Decoder {
     private final Tally tally;
     private final NanoClock clock;
     private final ProtocolLimits limits;
+    private final PageVerifier verifier;
 
     private final Map<String, Fetch> byRequest = new LinkedHashMap<>();
     private final Map<Long, FetchSource> byCookie = new LinkedHashMap<>();
@@ -67,8 +66,10 @@ final class Decoder {
             EngineEvents engine,
             Tally tally,
             NanoClock clock,
-            ProtocolLimits limits) {
+            ProtocolLimits limits,
+            ChecksumMode checksumMode) {
         this.geometry = geometry;
+        this.coverage = new SourceCoverage(geometry);
         this.context = context.stream().map(ContextRow::descriptor).toList();
         this.regions = memory.stream().map(RankMemory::descriptors).toList();
         this.transfer = transfer;
@@ -77,6 +78,7 @@ final class Decoder {
         this.tally = tally;
         this.clock = clock;
         this.limits = limits;
+        this.verifier = new PageVerifier(checksumMode, memory, context, tally);
     }
 
     void fetch(EngineCommand.Fetch ask, long nowNs) {
@@ -181,6 +183,7 @@ final class Decoder {
         switch (frame.getBodyCase()) {
             case CANNOT_DELIVER -> onCannotDeliver(session, frame.getCannotDeliver());
             case CANCEL_CONFIRMED -> onCancelConfirmed(session, frame.getCancelConfirmed());
+            case CHECKSUMS -> onChecksums(session, frame.getChecksums());
             default -> {
                 tally.add(MessengerMetric.FRAMES_INVALID, 1);
                 sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a decoder");
@@ -192,7 +195,9 @@ final class Decoder {
         byAddress.values().remove(session);
         boolean proofNeeded = session.admission != null && !session.admissionClosed;
         for (FetchSource source : sourcesAt(session)) {
-            if (!source.over()) {
+            if (source.over()) {
+                failIfUntold(source, reason);
+            } else {
                 if (source.holdsWindow() && proofNeeded) {
                     source.state = FetchSource.State.AWAITING_PROOF;
                 } else {
@@ -204,6 +209,13 @@ final class Decoder {
         }
         if (proofNeeded) {
             transfer.revoke(session.admission);
+        }
+    }
+
+    /** All has arrived from a source, and what it should be will never be told. */
+    private void failIfUntold(FetchSource source, String reason) {
+        if (verifier.interval() > 0 && !PageVerifier.told(source)) {
+            fail(source.fetch, reason);
         }
     }
 
@@ -308,12 +320,13 @@ final class Decoder {
     }
 
     private int tick(Fetch fetch, long nowNs) {
-        int work = 0;
+        int work = verify(fetch);
         if (!fetch.ended && !fetch.failing() && nowNs - fetch.deadlineNs >= 0) {
+            String missing = fetch.over() ? "page checksums" : "KV";
             fail(
                     fetch,
-                    "the KV of transfer " + fetch.ask.transferId() + " did not arrive from " + fetch.prefillerNames()
-                            + " within " + (fetch.deadlineNs - fetch.askedNs) / 1_000_000
+                    "the " + missing + " of transfer " + fetch.ask.transferId() + " did not arrive from "
+                            + fetch.prefillerNames() + " within " + (fetch.deadlineNs - fetch.askedNs) / 1_000_000
                             + " ms (fetch_limit_seconds)");
             work++;
         }
@@ -329,6 +342,20 @@ final class Decoder {
         return work;
     }
 
+    /** Compares some pages of a fetch that has all arrived. Returns whether there was something to do. */
+    private int verify(Fetch fetch) {
+        if (verifier.interval() == 0 || fetch.ended || fetch.failing() || !fetch.covered || !fetch.filled()) {
+            return 0;
+        }
+        long bytes = verifier.advance(fetch);
+        if (fetch.corrupt()) {
+            fail(fetch, fetch.corruption);
+        } else {
+            conclude(fetch);
+        }
+        return bytes > 0 || fetch.ended ? 1 : 0;
+    }
+
     /** Grants to every source that can be granted to now. */
     private void grantAll(Fetch fetch) {
         if (!fetch.covered && !cover(fetch)) {
@@ -342,10 +369,7 @@ final class Decoder {
         conclude(fetch);
     }
 
-    /**
-     * Whether all sources' geometries are known, and together send every piece exactly once; a fetch whose sources do not
-     * fails before anything is granted, since nobody would miss what nobody sends.
-     */
+    /** Whether all sources' geometries are known and leave no gap; a fetch with a gap fails before it is granted. */
     private boolean cover(Fetch fetch) {
         List<KvGeometry> geometries = new ArrayList<>();
         for (FetchSource source : fetch.sources) {
@@ -354,51 +378,13 @@ final class Decoder {
             }
             geometries.add(source.session.peerGeometry);
         }
-        Optional<String> mismatch =
-                Compatibility.checkCoverage(geometries, geometry).map(Mismatch::sentence);
-        long total = pieceCount(geometries.getFirst(), fetch.ask);
-        long sum = 0;
-        for (KvGeometry source : geometries) {
-            sum += pieceCountFrom(source, fetch.ask);
-        }
-        if (mismatch.isPresent() || sum != total || !cutAlike(geometries)) {
-            fail(
-                    fetch,
-                    "the prefillers named for transfer " + fetch.ask.transferId() + " (" + fetch.prefillerNames()
-                            + ") send " + sum + " pieces of " + total
-                            + ": name every messenger of one prefiller's engine, and no other"
-                            + mismatch.map(sentence -> "; " + sentence).orElse(""));
+        String gap = coverage.gap(geometries, fetch.ask, fetch.prefillerNames());
+        if (!gap.isEmpty()) {
+            fail(fetch, gap);
             return false;
         }
         fetch.covered = true;
         return true;
-    }
-
-    private static boolean cutAlike(List<KvGeometry> sources) {
-        KvGeometry first = sources.getFirst();
-        return sources.stream()
-                .allMatch(
-                        other -> other.sharding().equals(first.sharding()) && other.pageTokens() == first.pageTokens());
-    }
-
-    /** What all ranks together receive, from all sources. */
-    private long pieceCount(KvGeometry source, EngineCommand.Fetch ask) {
-        long count = 0;
-        for (int rankIndex = 0; rankIndex < geometry.ranks().size(); rankIndex++) {
-            count += ExpectedWrites.pieceCount(source, geometry, rankIndex, ask.firstToken(), ask.promptTokens());
-        }
-        return count;
-    }
-
-    /** What all ranks together receive from one source. */
-    private long pieceCountFrom(KvGeometry source, EngineCommand.Fetch ask) {
-        SourceDraw draw = SourceDraw.of(ask.transferId(), source, geometry);
-        long count = 0;
-        for (int rankIndex = 0; rankIndex < geometry.ranks().size(); rankIndex++) {
-            count += ExpectedWrites.pieceCountFrom(
-                    source, geometry, rankIndex, ask.firstToken(), ask.promptTokens(), draw);
-        }
-        return count;
     }
 
     private void grant(FetchSource source) {
@@ -414,19 +400,18 @@ final class Decoder {
         boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted;
         int[] promptTokenIds = enqueues ? ask.promptTokenIds() : NO_PROMPT;
         int rows = ask.contextSlot() == PeerContextRow.NO_SLOT ? 0 : context.size();
-        long pieces = pieceCountFrom(session.peerGeometry, ask);
+        long pieces = coverage.pieceCountFrom(session.peerGeometry, ask);
         if (pieces == 0 && (rows == 0 || !mayBeSentBy(session))) {
             decline(session, ask.transferId(), promptTokenIds); // others send this transfer
             source.end(FetchSource.State.FILLED);
             return;
         }
-        source.window = transfer.openWindow(session.admission, fetch.area, pieces + rows, source.cookie);
-        if (source.window == null) {
+        ImmWindow window = transfer.openWindow(session.admission, fetch.area, pieces + rows, source.cookie);
+        if (window == null) {
             slotsExhausted = true;
             return;
         }
-        source.state = FetchSource.State.GRANTED;
-        source.everGranted = true;
+        source.granted(window, pieces + rows);
         fetch.grantedNs = clock.nowNs();
         tally.add(MessengerMetric.GRANTS_SENT, 1);
         send(source, promptTokenIds);
@@ -444,7 +429,8 @@ final class Decoder {
                 .setImm(source.window.imm())
                 .setPromptTokens(ask.promptTokens())
                 .setFirstToken(ask.firstToken())
-                .setContextSlot(ask.contextSlot() + 1);
+                .setContextSlot(ask.contextSlot() + 1)
+                .setChecksumInterval(verifier.interval());
         for (int page : ask.pages()) {
             grant.addPageIndices(page);
         }
@@ -487,6 +473,22 @@ final class Decoder {
             tally.add(MessengerMetric.CANCELS_CONFIRMED, 1);
             source.end(FetchSource.State.QUIET);
             fail(source.fetch, source.session.peerName() + " confirmed a cancellation that nobody asked for");
+        }
+    }
+
+    private void onChecksums(Session session, Checksums message) {
+        for (FetchSource source : sourcesAt(session)) {
+            boolean meant = source.imm == message.getImm()
+                    && source.fetch.ask.transferId().equals(message.getTransferId())
+                    && (source.state == FetchSource.State.GRANTED || source.state == FetchSource.State.FILLED);
+            if (meant) {
+                String wrong = verifier.add(source, message);
+                if (!wrong.isEmpty()) {
+                    tally.add(MessengerMetric.FRAMES_INVALID, 1);
+                    sessions.end(session, session.peerName() + " sent " + wrong);
+                }
+                return;
+            }
         }
     }
 
@@ -535,7 +537,7 @@ final class Decoder {
 
     /** Tells the engine how the fetch ended, once all its sources are over. */
     private void conclude(Fetch fetch) {
-        if (fetch.ended || !fetch.over()) {
+        if (fetch.ended || !fetch.over() || !(fetch.failing() || verifier.verified(fetch))) {
             return;
         }
         fetch.ended = true;

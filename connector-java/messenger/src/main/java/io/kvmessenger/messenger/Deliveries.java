@@ -22,6 +22,7 @@ final class Deliveries {
     private final Tally tally;
     private final NanoClock clock;
     private final Consumer<Prefill> settled;
+    private final SourceChecksums checksums;
 
     /** @param settled hears of the prefill after each change that may have ended one of its deliveries */
     Deliveries(
@@ -40,6 +41,7 @@ final class Deliveries {
         this.tally = ports.tally();
         this.clock = ports.clock();
         this.settled = settled;
+        this.checksums = new SourceChecksums(sessions, ports.random(), this::left);
     }
 
     void begin(Prefill prefill, PageGrant grant) {
@@ -122,9 +124,18 @@ final class Deliveries {
         }
     }
 
+    /** Sums pages for decoders that compare. Returns the writes that were worked on. */
+    int doWork() {
+        return checksums.doWork();
+    }
+
     void onWriteCompleted(long cookie) {
+        checksums.add(writer.complete((int) cookie));
+    }
+
+    /** Nothing reads the write's pages any more. */
+    private void left(LayerWrite write) {
         long nowNs = clock.nowNs();
-        LayerWrite write = writer.complete((int) cookie);
         Delivery delivery = write.delivery;
         Prefill prefill = delivery.prefill;
         delivery.onLeft(write, pageTokens, nowNs);
@@ -170,6 +181,7 @@ final class Deliveries {
                 && delivery.everythingSubmitted(writer.pageCount(prefill.promptTokens))
                 && contextLeft(delivery)) {
             delivery.sent = true;
+            checksums.flush(delivery);
             writer.disallow(delivery.grant);
             engine.timeline(delivery.timeline());
         }

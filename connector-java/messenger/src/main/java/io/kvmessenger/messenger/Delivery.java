@@ -1,6 +1,8 @@
 package io.kvmessenger.messenger;
 
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import io.kvmessenger.messenger.wire.Checksums;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 
@@ -36,6 +38,8 @@ final class Delivery {
     String stopReason = "";
     /** How a stop is told to the decoder; unspecified = as the confirmation of its cancel. */
     Reason stopCode = Reason.REASON_UNSPECIFIED;
+    /** What the pages of completed writes hold, not yet told. */
+    final List<Checksums.Write> checksums = new ArrayList<>();
     /** All pages have left. */
     boolean sent;
     /** The decoder has been told how it ended, or needs not be. */

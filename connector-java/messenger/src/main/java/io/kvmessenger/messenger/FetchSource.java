@@ -1,6 +1,9 @@
 package io.kvmessenger.messenger;
 
+import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.transfer.ImmWindow;
+import java.util.ArrayList;
+import java.util.List;
 
 /**
  * What one prefiller's messenger contributes to a fetch: a window of its own, so that its end is counted, confirmed or
@@ -31,6 +34,18 @@ final class FetchSource {
     ImmWindow window;
     /** A grant has been sent, this one or an earlier one. */
     boolean everGranted;
+    /** Slot and generation of the last grant. */
+    int imm;
+    /** What its window, once it has one, was opened for. */
+    long expectedWeight;
+    /** What the prefiller says that its pages hold, for the last grant. */
+    final List<Checksums.Write> checksums = new ArrayList<>();
+    /** Of all {@link #checksums} together. */
+    long checksummedWeight;
+    /** How many of {@link #checksums} have been compared. */
+    int comparedCount;
+    /** Over the pages of the one that is being compared; null between two. */
+    PageSum sum;
     /** Set with CANCELLING: when the prefiller must have confirmed. */
     long confirmDeadlineNs;
 
@@ -39,6 +54,17 @@ final class FetchSource {
         this.address = address;
         this.cookie = cookie;
         this.session = session;
+    }
+
+    /** A window has been opened, and its grant is about to be sent. */
+    void granted(ImmWindow opened, long expected) {
+        window = opened;
+        imm = opened.imm();
+        expectedWeight = expected;
+        state = State.GRANTED;
+        everGranted = true;
+        checksums.clear(); // an earlier grant's
+        checksummedWeight = 0;
     }
 
     boolean holdsWindow() {

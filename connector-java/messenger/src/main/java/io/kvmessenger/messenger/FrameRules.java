@@ -42,6 +42,7 @@ final class FrameRules {
             case ATTACH -> attach(frame.getAttach());
             case GRANT -> transferId(frame.getGrant().getTransferId());
             case CANNOT_DELIVER -> transferId(frame.getCannotDeliver().getTransferId());
+            case CHECKSUMS -> transferId(frame.getChecksums().getTransferId());
             case CANCEL -> transferId(frame.getCancel().getTransferId());
             case CANCEL_CONFIRMED -> transferId(frame.getCancelConfirmed().getTransferId());
             case DECLINE -> transferId(frame.getDecline().getTransferId());

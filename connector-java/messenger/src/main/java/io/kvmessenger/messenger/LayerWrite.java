@@ -1,5 +1,7 @@
 package io.kvmessenger.messenger;
 
+import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+
 /** A submitted write of one piece of some pages of one layer, until its completion. Pooled: one object a write in flight. */
 final class LayerWrite {
     final int cookie;
@@ -17,6 +19,12 @@ final class LayerWrite {
     int stridedPieceCount;
 
     long bytes;
+    /** What was submitted. */
+    PagedWrites request;
+    /** Position of the first page that its checksum covers. */
+    int firstSummed;
+    /** Of the source's pages, for a decoder that compares; null otherwise. */
+    PageSum sum;
 
     LayerWrite(int cookie) {
         this.cookie = cookie;

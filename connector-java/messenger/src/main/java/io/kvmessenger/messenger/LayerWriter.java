@@ -117,6 +117,11 @@ final class LayerWriter {
             return "the grant of transfer " + grant.transferId() + " has " + grant.pages().length + " pages for tokens "
                     + grant.firstToken() + " to " + grant.promptTokens();
         }
+        if (grant.checksumInterval() < 0 || grant.checksumInterval() > ProtocolLimits.CHECKSUM_INTERVAL_MAX) {
+            return "the grant of transfer " + grant.transferId() + " asks for a checksum of every "
+                    + grant.checksumInterval() + "th page, expected at most every "
+                    + ProtocolLimits.CHECKSUM_INTERVAL_MAX + "th";
+        }
         int peerPages = grant.session().peerGeometry.ranks().stream()
                 .mapToInt(RankGeometry::pageCount)
                 .min()
@@ -272,6 +277,8 @@ final class LayerWriter {
 
     void recycle(LayerWrite write) {
         write.delivery = null;
+        write.request = null;
+        write.sum = null;
         free.add(write);
     }
 
@@ -332,6 +339,7 @@ final class LayerWriter {
         Delivery delivery = write.delivery;
         int result = transfer.submit(delivery.grant.session().peer, request, write.cookie);
         if (result == TransferEngine.ACCEPTED) {
+            write.request = request;
             delivery.writesInFlight++;
         } else {
             recycle(write);

@@ -50,19 +50,10 @@ public final class Messenger {
             NanoClock clock,
             RandomGenerator random) {}
 
-    /** @param memory of each rank of the geometry, in its order */
-    public Messenger(
-            MessengerIdentity identity,
-            KvGeometry geometry,
-            List<RankMemory> memory,
-            ProtocolLimits limits,
-            Ports ports) {
-        this(identity, geometry, memory, List.of(), limits, ports);
-    }
-
     /**
      * @param memory of each rank of the geometry, in its order
      * @param context what goes with a transfer beside its KV
+     * @param checksumMode what is compared of the pages that arrive here; the prefiller does as it is asked
      */
     public Messenger(
             MessengerIdentity identity,
@@ -70,6 +61,7 @@ public final class Messenger {
             List<RankMemory> memory,
             List<ContextRow> context,
             ProtocolLimits limits,
+            ChecksumMode checksumMode,
             Ports ports) {
         this.transfer = ports.transfer();
         this.tally = ports.tally();
@@ -78,7 +70,8 @@ public final class Messenger {
                 new Sessions(identity, geometry, ports.network(), limits, tally, ports.random(), new SessionEvents());
         this.writer = new LayerWriter(geometry, memory, context, transfer);
         this.prefiller = new Prefiller(geometry, sessions, writer, ports, limits);
-        this.decoder = new Decoder(geometry, memory, context, transfer, sessions, ports.engine(), tally, clock, limits);
+        this.decoder = new Decoder(
+                geometry, memory, context, transfer, sessions, ports.engine(), tally, clock, limits, checksumMode);
     }
 
     public void onCommand(EngineCommand command) {

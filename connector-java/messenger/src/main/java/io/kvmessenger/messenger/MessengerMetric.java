@@ -34,6 +34,12 @@ public enum MessengerMetric {
             "Pieces written token by token, because heads are split otherwise on the other side and the layout is NHD: HND needs fewer writes."),
     PAGES_RECEIVED(Kind.COUNTER, "pages_received", "Pages (of one layer each) of fetches that arrived."),
     BYTES_RECEIVED(Kind.COUNTER, "received_bytes", "Bytes of KV of fetches that arrived."),
+    PAGES_COMPARED(
+            Kind.COUNTER, "pages_compared", "Pages, or parts of pages, compared by page_checksum after they arrived."),
+    CHECKSUMS_DIFFERENT(
+            Kind.COUNTER,
+            "checksums_different",
+            "Fetches failed because pages arrived damaged: check the network and the memory of both hosts."),
     WRITES_REFUSED(Kind.COUNTER, "writes_refused", "Writes refused because they left their window or region."),
     WRITES_FAILED(Kind.COUNTER, "writes_failed", "Writes that ended without completing."),
     WINDOWS_OVERSHOT(Kind.COUNTER, "windows_overshot", "Fetches failed because more immediates arrived than expected."),

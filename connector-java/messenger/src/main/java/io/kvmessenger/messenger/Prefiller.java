@@ -259,6 +259,7 @@ final class Prefiller {
                 prefill.chunks.getLast().onReadableBefore(readable, nowNs);
             }
         }
+        work += deliveries.doWork();
         for (Prefill prefill : List.copyOf(byTransfer.values())) {
             work += deliveries.advance(prefill);
             if (prefill.engineEnded && prefill.awaitsGrants() && nowNs - prefill.grantDeadlineNs >= 0) {
@@ -375,6 +376,7 @@ final class Prefiller {
                 wire.getFirstToken(),
                 toArray(wire.getPageIndicesList()),
                 wire.getContextSlot() - 1,
+                wire.getChecksumInterval(),
                 nowNs,
                 nowNs + limits.grantWaitNs());
         int[] promptTokenIds = toArray(wire.getPromptTokenIdsList());

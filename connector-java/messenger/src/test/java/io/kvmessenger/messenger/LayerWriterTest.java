@@ -64,7 +64,7 @@ class LayerWriterTest {
         prefill.addPages(pages(own, 0));
         prefill.settledTokens = PROMPT_TOKENS;
         PageGrant grant =
-                new PageGrant(session, "t", IMM, PROMPT_TOKENS, firstToken, pages(peer, firstToken), NO_SLOT, 0, 0);
+                new PageGrant(session, "t", IMM, PROMPT_TOKENS, firstToken, pages(peer, firstToken), NO_SLOT, 0, 0, 0);
         return new Delivery(prefill, grant, writer.routesFor(grant), firstToken / own.pageTokens());
     }
 
@@ -158,7 +158,7 @@ class LayerWriterTest {
         KvGeometry peer = geometry(PageLayout.LATENT, 8, 1);
         LayerWriter writer = writer(own);
         PageGrant right = granted(writer, own, peer, 0).grant;
-        PageGrant wrong = new PageGrant(right.session(), "t", IMM, PROMPT_TOKENS, 0, new int[4], NO_SLOT, 0, 0);
+        PageGrant wrong = new PageGrant(right.session(), "t", IMM, PROMPT_TOKENS, 0, new int[4], NO_SLOT, 0, 0, 0);
         assertThat(writer.unfit(wrong)).isEqualTo("the grant of transfer t has 4 pages for tokens 0 to 14");
     }
 }

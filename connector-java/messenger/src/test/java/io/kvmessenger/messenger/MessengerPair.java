@@ -26,17 +26,24 @@ abstract class MessengerPair {
         final List<String> told = new ArrayList<>();
         final List<String> enqueued = new ArrayList<>();
         final Messenger messenger;
+        final Region region;
+        String lastFailure = "";
         int readableLayers;
 
         Side(String name, long incarnation, int contextRowCount) {
+            this(name, incarnation, contextRowCount, ChecksumMode.OFF);
+        }
+
+        Side(String name, long incarnation, int contextRowCount, ChecksumMode checksumMode) {
             KvGeometry geometry = Geometries.of("m");
-            Region region = transfer.register(MemorySegment.ofArray(new byte[1024]), Region.NOT_SHAREABLE);
+            region = transfer.register(MemorySegment.ofArray(new byte[1024]), Region.NOT_SHAREABLE);
             messenger = new Messenger(
                     new MessengerIdentity(name, incarnation, new byte[0]),
                     geometry,
                     List.of(new RankMemory(List.of(region))),
                     contextRows(transfer, contextRowCount),
                     LIMITS,
+                    checksumMode,
                     new Messenger.Ports(
                             transfer,
                             wire,
@@ -76,6 +83,7 @@ abstract class MessengerPair {
         @Override
         public void failed(String request, String reason) {
             told.add("failed " + request);
+            lastFailure = reason;
         }
 
         @Override

@@ -26,6 +26,7 @@ final class RecordingTransferEngine implements TransferEngine {
     final List<TransferRequest> requests = new ArrayList<>();
     final List<Admission> revoked = new ArrayList<>();
     final List<Peer> disconnected = new ArrayList<>();
+    final List<Long> windowCookies = new ArrayList<>();
     int freeSlots = 8;
     private int lastSlot;
     private int lastRegionId;
@@ -135,6 +136,7 @@ final class RecordingTransferEngine implements TransferEngine {
             return null;
         }
         freeSlots--;
+        windowCookies.add(cookie);
         return new Window(Imm.of(++lastSlot, 0), expectedWeight);
     }
 

@@ -17,6 +17,8 @@ public enum Mutation {
     HEARTBEAT_IGNORED,
     /** A grant that was served is served again. */
     DUPLICATE_GRANT_ACCEPTED,
+    /** Some writes arrive with a bit turned over. */
+    PAYLOAD_DAMAGED,
     /** A fetch is reported arrived when the first of its sources has sent all. */
     ONE_SOURCE_SUFFICES;
 

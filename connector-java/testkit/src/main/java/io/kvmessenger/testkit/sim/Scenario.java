@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
+import io.kvmessenger.messenger.ChecksumMode;
 import io.kvmessenger.messenger.ProtocolLimits;
 import java.util.ArrayList;
 import java.util.List;
@@ -29,6 +30,7 @@ record Scenario(
         List<KvGeometry> decoderGeometries,
         boolean bothRoles,
         ProtocolLimits limits,
+        ChecksumMode checksumMode,
         Swarm swarm) {
     static final long MICRO = 1_000;
     static final long MILLI = 1_000_000;
@@ -50,6 +52,7 @@ record Scenario(
 
     private static Scenario draw(long seed, boolean quiet, boolean shardable) {
         SplittableRandom random = new SplittableRandom(seed * 0x9E3779B97F4A7C15L + 1);
+        SplittableRandom checksums = new SplittableRandom(seed * 0xA0761D6478BD642FL + 1);
         SplittableRandom shards = new SplittableRandom(seed * 0xD1B54A32D192ED03L + 1);
         PageLayout layout = switch (random.nextInt(3)) {
             case 0 -> PageLayout.HND;
@@ -81,7 +84,27 @@ record Scenario(
                 model.drawEngine(random, shards, sharded),
                 bothRoles,
                 new ProtocolLimits(60 * MILLI, 150 * MILLI, 25 * MILLI, 5 * MILLI, 30 * MILLI),
+                List.of(ChecksumMode.values()).get(checksums.nextInt(ChecksumMode.values().length)),
                 quiet ? Swarm.quiet(random) : Swarm.draw(random));
+    }
+
+    Scenario with(ChecksumMode mode) {
+        return new Scenario(
+                seed,
+                prefillerCount,
+                decoderCount,
+                requestCount,
+                fabric,
+                slotCount,
+                slotsReusedAtOnce,
+                queueLimit,
+                secret,
+                prefillerGeometries,
+                decoderGeometries,
+                bothRoles,
+                limits,
+                mode,
+                swarm);
     }
 
     /** Names of an engine's messengers, in the order of their geometries: the engine's own name where it has one. */

@@ -28,6 +28,8 @@ final class SimulatedFabric {
     /** After that long without an answer an RDMA queue pair gives up. */
     private static final long RETRIES_EXHAUSTED_NS = 20 * Scenario.MILLI;
 
+    private static final int DAMAGED_WRITES_INTERVAL = 200;
+
     private final SimulatedClock clock;
     private final Trace trace;
     private final FabricKind kind;
@@ -36,6 +38,7 @@ final class SimulatedFabric {
     private final SplittableRandom random;
     private final WorldListener listener;
     private final Partitions partitions;
+    private final boolean damages;
     private final Map<String, SimulatedTransferEngine> byProcess = new LinkedHashMap<>();
     private final Set<FabricWrite> inFlight = new LinkedHashSet<>();
     private final List<FabricPath> silent = new ArrayList<>();
@@ -48,7 +51,8 @@ final class SimulatedFabric {
             Scenario scenario,
             SplittableRandom random,
             WorldListener listener,
-            Partitions partitions) {
+            Partitions partitions,
+            boolean damages) {
         this.clock = clock;
         this.trace = trace;
         this.kind = scenario.fabric();
@@ -57,6 +61,7 @@ final class SimulatedFabric {
         this.random = random;
         this.listener = listener;
         this.partitions = partitions;
+        this.damages = damages;
     }
 
     WorldListener listener() {
@@ -315,6 +320,9 @@ final class SimulatedFabric {
                 .memory()
                 .asSlice(facts.sourceOffset(), facts.lengthBytes())
                 .toArray(ValueLayout.JAVA_BYTE);
+        if (damages && random.nextInt(DAMAGED_WRITES_INTERVAL) == 0) {
+            write.payload[random.nextInt(write.payload.length)] ^= (byte) (1 << random.nextInt(Byte.SIZE));
+        }
         listener.sourceRead(facts);
         if (!kind.completionIsDelivery) {
             finished(write);

@@ -53,7 +53,9 @@ final class SimulatedProcess {
                         node.name(), node.incarnation(), scenario.secret().getBytes(StandardCharsets.UTF_8)),
                 geometry,
                 memories,
+                List.of(),
                 world.mutation().limits(scenario.limits()),
+                scenario.checksumMode(),
                 mutated.wrap(ports, ComputedLayers.of(geometry).count()));
         world.fabric().started(transfer);
         world.network().started(node);

@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.messenger.ChecksumMode;
 import io.kvmessenger.testkit.sim.check.Checkers;
 import io.kvmessenger.testkit.sim.check.Violation;
 import io.kvmessenger.testkit.sim.check.WorldListener;
@@ -65,7 +66,8 @@ public final class Simulation {
         this.mutation = mutation;
         this.engines = engines;
         this.random = new SplittableRandom(seed);
-        this.fabric = new SimulatedFabric(clock, trace, scenario, random.split(), listener, partitions);
+        this.fabric = new SimulatedFabric(
+                clock, trace, scenario, random.split(), listener, partitions, mutation == Mutation.PAYLOAD_DAMAGED);
         this.network = new SimulatedNetwork(clock, trace, scenario, random.split(), listener, partitions);
         for (int i = 0; i < scenario.prefillerCount(); i++) {
             scenario.messengersOf("P" + i).forEach(this::start);
@@ -77,6 +79,11 @@ public final class Simulation {
 
     public static Result run(long seed, Mutation mutation) {
         return run(Scenario.draw(seed, false), mutation, SimulatedEngine::new);
+    }
+
+    /** The same, with all pages that arrive compared with their source. */
+    static Result runComparing(long seed, Mutation mutation) {
+        return run(Scenario.draw(seed, false).with(ChecksumMode.FULL), mutation, SimulatedEngine::new);
     }
 
     /** The same world with the real Python connector beside each messenger. */

@@ -1,0 +1,146 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.messenger.wire.Checksums;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferRequest.PageList;
+import io.kvmessenger.transfer.WindowArea;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * Compares the pages that have arrived for a fetch with what the prefiller says its own hold.
+ *
+ * <p>Owned by the messenger's thread. Pages are looked at only after their window is filled and closed, so that nothing
+ * changes them any more. It ends no fetch: {@link Decoder} does.
+ */
+final class PageVerifier {
+    /** About a millisecond of one core. */
+    static final long BYTES_PER_TURN = 8 << 20;
+
+    private final int interval;
+    private final Map<Integer, Region> regions = new HashMap<>();
+    private final Tally tally;
+
+    /** @param memory of each rank of the geometry */
+    PageVerifier(ChecksumMode mode, List<RankMemory> memory, List<ContextRow> context, Tally tally) {
+        this.interval = mode.interval();
+        this.tally = tally;
+        memory.forEach(rank -> rank.regions().forEach(this::add));
+        context.forEach(row -> add(row.region()));
+    }
+
+    private void add(Region region) {
+        regions.put(region.descriptor().regionId(), region);
+    }
+
+    /** What a grant asks for. */
+    int interval() {
+        return interval;
+    }
+
+    /** Keeps what a prefiller says. Returns what is wrong with it as the end of a sentence; empty when nothing is. */
+    String add(FetchSource source, Checksums message) {
+        for (Checksums.Write write : message.getWritesList()) {
+            if (write.getPartCount() < 1
+                    || write.getWeight() < 1
+                    || write.getFirstSummed() < 0
+                    || write.getFirstSummed() >= interval
+                    || source.checksummedWeight + write.getWeight() > source.expectedWeight
+                    || !granted(source.fetch, write)) {
+                return "checksums of pages that it was not granted";
+            }
+            source.checksummedWeight += write.getWeight();
+            source.checksums.add(write);
+        }
+        return "";
+    }
+
+    private boolean granted(Fetch fetch, Checksums.Write write) {
+        WindowArea area = fetch.area;
+        int part = area.partIndexOf(write.getRegionId());
+        if (part < 0 || write.getPartBytes() < 1 || write.getPartsPerPage() < 1) {
+            return false;
+        }
+        PageList pages;
+        try {
+            pages = pages(fetch, write);
+        } catch (IndexOutOfBoundsException e) {
+            return false;
+        }
+        for (int i = 0; i < pages.count(); i++) {
+            if (!area.parts().get(part).ranges().contains(pages.offsetOf(i), write.getPartBytes())) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private static PageList pages(Fetch fetch, Checksums.Write write) {
+        return new PageList(
+                write.getContext() ? new int[] {fetch.ask.contextSlot()} : fetch.ask.pages(),
+                write.getFromPart(),
+                write.getPartCount(),
+                write.getStrideBytes(),
+                write.getOffsetBytes(),
+                write.getPartsPerPage(),
+                write.getPartStrideBytes());
+    }
+
+    /** Whether all pages that count have been compared and are alike. */
+    boolean verified(Fetch fetch) {
+        return interval == 0 || fetch.sources.stream().allMatch(PageVerifier::verified);
+    }
+
+    private static boolean verified(FetchSource source) {
+        return told(source) && source.comparedCount == source.checksums.size();
+    }
+
+    /** Whether a prefiller has said what all pages hold that it has written. */
+    static boolean told(FetchSource source) {
+        return source.checksummedWeight == source.expectedWeight;
+    }
+
+    /** Compares some more of a fetch whose sources are all filled. Returns the bytes looked at. */
+    long advance(Fetch fetch) {
+        long bytes = 0;
+        for (FetchSource source : fetch.sources) {
+            while (source.comparedCount < source.checksums.size() && bytes < BYTES_PER_TURN && !fetch.corrupt()) {
+                bytes += advance(source, BYTES_PER_TURN - bytes);
+            }
+        }
+        return bytes;
+    }
+
+    private long advance(FetchSource source, long bytesMax) {
+        Checksums.Write write = source.checksums.get(source.comparedCount);
+        if (source.sum == null) {
+            source.sum = new PageSum(
+                    regions.get(write.getRegionId()),
+                    pages(source.fetch, write),
+                    write.getPartBytes(),
+                    write.getFirstSummed(),
+                    interval);
+        }
+        long bytes = source.sum.advance(bytesMax);
+        if (source.sum.done()) {
+            tally.add(MessengerMetric.PAGES_COMPARED, source.sum.pageCount());
+            if (source.sum.pageCount() > 0 && source.sum.value() != write.getCrc32C()) {
+                tally.add(MessengerMetric.CHECKSUMS_DIFFERENT, 1);
+                source.fetch.corruption = corruption(source, write);
+            }
+            source.comparedCount++;
+            source.sum = null;
+        }
+        return bytes;
+    }
+
+    private static String corruption(FetchSource source, Checksums.Write write) {
+        return "the KV of transfer " + source.fetch.ask.transferId() + " arrived damaged: its page checksum is "
+                + Integer.toHexString(source.sum.value()) + ", and "
+                + Integer.toHexString(write.getCrc32C()) + " at " + source.session.peerName() + " ("
+                + write.getPartCount() + " parts from part " + write.getFromPart() + " at byte "
+                + write.getOffsetBytes() + " of region " + write.getRegionId()
+                + "); check the network and the memory of both hosts";
+    }
+}

@@ -1,0 +1,63 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.kvlayout.Compatibility;
+import io.kvmessenger.kvlayout.ExpectedWrites;
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.Mismatch;
+import io.kvmessenger.kvlayout.SourceDraw;
+import java.util.List;
+import java.util.Optional;
+
+/**
+ * What the messengers of a prefiller's engine send to a decoder, each and together. Pure; safe from any thread.
+ *
+ * @param geometry the decoder's
+ */
+record SourceCoverage(KvGeometry geometry) {
+    /**
+     * What is wrong when these sources do not send every piece exactly once: nobody would miss what nobody sends. Empty
+     * when they do.
+     */
+    String gap(List<KvGeometry> sources, EngineCommand.Fetch ask, String sourceNames) {
+        Optional<String> mismatch =
+                Compatibility.checkCoverage(sources, geometry).map(Mismatch::sentence);
+        long total = pieceCount(sources.getFirst(), ask);
+        long sum = 0;
+        for (KvGeometry source : sources) {
+            sum += pieceCountFrom(source, ask);
+        }
+        if (mismatch.isEmpty() && sum == total && cutAlike(sources)) {
+            return "";
+        }
+        return "the prefillers named for transfer " + ask.transferId() + " (" + sourceNames + ") send " + sum
+                + " pieces of " + total + ": name every messenger of one prefiller's engine, and no other"
+                + mismatch.map(sentence -> "; " + sentence).orElse("");
+    }
+
+    private static boolean cutAlike(List<KvGeometry> sources) {
+        KvGeometry first = sources.getFirst();
+        return sources.stream()
+                .allMatch(
+                        other -> other.sharding().equals(first.sharding()) && other.pageTokens() == first.pageTokens());
+    }
+
+    /** What all ranks together receive, from all sources. */
+    private long pieceCount(KvGeometry source, EngineCommand.Fetch ask) {
+        long count = 0;
+        for (int rankIndex = 0; rankIndex < geometry.ranks().size(); rankIndex++) {
+            count += ExpectedWrites.pieceCount(source, geometry, rankIndex, ask.firstToken(), ask.promptTokens());
+        }
+        return count;
+    }
+
+    /** What all ranks together receive from one source. */
+    long pieceCountFrom(KvGeometry source, EngineCommand.Fetch ask) {
+        SourceDraw draw = SourceDraw.of(ask.transferId(), source, geometry);
+        long count = 0;
+        for (int rankIndex = 0; rankIndex < geometry.ranks().size(); rankIndex++) {
+            count += ExpectedWrites.pieceCountFrom(
+                    source, geometry, rankIndex, ask.firstToken(), ask.promptTokens(), draw);
+        }
+        return count;
+    }
+}
