@@ -140,7 +140,9 @@ class Options:
     )
     heartbeat_seconds: float = _seconds("Time between two heartbeats to a peer.", 1.0, boundary="heartbeatMillis")
     silence_limit_seconds: float = _seconds(
-        "A peer silent for that long is declared lost.", 10.0, boundary="silenceLimitMillis"
+        "A peer that has stopped is declared lost before that long is over: after half a heartbeat less of silence.",
+        10.0,
+        boundary="silenceLimitMillis",
     )
     page_checksum: str = _choice(
         "What a decoder compares of the pages that arrive with those of the prefiller: nothing, one page in sixteen, or"

@@ -7,7 +7,7 @@ package io.kvmessenger.messenger;
  * @param fetchLimitNs a fetch ends, failed, if it has not been filled by then
  * @param connectLimitNs from dialling to the end of the handshake
  * @param heartbeatNs between two heartbeats
- * @param silenceLimitNs silence after which a peer is declared lost
+ * @param silenceLimitNs a peer that has stopped is known to be lost before that long is over; see {@link #lostAfterNs}
  */
 public record ProtocolLimits(
         long grantWaitNs, long fetchLimitNs, long connectLimitNs, long heartbeatNs, long silenceLimitNs) {
@@ -26,4 +26,12 @@ public record ProtocolLimits(
     public static final int CHECKSUM_INTERVAL_MAX = 1 << 16;
     /** Grants that wait for their prefill, over all decoders. */
     public static final int GRANTS_WAITING_MAX = 16_384;
+
+    /**
+     * Silence after which a peer is declared lost: half a heartbeat less than the limit, which leaves the engine time to
+     * end the requests before the limit is over.
+     */
+    long lostAfterNs() {
+        return silenceLimitNs - heartbeatNs / 2;
+    }
 }

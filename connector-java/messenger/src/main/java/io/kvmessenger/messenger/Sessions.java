@@ -185,12 +185,12 @@ final class Sessions {
             }
             return 0;
         }
-        if (nowNs - session.lastHeardNs >= limits.silenceLimitNs()) {
+        if (nowNs - session.lastHeardNs >= limits.lostAfterNs()) {
             tally.add(MessengerMetric.PEERS_SILENT, 1);
             end(
                     session,
-                    session.peerName() + " was silent for " + limits.silenceLimitNs() / 1_000_000
-                            + " ms (silence_limit_seconds)");
+                    session.peerName() + " was silent for " + limits.lostAfterNs() / 1_000_000
+                            + " ms (silence_limit_seconds: " + limits.silenceLimitNs() / 1_000_000 + " ms)");
             return 1;
         }
         if (nowNs - session.lastHeartbeatNs >= limits.heartbeatNs()) {
@@ -254,10 +254,18 @@ final class Sessions {
     long nextDeadlineNs(long nowNs) {
         long wait = limits.heartbeatNs();
         for (Session session : byLink.values()) {
-            long due = session.ready() ? session.lastHeartbeatNs + limits.heartbeatNs() : session.handshakeDeadlineNs;
-            wait = Math.min(wait, Math.max(0, due - nowNs));
+            wait = Math.min(wait, Math.max(0, untilDueNs(session, nowNs)));
         }
         return nowNs + wait;
+    }
+
+    private long untilDueNs(Session session, long nowNs) {
+        if (!session.ready()) {
+            return session.handshakeDeadlineNs - nowNs;
+        }
+        return Math.min(
+                session.lastHeartbeatNs + limits.heartbeatNs() - nowNs,
+                session.lastHeardNs + limits.lostAfterNs() - nowNs);
     }
 
     /** One slow stranger more than there is room for: the one that has had most time goes. */

@@ -313,4 +313,20 @@ class SessionsTest {
         assertThat(prefiller.frames).isEmpty();
         assertThat(prefiller.ended).singleElement().asString().contains("a transfer_id of 513 characters");
     }
+
+    @Test
+    void shouldNoticeSilenceWhenItIsDueAndNotAtTheNextHeartbeat() {
+        Side decoder = connected();
+        long heardNs = nowNs;
+        while (nowNs + LIMITS.heartbeatNs() < heardNs + LIMITS.lostAfterNs()) {
+            nowNs += LIMITS.heartbeatNs();
+            decoder.sessions.tick(nowNs);
+        }
+        assertThat(decoder.sessions.nextDeadlineNs(nowNs)).isEqualTo(heardNs + LIMITS.lostAfterNs());
+        decoder.sessions.tick(heardNs + LIMITS.lostAfterNs() - 1);
+        assertThat(decoder.ended).isEmpty();
+        decoder.sessions.tick(heardNs + LIMITS.lostAfterNs());
+        assertThat(decoder.ended).singleElement().asString().contains("silence_limit_seconds");
+        assertThat(LIMITS.lostAfterNs()).isLessThan(LIMITS.silenceLimitNs());
+    }
 }
