@@ -5,17 +5,25 @@ package io.kvmessenger.kvlayout;
  * geometry.
  */
 public record Sharding(int tpSize, int ppSize, int dpSize) {
+    /** Ranks of one engine, and engines of one model; what a peer says beyond that is nonsense that would cost time. */
+    public static final int RANK_COUNT_MAX = 4096;
+
     public static final Sharding ALONE = new Sharding(1, 1, 1);
 
     public Sharding {
-        requirePositive("tpSize", tpSize);
-        requirePositive("ppSize", ppSize);
-        requirePositive("dpSize", dpSize);
+        requireSize("tpSize", tpSize);
+        requireSize("ppSize", ppSize);
+        requireSize("dpSize", dpSize);
+        if (tpSize * ppSize > RANK_COUNT_MAX) {
+            throw new IllegalArgumentException("tpSize is " + tpSize + " and ppSize is " + ppSize
+                    + ", expected at most " + RANK_COUNT_MAX + " ranks together");
+        }
     }
 
-    private static void requirePositive(String name, int value) {
-        if (value < 1) {
-            throw new IllegalArgumentException(name + " is " + value + ", expected at least 1");
+    private static void requireSize(String name, int value) {
+        if (value < 1 || value > RANK_COUNT_MAX) {
+            throw new IllegalArgumentException(
+                    name + " is " + value + ", expected at least 1 and at most " + RANK_COUNT_MAX);
         }
     }
 

@@ -126,7 +126,9 @@ class KvGeometryTest {
                 () -> new Sharding(3, 1, 1).headsOf(0, 4),
                 "tpSize is 3 with 4 KV heads, expected one to be a multiple of the other:"
                         + " choose another tensor parallel size");
-        refused(() -> new Sharding(1, 0, 1), "ppSize is 0, expected at least 1");
+        refused(() -> new Sharding(1, 0, 1), "ppSize is 0, expected at least 1 and at most 4096");
+        refused(() -> new Sharding(1 << 30, 1, 1), "tpSize is 1073741824, expected at least 1 and at most 4096");
+        refused(() -> new Sharding(128, 64, 1), "tpSize is 128 and ppSize is 64, expected at most 4096 ranks together");
     }
 
     @Test
