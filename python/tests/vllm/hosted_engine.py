@@ -238,6 +238,7 @@ class HostedEngine(SimulatedEngine):
 
     def end(self, failed: bool) -> str:
         output, self._planned = self._planned, None
+        free_before = self.host.freePages()
         try:
             try:
                 if failed:
@@ -257,6 +258,7 @@ class HostedEngine(SimulatedEngine):
             return "idle"
         told = any(getattr(self._meta, each.name) for each in fields(self._meta) if each.name != "step")
         happened = self._shares or results.finished_sending or results.finished_recving or told
+        happened = happened or self.host.freePages() != free_before  # quarantined blocks came back: others may begin
         return "busy" if happened else "quiet"
 
     def _share(self, request_id: str, count: int) -> tuple[str, str, list[int], int, int]:
