@@ -76,6 +76,33 @@ class LayoutPlannerTest {
         assertThat(shapeCount).isGreaterThan(300);
     }
 
+    /**
+     * What vLLM's NIXL connector documents of its heads under different TP sizes, where one size divides the other: with
+     * the decoder's larger, its rank {@code d} reads slice {@code d % ratio} of prefiller rank {@code d / ratio}; with the
+     * prefiller's larger, it reads all of ranks {@code d * ratio} to {@code (d + 1) * ratio}, one behind the other.
+     */
+    @ParameterizedTest
+    @CsvSource({"1, 2", "2, 4", "1, 8", "4, 8", "2, 2", "2, 1", "4, 2", "8, 1", "8, 4"})
+    void shouldSplitHeadsAsNixlDoes(int sourceTp, int targetTp) {
+        int pageTokens = 4;
+        int sliceBytes = 8 / Math.max(sourceTp, targetTp) * pageTokens; // layer 0 has one byte for a head and token
+        TransferPlan plan = LayoutPlanner.plan(
+                Shapes.geometry(PageLayout.HND, 8, pageTokens, 1, sourceTp, 1),
+                Shapes.geometry(PageLayout.HND, 8, pageTokens, 1, targetTp, 1));
+        assertThat(plan.pieceCount()).isEqualTo(Math.max(sourceTp, targetTp));
+        for (int i = 0; i < plan.pieceCount(); i++) {
+            Piece piece = plan.piece(i);
+            int source = piece.sourceRankIndex();
+            int target = piece.targetRankIndex();
+            int spread = Math.max(1, targetTp / sourceTp);
+            int gathered = Math.max(1, sourceTp / targetTp);
+            assertThat(source / gathered).isEqualTo(target / spread);
+            assertThat(piece.lengthBytes()).isEqualTo(sliceBytes);
+            assertThat(piece.source().byteInPage()).isEqualTo(target % spread * sliceBytes);
+            assertThat(piece.target().byteInPage()).isEqualTo(source % gathered * sliceBytes);
+        }
+    }
+
     private static void checkAllRanges(KvGeometry source, KvGeometry target) {
         for (int tokenCount = 1; tokenCount <= 7; tokenCount++) {
             for (int firstToken = 0; firstToken < tokenCount; firstToken += target.pageTokens()) {
