@@ -78,7 +78,7 @@ final class Decoder {
         this.tally = tally;
         this.clock = clock;
         this.limits = limits;
-        this.verifier = new PageVerifier(checksumMode, memory, context, tally);
+        this.verifier = new PageVerifier(checksumMode, memory, context, tally, this::fail);
     }
 
     void fetch(EngineCommand.Fetch ask, long nowNs) {
@@ -214,7 +214,7 @@ final class Decoder {
 
     /** All has arrived from a source, and what it should be will never be told. */
     private void failIfUntold(FetchSource source, String reason) {
-        if (verifier.interval() > 0 && !PageVerifier.told(source)) {
+        if (!verifier.told(source)) {
             fail(source.fetch, reason);
         }
     }
@@ -344,15 +344,11 @@ final class Decoder {
 
     /** Compares some pages of a fetch that has all arrived. Returns whether there was something to do. */
     private int verify(Fetch fetch) {
-        if (verifier.interval() == 0 || fetch.ended || fetch.failing() || !fetch.covered || !fetch.filled()) {
+        if (fetch.ended || fetch.failing() || !fetch.covered || !fetch.filled()) {
             return 0;
         }
         long bytes = verifier.advance(fetch);
-        if (fetch.corrupt()) {
-            fail(fetch, fetch.corruption);
-        } else {
-            conclude(fetch);
-        }
+        conclude(fetch);
         return bytes > 0 || fetch.ended ? 1 : 0;
     }
 

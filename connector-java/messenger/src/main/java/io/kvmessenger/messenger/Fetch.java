@@ -22,8 +22,6 @@ final class Fetch {
     long grantedNs;
     /** Why it will fail; empty while it may still arrive. */
     String failure = "";
-    /** How its pages differ from the prefiller's; empty as long as no difference was seen. */
-    String corruption = "";
     /** The engine has been told that its pages have to wait for a proof. */
     boolean quarantineTold;
     /** The engine has been told; a loop over all fetches may still come by. */
@@ -37,10 +35,6 @@ final class Fetch {
 
     boolean failing() {
         return !failure.isEmpty();
-    }
-
-    boolean corrupt() {
-        return !corruption.isEmpty();
     }
 
     boolean holdsWindow() {

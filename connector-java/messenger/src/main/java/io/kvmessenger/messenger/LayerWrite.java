@@ -21,8 +21,6 @@ final class LayerWrite {
     long bytes;
     /** What was submitted. */
     PagedWrites request;
-    /** Position of the first page that its checksum covers. */
-    int firstSummed;
     /** Of the source's pages, for a decoder that compares; null otherwise. */
     PageSum sum;
 

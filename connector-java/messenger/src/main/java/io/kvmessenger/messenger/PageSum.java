@@ -13,6 +13,9 @@ import java.util.zip.CRC32C;
  * pages lie far apart in a large region, never for each page.
  */
 final class PageSum {
+    /** What is to be summed in a turn of the messenger's thread: about a millisecond of one core. */
+    static final long BYTES_PER_TURN = 8 << 20;
+
     /** Of a region at a time: a buffer cannot be longer than 2 GiB. */
     private static final long VIEW_BYTES = 1L << 30;
     /** Views begin at multiples of it: no page is longer, so that each lies inside one view. */
@@ -21,6 +24,7 @@ final class PageSum {
     private final MemorySegment memory;
     private final PageList pages;
     private final int pageBytes;
+    private final int first;
     private final int interval;
     private final CRC32C crc = new CRC32C();
     private int next;
@@ -37,6 +41,7 @@ final class PageSum {
         this.memory = region.memory();
         this.pages = pages;
         this.pageBytes = pageBytes;
+        this.first = first;
         this.next = first;
         this.interval = interval;
     }
@@ -51,6 +56,11 @@ final class PageSum {
             next = next > Integer.MAX_VALUE - interval ? Integer.MAX_VALUE : next + interval;
         }
         return bytes;
+    }
+
+    /** Position in the list of the first page that counts. */
+    int first() {
+        return first;
     }
 
     boolean done() {

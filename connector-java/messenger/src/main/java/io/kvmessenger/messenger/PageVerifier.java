@@ -7,25 +7,33 @@ import io.kvmessenger.transfer.WindowArea;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.BiConsumer;
 
 /**
  * Compares the pages that have arrived for a fetch with what the prefiller says its own hold.
  *
  * <p>Owned by the messenger's thread. Pages are looked at only after their window is filled and closed, so that nothing
- * changes them any more. It ends no fetch: {@link Decoder} does.
+ * changes them any more. It ends no fetch: it tells {@link Decoder} which are damaged.
  */
 final class PageVerifier {
-    /** About a millisecond of one core. */
-    static final long BYTES_PER_TURN = 8 << 20;
-
     private final int interval;
     private final Map<Integer, Region> regions = new HashMap<>();
     private final Tally tally;
+    private final BiConsumer<Fetch, String> damaged;
 
-    /** @param memory of each rank of the geometry */
-    PageVerifier(ChecksumMode mode, List<RankMemory> memory, List<ContextRow> context, Tally tally) {
+    /**
+     * @param memory of each rank of the geometry
+     * @param damaged gets a fetch whose pages are not like the prefiller's, and the sentence that says so; it fails it
+     */
+    PageVerifier(
+            ChecksumMode mode,
+            List<RankMemory> memory,
+            List<ContextRow> context,
+            Tally tally,
+            BiConsumer<Fetch, String> damaged) {
         this.interval = mode.interval();
         this.tally = tally;
+        this.damaged = damaged;
         memory.forEach(rank -> rank.regions().forEach(this::add));
         context.forEach(row -> add(row.region()));
     }
@@ -89,24 +97,26 @@ final class PageVerifier {
 
     /** Whether all pages that count have been compared and are alike. */
     boolean verified(Fetch fetch) {
-        return interval == 0 || fetch.sources.stream().allMatch(PageVerifier::verified);
+        return fetch.sources.stream().allMatch(this::verified);
     }
 
-    private static boolean verified(FetchSource source) {
+    private boolean verified(FetchSource source) {
         return told(source) && source.comparedCount == source.checksums.size();
     }
 
-    /** Whether a prefiller has said what all pages hold that it has written. */
-    static boolean told(FetchSource source) {
-        return source.checksummedWeight == source.expectedWeight;
+    /** Whether a prefiller has said what all pages hold that it has written, if it is asked to. */
+    boolean told(FetchSource source) {
+        return interval == 0 || source.checksummedWeight == source.expectedWeight;
     }
 
     /** Compares some more of a fetch whose sources are all filled. Returns the bytes looked at. */
     long advance(Fetch fetch) {
         long bytes = 0;
         for (FetchSource source : fetch.sources) {
-            while (source.comparedCount < source.checksums.size() && bytes < BYTES_PER_TURN && !fetch.corrupt()) {
-                bytes += advance(source, BYTES_PER_TURN - bytes);
+            while (source.comparedCount < source.checksums.size()
+                    && bytes < PageSum.BYTES_PER_TURN
+                    && !fetch.failing()) {
+                bytes += advance(source, PageSum.BYTES_PER_TURN - bytes);
             }
         }
         return bytes;
@@ -127,7 +137,7 @@ final class PageVerifier {
             tally.add(MessengerMetric.PAGES_COMPARED, source.sum.pageCount());
             if (source.sum.pageCount() > 0 && source.sum.value() != write.getCrc32C()) {
                 tally.add(MessengerMetric.CHECKSUMS_DIFFERENT, 1);
-                source.fetch.corruption = corruption(source, write);
+                damaged.accept(source.fetch, difference(source, write));
             }
             source.comparedCount++;
             source.sum = null;
@@ -135,7 +145,7 @@ final class PageVerifier {
         return bytes;
     }
 
-    private static String corruption(FetchSource source, Checksums.Write write) {
+    private static String difference(FetchSource source, Checksums.Write write) {
         return "the KV of transfer " + source.fetch.ask.transferId() + " arrived damaged: its page checksum is "
                 + Integer.toHexString(source.sum.value()) + ", and "
                 + Integer.toHexString(write.getCrc32C()) + " at " + source.session.peerName() + " ("

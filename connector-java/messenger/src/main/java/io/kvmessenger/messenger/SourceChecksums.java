@@ -16,9 +16,6 @@ import java.util.random.RandomGenerator;
  * are; it sums a bounded number of bytes a turn. It draws which pages are sampled: a decoder does not know before.
  */
 final class SourceChecksums {
-    /** About a millisecond of one core. */
-    static final long BYTES_PER_TURN = 8 << 20;
-
     private static final int WRITES_PER_FRAME_MAX = 256;
 
     private final Sessions sessions;
@@ -41,9 +38,8 @@ final class SourceChecksums {
             return;
         }
         PagedWrites request = write.request;
-        write.firstSummed = random.nextInt(interval);
-        write.sum =
-                new PageSum(request.source(), request.sourcePages(), request.pageBytes(), write.firstSummed, interval);
+        write.sum = new PageSum(
+                request.source(), request.sourcePages(), request.pageBytes(), random.nextInt(interval), interval);
         waiting.add(write);
     }
 
@@ -51,10 +47,10 @@ final class SourceChecksums {
     int doWork() {
         int work = 0;
         long bytes = 0;
-        while (!waiting.isEmpty() && bytes < BYTES_PER_TURN) {
+        while (!waiting.isEmpty() && bytes < PageSum.BYTES_PER_TURN) {
             LayerWrite write = waiting.getFirst();
             if (!write.delivery.stopped) {
-                bytes += write.sum.advance(BYTES_PER_TURN - bytes);
+                bytes += write.sum.advance(PageSum.BYTES_PER_TURN - bytes);
             }
             work++;
             if (write.delivery.stopped || write.sum.done()) {
@@ -84,7 +80,7 @@ final class SourceChecksums {
                 .setPartStrideBytes(target.partStrideBytes())
                 .setPartBytes(request.pageBytes())
                 .setWeight(target.count() * Imm.weight(request.imm()))
-                .setFirstSummed(write.firstSummed)
+                .setFirstSummed(write.sum.first())
                 .setCrc32C(write.sum.value())
                 .build());
         if (delivery.checksums.size() >= WRITES_PER_FRAME_MAX) {
