@@ -89,8 +89,9 @@ final class WaitingGrants {
                         !other.ranks().fits(grant.ranks()) || other.ranks().intersects(grant.ranks()))
                 .findFirst();
         if (rival.isPresent()) {
+            String other = rival.get().session().peerName();
             replies.decline(
-                    grant, Reason.GRANT_UNFIT, grantedAlready(grant, rival.get().session()));
+                    grant, Reason.GRANT_UNFIT, "transfer " + grant.transferId() + " is granted already by " + other);
         } else if (count >= ProtocolLimits.GRANTS_WAITING_MAX) {
             replies.decline(grant, Reason.GRANT_UNFIT, ProtocolLimits.GRANTS_WAITING_MAX + " grants wait already");
         } else {
@@ -100,10 +101,6 @@ final class WaitingGrants {
                     .add(grant);
             count++;
         }
-    }
-
-    static String grantedAlready(PageGrant grant, Session other) {
-        return "transfer " + grant.transferId() + " is granted already by " + other.peerName();
     }
 
     private void forgetDismissal(PageGrant grant) {
