@@ -40,8 +40,9 @@ def page(kv, layer, index):
 
 def fetch(prefiller, **changes):
     return {
-        "do": "fetch", "request": "d", "transfer": "t", "prefillerHost": prefiller.opened.control_host,
-        "prefillerPort": prefiller.opened.control_port, "prefillerEngineId": prefiller.opened.engine_id,
+        "do": "fetch", "request": "d", "transfer": "t", "prefillers": [{
+            "host": prefiller.opened.control_host, "port": prefiller.opened.control_port,
+            "engineId": prefiller.opened.engine_id}],
         "promptTokens": 20, "firstToken": 0, "pages": [6, 3], "limitMillis": 0} | changes
 
 def await_event(messenger, *kinds):

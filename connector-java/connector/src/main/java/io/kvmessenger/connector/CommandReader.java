@@ -80,14 +80,7 @@ final class CommandReader {
         return fields.has("contextSlot") ? (int) fields.integer("contextSlot") : -1;
     }
 
-    /** A list, or the one prefiller that serves all its engine's ranks. */
     private static List<PrefillerAddress> prefillers(Fields fields) {
-        if (!fields.has("prefillers")) {
-            return List.of(new PrefillerAddress(
-                    fields.text("prefillerHost"),
-                    fields.count("prefillerPort"),
-                    fields.has("prefillerEngineId") ? fields.text("prefillerEngineId") : ""));
-        }
         return fields.objects("prefillers").stream()
                 .map(prefiller -> new PrefillerAddress(
                         prefiller.text("host"),

@@ -82,15 +82,7 @@ class ControlFuzzTest {
             p.beginStep(2, "p3", "fuzz-3", 40, 0, 40, pages);
             p.submit(Map.of("do", "prefillEnded", "request", "p3", "outcome", "aborted"));
             d.await("failed", "d3");
-            d.submit(Map.of(
-                    "do",
-                    "decline",
-                    "transfer",
-                    "fuzz-4",
-                    "prefillerHost",
-                    "127.0.0.1",
-                    "prefillerPort",
-                    proxy.port()));
+            d.decline("fuzz-4", proxy.port());
             p.compute(3, "p4", "fuzz-4", 40, 0, 40, pages, pages);
             p.submit(Map.of("do", "prefillEnded", "request", "p4", "outcome", "finished"));
             p.await("released", "p4");

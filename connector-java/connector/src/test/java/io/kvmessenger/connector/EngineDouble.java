@@ -92,24 +92,47 @@ final class EngineDouble implements AutoCloseable {
             int promptTokens,
             int firstToken,
             List<Integer> pages) {
-        Map<String, Object> command = new LinkedHashMap<>();
-        command.put("do", "fetch");
-        command.put("request", request);
-        command.put("transfer", transfer);
-        command.put(
+        Map<String, Object> address = Map.of(
+                "host", prefiller.controlHost(), "port", prefiller.controlPort(), "engineId", prefiller.engineId());
+        submit(fetchCommand(request, transfer, List.of(address), promptTokens, firstToken, pages));
+    }
+
+    /** The command as it crosses the boundary. */
+    static Map<String, Object> fetchCommand(
+            String request,
+            String transfer,
+            List<Map<String, Object>> prefillers,
+            int promptTokens,
+            int firstToken,
+            List<Integer> pages) {
+        return Map.of(
+                "do",
+                "fetch",
+                "request",
+                request,
+                "transfer",
+                transfer,
                 "prefillers",
-                List.of(Map.of(
-                        "host",
-                        prefiller.controlHost(),
-                        "port",
-                        prefiller.controlPort(),
-                        "engineId",
-                        prefiller.engineId())));
-        command.put("promptTokens", promptTokens);
-        command.put("firstToken", firstToken);
-        command.put("pages", pages);
-        command.put("limitMillis", 0);
-        submit(command);
+                prefillers,
+                "promptTokens",
+                promptTokens,
+                "firstToken",
+                firstToken,
+                "pages",
+                pages,
+                "limitMillis",
+                0);
+    }
+
+    /** To a prefiller's messenger on loopback. */
+    void decline(String transfer, int port) {
+        submit(Map.of(
+                "do",
+                "decline",
+                "transfer",
+                transfer,
+                "prefillers",
+                List.of(Map.of("host", "127.0.0.1", "port", port))));
     }
 
     static byte content(String transfer, int layer, int pageOfRequest) {

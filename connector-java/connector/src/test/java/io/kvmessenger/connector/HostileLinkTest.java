@@ -51,8 +51,7 @@ class HostileLinkTest {
         try (EngineDouble p = new EngineDouble("prefiller", options, Map.of());
                 RecordingProxy proxy = new RecordingProxy(p.opened.controlPort())) {
             try (EngineDouble d = new EngineDouble("decoder", options, Map.of())) {
-                d.submit(Map.of(
-                        "do", "decline", "transfer", "t", "prefillerHost", "127.0.0.1", "prefillerPort", proxy.port()));
+                d.decline("t", proxy.port());
                 d.awaitGauge("kv_messenger_sessions_open", 1);
                 p.awaitGauge("kv_messenger_sessions_open", 1);
             }

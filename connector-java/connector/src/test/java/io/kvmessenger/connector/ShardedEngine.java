@@ -158,21 +158,11 @@ final class ShardedEngine implements AutoCloseable {
     // ---- decoder
 
     private String fetch(String transfer, int promptTokens, List<Integer> pages, List<String> prefillers) {
-        Map<String, Object> command = new LinkedHashMap<>();
-        command.put("do", "fetch");
-        command.put("request", transfer);
-        command.put("transfer", transfer);
-        command.put(
-                "prefillers",
-                prefillers.stream()
-                        .map(address -> address.split(":", -1))
-                        .map(parts -> Map.of("host", parts[0], "port", Integer.parseInt(parts[1])))
-                        .toList());
-        command.put("promptTokens", promptTokens);
-        command.put("firstToken", 0);
-        command.put("pages", pages);
-        command.put("limitMillis", 0);
-        submit(command);
+        List<Map<String, Object>> named = prefillers.stream()
+                .map(address -> address.split(":", -1))
+                .map(parts -> Map.<String, Object>of("host", parts[0], "port", Integer.parseInt(parts[1])))
+                .toList();
+        submit(EngineDouble.fetchCommand(transfer, transfer, named, promptTokens, 0, pages));
         Map<?, ?> end = await(transfer);
         return end.get("event").equals("arrived") ? compare(transfer, promptTokens, pages) : end.toString();
     }
