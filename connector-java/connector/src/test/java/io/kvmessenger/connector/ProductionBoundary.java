@@ -5,9 +5,8 @@ import io.kvmessenger.hooks.LayerProgressWatcher;
 import io.kvmessenger.messenger.EngineCommand;
 import io.kvmessenger.messenger.EngineEvents;
 import io.kvmessenger.messenger.LayerProgress;
-import io.kvmessenger.messenger.MessengerMetric;
-import io.kvmessenger.messenger.Tally;
 import io.kvmessenger.testkit.sim.Boundary;
+import io.kvmessenger.testkit.sim.SilentTally;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
@@ -25,7 +24,7 @@ final class ProductionBoundary implements Boundary {
     }
 
     private static final class OpenChannel implements Channel {
-        private final EventQueue events = new EventQueue(new NoTally());
+        private final EventQueue events = new EventQueue(new SilentTally());
         /** Python writes it by its address; it lives as long as this object. */
         private final MemorySegment counterWord =
                 Arena.ofAuto().allocate(LayerCounter.LENGTH_BYTES, LayerCounter.LENGTH_BYTES);
@@ -56,16 +55,5 @@ final class ProductionBoundary implements Boundary {
         public long layerCounterAddress() {
             return counterWord.address();
         }
-    }
-
-    private record NoTally() implements Tally {
-        @Override
-        public void add(MessengerMetric metric, long count) {}
-
-        @Override
-        public void set(MessengerMetric metric, long value) {}
-
-        @Override
-        public void observe(MessengerMetric metric, double value) {}
     }
 }

@@ -3,9 +3,7 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.MessengerIdentity;
-import io.kvmessenger.messenger.MessengerMetric;
 import io.kvmessenger.messenger.RankMemory;
-import io.kvmessenger.messenger.Tally;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import io.kvmessenger.transfer.Region;
 import java.nio.charset.StandardCharsets;
@@ -45,7 +43,7 @@ final class SimulatedProcess {
                 engine.events(),
                 engine.intake(),
                 engine.progress(),
-                new NoTally(),
+                new SilentTally(),
                 node::nowNs,
                 random.split());
         messenger = new Messenger(
@@ -60,16 +58,5 @@ final class SimulatedProcess {
         world.fabric().started(transfer);
         world.network().started(node);
         node.start(messenger);
-    }
-
-    private record NoTally() implements Tally {
-        @Override
-        public void add(MessengerMetric metric, long count) {}
-
-        @Override
-        public void set(MessengerMetric metric, long value) {}
-
-        @Override
-        public void observe(MessengerMetric metric, double value) {}
     }
 }
