@@ -37,6 +37,7 @@ FENCE_NEWS_SECONDS = 10.0
 
 _GREETING_LIMIT_SECONDS = 10.0
 _DIAL_INTERVAL_SECONDS = 0.05
+"""A socket that is not there yet can only be tried again: nothing tells when the lead has bound it."""
 _REMEDY = "or set messenger_per to 'rank'"
 _UCRED = struct.Struct("3i")
 _STEP = struct.Struct("<Q")

@@ -29,7 +29,7 @@ from kv_connector.vllm.vllm_api import (
     SupportsHMA,
     init_logger,
 )
-from kv_connector.vllm.worker_half import Reports, WorkerHalf
+from kv_connector.vllm.worker_half import WorkerHalf
 
 logger = init_logger("vllm.kv_messenger")
 
@@ -196,7 +196,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     @guarded(KVConnectorTransferResults)
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:  # noqa: ARG002
         """Requests that were sent, received, or failed since the last step."""
-        reports = self._collect()
+        reports = self._part.collect()
         return KVConnectorTransferResults(
             finished_sending=reports.sent,
             finished_recving=reports.received,
@@ -206,13 +206,10 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     @guarded(lambda: (None, None))
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:  # noqa: ARG002
         """The older form of get_transfer_results: failures are told by their blocks."""
-        reports = self._collect()
+        reports = self._part.collect()
         for blocks in reports.failed.values():
             self._legacy_failed_blocks.update(blocks)
         return reports.sent or None, reports.received or None
-
-    def _collect(self) -> Reports:
-        return self._part.collect()
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Empty, unless the engine asks for results in the older form: it must not hear of a failure twice."""

@@ -42,15 +42,17 @@ class OwnPart:
     lead: Lead | None = None
     follower: Follower | None = None
     _empty_steps: EmptySteps = field(default_factory=EmptySteps)
+    """A follower's; a worker has its own."""
     _step_computes: bool = False
 
     def begin(self, meta: StepMetadata) -> None:
         """Before the forward pass."""
+        if self.worker is not None:
+            self.worker.begin(meta)
+            return
         self._step_computes = meta.computes
         if meta.computes or meta.fetches or meta.prefill_ends:
             self._empty_steps.interrupted()
-        if self.worker is not None:
-            self.worker.begin(meta)
 
     def collect(self) -> Reports:
         """What is to be reported. A follower reports nothing, and waits in empty steps as long as its lead may."""
