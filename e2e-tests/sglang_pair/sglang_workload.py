@@ -30,6 +30,7 @@ OVERLAPPED: Final = Series(seed=32, lengths=(OVERLAPPED_TOKENS,) * 3)
 CACHED: Final = Series(seed=33, lengths=(65, 257, 720))
 DROPPED: Final = Series(seed=34, lengths=(65, 720))
 PREFILLER_SHARDED: Final = Series(seed=35, lengths=(17, 257, 720))
+DECODER_SHARDED: Final = Series(seed=36, lengths=(17, 257, 720))
 LOAD: Final = Series(seed=37, lengths=load_lengths())
 ABORTED: Final = Series(seed=38, lengths=tuple([720] * 8))
 PREFILLER_KILLED: Final = Series(seed=39, lengths=(500,) * 6)
@@ -43,6 +44,7 @@ ALL: Final = (
     CACHED,
     DROPPED,
     PREFILLER_SHARDED,
+    DECODER_SHARDED,
     LOAD,
     ABORTED,
     PREFILLER_KILLED,

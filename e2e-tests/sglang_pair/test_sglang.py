@@ -23,6 +23,7 @@ from sglang_workload import (
     ANSWER_TOKENS,
     CACHED,
     DECODER_KILLED,
+    DECODER_SHARDED,
     DROPPED,
     LEFT,
     LOAD,
@@ -129,6 +130,14 @@ def test_prefiller_of_two_ranks_fills_a_decoder_of_one(
     sharded = ground.side("prefill", TWO_RANKS, port, name="prefill-tp2")
     start(stack, [sharded.server])
     assert_right_across_shardings(replace(pair, prefiller=sharded, bootstrap_port=port), PREFILLER_SHARDED, by_sglang)
+
+
+def test_prefiller_of_one_rank_fills_a_decoder_of_two(
+    pair: Pair, ground: Ground, by_sglang: Reference, stack: ExitStack
+) -> None:
+    sharded = ground.side("decode", TWO_RANKS, name="decode-tp2")
+    start(stack, [sharded.server])
+    assert_right_across_shardings(replace(pair, decoder=sharded), DECODER_SHARDED, by_sglang)
 
 
 def assert_right_across_shardings(pair: Pair, series: Series, reference: Reference) -> None:
