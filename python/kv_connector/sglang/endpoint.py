@@ -146,6 +146,20 @@ class TransferEndpoint(CommonEndpoint):
             " it: set SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK=1 to allow any"
         )
 
+    def tell_stages(self, room: int, state: int) -> None:
+        """Lets the first pipeline stage know what has become of a room on this one."""
+        if self.pp_size > 1:
+            self.request_status[room] = state
+
+    def forget_room(self, room: int) -> None:
+        """The stages have nothing more to tell each other of it."""
+        if self.pp_size > 1:
+            self.request_status.pop(room, None)
+
+    def agreed_state(self, room: int, state: int) -> int:
+        """What all pipeline stages agree on, where this is the first of them; `state` where it is the only one."""
+        return int(self.check_status_pp_consensus(room)) if self.pp_size > 1 else state
+
     # ---- decoder
 
     def try_ensure_parallel_info(self, bootstrap_addr: str) -> bool:
@@ -178,10 +192,10 @@ class TransferEndpoint(CommonEndpoint):
         info = self.prefill_info_table.get(bootstrap_addr)
         if info is None:
             return f"the prefiller at {bootstrap_addr} is not known any more: send the request again"
-        if info.attn_cp_size != 1 or info.pp_size != self.pp_size:
+        if info.attn_cp_size != 1:
             return (
-                f"the prefiller at {bootstrap_addr} has attention CP {info.attn_cp_size} and PP {info.pp_size},"
-                f" expected CP 1 and PP {self.pp_size} as here: start both sides alike"
+                f"the prefiller at {bootstrap_addr} has attention CP {info.attn_cp_size}, expected 1:"
+                " start it without --attn-cp-size"
             )
         here = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
         tp_ranks = geometry.ranks_with_heads_of(here, self._kv_head_count, info.attn_tp_size)
@@ -190,7 +204,7 @@ class TransferEndpoint(CommonEndpoint):
                 f"the prefiller at {bootstrap_addr} has attention TP {info.attn_tp_size}, expected a divisor or a"
                 f" multiple of the model's {self._kv_head_count} KV heads: choose another --tp-size"
             )
-        return [RankPlace(dp_rank, 0, tp_rank, self.pp_rank) for tp_rank in tp_ranks]
+        return [RankPlace(dp_rank, 0, tp_rank, stage) for tp_rank in tp_ranks for stage in range(info.pp_size)]
 
     def forget_prefiller(self, bootstrap_addr: str) -> None:
         """Its topology is asked for again by the next request."""
@@ -205,6 +219,9 @@ class TransferEndpoint(CommonEndpoint):
         """Ends the messenger; for tests, since SGLang ends its processes."""
         self.prefillers.close()
         self.exchange.close()
+        if self._mode == "prefill" and self.pp_size > 1:
+            self.request_status.close()
+        self._zmq_ctx.destroy(linger=0)
 
 
 def _register_room(bootstrap_addr: str, room: int, dp_rank: int) -> bool:

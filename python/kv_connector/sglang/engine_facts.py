@@ -35,7 +35,8 @@ def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
     from sglang.srt.runtime_context import get_parallel
 
     parallel = get_parallel()
-    options = read_options(mode, kv_args).of_rank((kv_args.system_dp_rank or 0) * parallel.tp_size + parallel.tp_rank)
+    stage = (kv_args.system_dp_rank or 0) * parallel.pp_size + kv_args.pp_rank
+    options = read_options(mode, kv_args).of_rank(stage * parallel.tp_size + parallel.tp_rank)
     model = ModelConfig.from_server_args(server_args)
     dtype = str(kv_args.kv_cache_dtype_str)
     dtype = str(model.dtype).removeprefix("torch.") if dtype == "auto" else dtype
@@ -78,7 +79,10 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
 
     parallel = get_parallel()
     _require("--device", get_device().device, "cpu", "this build of KV Messenger moves KV in host memory only")
-    _require("--pp-size", parallel.pp_size, 1, "pipeline stages are not served by this backend yet")
+    if mode == "decode":
+        _require(
+            "--pp-size", parallel.pp_size, 1, "only a prefiller may have several pipeline stages with this backend"
+        )
     _require("--attn-cp-size", parallel.attn_cp_size, 1, "context parallelism is not served by this backend")
     _require("--dcp-size", parallel.attn_dcp_size, 1, "decode context parallelism is not served by this backend")
     _require(

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
-from kv_connector.sglang import BACKEND_NAME, layerwise
+from kv_connector.sglang import BACKEND_NAME, layerwise, stages
 
 _MEMBER = "KV_MESSENGER"
 
@@ -33,6 +33,9 @@ def register_backend() -> None:
         "sglang.srt.model_executor.model_runner.ModelRunner.load_model", layerwise.install_hooks, HookType.AFTER
     )
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.run_batch", layerwise.run_batch, HookType.AROUND)
+    HookRegistry.register(
+        "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.pop_bootstrapped", stages.poll_queued, HookType.BEFORE
+    )
     HookRegistry.register(
         "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__", never_release_by_time, HookType.AFTER
     )

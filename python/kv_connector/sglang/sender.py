@@ -48,7 +48,12 @@ class Sender(BaseKVSender):
         self._begun = False
         self._sent = False
         self._chunks: deque[_Chunk] = deque()
+        self._told_state: int | None = None
+        """What the first pipeline stage knows of it."""
+        self._with_stages = True
+        """Whether the stages have yet to agree that it is computed, or is not."""
         self._outgoing = mgr.exchange.announce(bootstrap_room)
+        self._tell_stages(KVPoll.Bootstrapping)
         refusal = mgr.place_room(bootstrap_addr, bootstrap_room, req_has_disagg_prefill_dp_rank)
         if refusal:
             self._fail(refusal)
@@ -62,6 +67,7 @@ class Sender(BaseKVSender):
 
     def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
         """The scheduler has a metadata slot for the request and will send that many pages."""
+        self._leave_stages()
         self._first_page = self.pop_decode_prefix_len() // self.kv_mgr.kv_args.page_size
         self._page_count = num_kv_indices
         self._context_slot = -1 if aux_index is None else int(aux_index)
@@ -158,6 +164,11 @@ class Sender(BaseKVSender):
 
     def poll(self) -> int:
         """SGLang's state of the transfer; Success and Failed mean that nothing reads the pages any more."""
+        state = self._own_state()
+        self._tell_stages(state)
+        return state
+
+    def _own_state(self) -> int:
         if self.conclude_state is not None:
             return self.conclude_state
         self.kv_mgr.exchange.drain()
@@ -174,8 +185,21 @@ class Sender(BaseKVSender):
         return self.conclude_state
 
     def poll_pp_consensus(self) -> int:
-        """Pipeline ranks are refused at start, so this rank's word is all there is."""
-        return self.poll()
+        """The state on all pipeline stages; the first stage asks, and the others do as it says.
+
+        So no stage computes before each has its own grant, and with it what the decoder has cached.
+        """
+        return self.kv_mgr.agreed_state(self.bootstrap_room, self.poll())
+
+    def _tell_stages(self, state: int) -> None:
+        if self._with_stages and state != self._told_state:
+            self._told_state = int(state)
+            self.kv_mgr.tell_stages(self.bootstrap_room, self._told_state)
+
+    def _leave_stages(self) -> None:
+        if self._with_stages:
+            self._with_stages = False
+            self.kv_mgr.forget_room(self.bootstrap_room)
 
     def _poll_grant(self) -> int:
         waited = time.monotonic() - self._since
@@ -219,6 +243,7 @@ class Sender(BaseKVSender):
         """Raises the reason. The scheduler frees the pages next, also when only another rank has failed."""
         out = self._outgoing
         own = bool(out.failure)
+        self._leave_stages()
         if not out.released:
             given_away = out.ended
             self.kv_mgr.exchange.abort(out, "the transfer failed on another rank")

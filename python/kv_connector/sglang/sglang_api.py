@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         local_ip: str
         rank_port: int
         server_socket: Any
+        _zmq_ctx: Any
         attn_tp_size: int
         attn_tp_rank: int
         attn_cp_size: int
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
         pp_size: int
         pp_rank: int
         prefill_info_table: dict[str, Any]
+        request_status: Any
+        """Of a prefiller with pipeline stages a PPConsensusStore: replicated to the first of them."""
         waiting_timeout: float
         bootstrap_timeout: float
         enable_deferred_decode_kv_release: bool
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 
         def try_ensure_parallel_info(self, bootstrap_addr: str) -> bool:
             """Asks for a prefiller's topology; blocks."""
+
+        def check_status_pp_consensus(self, bootstrap_room: int) -> int:
+            """The lowest state of a room on all pipeline stages; asked on the first only."""
 
     class CommonKVBootstrapServer:
         """The HTTP registry of a prefiller's ranks."""
@@ -93,6 +99,10 @@ _SIGNATURES = (
     ),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.register_to_bootstrap", "self"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.try_ensure_parallel_info", "self, bootstrap_addr"),
+    (f"{_DISAGGREGATION}.common.conn.CommonKVManager.check_status_pp_consensus", "self, bootstrap_room"),
+    (f"{_DISAGGREGATION}.pp_consensus_store.PPConsensusStore.pop", "self, key, default"),
+    (f"{_DISAGGREGATION}.pp_consensus_store.PPConsensusStore.collect", "self, key"),
+    (f"{_DISAGGREGATION}.prefill.PrefillBootstrapQueue.pop_bootstrapped", "self"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.is_abort_release_safe", "self, bootstrap_room, required_acks"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.clear_deferred_abort_state", "self, bootstrap_room"),
     (

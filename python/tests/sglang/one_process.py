@@ -24,6 +24,7 @@ from sglang.srt.disaggregation.utils import (
     get_kv_class,
     setup_state_kv_args,
 )
+from sglang.srt.distributed.utils import get_pp_indices
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
 from sglang.srt.server_args import ServerArgs
@@ -86,11 +87,14 @@ def backend_class(kind: str) -> Any:
     return get_kv_class(TransferBackend("kv_messenger"), KVClassType(kind))
 
 
-def kv_args(pool: Any, metadata: Any, tp_rank: int = 0) -> Any:
+def kv_args(mode: str, pool: Any, metadata: Any, rank: RankInEngine) -> Any:
     """As the two queues of SGLang fill it."""
     args = backend_class("kvargs")()
-    args.engine_rank = tp_rank
-    args.pp_rank = args.system_dp_rank = args.gpu_id = args.prefill_start_layer = 0
+    args.engine_rank = rank.tp_rank
+    args.pp_rank = rank.pp_rank
+    args.system_dp_rank = args.gpu_id = 0
+    if mode == "prefill":  # a decoder's queue does not say it
+        args.prefill_start_layer = pool.start_layer
     args.rust_http_port = args.kv_layout = args.ib_device = None
     args.kv_cache_dtype_str = "bfloat16"
     args.kv_layer_ids = []
@@ -103,11 +107,27 @@ def kv_args(pool: Any, metadata: Any, tp_rank: int = 0) -> Any:
 
 
 @dataclass(frozen=True)
+class RankInEngine:
+    """Which of an engine's ranks one is."""
+
+    tp_rank: int = 0
+    pp_rank: int = 0
+
+
+@dataclass(frozen=True)
 class Shape:
-    """How one engine is split. Latent KV, of MLA models, is whole on every rank."""
+    """How one engine is split. Latent KV, of MLA models, is whole on every rank of a pipeline stage."""
 
     tp_size: int = 1
     latent: bool = False
+    pp_size: int = 1
+
+    def ranks(self) -> list[RankInEngine]:
+        return [RankInEngine(tp_rank, pp_rank) for pp_rank in range(self.pp_size) for tp_rank in range(self.tp_size)]
+
+    def layers_of(self, pp_rank: int) -> range:
+        """The stage's part of the model's layers, as SGLang cuts them."""
+        return range(*get_pp_indices(LAYER_COUNT, pp_rank, self.pp_size))
 
     def heads_of(self, tp_rank: int) -> slice:
         """The rank's part of the model's KV heads; ranks beyond their number hold the same ones."""
@@ -116,8 +136,10 @@ class Shape:
         first = tp_rank * HEAD_COUNT // self.tp_size
         return slice(first, first + max(1, HEAD_COUNT // self.tp_size))
 
-    def pool(self) -> Any:
+    def pool(self, pp_rank: int = 0) -> Any:
         slots = PAGE_COUNT * PAGE_TOKENS
+        layers = self.layers_of(pp_rank)
+        held = {"start_layer": layers.start, "end_layer": layers.stop}
         if self.latent:
             return MLATokenToKVPool(
                 slots,
@@ -125,12 +147,13 @@ class Shape:
                 torch.bfloat16,
                 LATENT_SIZE,
                 ROPE_SIZE,
-                LAYER_COUNT,
+                len(layers),
                 "cpu",
                 enable_memory_saver=False,
+                **held,
             )
         heads = self.heads_of(0).stop
-        return MHATokenToKVPool(slots, PAGE_TOKENS, torch.bfloat16, heads, HEAD_SIZE, LAYER_COUNT, "cpu", False)
+        return MHATokenToKVPool(slots, PAGE_TOKENS, torch.bfloat16, heads, HEAD_SIZE, len(layers), "cpu", False, **held)
 
 
 @dataclass
@@ -141,20 +164,35 @@ class Side:
     metadata: Any
     endpoint: Any
     shape: Shape
+    rank: RankInEngine
 
     @classmethod
-    def open(cls, mode: str, arguments: Any, shape: Shape | None = None, tp_rank: int = 0) -> Side:
-        shape = shape or Shape()
-        pool = shape.pool()
+    def open(
+        cls,
+        mode: str,
+        arguments: Any,
+        shape: Shape | None = None,
+        rank: RankInEngine | None = None,
+        pp_group: Any = None,
+    ) -> Side:
+        shape, rank = shape or Shape(), rank or RankInEngine()
+        pool = shape.pool(rank.pp_rank)
         metadata = MetadataBuffers(SLOT_COUNT, 64, torch.float32, 1)
-        with as_rank(shape, tp_rank):
+        with as_rank(shape, rank, pp_group):
             endpoint = backend_class("manager")(
-                kv_args(pool, metadata, tp_rank), DisaggregationMode(mode), arguments, is_mla_backend=shape.latent
+                kv_args(mode, pool, metadata, rank), DisaggregationMode(mode), arguments, is_mla_backend=shape.latent
             )
-        return cls(pool, metadata, endpoint, shape)
+        return cls(pool, metadata, endpoint, shape, rank)
 
     def buffers(self) -> list[Any]:
         return list(self.pool.kv_buffer) if self.shape.latent else [*self.pool.k_buffer, *self.pool.v_buffer]
+
+    def buffers_by_name(self) -> dict[str, Any]:
+        """Each buffer by its layer's number in the whole model and K or V, whichever stage it is on."""
+        layers = self.shape.layers_of(self.rank.pp_rank)
+        parts = [""] if self.shape.latent else ["k", "v"]
+        names = [f"{layer}{part}" for part in parts for layer in layers]
+        return dict(zip(names, self.buffers(), strict=True))
 
     def page(self, buffer: int, index: int) -> Any:
         return self.buffers()[buffer][index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS]
@@ -165,11 +203,24 @@ class Side:
             buffer.copy_(torch.randn(buffer.shape, generator=generator))
 
 
-def as_rank(shape: Shape, tp_rank: int = 0) -> Any:
+class OneProcessPipeline:
+    """What stands for SGLang's group of pipeline ranks where all of them are opened one after the other."""
+
+    def __init__(self) -> None:
+        self._said: Any = None
+
+    def broadcast_object(self, said: Any, src: int) -> Any:
+        assert src == 0
+        self._said = said if said is not None else self._said
+        return self._said
+
+
+def as_rank(shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Any:
     """What the run-time context of that rank's scheduler says."""
     sizes = dict.fromkeys(("tp_size", "attn_tp_size", "moe_tp_size"), shape.tp_size)
-    ranks = dict.fromkeys(("tp_rank", "attn_tp_rank", "moe_tp_rank"), tp_rank)
-    return get_parallel().override(pp_group=None, **sizes, **ranks)
+    ranks = dict.fromkeys(("tp_rank", "attn_tp_rank", "moe_tp_rank"), rank.tp_rank)
+    stage = {"pp_size": shape.pp_size, "pp_rank": rank.pp_rank, "pp_group": pp_group}
+    return get_parallel().override(**sizes, **ranks, **stage)
 
 
 class Pair:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from one_process import (
     HEAD_COUNT,
     PAGE_TOKENS,
+    OneProcessPipeline,
     Shape,
     Side,
     as_rank,
@@ -23,6 +26,8 @@ from one_process import (
 )
 from sglang.srt.disaggregation.base.conn import KVPoll
 
+from kv_connector.sglang.stages import poll_queued
+
 
 class ShardedPair:
     """All ranks of both engines. What SGLang's ranks agree on by collectives is done here rank by rank."""
@@ -33,45 +38,64 @@ class ShardedPair:
         self.address = f"127.0.0.1:{port}"
         self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", port)
         until(lambda: listens(port), "the bootstrap server listens")
-        self.prefillers = [Side.open("prefill", arguments, prefill, rank) for rank in range(prefill.tp_size)]
-        self.decoders = [Side.open("decode", arguments, decode, rank) for rank in range(decode.tp_size)]
+        pipelines = [OneProcessPipeline() for _ in range(prefill.tp_size)]
+        self.prefillers = [
+            Side.open("prefill", arguments, prefill, rank, pipelines[rank.tp_rank]) for rank in prefill.ranks()
+        ]
+        self.decoders = [Side.open("decode", arguments, decode, rank) for rank in decode.ranks()]
         self._rooms = itertools.count(2000)
         self._scribble()
 
     def _scribble(self) -> None:
         """The prefiller's ranks hold their heads of one and the same model's KV."""
         generator = torch.Generator().manual_seed(5)
-        for buffer in range(len(self.prefillers[0].buffers())):
-            heads = 1 if self.prefillers[0].shape.latent else HEAD_COUNT
-            own = self.prefillers[0].buffers()[buffer]
-            whole = torch.randn((own.shape[0], heads, own.shape[2]), generator=generator)
-            for rank, side in enumerate(self.prefillers):
-                side.buffers()[buffer].copy_(whole[:, side.shape.heads_of(rank)])
+        heads = 1 if self.prefillers[0].shape.latent else HEAD_COUNT
+        whole: dict[str, Any] = {}
+        for side in self.prefillers:
+            for name, own in side.buffers_by_name().items():
+                if name not in whole:
+                    whole[name] = torch.randn((own.shape[0], heads, own.shape[2]), generator=generator)
+                own.copy_(whole[name][:, side.shape.heads_of(side.rank.tp_rank)])
 
     def move(self, sources: list[int], targets: list[int], prefix_pages: int = 0) -> int:
         """Moves a prompt's pages in two chunks, then the metadata; gives the room."""
-        room = next(self._rooms)
-        senders, receivers = self._begin(room, targets, prefix_pages * PAGE_TOKENS)
-        for side, sender in zip(self.prefillers, senders, strict=True):
-            wait_for(sender, KVPoll.WaitingForInput)
+        room, senders, receivers = self.begin(targets, prefix_pages * PAGE_TOKENS)
+        self.wait_until_stages_agree(senders)
+        for sender in senders:
             assert sender.pop_decode_prefix_len() == prefix_pages * PAGE_TOKENS
             sender.init(len(sources), 3)
-            side.metadata.output_ids[3, 0] = 9
-            side.metadata.bootstrap_room[3, 0] = room
         for sender in senders:
             sender.send(pages(*sources[:1]))
-        for sender in senders:
+        for side, sender in zip(self.prefillers, senders, strict=True):
+            side.metadata.output_ids[3, 0] = 9
+            side.metadata.bootstrap_room[3, 0] = room
             sender.send(pages(*sources[1:]), [])
+        self.finish(senders, receivers)
+        return room
+
+    @staticmethod
+    def finish(senders: list[Any], receivers: list[Any]) -> None:
         for end in (*senders, *receivers):
             wait_for(end, KVPoll.Success)
             end.clear()
-        return room
 
-    def _begin(self, room: int, targets: list[int], prefix: int) -> tuple[list[Any], list[Any]]:
-        """Senders that have been announced, and receivers that have granted."""
+    def wait_until_stages_agree(self, senders: list[Any], expected: int = KVPoll.WaitingForInput) -> None:
+        """One round after the other as SGLang's queue of what waits: each stage looks, and the first asks for all."""
+        first = [sender for sender in senders if sender.kv_mgr.pp_rank == 0]
+        later = [SimpleNamespace(disagg_kv_sender=s) for s in senders if s.kv_mgr.pp_rank > 0]
+
+        def agreed() -> bool:
+            poll_queued(SimpleNamespace(pp_rank=1, queue=later))
+            return min(int(sender.poll_pp_consensus()) for sender in first) == expected
+
+        until(agreed, f"all stages agree on state {expected}")
+
+    def begin(self, targets: list[int] | None, prefix: int = 0, room: int = 0) -> tuple[int, list[Any], list[Any]]:
+        """The room, senders that have been announced, and receivers that have granted, if there are targets."""
         senders, receivers = [], []
-        for rank, side in enumerate(self.prefillers):
-            with as_rank(side.shape, rank):
+        room = room or next(self._rooms)
+        for side in self.prefillers:
+            with as_rank(side.shape, side.rank):
                 senders.append(backend_class("sender")(side.endpoint, self.address, room))
         for side in self.decoders:
             receiver = backend_class("receiver")(side.endpoint, self.address, room)
@@ -79,38 +103,40 @@ class ShardedPair:
             receiver.init(0)
             wait_for(receiver, KVPoll.WaitingForInput)
             receivers.append(receiver)
-        for receiver in receivers:
+        for receiver in receivers if targets is not None else []:
             receiver.send_metadata(pages(*targets), 6, decode_prefix_len=prefix)
-        return senders, receivers
+        return room, senders, receivers
 
     def abort(self, targets: list[int]) -> None:
         """The decoder gives a request up that was granted by all its ranks."""
-        senders, receivers = self._begin(next(self._rooms), targets, 0)
-        for sender in senders:
-            wait_for(sender, KVPoll.WaitingForInput)
+        _room, senders, receivers = self.begin(targets)
+        self.wait_until_stages_agree(senders)
         for receiver in receivers:
             receiver.abort()
+        self.wait_until_stages_agree(senders, KVPoll.Failed)
         for sender in senders:
-            until(lambda s=sender: s.poll() == KVPoll.Failed, "the prefiller has heard")
+            with pytest.raises(Exception, match=r"\w"):
+                sender.failure_exception()
         for end in (*senders, *receivers):
             end.clear()
 
     def assert_equal_pages(self, sources: list[int], targets: list[int]) -> None:
-        for buffer in range(len(self.decoders[0].buffers())):
-            for source, target in zip(sources, targets, strict=True):
-                sent = self._whole(self.prefillers, buffer, source)
-                arrived = self._whole(self.decoders, buffer, target)
-                assert torch.equal(sent, arrived), (buffer, source, target)
+        sent, arrived = self._whole(self.prefillers, sources), self._whole(self.decoders, targets)
+        assert sent.keys() == arrived.keys()
+        for name, there in arrived.items():
+            assert torch.equal(sent[name], there), name
 
     @staticmethod
-    def _whole(sides: list[Side], buffer: int, page: int) -> Any:
-        """All heads of a page, by whichever ranks hold them; ranks with the same heads hold the same."""
-        heads: dict[int, Any] = {}
-        for rank, side in enumerate(sides):
-            for local, head in enumerate(range(HEAD_COUNT)[side.shape.heads_of(rank)]):
-                own = side.page(buffer, page)[:, local]
-                assert torch.equal(own, heads.setdefault(head, own)), (rank, head)
-        return torch.stack([heads[head] for head in sorted(heads)])
+    def _whole(sides: list[Side], indices: list[int]) -> dict[str, Any]:
+        """Pages by buffer and head, on whichever ranks they are; ranks with the same heads hold the same."""
+        whole: dict[str, Any] = {}
+        for side in sides:
+            for name, buffer in side.buffers_by_name().items():
+                slots = [page * PAGE_TOKENS + token for page in indices for token in range(PAGE_TOKENS)]
+                for local, head in enumerate(range(HEAD_COUNT)[side.shape.heads_of(side.rank.tp_rank)]):
+                    own = buffer[slots, local]
+                    assert torch.equal(own, whole.setdefault(f"{name}, head {head}", own)), (side.rank, name, head)
+        return whole
 
     def assert_metadata(self, room: int) -> None:
         for side in self.decoders:

@@ -13,21 +13,25 @@ import pytest
 if TYPE_CHECKING:
     from sharded import ShardedPair
 
-pytestmark = [
-    pytest.mark.usefixtures("sglang_plugins"),
-    pytest.mark.filterwarnings("default", "ignore:Unclosed context:ResourceWarning"),  # of SGLang's own sockets
-]
+pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarnings("default")]
 
+HEADS, LATENT = False, True
 SHAPES = {
-    "heads, TP 2 to 1": (2, 1, False),
-    "heads, TP 1 to 2": (1, 2, False),
-    "heads, TP 2 to 2": (2, 2, False),
-    "heads, TP 4 to 2": (4, 2, False),
-    "more ranks than heads, TP 8 to 2": (8, 2, False),
-    "latent, TP 1 to 1": (1, 1, True),
-    "latent, TP 2 to 1": (2, 1, True),
-    "latent, TP 1 to 2": (1, 2, True),
-    "latent, TP 2 to 2": (2, 2, True),
+    "heads, TP 2 to 1": ((2, HEADS), (1, HEADS)),
+    "heads, TP 1 to 2": ((1, HEADS), (2, HEADS)),
+    "heads, TP 2 to 2": ((2, HEADS), (2, HEADS)),
+    "heads, TP 4 to 2": ((4, HEADS), (2, HEADS)),
+    "more ranks than heads, TP 8 to 2": ((8, HEADS), (2, HEADS)),
+    "latent, TP 1 to 1": ((1, LATENT), (1, LATENT)),
+    "latent, TP 2 to 1": ((2, LATENT), (1, LATENT)),
+    "latent, TP 1 to 2": ((1, LATENT), (2, LATENT)),
+    "latent, TP 2 to 2": ((2, LATENT), (2, LATENT)),
+    "heads, PP 2 to 1": ((1, HEADS, 2), (1, HEADS)),
+    "heads, PP 3 to 1": ((1, HEADS, 3), (1, HEADS)),
+    "heads, TP 2 PP 2 to TP 1": ((2, HEADS, 2), (1, HEADS)),
+    "heads, PP 2 to TP 2": ((1, HEADS, 2), (2, HEADS)),
+    "latent, PP 2 to 1": ((1, LATENT, 2), (1, LATENT)),
+    "latent, TP 2 PP 2 to TP 2": ((2, LATENT, 2), (2, LATENT)),
 }
 
 
@@ -40,8 +44,8 @@ def pair(
         from one_process import Shape
         from sharded import ShardedPair
 
-        prefill_tp, decode_tp, latent = request.param
-        opened = ShardedPair(tmp_path_factory.mktemp("model"), Shape(prefill_tp, latent), Shape(decode_tp, latent))
+        prefill, decode = request.param
+        opened = ShardedPair(tmp_path_factory.mktemp("model"), Shape(*prefill), Shape(*decode))
     yield opened
     opened.close()
 

@@ -433,12 +433,12 @@ def test_should_say_which_private_interface_of_sglang_has_changed(monkeypatch: p
 
 
 def test_should_refuse_pools_with_state(pair: Pair) -> None:
-    from one_process import kv_args
+    from one_process import RankInEngine, kv_args
 
     from kv_connector import OptionError
     from kv_connector.sglang.engine_facts import refuse_unsupported
 
-    args = kv_args(pair.decoder.pool, pair.decoder.metadata)
+    args = kv_args("decode", pair.decoder.pool, pair.decoder.metadata, RankInEngine())
     refuse_unsupported(args, "decode")
     args.state_types = ["swa"]
     with pytest.raises(OptionError, match=r"state of the kinds swa .* full attention"):
