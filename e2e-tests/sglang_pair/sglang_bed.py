@@ -29,17 +29,21 @@ class Side:
     server: Server
     metrics_ports: Sequence[int] = ()
 
-    def metrics_pages(self) -> str:
-        """Those of all ranks, one after the other."""
+    def metrics_pages(self) -> list[str]:
+        """Those of all ranks."""
         pages = []
         for port in self.metrics_ports:
             with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/metrics", timeout=30) as answer:
                 pages.append(str(answer.read().decode()))
-        return "\n".join(pages)
+        return pages
+
+    def metric_by_rank(self, name: str) -> list[float]:
+        """A figure of each messenger's."""
+        return [metric_sum(page, name, {}) for page in self.metrics_pages()]
 
     def metric(self, name: str) -> float:
         """A figure of the messengers', added up."""
-        return metric_sum(self.metrics_pages(), name, {})
+        return sum(self.metric_by_rank(name))
 
     def held(self) -> dict[str, float]:
         """Whatever is held for requests: in SGLang's queues, in its pool beyond what its cache may evict, by us."""
@@ -47,7 +51,7 @@ class Side:
         figures = {name: load[name] for name in ("num_running_reqs", "num_waiting_reqs", "num_used_tokens")}
         figures |= {name: value for name, value in load["disaggregation"].items() if name.endswith("_reqs")}
         if self.metrics_ports:
-            text = self.metrics_pages()
+            text = "\n".join(self.metrics_pages())
             assert all(name in text for name in HELD_GAUGES), "the messenger's page lacks a gauge"
             figures |= {name: metric_sum(text, name, {}) for name in HELD_GAUGES}
         return {name: value for name, value in figures.items() if value}
@@ -118,6 +122,7 @@ class Kind:
     options: Mapping[str, Any] = field(default_factory=dict)
     """KV Messenger's own."""
     tp_size: int = 1
+    pp_size: int = 1
     holdable: bool = False
     """The prefiller's writes can be held back, by a KV Messenger that looks at a file before each."""
 
@@ -141,8 +146,9 @@ class Ground:
         environment = dict(kind.environment)
         metrics_ports: Sequence[int] = ()
         if kind.backend == "kv_messenger":
-            first = free_port(kind.tp_size)
-            metrics_ports = range(first, first + kind.tp_size)
+            rank_count = kind.tp_size * kind.pp_size
+            first = free_port(rank_count)
+            metrics_ports = range(first, first + rank_count)
             faults = {"jvm_options": [f"-Dkvmessenger.fault.holdWrites={self.gate.file}"]}
             told = {"metrics_port": first, **(faults if kind.holdable and role == "prefill" else {}), **kind.options}
             environment["KV_MESSENGER_OPTIONS"] = json.dumps(told)
@@ -153,6 +159,7 @@ class Ground:
             bootstrap_port=bootstrap_port,
             core=0 if role == "prefill" else 1,
             tp_size=kind.tp_size,
+            pp_size=kind.pp_size,
             environment=environment,
         )
         return Side(engine(name or f"{kind.backend}-{role}", options, self.folder), metrics_ports)

@@ -37,6 +37,8 @@ PREFILLER_KILLED: Final = Series(seed=39, lengths=(500,) * 6)
 DECODER_KILLED: Final = Series(seed=40, lengths=(500,) * 6)
 LEFT: Final = Series(seed=41, lengths=(500,))
 AFTER_FAULTS: Final = Series(seed=42, lengths=(150,) * 8)
+PREFILLER_STAGED: Final = Series(seed=43, lengths=(1, 17, 257, 720))
+STAGED_AT_ONCE: Final = Series(seed=44, lengths=(400, 65, 720, 33, 512, 720))
 
 ALL: Final = (
     TOKENS,
@@ -51,6 +53,8 @@ ALL: Final = (
     DECODER_KILLED,
     LEFT,
     AFTER_FAULTS,
+    PREFILLER_STAGED,
+    STAGED_AT_ONCE,
 )
 
 

@@ -32,6 +32,8 @@ from sglang_workload import (
     OVERLAPPED_TOKENS,
     PREFILLER_KILLED,
     PREFILLER_SHARDED,
+    PREFILLER_STAGED,
+    STAGED_AT_ONCE,
     TOKENS,
     all_prompts,
 )
@@ -41,6 +43,7 @@ from workload import Series
 NOTICED_LIMIT_SECONDS = 90.0
 """Bounds a test that fails; the limits of the engines that would end any request are 300 s."""
 TWO_RANKS = Kind(tp_size=2)
+TWO_STAGES = Kind(pp_size=2)
 CHUNK_ENDS = [*range(CHUNK_TOKENS, OVERLAPPED_TOKENS, CHUNK_TOKENS), OVERLAPPED_TOKENS]
 
 
@@ -140,12 +143,36 @@ def test_prefiller_of_one_rank_fills_a_decoder_of_two(
     assert_right_across_shardings(replace(pair, decoder=sharded), DECODER_SHARDED, by_sglang)
 
 
-def assert_right_across_shardings(pair: Pair, series: Series, reference: Reference) -> None:
-    """In SGLang's pages the heads of a token lie side by side, so each token's are pieces of their own."""
-    before = pair.prefiller.metric("kv_messenger_strided_pieces_sent_total")
+def test_prefiller_of_two_stages_fills_a_decoder_of_one(
+    pair: Pair, ground: Ground, by_sglang: Reference, stack: ExitStack
+) -> None:
+    """One by one, then with both stages at work on different requests, then out of their caches."""
+    port = free_port()
+    prefiller = ground.side("prefill", TWO_STAGES, port, name="prefill-pp2")
+    start(stack, [prefiller.server])
+    staged = replace(pair, prefiller=prefiller, bootstrap_port=port)
+    assert prefiller.server.log().count("layers leave while the forward pass runs") == TWO_STAGES.pp_size
+    assert_right_one_by_one(staged, PREFILLER_STAGED, by_sglang)
+    prompts = STAGED_AT_ONCE.prompts()
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        legs = sent(pool, staged, prompts)
+        assert [leg.result().words for leg in legs.values()] == [by_sglang.to(prompt) for prompt in prompts]
+    assert_right_one_by_one(staged, PREFILLER_STAGED, by_sglang)
+    first, last = prefiller.metric_by_rank("kv_messenger_layers_sent_total")
+    assert first == last > 0, "the model's layers are cut into halves"
+    staged.wait_at_rest()
+
+
+def assert_right_one_by_one(pair: Pair, series: Series, reference: Reference) -> None:
     for prompt in series.prompts():
         outcome = pair.attempt_both_sides(prompt, ANSWER_TOKENS, f"sharded-{uuid.uuid4()}")
         assert outcome.words == reference.to(prompt), outcome.said
+
+
+def assert_right_across_shardings(pair: Pair, series: Series, reference: Reference) -> None:
+    """In SGLang's pages the heads of a token lie side by side, so each token's are pieces of their own."""
+    before = pair.prefiller.metric("kv_messenger_strided_pieces_sent_total")
+    assert_right_one_by_one(pair, series, reference)
     assert pair.prefiller.metric("kv_messenger_strided_pieces_sent_total") > before
     pair.wait_at_rest()
 

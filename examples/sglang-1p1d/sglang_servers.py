@@ -46,6 +46,7 @@ class EngineOptions:
     bootstrap_port: int = 0  # of a prefiller; the decoder gets it with each request
     core: int = 0
     tp_size: int = 1
+    pp_size: int = 1
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
@@ -72,14 +73,14 @@ def engine(name: str, options: EngineOptions, folder: Path, port: int | None = N
         *("--page-size", str(PAGE_TOKENS), "--chunked-prefill-size", str(CHUNK_TOKENS)),
         *("--context-length", str(CONTEXT_TOKENS), "--max-total-tokens", str(POOL_TOKENS)),
         *("--max-running-requests", str(REQUESTS_MAX), "--enable-metrics", "--enable-cache-report"),
-        *("--tp-size", str(options.tp_size)),
+        *("--tp-size", str(options.tp_size), "--pp-size", str(options.pp_size)),
         *role_arguments(options),
         *options.arguments,
     ]
     inherited = options.environment.get("PYTHONPATH")
     environment = {
         **ENGINE_ENVIRONMENT,
-        "SGLANG_CPU_OMP_THREADS_BIND": core_binding(options.core, options.tp_size),
+        "SGLANG_CPU_OMP_THREADS_BIND": core_binding(options.core, options.tp_size * options.pp_size),
         **options.environment,
         "PYTHONPATH": os.pathsep.join([str(CPU_KERNELS), *([inherited] if inherited else [])]),
     }
