@@ -67,10 +67,21 @@ def engine(name: str, options: EngineOptions, folder: Path, port: int | None = N
         command += ["--kv-transfer-config", json.dumps(transfer)]
     environment = {
         **ENGINE_ENVIRONMENT,
-        "VLLM_CPU_OMP_THREADS_BIND": core_binding(options.core, options.tp_size),
+        **thread_placement(options.core, options.tp_size),
         **options.environment,
     }
     return Server(name, command, chosen_port, folder, environment)
+
+
+def thread_placement(core: int, rank_count: int) -> dict[str, str]:
+    """One OpenMP thread a rank. A single rank has a core; ranks that wait for each other go where there is room.
+
+    vLLM pins all threads of a rank, those of gloo included. On a busy core they take turns with whoever else is there,
+    several times for each all-reduce, while the rank that waits for them and the engine above it spin on another.
+    """
+    if rank_count == 1:
+        return {"VLLM_CPU_OMP_THREADS_BIND": core_binding(core)}
+    return {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
 def router(name: str, prefillers: Iterable[Server], decoders: Iterable[Server], folder: Path) -> Server:
