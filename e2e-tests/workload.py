@@ -67,8 +67,13 @@ CACHED_ON_DECODER: Final = Series(seed=9, lengths=(640,))
 AFTER_FAILURES: Final = Series(seed=10, lengths=tuple([150] * 12))
 ALONE: Final = Series(seed=11, lengths=(300,))
 SHARDED_LENGTHS: Final = (20, 129, 700)
-SHARDED_WAYS: Final = ("2 to 2", "2 to 1", "1 to 2")
-SHARDED_PAIRS: Final = (*(f"{per} {way}" for per in ("node", "rank") for way in SHARDED_WAYS), "after a death")
+SHARDED_PAIRS: Final = (
+    *(f"{source} to {target}" for source in ("node", "rank") for target in ("node", "rank")),
+    *(f"{source} to one rank" for source in ("node", "rank")),
+    *(f"one rank to {target}" for target in ("node", "rank")),
+    "after a death",
+)
+"""Engines of two ranks are named by what they have a messenger for."""
 SHARDED: Final = {pair: Series(seed=100 + index, lengths=SHARDED_LENGTHS) for index, pair in enumerate(SHARDED_PAIRS)}
 FAULTS: Final = Series(seed=12, lengths=tuple([260] * 72))
 """Drawn from one after the other by the tests of faults."""
