@@ -91,6 +91,8 @@ def kv_args(mode: str, pool: Any, metadata: Any, rank: RankInEngine) -> Any:
     """As the two queues of SGLang fill it."""
     args = backend_class("kvargs")()
     args.engine_rank = rank.tp_rank
+    if mode == "prefill":
+        args.engine_rank += rank.dp_rank * get_parallel().attn_tp_size
     args.pp_rank = rank.pp_rank
     args.system_dp_rank = args.gpu_id = 0
     if mode == "prefill":  # a decoder's queue does not say it
@@ -111,7 +113,10 @@ class RankInEngine:
     """Which of an engine's ranks one is."""
 
     tp_rank: int = 0
+    """Among the ranks that share one attention."""
     pp_rank: int = 0
+    dp_rank: int = 0
+    """Of the attention, where it is data-parallel."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +124,14 @@ class Shape:
     """How one engine is split. Latent KV, of MLA models, is whole on every rank of a pipeline stage."""
 
     tp_size: int = 1
+    """The attention's."""
     latent: bool = False
     pp_size: int = 1
+    dp_size: int = 1
 
-    def ranks(self) -> list[RankInEngine]:
-        return [RankInEngine(tp_rank, pp_rank) for pp_rank in range(self.pp_size) for tp_rank in range(self.tp_size)]
+    def ranks(self, dp_rank: int = 0) -> list[RankInEngine]:
+        stages, ranks = range(self.pp_size), range(self.tp_size)
+        return [RankInEngine(tp_rank, pp_rank, dp_rank) for pp_rank in stages for tp_rank in ranks]
 
     def layers_of(self, pp_rank: int) -> range:
         """The stage's part of the model's layers, as SGLang cuts them."""
@@ -217,10 +225,13 @@ class OneProcessPipeline:
 
 def as_rank(shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Any:
     """What the run-time context of that rank's scheduler says."""
-    sizes = dict.fromkeys(("tp_size", "attn_tp_size", "moe_tp_size"), shape.tp_size)
-    ranks = dict.fromkeys(("tp_rank", "attn_tp_rank", "moe_tp_rank"), rank.tp_rank)
+    world = rank.dp_rank * shape.tp_size + rank.tp_rank
+    sizes = dict.fromkeys(("tp_size", "moe_tp_size"), shape.dp_size * shape.tp_size)
+    ranks = dict.fromkeys(("tp_rank", "moe_tp_rank"), world)
+    attention = {"attn_tp_size": shape.tp_size, "attn_tp_rank": rank.tp_rank}
+    groups = {"attn_dp_size": shape.dp_size, "attn_dp_rank": rank.dp_rank, "num_dp_ranks": shape.dp_size}
     stage = {"pp_size": shape.pp_size, "pp_rank": rank.pp_rank, "pp_group": pp_group}
-    return get_parallel().override(**sizes, **ranks, **stage)
+    return get_parallel().override(**sizes, **ranks, **attention, **groups, **stage)
 
 
 class Pair:

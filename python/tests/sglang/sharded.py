@@ -38,17 +38,28 @@ class ShardedPair:
         self.address = f"127.0.0.1:{port}"
         self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", port)
         until(lambda: listens(port), "the bootstrap server listens")
-        pipelines = [OneProcessPipeline() for _ in range(prefill.tp_size)]
-        self.prefillers = [
-            Side.open("prefill", arguments, prefill, rank, pipelines[rank.tp_rank]) for rank in prefill.ranks()
-        ]
-        self.decoders = [Side.open("decode", arguments, decode, rank) for rank in decode.ranks()]
+        self.prefill_groups = [self._opened("prefill", arguments, prefill, dp) for dp in range(prefill.dp_size)]
+        self.decode_groups = [self._opened("decode", arguments, decode, dp) for dp in range(decode.dp_size)]
         self._rooms = itertools.count(2000)
-        self._scribble()
+        for dp_rank in range(prefill.dp_size):
+            self.choose(dp_rank, 0)
+            self._scribble(5 + dp_rank)
+        self.choose(0, 0)
 
-    def _scribble(self) -> None:
+    @staticmethod
+    def _opened(mode: str, arguments: Any, shape: Shape, dp_rank: int) -> list[Side]:
+        pipelines = [OneProcessPipeline() for _ in range(shape.tp_size)]
+        return [Side.open(mode, arguments, shape, rank, pipelines[rank.tp_rank]) for rank in shape.ranks(dp_rank)]
+
+    def choose(self, prefill_dp_rank: int, decode_dp_rank: int) -> None:
+        """Which of the data-parallel ranks the next requests go to: those that share one attention, on each side."""
+        self.prefill_dp_rank = prefill_dp_rank
+        self.prefillers = self.prefill_groups[prefill_dp_rank]
+        self.decoders = self.decode_groups[decode_dp_rank]
+
+    def _scribble(self, seed: int) -> None:
         """The prefiller's ranks hold their heads of one and the same model's KV."""
-        generator = torch.Generator().manual_seed(5)
+        generator = torch.Generator().manual_seed(seed)
         heads = 1 if self.prefillers[0].shape.latent else HEAD_COUNT
         whole: dict[str, Any] = {}
         for side in self.prefillers:
@@ -57,9 +68,9 @@ class ShardedPair:
                     whole[name] = torch.randn((own.shape[0], heads, own.shape[2]), generator=generator)
                 own.copy_(whole[name][:, side.shape.heads_of(side.rank.tp_rank)])
 
-    def move(self, sources: list[int], targets: list[int], prefix_pages: int = 0) -> int:
+    def move(self, sources: list[int], targets: list[int], prefix_pages: int = 0, room: int = 0) -> int:
         """Moves a prompt's pages in two chunks, then the metadata; gives the room."""
-        room, senders, receivers = self.begin(targets, prefix_pages * PAGE_TOKENS)
+        room, senders, receivers = self.begin(targets, prefix_pages * PAGE_TOKENS, room)
         self.wait_until_stages_agree(senders)
         for sender in senders:
             assert sender.pop_decode_prefix_len() == prefix_pages * PAGE_TOKENS
@@ -100,7 +111,7 @@ class ShardedPair:
         for side in self.decoders:
             receiver = backend_class("receiver")(side.endpoint, self.address, room)
             until(lambda e=side.endpoint: e.try_ensure_parallel_info(self.address), "the prefiller is known")
-            receiver.init(0)
+            receiver.init(self.prefill_dp_rank)
             wait_for(receiver, KVPoll.WaitingForInput)
             receivers.append(receiver)
         for receiver in receivers if targets is not None else []:
@@ -143,12 +154,15 @@ class ShardedPair:
             assert side.metadata.bootstrap_room[6, 0] == room
             assert side.metadata.output_ids[6, 0] == 9
 
+    def all_ranks(self) -> list[Side]:
+        return [side for group in (*self.decode_groups, *self.prefill_groups) for side in group]
+
     def assert_nothing_held(self) -> None:
-        for side in (*self.prefillers, *self.decoders):
+        for side in self.all_ranks():
             until(lambda e=side.endpoint.exchange: not (e.drain() or e.held()), "all ended")
             until(lambda e=side.endpoint.exchange: e.leak_check().clean, "the messenger holds nothing")
 
     def close(self) -> None:
-        for side in (*self.decoders, *self.prefillers):
+        for side in self.all_ranks():
             side.endpoint.close()
         self.bootstrap.close()
