@@ -33,12 +33,32 @@ final class ControlPipe {
     /** Where the conversation begins: a JVM may say something of its own on standard output before. */
     private static final long BEGIN = 0x6b76_7065_7266_3a0aL;
 
+    /** The longest that one side lets the other wait: it looks at every byte of a round. */
+    private static final long WAIT_LIMIT_NS = 120_000_000_000L;
+
     private final DataInputStream in;
     private final DataOutputStream out;
+    private Runnable meanwhile = () -> {};
 
     ControlPipe(InputStream in, OutputStream out) {
         this.in = new DataInputStream(new BufferedInputStream(in));
         this.out = new DataOutputStream(new BufferedOutputStream(out));
+    }
+
+    /** What a side does over and over while it waits for the other: an engine may move bytes only then. */
+    void meanwhile(Runnable turn) {
+        meanwhile = turn;
+    }
+
+    private void await() throws IOException {
+        long startedNs = System.nanoTime();
+        while (in.available() == 0) {
+            meanwhile.run();
+            if (System.nanoTime() - startedNs > WAIT_LIMIT_NS) {
+                throw new IllegalStateException(
+                        "the other side has said nothing for " + WAIT_LIMIT_NS / 1_000_000_000 + " s");
+            }
+        }
     }
 
     void sendBegin() throws IOException {
@@ -87,6 +107,7 @@ final class ControlPipe {
     }
 
     RoundOutcome receiveOutcome() throws IOException {
+        await();
         return new RoundOutcome(in.readLong(), in.readLong(), in.readLong());
     }
 
@@ -97,6 +118,7 @@ final class ControlPipe {
     }
 
     long receiveBadBytes() throws IOException {
+        await();
         return in.readLong();
     }
 
@@ -109,6 +131,7 @@ final class ControlPipe {
     }
 
     int[] receiveInts() throws IOException {
+        await();
         int[] values = new int[in.readInt()];
         for (int i = 0; i < values.length; i++) {
             values[i] = in.readInt();
@@ -123,6 +146,7 @@ final class ControlPipe {
     }
 
     boolean receiveNextRound() throws IOException {
+        await();
         return in.readBoolean();
     }
 }

@@ -26,8 +26,11 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     private static final long WAIT_LIMIT_NS = 120_000_000_000L;
 
     private static final int POLL_LIMIT = 256;
+    /** A wait ends by itself after this, so that limits are looked at. */
+    private static final long AWAIT_NS = 100_000_000;
+    /** How late something may be noticed that the engine does not know of. */
+    private static final long OTHER_WAIT_NS = 1_000_000;
 
-    private final CallerWait wait;
     private final TransferEngine engine;
     private final PagePool pool;
     private final Region region;
@@ -46,15 +49,17 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
 
     Endpoint(KvPerfOptions options, String peerName) {
         this.peerName = peerName;
-        wait = new CallerWait(options.spinMicros() * 1000);
-        engine = TransferEngines.open(engineOptions(options), wait);
+        engine = TransferEngines.open(engineOptions(options));
         pool = PagePool.allocate(options.poolBytes(), options.pageBytes());
         region = engine.register(pool.memory(), pool.memfd());
         admission = engine.admit(peerName);
     }
 
     private static TransferOptions engineOptions(KvPerfOptions options) {
-        return TransferOptions.defaults().withTransports(options.transport()).withStreamsPerPeer(options.streams());
+        return TransferOptions.defaults()
+                .withTransports(options.transport())
+                .withStreamsPerPeer(options.streams())
+                .withDriver(options.driver());
     }
 
     Hello hello() {
@@ -159,7 +164,16 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     }
 
     void poll() {
-        wait.afterPoll(engine.poll(this, POLL_LIMIT));
+        if (engine.poll(this, POLL_LIMIT) == 0) {
+            engine.await(AWAIT_NS);
+        }
+        requireNoFault();
+    }
+
+    /** Lets the engine get on while this thread has to wait for something else, for a moment. */
+    void turn() {
+        engine.poll(this, POLL_LIMIT);
+        engine.await(OTHER_WAIT_NS);
         requireNoFault();
     }
 

@@ -50,6 +50,7 @@ public final class KvPerf {
             ControlPipe.Hello remote = control.receiveHello();
             control.sendHello(endpoint.hello());
             endpoint.connect(remote);
+            control.meanwhile(endpoint::turn);
             requireTransport(options, endpoint);
             control.receiveNextRound();
             Initiator initiator = new Initiator(options, control, endpoint);

@@ -1,5 +1,6 @@
 package io.kvmessenger.benchmarks;
 
+import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.TransferOptions;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -23,7 +24,7 @@ record KvPerfOptions(
         int streams,
         int rounds,
         int seconds,
-        long spinMicros,
+        Driver driver,
         long seed,
         boolean check,
         boolean yardstick,
@@ -62,7 +63,8 @@ record KvPerfOptions(
               --streams N             data sockets of transport tcp (the engine's default)
               --rounds N              measured clean rounds, after one untimed pass over the pool (11)
               --seconds N             measure for that long instead
-              --spin-micros N         how long a caller spins for a completion before it parks (50)
+              --driver own|caller     which thread moves the bytes: one of the engine's own, or the one that submits
+                                      and polls (as a messenger does: caller with fewer than 4 cores)
               --seed N                of the choice of pages (1)
               --check                 compare every byte of every round
               --yardstick             run a C program doing the same work in turns with ours (not for pingpong)
@@ -106,7 +108,7 @@ record KvPerfOptions(
                         TransferOptions.STREAMS_PER_PEER_MAX),
                 (int) number(given, "--rounds", 11, 1, 1_000_000),
                 (int) number(given, "--seconds", 0, 0, 86_400),
-                number(given, "--spin-micros", 50, 0, 1_000_000),
+                parseDriver(given),
                 number(given, "--seed", 1, 0, Long.MAX_VALUE),
                 given.containsKey("--check"),
                 given.containsKey("--yardstick") && !pingpong,
@@ -154,7 +156,7 @@ record KvPerfOptions(
             "--streams",
             "--rounds",
             "--seconds",
-            "--spin-micros",
+            "--driver",
             "--seed",
             "--check",
             "--yardstick",
@@ -176,6 +178,16 @@ record KvPerfOptions(
             }
         }
         throw new IllegalArgumentException("--op is \"" + word + "\", expected single, paged or pingpong");
+    }
+
+    private static Driver parseDriver(Map<String, String> given) {
+        String word = given.get("--driver");
+        return switch (word) {
+            case null -> Driver.forCores(Runtime.getRuntime().availableProcessors());
+            case "own" -> Driver.OWN_THREAD;
+            case "caller" -> Driver.CALLER;
+            default -> throw new IllegalArgumentException("--driver is \"" + word + "\", expected own or caller");
+        };
     }
 
     private static String parseTransport(String word) {

@@ -31,6 +31,7 @@ public final class KvPerfTarget {
             control.sendBegin();
             control.sendHello(endpoint.hello());
             endpoint.connect(control.receiveHello());
+            control.meanwhile(endpoint::turn);
             control.sendNextRound(true);
             new KvPerfTarget(options, control, endpoint).serve();
         }

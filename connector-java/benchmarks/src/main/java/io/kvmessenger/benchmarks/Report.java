@@ -1,5 +1,6 @@
 package io.kvmessenger.benchmarks;
 
+import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.TransferOptions;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -98,6 +99,7 @@ final class Report {
         if (options.transport().equals(TransferOptions.TCP)) {
             figures.put("streams", options.streams());
         }
+        figures.put("driver", options.driver() == Driver.CALLER ? "caller" : "own");
         figures.put("poolBytes", options.poolBytes());
         figures.put("gbPerSecondMin", rounded(gbPerSecond(durations[durations.length - 1])));
         figures.put("gbPerSecondMax", rounded(gbPerSecond(durations[0])));

@@ -20,14 +20,24 @@ class KvPerfTest {
     Path folder;
 
     @ParameterizedTest
-    @CsvSource({"shm, paged", "shm, single", "shm, pingpong", "tcp, paged", "tcp, single", "tcp, pingpong"})
-    void shouldMoveEveryByteAndLeaveOneLineOfFigures(String transport, String op) throws Exception {
+    @CsvSource({
+        "shm, paged, own",
+        "shm, single, caller",
+        "shm, pingpong, own",
+        "shm, pingpong, caller",
+        "tcp, paged, caller",
+        "tcp, single, own",
+        "tcp, pingpong, caller"
+    })
+    void shouldMoveEveryByteAndLeaveOneLineOfFigures(String transport, String op, String driver) throws Exception {
         Path output = folder.resolve("line.jsonl");
         int exitCode = run(
                 "--transport",
                 transport,
                 "--op",
                 op,
+                "--driver",
+                driver,
                 "--page-bytes",
                 "4K",
                 "--page-count",

@@ -2,32 +2,34 @@ package io.kvmessenger.connector;
 
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.NanoClock;
-import io.kvmessenger.transfer.Doorbell;
+import io.kvmessenger.transfer.TransferEngine;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 
 /**
- * The messenger's one thread: turns its duty cycle while there is work, sleeps until a deadline or a ring when there is
- * none, and looks at the layer counter every {@link #WATCH_PERIOD_NS} while a forward pass is being sent.
+ * The messenger's one thread: turns its duty cycle while there is work, waits until a deadline or a wake-up when there is
+ * none, and looks at the layer counter every {@link #WATCH_PERIOD_NS} while a forward pass is being sent. It polls the
+ * transfer engine, so it waits there, and closes it at its end.
  */
-final class AgentThread implements Doorbell {
+final class AgentThread {
     /** How late a finished layer may be noticed; a spinning watcher would take a core from the forward pass. */
     static final long WATCH_PERIOD_NS = 50_000;
     /** A turn may take that long on a crowded machine; beyond it {@code /health} says that the messenger is stuck. */
     static final long STUCK_LIMIT_NS = 5_000_000_000L;
 
+    private final TransferEngine transfer;
     private final NanoClock clock;
     private final Consumer<Throwable> onFault;
     private volatile Thread thread;
-    private volatile boolean sleeping;
     private volatile boolean stopping;
     private volatile long lastTurnNs;
     private Inbox inbox;
     private Messenger messenger;
 
-    AgentThread(NanoClock clock, Consumer<Throwable> onFault) {
+    AgentThread(TransferEngine transfer, NanoClock clock, Consumer<Throwable> onFault) {
+        this.transfer = transfer;
         this.clock = clock;
         this.onFault = onFault;
     }
@@ -41,13 +43,6 @@ final class AgentThread implements Doorbell {
         starting.start();
     }
 
-    @Override
-    public void ring() {
-        if (sleeping) {
-            LockSupport.unpark(thread);
-        }
-    }
-
     /** Why the messenger does not work, for {@code /health}; it turns at least once in {@code heartbeatNs}. Any thread. */
     Optional<String> illness(long heartbeatNs) {
         if (!thread.isAlive()) {
@@ -59,10 +54,10 @@ final class AgentThread implements Doorbell {
                 : Optional.empty();
     }
 
-    /** Ends the duty cycle; when it returns true the messenger is no longer touched by it. */
+    /** Ends the duty cycle; when it returns true nothing reads or writes pages any more. */
     boolean stop(long limitMillis) {
         stopping = true;
-        LockSupport.unpark(thread);
+        transfer.wake();
         try {
             thread.join(limitMillis);
         } catch (InterruptedException e) {
@@ -75,13 +70,14 @@ final class AgentThread implements Doorbell {
         while (!stopping) {
             try {
                 if (turn() == 0) {
-                    sleep();
+                    await();
                 }
             } catch (Throwable fault) { // a bug must neither end the duty cycle nor spin it
                 onFault.accept(fault);
                 LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(10));
             }
         }
+        transfer.close();
     }
 
     private int turn() {
@@ -89,18 +85,7 @@ final class AgentThread implements Doorbell {
         return inbox.drainTo(messenger) + messenger.doWork();
     }
 
-    private void sleep() {
-        if (messenger.watching()) {
-            LockSupport.parkNanos(WATCH_PERIOD_NS);
-            return;
-        }
-        sleeping = true;
-        if (turn() == 0 && !stopping) { // whatever rang before the flag was up is seen here
-            long waitNs = messenger.nextDeadlineNs() - clock.nowNs();
-            if (waitNs > 0) {
-                LockSupport.parkNanos(waitNs);
-            }
-        }
-        sleeping = false;
+    private void await() {
+        transfer.await(messenger.watching() ? WATCH_PERIOD_NS : messenger.nextDeadlineNs() - clock.nowNs());
     }
 }

@@ -1,7 +1,6 @@
 package io.kvmessenger.connector;
 
 import io.kvmessenger.messenger.Messenger;
-import io.kvmessenger.transfer.Doorbell;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.function.Consumer;
@@ -15,15 +14,16 @@ final class Inbox {
     static final int INPUTS_PER_TURN_MAX = 1024;
 
     private final Queue<Consumer<Messenger>> inputs = new ConcurrentLinkedQueue<>();
-    private final Doorbell doorbell;
+    private final Runnable wake;
 
-    Inbox(Doorbell doorbell) {
-        this.doorbell = doorbell;
+    /** @param wake ends the wait of the messenger's thread */
+    Inbox(Runnable wake) {
+        this.wake = wake;
     }
 
     void add(Consumer<Messenger> input) {
         inputs.add(input);
-        doorbell.ring();
+        wake.run();
     }
 
     int drainTo(Messenger messenger) {

@@ -73,10 +73,10 @@ final class OpenMessenger {
         started.push(metrics);
         this.events = new EventQueue(metrics);
         this.counterWord = Arena.global().allocate(COUNTER_ALIGNMENT_BYTES, COUNTER_ALIGNMENT_BYTES);
-        this.agent = new AgentThread(CLOCK, this::onFault);
-        this.inbox = new Inbox(agent);
-        this.transfer = TransferWiring.open(request, agent);
+        this.transfer = TransferWiring.open(request);
         started.push(transfer);
+        this.agent = new AgentThread(transfer, CLOCK, this::onFault);
+        this.inbox = new Inbox(transfer::wake);
         metrics.follow(transfer::counters);
         this.network = new NettyControlNetwork(
                 inbox, TimeUnit.NANOSECONDS.toMillis(request.limits().connectLimitNs()));
@@ -209,10 +209,13 @@ final class OpenMessenger {
         CompletableFuture<Void> left = new CompletableFuture<>();
         inbox.add(m -> m.leave(reason, left));
         awaitOrWarn(left, STOP_LIMIT_MILLIS, "the goodbyes of peers");
-        agent.stop(STOP_LIMIT_MILLIS);
+        boolean stopped = agent.stop(STOP_LIMIT_MILLIS);
         network.close();
-        transfer.close();
         metrics.close();
+        if (!stopped) {
+            throw new IllegalStateException("the messenger's thread has not ended within " + STOP_LIMIT_MILLIS
+                    + " ms: pages may still be read and written; end this process");
+        }
     }
 
     private void onFault(Throwable fault) {

@@ -1,6 +1,6 @@
 package io.kvmessenger.connector;
 
-import io.kvmessenger.transfer.Doorbell;
+import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.engine.TransferEngines;
@@ -20,16 +20,15 @@ final class TransferWiring {
 
     private TransferWiring() {}
 
-    static TransferEngine open(OpenRequest request, Doorbell doorbell) {
-        TransferEngine engine = TransferEngines.open(
-                new TransferOptions(
-                        request.listenHost(),
-                        request.advertiseHost(),
-                        request.transports(),
-                        request.streamsPerPeer(),
-                        REQUESTS_PER_PEER_MAX,
-                        request.limits().connectLimitNs()),
-                doorbell);
+    static TransferEngine open(OpenRequest request) {
+        TransferEngine engine = TransferEngines.open(new TransferOptions(
+                request.listenHost(),
+                request.advertiseHost(),
+                request.transports(),
+                request.streamsPerPeer(),
+                REQUESTS_PER_PEER_MAX,
+                request.limits().connectLimitNs(),
+                Driver.forCores(Runtime.getRuntime().availableProcessors())));
         return withFaults(engine, request);
     }
 

@@ -153,6 +153,16 @@ final class RecordingTransferEngine implements TransferEngine {
     }
 
     @Override
+    public void await(long limitNs) {
+        throw new AssertionError("only a thread waits, and there is none here");
+    }
+
+    @Override
+    public void wake() {
+        throw new AssertionError("nobody waits");
+    }
+
+    @Override
     public TransferCounters counters() {
         throw new UnsupportedOperationException("nothing is counted");
     }

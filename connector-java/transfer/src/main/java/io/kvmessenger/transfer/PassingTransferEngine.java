@@ -79,6 +79,16 @@ public abstract class PassingTransferEngine implements TransferEngine {
     }
 
     @Override
+    public void await(long limitNs) {
+        engine.await(limitNs);
+    }
+
+    @Override
+    public void wake() {
+        engine.wake();
+    }
+
+    @Override
     public TransferCounters counters() {
         return engine.counters();
     }

@@ -7,11 +7,13 @@ import java.lang.foreign.MemorySegment;
  *
  * <p>Contract. No order is assumed between writes. An immediate is seen only after its payload is visible. Local
  * completion of a write means that its source may be reused; nothing may be concluded about the target. One slow or
- * dead peer never delays writes to others. Inbound progress depends on no caller.
+ * dead peer never delays writes to others. Inbound progress depends on no caller, unless the engine was opened with
+ * {@link Driver#CALLER}: then everything is done in {@link #poll} and {@link #await}, {@link #close} is for the thread that
+ * polls as well, and whoever polls never stays away for long.
  *
  * <p>Threading: {@code submit}, {@code send}, {@code allow}, {@code register}, {@code admit}, {@code connect} and
  * {@code openWindow} may be called from any one thread at a time (the messenger's); {@link #poll} is called by that same thread and is the
- * only place where a {@link CompletionHandler} runs. Workers never run user code.
+ * only place where a {@link CompletionHandler} runs; so is {@link #await}. Workers never run user code.
  *
  * <p>It does not retry, does not know what a page means to an engine, and does not decide when a peer is dead: it
  * reports facts.
@@ -94,6 +96,17 @@ public interface TransferEngine extends AutoCloseable {
 
     /** Hands up to {@code limit} completions to the handler, on the calling thread. Returns how many. */
     int poll(CompletionHandler handler, int limit);
+
+    /**
+     * Waits until there may be something to poll: returns early when {@link #wake} was called since the last wait, and
+     * now and then without a reason.
+     *
+     * @param limitNs how long at most; nothing is waited for when it is not positive
+     */
+    void await(long limitNs);
+
+    /** Any thread: ends a wait, or the next one. Cheap while nobody waits. */
+    void wake();
 
     /** Figures of this engine since it was opened. */
     TransferCounters counters();

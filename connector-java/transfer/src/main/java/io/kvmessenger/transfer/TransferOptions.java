@@ -12,6 +12,7 @@ import java.util.Set;
  * @param streamsPerPeer data sockets to each tcp peer
  * @param requestsPerPeerMax writes that wait for or are on their way to one peer; a power of two
  * @param connectLimitNs how long one transport may take to reach a peer
+ * @param driver which thread moves the bytes
  */
 public record TransferOptions(
         String listenHost,
@@ -19,7 +20,8 @@ public record TransferOptions(
         List<String> transports,
         int streamsPerPeer,
         int requestsPerPeerMax,
-        long connectLimitNs) {
+        long connectLimitNs,
+        Driver driver) {
     public static final String SHM = "shm";
     public static final String TCP = "tcp";
     public static final int STREAMS_PER_PEER_MAX = 16;
@@ -48,30 +50,39 @@ public record TransferOptions(
         require(connectLimitNs > 0, "connectLimitNs", connectLimitNs, "more than 0");
     }
 
-    /** Loopback, shared memory before tcp. */
+    /** Loopback, shared memory before tcp, a thread of its own. */
     public static TransferOptions defaults() {
-        return new TransferOptions("127.0.0.1", "", List.of(SHM, TCP), 2, 512, 5_000_000_000L);
+        return new TransferOptions("127.0.0.1", "", List.of(SHM, TCP), 2, 512, 5_000_000_000L, Driver.OWN_THREAD);
     }
 
     public TransferOptions withHosts(String listen, String advertise) {
-        return new TransferOptions(listen, advertise, transports, streamsPerPeer, requestsPerPeerMax, connectLimitNs);
+        return new TransferOptions(
+                listen, advertise, transports, streamsPerPeer, requestsPerPeerMax, connectLimitNs, driver);
     }
 
     public TransferOptions withTransports(String... names) {
         return new TransferOptions(
-                listenHost, advertiseHost, List.of(names), streamsPerPeer, requestsPerPeerMax, connectLimitNs);
+                listenHost, advertiseHost, List.of(names), streamsPerPeer, requestsPerPeerMax, connectLimitNs, driver);
     }
 
     public TransferOptions withStreamsPerPeer(int count) {
-        return new TransferOptions(listenHost, advertiseHost, transports, count, requestsPerPeerMax, connectLimitNs);
+        return new TransferOptions(
+                listenHost, advertiseHost, transports, count, requestsPerPeerMax, connectLimitNs, driver);
     }
 
     public TransferOptions withRequestsPerPeerMax(int count) {
-        return new TransferOptions(listenHost, advertiseHost, transports, streamsPerPeer, count, connectLimitNs);
+        return new TransferOptions(
+                listenHost, advertiseHost, transports, streamsPerPeer, count, connectLimitNs, driver);
     }
 
     public TransferOptions withConnectLimitNs(long limitNs) {
-        return new TransferOptions(listenHost, advertiseHost, transports, streamsPerPeer, requestsPerPeerMax, limitNs);
+        return new TransferOptions(
+                listenHost, advertiseHost, transports, streamsPerPeer, requestsPerPeerMax, limitNs, driver);
+    }
+
+    public TransferOptions withDriver(Driver chosen) {
+        return new TransferOptions(
+                listenHost, advertiseHost, transports, streamsPerPeer, requestsPerPeerMax, connectLimitNs, chosen);
     }
 
     private static void require(boolean holds, String option, Object seen, String expected) {

@@ -237,6 +237,16 @@ final class SimulatedTransferEngine implements TransferEngine {
     }
 
     @Override
+    public void await(long limitNs) {
+        throw new AssertionError("only a thread waits, and there is none here");
+    }
+
+    @Override
+    public void wake() {
+        throw new AssertionError("nobody waits");
+    }
+
+    @Override
     public TransferCounters counters() {
         throw new UnsupportedOperationException("the messenger reads no counters");
     }

@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
+import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.HostMemory;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
@@ -19,19 +20,21 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 
 /**
  * An engine with one region, driven by a test: records every completion and waits for conditions.
  *
- * <p>One thread. It sleeps on the doorbell, so that a bell that is not rung shows as a test that does not end.
+ * <p>One thread. An engine without a thread of its own moves only while it is polled: where one engine waits for another,
+ * it takes it {@link #alongside}.
  */
 public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     private static final long AWAIT_LIMIT_NS = TimeUnit.SECONDS.toNanos(60);
     /** Conditions that no bell announces, like a process's end, are looked at so often. */
-    private static final long LOOK_MILLIS = 20;
+    private static final long LOOK_NS = TimeUnit.MILLISECONDS.toNanos(20);
+    /** With a second engine that moves only when it is its turn. */
+    private static final long TURN_NS = TimeUnit.MICROSECONDS.toNanos(100);
 
     private static final int POLL_LIMIT = 64;
 
@@ -41,7 +44,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     /** A window that got too much. */
     public record Overshoot(long arrivedWeight, long expectedWeight) {}
 
-    private final Semaphore bell = new Semaphore(0);
+    private final TransferOptions options;
     private final TransferEngine engine;
     private final HostMemory memory;
     private final Region region;
@@ -59,9 +62,11 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     public final List<String> refused = new ArrayList<>();
     public final List<byte[]> messages = new ArrayList<>();
     private Runnable onFilled = () -> {};
+    private DrivenEngine companion;
 
     public DrivenEngine(TransferOptions options, String name, long memoryBytes) {
-        engine = TransferEngines.open(options, bell::release);
+        this.options = options;
+        engine = TransferEngines.open(options);
         memory = HostMemory.allocate(name, memoryBytes);
         region = engine.register(memory.memory(), memory.memfd());
     }
@@ -108,27 +113,34 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
         long beganNs = System.nanoTime();
         while (!condition.getAsBoolean()) {
             int polled = first.poll() + (second == first ? 0 : second.poll());
+            if (second == first && first.companion != null) {
+                first.companion.turn();
+            }
             if (System.nanoTime() - beganNs > AWAIT_LIMIT_NS) {
                 throw new AssertionError("waited in vain for " + what + "; " + first + " / " + second);
             }
             if (polled == 0 && !condition.getAsBoolean()) {
-                first.listen();
+                first.engine.await(first.needsTurns() || second.needsTurns() ? TURN_NS : LOOK_NS);
             }
         }
     }
 
     /** Hands out what waits. */
     public int poll() {
-        bell.drainPermits();
         return engine.poll(this, POLL_LIMIT);
     }
 
-    private void listen() {
-        try {
-            bell.tryAcquire(LOOK_MILLIS, TimeUnit.MILLISECONDS);
-        } catch (InterruptedException e) {
-            throw new AssertionError(e);
-        }
+    private void turn() {
+        engine.poll(this, 0);
+    }
+
+    private boolean needsTurns() {
+        return companion != null && companion.options.driver() == Driver.CALLER;
+    }
+
+    /** Lets another engine get on whenever this one waits; nothing that has come there is handed out. */
+    public void alongside(DrivenEngine other) {
+        companion = other;
     }
 
     private void ended(long cookie) {

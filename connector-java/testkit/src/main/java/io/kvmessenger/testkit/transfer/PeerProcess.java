@@ -14,7 +14,6 @@ import io.kvmessenger.transfer.WindowRanges;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
-import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -145,8 +144,9 @@ final class PeerProcess implements AutoCloseable {
                     new RegionDescriptor(Integer.parseInt(words[4]), memoryBytes, RegionDescriptor.VERSION, true);
             int imm = Integer.parseInt(words[6]);
             engine.engine().allow(peer, imm, WindowArea.of(target, WindowRanges.ofEqual(new long[] {0}, memoryBytes)));
+            // Before the parent has accepted: it may do so only once it has heard this.
+            System.out.println("connecting");
             engine.await("the parent", () -> engine.ready.contains(peer));
-            System.out.println(ManagementFactory.getRuntimeMXBean().getPid());
             int count = (int) (memoryBytes / pageBytes);
             PageList pages = new PageList(IntStream.range(0, count).toArray(), 0, count, pageBytes, 0);
             for (long cookie = 0; engine.lost.isEmpty(); cookie++) {

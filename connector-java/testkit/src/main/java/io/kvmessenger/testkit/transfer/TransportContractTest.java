@@ -21,6 +21,8 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.charset.StandardCharsets;
 import java.util.Random;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -59,6 +61,8 @@ public abstract class TransportContractTest {
     void connect() {
         writer = new DrivenEngine(options(), "writer", MEMORY_BYTES);
         target = new DrivenEngine(options(), "target", MEMORY_BYTES);
+        writer.alongside(target);
+        target.alongside(writer);
         admission = target.engine().admit("writer");
         peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
         writer.await("the peer to be ready", () -> writer.ready.contains(peer));
@@ -138,6 +142,34 @@ public abstract class TransportContractTest {
             }
         }
         return true;
+    }
+
+    /** A wake-up that is lost shows as a test that does not end. */
+    @Test
+    void shouldEndAWaitWhenAnotherThreadSaysSo() throws InterruptedException {
+        for (int round = 0; round < ROUNDS; round++) {
+            Thread waker = Thread.ofPlatform().start(writer.engine()::wake);
+            writer.engine().await(Long.MAX_VALUE / 2);
+            waker.join();
+        }
+    }
+
+    @Test
+    void shouldBearAWakeUpWhileItIsClosed() throws InterruptedException {
+        AtomicBoolean closed = new AtomicBoolean();
+        AtomicReference<Throwable> fault = new AtomicReference<>();
+        Thread waker = Thread.ofPlatform()
+                .uncaughtExceptionHandler((thread, thrown) -> fault.set(thrown))
+                .start(() -> {
+                    while (!closed.get()) {
+                        writer.engine().wake();
+                    }
+                    writer.engine().wake();
+                });
+        writer.engine().close();
+        closed.set(true);
+        waker.join();
+        assertThat(fault).hasValue(null);
     }
 
     @Test

@@ -2,7 +2,7 @@ package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.TransferOptions;
 
-final class ShmPeerDeathTest extends PeerDeathContractTest {
+class ShmPeerDeathTest extends PeerDeathContractTest {
     @Override
     protected String transport() {
         return TransferOptions.SHM;

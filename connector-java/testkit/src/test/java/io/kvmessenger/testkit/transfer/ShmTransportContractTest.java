@@ -2,7 +2,7 @@ package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.TransferOptions;
 
-final class ShmTransportContractTest extends TransportContractTest {
+class ShmTransportContractTest extends TransportContractTest {
     @Override
     protected String transport() {
         return TransferOptions.SHM;

@@ -2,7 +2,7 @@ package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.TransferOptions;
 
-final class TcpPeerDeathTest extends PeerDeathContractTest {
+class TcpPeerDeathTest extends PeerDeathContractTest {
     @Override
     protected String transport() {
         return TransferOptions.TCP;

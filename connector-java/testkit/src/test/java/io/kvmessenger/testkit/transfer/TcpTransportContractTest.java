@@ -2,7 +2,7 @@ package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.TransferOptions;
 
-final class TcpTransportContractTest extends TransportContractTest {
+class TcpTransportContractTest extends TransportContractTest {
     @Override
     protected String transport() {
         return TransferOptions.TCP;

@@ -1,11 +1,10 @@
 package io.kvmessenger.transfer.engine;
 
-import io.kvmessenger.transfer.Doorbell;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
  * What happened, from the worker to the thread that polls: a bounded ring of primitives, with a reference beside for
- * what is rare. Rings the doorbell when it stops being empty.
+ * what is rare. Tells when it stops being empty.
  *
  * <p>One thread pushes, one drains. It never overflows: whoever causes events is held back by {@link #size} before.
  */
@@ -31,19 +30,22 @@ final class CompletionRing {
     private final long[] values;
     private final Object[] subjects;
     private final String[] details;
-    private final Doorbell doorbell;
+    private final Runnable onFirst;
     private final AtomicLong pushed = new AtomicLong();
     private final AtomicLong drained = new AtomicLong();
 
-    /** @param capacity a power of two */
-    CompletionRing(int capacity, Doorbell doorbell) {
+    /**
+     * @param capacity a power of two
+     * @param onFirst run by the worker after a push into an empty ring
+     */
+    CompletionRing(int capacity, Runnable onFirst) {
         mask = capacity - 1;
         kinds = new byte[capacity];
         cookies = new long[capacity];
         values = new long[capacity];
         subjects = new Object[capacity];
         details = new String[capacity];
-        this.doorbell = doorbell;
+        this.onFirst = onFirst;
     }
 
     int size() {
@@ -68,11 +70,11 @@ final class CompletionRing {
         // Sequentially consistent on both sides: either the drain sees this entry, or we see that it found none.
         pushed.set(position + 1);
         if (drained.get() == position) {
-            doorbell.ring();
+            onFirst.run();
         }
     }
 
-    /** Hands out up to {@code limit}; fewer means that the ring was found empty, and the next push rings. */
+    /** Hands out up to {@code limit}; fewer means that the ring was found empty, and the next push tells. */
     int drain(Sink sink, int limit) {
         int count = 0;
         long position = drained.getPlain();

@@ -2,7 +2,6 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
-import io.kvmessenger.transfer.Doorbell;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.ImmWindow;
@@ -25,7 +24,7 @@ import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
-import java.util.concurrent.locks.LockSupport;
+import java.util.function.BooleanSupplier;
 
 /**
  * The engine for host memory: what the messenger's thread sees of it.
@@ -37,15 +36,16 @@ final class HostTransferEngine implements TransferEngine {
     /** Peers and admissions alive at once, each. */
     static final int PEERS_MAX = 1 << 10;
 
-    private static final long LET_GO_LOOK_NS = 20_000;
-
     private final TransferOptions options;
     private final Figures figures = new Figures();
     private final RegionTable regions = new RegionTable();
     private final WindowTable windows = new WindowTable(this::letGo);
     private final CompletionRing completions;
     private final InboundDesk desk;
-    private final Worker worker;
+    private final BooleanSupplier pollable = this::isPollable;
+    private final EventLoop loop = new EventLoop(System::nanoTime);
+    private final Worker worker = new Worker(loop);
+    private final Drive drive;
     private final List<Transport> transports;
     private final EngineAddress address;
     private final Set<Integer> liveAdmissions = new HashSet<>();
@@ -64,15 +64,15 @@ final class HostTransferEngine implements TransferEngine {
         List<Transport> create(EventLoop loop, InboundDesk desk, Figures figures);
     }
 
-    HostTransferEngine(TransferOptions options, Doorbell doorbell, TransportFactory factory) {
+    HostTransferEngine(TransferOptions options, TransportFactory factory) {
         this.options = options;
-        completions = new CompletionRing(COMPLETIONS_MAX, doorbell);
+        int coreCount = Runtime.getRuntime().availableProcessors();
+        drive = switch (options.driver()) {
+            case OWN_THREAD -> new ThreadDrive("kvm-transfer", worker, coreCount, this::onBug);
+            case CALLER -> new CallerDrive(worker, coreCount, this::onBug);
+        };
+        completions = new CompletionRing(COMPLETIONS_MAX, drive::onCompletion);
         desk = new InboundDesk(windows, regions, completions, figures);
-        EventLoop loop = new EventLoop(System::nanoTime);
-        worker = new Worker("kvm-transfer", loop, Runtime.getRuntime().availableProcessors(), error -> {
-            bug = error;
-            doorbell.ring();
-        });
         try {
             transports = factory.create(loop, desk, figures);
         } catch (RuntimeException e) {
@@ -82,7 +82,17 @@ final class HostTransferEngine implements TransferEngine {
         address = new EngineAddress(transports.stream()
                 .map(transport -> new TransportAddress(transport.name(), transport.location()))
                 .toList());
-        worker.start(transports);
+        worker.use(transports);
+        drive.start();
+    }
+
+    private void onBug(Throwable error) {
+        bug = error;
+        drive.wake();
+    }
+
+    private boolean isPollable() {
+        return bug != null || completions.size() > 0;
     }
 
     @Override
@@ -195,8 +205,8 @@ final class HostTransferEngine implements TransferEngine {
     /** Waits until nothing is half received for a closed window: the worker is told, and never blocks. */
     private void letGo(OpenWindow window) {
         worker.execute(() -> transports.forEach(transport -> transport.onWindowClosed(window)));
-        while (((Window) window).isLanding() && worker.isRunning()) {
-            LockSupport.parkNanos(LET_GO_LOOK_NS);
+        while (((Window) window).isLanding() && drive.isRunning()) {
+            drive.yieldToWorker();
         }
     }
 
@@ -246,12 +256,25 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public int poll(CompletionHandler handler, int limit) {
+        drive.advance();
         if (bug != null && completions.size() == 0) {
             throw new AssertionError("the transfer worker has ended by an error of its own", bug);
         }
         return completions.drain(
                 (kind, cookie, value, subject, detail) -> dispatch(handler, kind, cookie, value, subject, detail),
                 limit);
+    }
+
+    @Override
+    public void await(long limitNs) {
+        if (limitNs > 0) {
+            drive.await(limitNs, pollable);
+        }
+    }
+
+    @Override
+    public void wake() {
+        drive.wake();
     }
 
     private void dispatch(CompletionHandler handler, int kind, long cookie, long value, Object subject, String detail) {
@@ -323,7 +346,8 @@ final class HostTransferEngine implements TransferEngine {
     public void close() {
         if (!closed) {
             closed = true;
-            worker.close();
+            drive.end();
+            loop.close();
         }
     }
 }

@@ -1,6 +1,5 @@
 package io.kvmessenger.transfer.engine;
 
-import io.kvmessenger.transfer.Doorbell;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.shm.ShmTransport;
@@ -20,10 +19,9 @@ public final class TransferEngines {
     /**
      * Opens an engine that listens when this returns.
      *
-     * @param doorbell rung from the worker when there is something to poll
      * @throws IllegalArgumentException naming the option that is wrong
      */
-    public static TransferEngine open(TransferOptions options, Doorbell doorbell) {
+    public static TransferEngine open(TransferOptions options) {
         InetAddress listenHost = resolve("listenHost", options.listenHost());
         InetAddress advertiseHost =
                 options.advertiseHost().isEmpty() ? listenHost : resolve("advertiseHost", options.advertiseHost());
@@ -32,9 +30,7 @@ public final class TransferEngines {
                     + ", which no peer can connect to; set it to an address of this machine");
         }
         return new HostTransferEngine(
-                options,
-                doorbell,
-                (loop, desk, figures) -> transports(options, listenHost, advertiseHost, loop, desk, figures));
+                options, (loop, desk, figures) -> transports(options, listenHost, advertiseHost, loop, desk, figures));
     }
 
     private static List<Transport> transports(

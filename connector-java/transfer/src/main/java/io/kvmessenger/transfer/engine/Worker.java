@@ -9,52 +9,41 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.atomic.AtomicBoolean;
-import java.util.function.Consumer;
+import java.util.function.BooleanSupplier;
 
 /**
- * The one thread that moves bytes: an agent whose duty cycle does commands, sockets, peers' queues and transports.
+ * The agent that moves bytes: its duty cycle does commands, peers' queues, transports and sockets.
  *
- * <p>Other threads only {@link #execute}, {@link #wake} and {@link #close}. With nothing to do it spins for a
- * while, then sleeps in the event loop. It never runs user code.
+ * <p>One thread, which its {@link Drive} decides, calls everything but {@link #execute} and {@link #wake}. It owns no
+ * thread and never runs user code.
  */
-final class Worker implements Runnable {
+final class Worker {
     /** A sleeping worker looks at its time limits so often. */
-    private static final int PARK_MILLIS = 100;
+    static final int PARK_MILLIS = 100;
 
     private static final int LOOK_SOON_MILLIS = 1;
-    /** With fewer cores than this a spinning worker may hold the core of the thread that it waits for: it yields. */
-    private static final int SPIN_CORES_MIN = 4;
-
-    /** More than the way there and back of a small write, so that an exchange of them never pays for a wake-up. */
-    private static final long SPIN_NS = 50_000;
-
-    private static final long CLOSE_LIMIT_MILLIS = 10_000;
+    /** While queues and rings keep it busy, sockets are asked that often: each time costs a system call. */
+    private static final long SOCKETS_AGE_MAX_NS = 100_000;
 
     private final EventLoop loop;
-    private final Consumer<Throwable> onBug;
-    private final boolean yields;
-    private final Thread thread;
     private final ConcurrentLinkedQueue<Runnable> commands = new ConcurrentLinkedQueue<>();
     private final AtomicBoolean parked = new AtomicBoolean();
     private final List<Transport> transports = new ArrayList<>();
     private final List<OutboundPeer> peers = new ArrayList<>();
     private boolean lookSoon;
-    private volatile boolean running = true;
+    private long socketsAskedNs;
 
-    /** @param onBug told, on the worker, of an error that ended it */
-    Worker(String name, EventLoop loop, int coreCount, Consumer<Throwable> onBug) {
+    Worker(EventLoop loop) {
         this.loop = loop;
-        this.onBug = onBug;
-        yields = coreCount < SPIN_CORES_MIN;
-        thread = Thread.ofPlatform().daemon().name(name).unstarted(this);
+        socketsAskedNs = loop.nowNs();
     }
 
-    void start(List<Transport> all) {
+    /** Before the first duty cycle. */
+    void use(List<Transport> all) {
         transports.addAll(all);
-        thread.start();
     }
 
-    /** Any thread: runs a command on the worker, in order. */
+    /** Any thread: runs a command in a coming duty cycle, in order. */
     void execute(Runnable command) {
         commands.add(command);
         wake();
@@ -68,7 +57,7 @@ final class Worker implements Runnable {
         }
     }
 
-    /** Worker: takes a peer into the duty cycle. */
+    /** Takes a peer into the duty cycle. */
     void add(OutboundPeer peer) {
         peers.add(peer);
         peer.connect(loop.nowNs());
@@ -78,45 +67,27 @@ final class Worker implements Runnable {
         peers.remove(peer);
     }
 
-    /** Any thread: false when no byte is moved any more. */
-    boolean isRunning() {
-        return thread.isAlive();
+    long nowNs() {
+        return loop.nowNs();
     }
 
-    @Override
-    public void run() {
-        try {
-            long lastWorkNs = loop.nowNs();
-            while (running) {
-                if (doWork(0) > 0) {
-                    lastWorkNs = loop.nowNs();
-                } else if (loop.nowNs() - lastWorkNs < SPIN_NS) {
-                    spinOnce();
-                } else {
-                    park();
-                }
-            }
-        } catch (RuntimeException | Error bug) {
-            onBug.accept(bug);
-        } finally {
-            running = false;
-            for (OutboundPeer peer : peers) {
-                peer.disconnect(TransferFault.DISCONNECTED, "this engine is closed");
-            }
-            transports.forEach(Transport::close);
-        }
-    }
-
-    /** One duty cycle; returns how much was done. */
-    private int doWork(int timeoutMillis) {
-        int work = 0;
+    /**
+     * One duty cycle; returns how much was done. Sockets are asked last, when nothing else was found, since that costs a
+     * system call, but first after a while: no limit may pass for somebody whose answer only has not been read.
+     */
+    int doWork() {
         lookSoon = false;
+        int work = loop.tick() - socketsAskedNs > SOCKETS_AGE_MAX_NS ? askSockets() : 0;
         for (Runnable command = commands.poll(); command != null; command = commands.poll()) {
             command.run();
             work++;
         }
-        work += loop.poll(timeoutMillis);
-        long nowNs = loop.nowNs();
+        work += moveBytes(loop.nowNs());
+        return work > 0 ? work : askSockets();
+    }
+
+    private int moveBytes(long nowNs) {
+        int work = 0;
         for (int i = 0; i < peers.size(); i++) {
             int done = peers.get(i).doWork(nowNs);
             lookSoon |= done == OutboundLink.LOOK_SOON;
@@ -128,43 +99,33 @@ final class Worker implements Runnable {
         return work;
     }
 
-    @SuppressWarnings("ThreadPriorityCheck") // the yield is a courtesy: what is right does not depend on it
-    private void spinOnce() {
-        if (yields) {
-            Thread.yield();
-        } else {
-            Thread.onSpinWait();
-        }
+    private int askSockets() {
+        int called = loop.poll(0);
+        socketsAskedNs = loop.nowNs();
+        return called;
     }
 
-    private void park() {
+    /**
+     * Sleeps until something comes, somebody wakes it, or the limit has passed.
+     *
+     * @param awake whether there is no reason to sleep any more; whoever gives one calls {@link #wake} afterwards
+     */
+    void park(int limitMillis, BooleanSupplier awake) {
         parked.set(true);
         transports.forEach(Transport::beforePark);
         // Whoever queued something before it could see the flag did not wake us: look once more.
-        if (doWork(0) == 0) {
-            loop.poll(lookSoon ? LOOK_SOON_MILLIS : PARK_MILLIS);
+        if (doWork() == 0 && !awake.getAsBoolean()) {
+            loop.poll(lookSoon ? Math.min(LOOK_SOON_MILLIS, limitMillis) : limitMillis);
         }
         parked.set(false);
         transports.forEach(Transport::afterPark);
     }
 
-    /** The submitters' thread: ends the worker, waits for it a bounded time, and closes the loop. */
-    void close() {
-        running = false;
-        loop.wake();
-        boolean interrupted = false;
-        while (thread.isAlive()) {
-            try {
-                if (!thread.join(java.time.Duration.ofMillis(CLOSE_LIMIT_MILLIS))) {
-                    throw new AssertionError("the worker " + thread.getName() + " did not end");
-                }
-            } catch (InterruptedException e) {
-                interrupted = true;
-            }
+    /** Ends all paths. No duty cycle may follow. */
+    void end() {
+        for (OutboundPeer peer : peers) {
+            peer.disconnect(TransferFault.DISCONNECTED, "this engine is closed");
         }
-        loop.close();
-        if (interrupted) {
-            Thread.currentThread().interrupt();
-        }
+        transports.forEach(Transport::close);
     }
 }

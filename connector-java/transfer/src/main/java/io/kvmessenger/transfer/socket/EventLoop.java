@@ -28,6 +28,7 @@ public final class EventLoop implements AutoCloseable {
     private final int wakeFd;
     private final LongSupplier clock;
     private long nowNs;
+    private boolean closed;
     private Pollable[] owners = new Pollable[64];
     private int[] generations = new int[64];
 
@@ -66,8 +67,14 @@ public final class EventLoop implements AutoCloseable {
         owners[(int) key] = null;
     }
 
-    /** When the last {@link #poll} found what it handed out. */
+    /** When {@link #tick} was called, or {@link #poll} found what it handed out. */
     public long nowNs() {
+        return nowNs;
+    }
+
+    /** Looks at the clock; returns what it shows. */
+    public long tick() {
+        nowNs = clock.getAsLong();
         return nowNs;
     }
 
@@ -95,9 +102,11 @@ public final class EventLoop implements AutoCloseable {
         return called;
     }
 
-    /** Ends a wait in {@link #poll}, or the next one. */
-    public void wake() {
-        LibC.write(wakeFd, one, Long.BYTES);
+    /** Ends a wait in {@link #poll}, or the next one; does nothing once the loop is closed. */
+    public synchronized void wake() {
+        if (!closed) {
+            LibC.write(wakeFd, one, Long.BYTES);
+        }
     }
 
     /** The eventfd: whoever writes to it wakes the loop. */
@@ -110,8 +119,10 @@ public final class EventLoop implements AutoCloseable {
         SocketCalls.require("epoll_ctl", LibC.epoll_ctl(epoll, operation, fd, change));
     }
 
+    /** Waits for whoever is just waking it: its descriptor may be somebody else's a moment later. */
     @Override
-    public void close() {
+    public synchronized void close() {
+        closed = true;
         LibC.close(wakeFd);
         LibC.close(epoll);
         arena.close();
