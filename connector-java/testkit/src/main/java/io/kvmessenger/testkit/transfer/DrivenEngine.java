@@ -108,7 +108,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
         awaitBoth(what, this, this, condition);
     }
 
-    /** Polls two engines until the condition holds. */
+    /** Polls two engines until the condition holds, which is asked once a round: it may try something. */
     public static void awaitBoth(String what, DrivenEngine first, DrivenEngine second, BooleanSupplier condition) {
         long beganNs = System.nanoTime();
         while (!condition.getAsBoolean()) {
@@ -119,7 +119,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
             if (System.nanoTime() - beganNs > AWAIT_LIMIT_NS) {
                 throw new AssertionError("waited in vain for " + what + "; " + first + " / " + second);
             }
-            if (polled == 0 && !condition.getAsBoolean()) {
+            if (polled == 0) {
                 first.engine.await(first.needsTurns() || second.needsTurns() ? TURN_NS : LOOK_NS);
             }
         }
@@ -131,7 +131,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     }
 
     private void turn() {
-        engine.poll(this, 0);
+        engine.await(1);
     }
 
     private boolean needsTurns() {
