@@ -115,7 +115,7 @@ public final class KvPerf {
     private static void warmUp(KvPerfOptions options, Initiator initiator) throws IOException {
         long compiledMillis = 0;
         int settled = 0;
-        for (int i = 0; i < WARM_UP_ROUNDS_MAX && (i < options.warmUpRounds() || settled < SETTLED_ROUNDS); i++) {
+        for (int i = 0; i < options.warmUpRounds() || (i < WARM_UP_ROUNDS_MAX && settled < SETTLED_ROUNDS); i++) {
             Initiator.Round round = checked(initiator.run());
             settled = round.compiledMillis() - compiledMillis > COMPILED_MILLIS_MAX ? 0 : settled + 1;
             compiledMillis = round.compiledMillis();

@@ -20,6 +20,9 @@ final class MachineLoad {
     /** The first line of /proc/stat counts in this unit, whatever the kernel's own tick is. */
     private static final long TICK_NS = 10_000_000;
 
+    /** User and system time are counted in whole ticks, each: so much more than what was used may be read. */
+    private static final long ROUNDING_NS = 2 * TICK_NS;
+
     private static final int IDLE = 4;
     private static final int IO_WAIT = 5;
     private static final int STEAL = 8;
@@ -54,6 +57,6 @@ final class MachineLoad {
     /** The share of all cores that others had, from what everybody and what we used in that time. */
     static double othersShare(long machineNs, long ownNs, long durationNs) {
         long capacityNs = durationNs * Runtime.getRuntime().availableProcessors();
-        return Math.max(0, (double) (machineNs - ownNs) / capacityNs);
+        return Math.max(0, (double) (machineNs - ownNs - ROUNDING_NS) / capacityNs);
     }
 }
