@@ -4,13 +4,15 @@ package io.kvmessenger.transfer;
 public enum Driver {
     /** One of its own: bytes move whatever the polling thread does. */
     OWN_THREAD,
-    /** The polling thread, in {@link TransferEngine#poll} and {@link TransferEngine#await}: no core and no way to another
-     * thread is spent, and nothing moves while it does something else. */
+    /**
+     * The polling thread, in {@link TransferEngine#poll} and {@link TransferEngine#await}: no core and no way to another
+     * thread is spent, and nothing moves while it does something else.
+     */
     CALLER;
 
     /**
      * A thread of its own needs a core of its own, on both sides of a host that has both, and as many for those that poll.
-     * With two cores a small write takes three times as long when four threads share them (kvperf, op pingpong).
+     * On two cores a small write over shm takes seven times as long when four threads share them (kvperf, op pingpong).
      */
     public static final int OWN_THREAD_CORES_MIN = 4;
 

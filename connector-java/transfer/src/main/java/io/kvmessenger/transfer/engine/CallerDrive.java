@@ -13,7 +13,7 @@ import java.util.function.Consumer;
  */
 final class CallerDrive implements Drive {
     /** A yield is a system call as well: so many turns without a find may cost one. */
-    private static final int TURNS_PER_YIELD = 8;
+    private static final int TURNS_PER_YIELD = 32;
 
     private final Worker worker;
     private final Consumer<Throwable> onBug;

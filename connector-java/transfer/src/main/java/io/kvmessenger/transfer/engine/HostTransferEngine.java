@@ -256,7 +256,9 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public int poll(CompletionHandler handler, int limit) {
-        drive.advance();
+        if (completions.size() == 0) {
+            drive.advance();
+        }
         if (bug != null && completions.size() == 0) {
             throw new AssertionError("the transfer worker has ended by an error of its own", bug);
         }
