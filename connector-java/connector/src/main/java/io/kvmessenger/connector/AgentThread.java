@@ -24,6 +24,9 @@ final class AgentThread {
     private final Consumer<Throwable> onFault;
     private volatile Thread thread;
     private volatile boolean stopping;
+    /** The transfer engine is closed. */
+    private volatile boolean ended;
+
     private volatile long lastTurnNs;
     private Inbox inbox;
     private Messenger messenger;
@@ -63,7 +66,7 @@ final class AgentThread {
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
         }
-        return !thread.isAlive();
+        return ended;
     }
 
     private void run() {
@@ -78,6 +81,7 @@ final class AgentThread {
             }
         }
         transfer.close();
+        ended = true;
     }
 
     private int turn() {

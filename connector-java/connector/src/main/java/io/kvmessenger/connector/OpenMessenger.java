@@ -45,7 +45,9 @@ final class OpenMessenger {
     private static final long ANSWER_LIMIT_MILLIS = 5_000;
 
     private static final long DRAIN_LIMIT_MILLIS = 2_000;
-    private static final long STOP_LIMIT_MILLIS = 2_000;
+    private static final long LEAVE_LIMIT_MILLIS = 2_000;
+    /** A turn never waits; on a crowded machine it may take its time. */
+    private static final long STOP_LIMIT_MILLIS = 5_000;
     /** The counter stands alone in its cache lines: the engine writes it while the watcher reads. */
     private static final long COUNTER_ALIGNMENT_BYTES = 128;
 
@@ -208,13 +210,13 @@ final class OpenMessenger {
         awaitOrWarn(drained, DRAIN_LIMIT_MILLIS, "the transfers under way");
         CompletableFuture<Void> left = new CompletableFuture<>();
         inbox.add(m -> m.leave(reason, left));
-        awaitOrWarn(left, STOP_LIMIT_MILLIS, "the goodbyes of peers");
+        awaitOrWarn(left, LEAVE_LIMIT_MILLIS, "the goodbyes of peers");
         boolean stopped = agent.stop(STOP_LIMIT_MILLIS);
         network.close();
         metrics.close();
         if (!stopped) {
-            throw new IllegalStateException("the messenger's thread has not ended within " + STOP_LIMIT_MILLIS
-                    + " ms: pages may still be read and written; end this process");
+            throw new IllegalStateException("the messenger's thread has not closed the transfer engine within "
+                    + STOP_LIMIT_MILLIS + " ms: pages may still be read and written; end this process");
         }
     }
 

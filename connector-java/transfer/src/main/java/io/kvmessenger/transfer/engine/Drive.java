@@ -11,6 +11,9 @@ interface Drive {
     /** Who has nothing to do spins so long: more than an exchange of small writes takes, so that it pays for no wake-up. */
     long SPIN_NS = 50_000;
 
+    /** A shorter wait is for somebody who looks at something else that often: it must not cost a core. */
+    long SPIN_WAIT_MIN_NS = 1_000_000;
+
     /** Lets the worker begin. */
     void start();
 
@@ -19,9 +22,6 @@ interface Drive {
 
     /** Does of the worker's work what the polling thread has to do. */
     void advance();
-
-    /** So short a wait is for somebody who looks at something else that often: it must not cost a core. */
-    long SPIN_WAIT_MIN_NS = 1_000_000;
 
     /**
      * Returns when there is something to poll, when {@link #wake} was called since the last wait, or after the limit. It

@@ -67,6 +67,7 @@ final class Worker {
         peers.remove(peer);
     }
 
+    /** When the last duty cycle looked at the clock. */
     long nowNs() {
         return loop.nowNs();
     }
