@@ -23,7 +23,10 @@ public enum MessengerMetric {
             Kind.COUNTER,
             "prefills_undelivered",
             "Prefills that ended before their KV had left, for any other reason."),
-    LAYERS_SENT(Kind.COUNTER, "layers_sent", "Layer writes that left, one for each layer of each chunk."),
+    LAYERS_SENT(
+            Kind.COUNTER,
+            "layers_sent",
+            "Layer writes that left: one for a layer of a chunk, or of chunks that left together."),
     LAYERS_SENT_EARLY(
             Kind.COUNTER, "layers_sent_early", "Layer writes that left before the forward pass of their chunk ended."),
     PAGES_SENT(Kind.COUNTER, "pages_sent", "Pages (of one layer each) that the prefiller has written."),
