@@ -22,7 +22,11 @@ SILENCE_LIMIT_SECONDS = 4.0
 NOTICED_LIMIT_SECONDS = 60.0
 TCP_COMES_BACK_SECONDS = 60.0
 """After a link is up again TCP waits up to twice as long as it was down."""
-LIMITS = {"heartbeat_seconds": 0.5, "silence_limit_seconds": SILENCE_LIMIT_SECONDS, "shared_secret": "between hosts"}
+LIMITS = {
+    "heartbeat_seconds": 0.5,
+    "silence_limit_seconds": SILENCE_LIMIT_SECONDS,
+    "shared_secret": "between two hosts",
+}
 
 
 @dataclass

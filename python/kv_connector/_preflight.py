@@ -116,7 +116,7 @@ def try_options(java: JavaRuntime, options: Sequence[str], added: Sequence[str])
         reason = next((line for line in lines if not line.startswith("Error: Could not create")), "no reason given")
         raise PreflightError(
             f"option 'jvm_options' is {list(added)!r}, which Java {java.version} does not start with ({reason}):"
-            " mend it in kv_connector_extra_config"
+            " fix it there"
         )
 
 

@@ -10,9 +10,11 @@ import dataclasses
 import difflib
 import ipaddress
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
+from kv_connector import shared_secret as secrets
 from kv_connector.exceptions import OptionError
 
 Role = Literal["prefiller", "decoder", "both"]
@@ -72,7 +74,7 @@ def _texts(sentence: str, default: tuple[str, ...], **more: Any) -> Any:
 
 
 def _option(default: object, spec: OptionSpec) -> Any:
-    return dataclasses.field(default=default, metadata={_METADATA_KEY: spec})
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: spec}, repr=not spec.secret)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +112,17 @@ class Options:
         maximum=_PORT_MAX,
     )
     shared_secret: str = _text(
-        "Secret that both sides must know; required when listening beyond loopback.",
+        "Secret that both sides must know; required, with 16 bytes or more, when listening beyond loopback."
+        " Engines log this configuration: prefer shared_secret_file.",
         "",
         boundary="sharedSecret",
-        default_said="none",
+        default_said=f"the environment's {secrets.SECRET_VARIABLE}, else none",
         secret=True,
+    )
+    shared_secret_file: str = _text(
+        "File that holds the shared secret.",
+        "",
+        default_said=f"the environment's {secrets.SECRET_FILE_VARIABLE}, else none",
     )
     transports: tuple[str, ...] = _texts(
         "Transports to offer, fastest first; a pair of engines takes the first that both have.",
@@ -209,10 +217,18 @@ OPTION_SPECS: Mapping[str, OptionSpec] = {
 }
 
 
-def parse_options(said: Mapping[str, object], *, role: Role, engine_id: str, kv_port: int = PREFILLER_PORT) -> Options:
+def parse_options(
+    said: Mapping[str, object],
+    *,
+    role: Role,
+    engine_id: str,
+    kv_port: int = PREFILLER_PORT,
+    environment: Mapping[str, str] = os.environ,
+) -> Options:
     """Checks what the user said; raises :class:`OptionError` with one sentence on the first thing wrong.
 
-    ``kv_port`` is the default of ``listen_port`` on a side that prefills.
+    ``kv_port`` is the default of ``listen_port`` on a side that prefills. The ``environment`` may hold the shared
+    secret.
     """
     if role not in get_args(Role):
         raise OptionError(f"role is {role!r}, expected one of {', '.join(get_args(Role))}")
@@ -222,6 +238,9 @@ def parse_options(said: Mapping[str, object], *, role: Role, engine_id: str, kv_
         if spec is None:
             raise OptionError(_unknown(name))
         values[name] = _checked(name, spec, value)
+    values["shared_secret"] = secrets.find_secret(
+        values.get("shared_secret", ""), values.get("shared_secret_file", ""), environment
+    )
     options = Options(role=role, engine_id=engine_id, **values)
     _check_together(options)
     return options
@@ -283,24 +302,32 @@ def _in_range(name: str, spec: OptionSpec, value: int | float) -> int | float:
 
 def _wrong(name: str, spec: OptionSpec, value: object, expected: str) -> OptionError:
     seen = "of another type" if spec.secret else repr(value)
-    return OptionError(f"option {name!r} is {seen}, expected {expected}: mend it in {VLLM_OPTIONS_PLACE}")
+    return OptionError(f"option {name!r} is {seen}, expected {expected}: fix it in {VLLM_OPTIONS_PLACE}")
 
 
 def _check_together(options: Options) -> None:
-    if not options.shared_secret and not _is_loopback(options.listen_host):
-        raise OptionError(
-            f"option 'listen_host' is {options.listen_host!r}, which is reachable from other machines, and"
-            " 'shared_secret' is not set: set the same shared_secret on all engines, or listen on 127.0.0.1"
-        )
+    if not _is_loopback(options.listen_host):
+        if not options.shared_secret:
+            raise OptionError(
+                f"option 'listen_host' is {options.listen_host!r}, which is reachable from other machines, and no"
+                " shared secret is set: set the same shared_secret_file on all engines, or listen on 127.0.0.1"
+            )
+        secrets.check_length(options.shared_secret, options.listen_host)
     if not options.advertise_host and _is_any_address(options.listen_host):
         raise OptionError(
             f"option 'listen_host' is {options.listen_host!r}, which peers cannot dial, and 'advertise_host' is not"
             " set: set advertise_host to an address of this machine"
         )
+    if options.advertise_host and _is_loopback(options.advertise_host) and not _is_loopback(options.listen_host):
+        raise OptionError(
+            f"option 'advertise_host' is {options.advertise_host!r}, which on another machine is that machine itself,"
+            f" and 'listen_host' is {options.listen_host!r}: set advertise_host to an address that peers can dial, or"
+            " listen on 127.0.0.1"
+        )
     if options.engine_api_url and not options.engine_api_url.startswith(("http://", "https://")):
         raise OptionError(
             f"option 'engine_api_url' is {options.engine_api_url!r}, expected a URL like 'http://127.0.0.1:8000':"
-            f" mend it in {VLLM_OPTIONS_PLACE}"
+            f" fix it in {VLLM_OPTIONS_PLACE}"
         )
     if options.silence_limit_seconds < 2 * options.heartbeat_seconds:
         raise OptionError(

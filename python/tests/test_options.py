@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from options_page import options_page
 from kv_connector import OptionError, parse_options
 from kv_connector.options import OPTION_SPECS
 
+SECRET = "a secret of enough bytes"
 OPTIONS_PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 BOUNDARY_PAGE = Path(__file__).parents[2] / "docs" / "boundary.md"
 
@@ -45,7 +47,7 @@ def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
     [
         ({"listen_prt": 1}, "unknown option 'listen_prt' in kv_connector_extra_config: did you mean 'listen_port'?"),
         ({"zzz": 1}, "unknown option 'zzz' in kv_connector_extra_config: known options are listen_host,"),
-        ({"listen_port": "80"}, "option 'listen_port' is '80', expected an integer: mend it in"),
+        ({"listen_port": "80"}, "option 'listen_port' is '80', expected an integer: fix it in"),
         ({"listen_port": True}, "option 'listen_port' is True, expected an integer"),
         ({"listen_port": 70_000}, "option 'listen_port' is 70000, expected a value from 0 to 65535"),
         ({"metrics_port": -2}, "option 'metrics_port' is -2, expected a value from -1 to 65535"),
@@ -57,8 +59,20 @@ def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
         ({"transports": ["tcp", "rdma"]}, "option 'transports' is ['tcp', 'rdma'], expected a list with one or more"),
         ({"transports": ["tcp", "tcp"]}, "each once"),
         ({"aot_cache": 1}, "option 'aot_cache' is 1, expected true or false"),
-        ({"listen_host": "0.0.0.0"}, "'shared_secret' is not set: set the same shared_secret on all engines"),
-        ({"listen_host": "0.0.0.0", "shared_secret": "s"}, "which peers cannot dial, and 'advertise_host' is not set"),
+        ({"listen_host": "0.0.0.0"}, "no shared secret is set: set the same shared_secret_file on all engines"),
+        ({"listen_host": "10.0.0.1"}, "option 'listen_host' is '10.0.0.1', which is reachable from other machines"),
+        ({"listen_host": "db7"}, "option 'listen_host' is 'db7', which is reachable from other machines"),
+        ({"listen_host": "10.0.0.1", "shared_secret": "s" * 15}, "has 15 bytes, expected 16 or more"),
+        (
+            {"listen_host": "0.0.0.0", "shared_secret": SECRET},
+            "which peers cannot dial, and 'advertise_host' is not set",
+        ),
+        (
+            {"listen_host": "0.0.0.0", "shared_secret": SECRET, "advertise_host": "localhost"},
+            "option 'advertise_host' is 'localhost', which on another machine is that machine itself",
+        ),
+        ({"shared_secret": SECRET, "shared_secret_file": "x"}, "are both set, expected one of them"),
+        ({"shared_secret_file": "/no/such"}, "'/no/such', which cannot be read (No such file or directory)"),
         ({"engine_api_url": "host:80"}, "option 'engine_api_url' is 'host:80', expected a URL like"),
         ({"silence_limit_seconds": 1.5}, "option 'silence_limit_seconds' is 1.5, expected at least twice"),
     ],
@@ -76,8 +90,38 @@ def test_should_not_repeat_a_secret_in_a_sentence() -> None:
     assert "918273" not in str(refused.value)
 
 
+def test_should_print_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    for options in (parse(shared_secret=SECRET), parse(shared_secret_file=str(tmp_path / "secret"))):
+        assert options.shared_secret == SECRET
+        assert SECRET not in repr(options)
+        assert SECRET not in str(dataclasses.replace(options, listen_port=1))
+
+
+def test_should_take_the_secret_from_a_file_or_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(f"{SECRET}\n")
+
+    def found(said: dict[str, object], **environment: str) -> str:
+        return parse_options(said, role="decoder", engine_id="e", environment=environment).shared_secret
+
+    assert found({}) == ""
+    assert found({"shared_secret_file": str(file)}) == SECRET
+    assert found({}, KV_MESSENGER_SECRET=SECRET) == SECRET
+    assert found({}, KV_MESSENGER_SECRET_FILE=str(file)) == SECRET
+    assert found({"shared_secret": "option"}, KV_MESSENGER_SECRET=SECRET) == "option"
+    assert found({"shared_secret_file": str(file)}, KV_MESSENGER_SECRET="other") == SECRET
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"\n", "which is empty"), (b"\xff\xfe", "not UTF-8 text")])
+def test_should_refuse_a_file_without_a_secret(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(OptionError, match=reason):
+        parse(shared_secret_file=str(tmp_path / "secret"))
+
+
 def test_should_listen_beyond_loopback_with_a_secret() -> None:
-    assert parse(listen_host="10.0.0.1", shared_secret="s").listen_host == "10.0.0.1"
+    assert parse(listen_host="10.0.0.1", shared_secret=SECRET).listen_host == "10.0.0.1"
     assert parse(listen_host="::1").listen_host == "::1"
 
 

@@ -1,0 +1,55 @@
+"""Where the shared secret comes from: an option, a file, or the environment. It is never printed and never logged.
+
+Engines log their configuration and processes show their arguments, so a file (a mounted Kubernetes secret, for example)
+or an environment variable is the better place; the option itself is for trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from kv_connector.exceptions import OptionError
+
+SECRET_VARIABLE = "KV_MESSENGER_SECRET"
+SECRET_FILE_VARIABLE = "KV_MESSENGER_SECRET_FILE"
+SECRET_BYTES_MIN = 16
+"""Beyond loopback. The handshake lets a listener try out guesses offline, so a secret must be too long to guess."""
+
+
+def find_secret(option: str, file_option: str, environment: Mapping[str, str]) -> str:
+    """The secret, or "" where none is set; an option wins over the environment. Raises OptionError."""
+    if option and file_option:
+        raise OptionError("options 'shared_secret' and 'shared_secret_file' are both set, expected one of them")
+    if option:
+        return option
+    if file_option:
+        return _read("option 'shared_secret_file'", file_option)
+    if environment.get(SECRET_VARIABLE):
+        return environment[SECRET_VARIABLE]
+    if environment.get(SECRET_FILE_VARIABLE):
+        return _read(SECRET_FILE_VARIABLE, environment[SECRET_FILE_VARIABLE])
+    return ""
+
+
+def check_length(secret: str, listen_host: str) -> None:
+    """Refuses a secret that is too short for a network; raises OptionError."""
+    length_bytes = len(secret.encode())
+    if length_bytes < SECRET_BYTES_MIN:
+        raise OptionError(
+            f"option 'listen_host' is {listen_host!r}, which is reachable from other machines, and the shared secret"
+            f" has {length_bytes} bytes, expected {SECRET_BYTES_MIN} or more: make one with 'openssl rand -hex 32'"
+        )
+
+
+def _read(source: str, path: str) -> str:
+    try:
+        secret = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as failure:
+        reason = failure.strerror if isinstance(failure, OSError) else "not UTF-8 text"
+        raise OptionError(
+            f"{source} is {path!r}, which cannot be read ({reason}), expected a file with the secret in it"
+        ) from failure
+    if not secret:
+        raise OptionError(f"{source} is {path!r}, which is empty, expected a file with the secret in it")
+    return secret
