@@ -1,5 +1,7 @@
 package io.kvmessenger.connector;
 
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.json.JsonWriteFeature;
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.ChunkTimeline;
 import io.kvmessenger.messenger.EngineEvents;
@@ -19,19 +21,37 @@ import java.util.Map;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
 
 /**
  * What the engine will be told at its next poll, as JSON.
  *
- * <p>Written by the messenger's thread, drained by the engine's. What the engine waits for is never dropped: there are a
- * few such events for each request it has handed over, so it bounds them itself. Log lines and timelines are dropped beyond a limit.
+ * <p>Any thread adds, the engine's drains. What the engine waits for is kept: there are a few such events for each request
+ * it has handed over, so it bounds them itself, and every free text in them is cut. Notes, which are log lines and
+ * timelines, are dropped beyond a number and a sum of bytes, and when one is larger than a poll. So no event blocks those
+ * behind it.
  */
 final class EventQueue implements EngineEvents {
     /** Log lines and timelines that may wait for a poll. */
     static final int NOTES_MAX = 4096;
 
-    /** Longest sentence; escaped it still fits into any poll, and an event that does not fit would block all behind it. */
+    /** The same for their bytes: an engine that does not poll must not use up the heap. */
+    static final long NOTES_LENGTH_MAX_BYTES = 4 << 20;
+
+    /** Longest sentence; escaped, at six bytes a character, it fits into the smallest poll with any request id beside it. */
     static final int SENTENCE_LENGTH_MAX = 8192;
+
+    /** What every poll has room for (docs/boundary.md); an event that is larger than a poll of that size is dropped. */
+    static final int POLL_CAPACITY_MIN_BYTES = 64 << 10;
+
+    /** Escapes all but ASCII: half of a surrogate pair, which an engine's id may hold, has no form in UTF-8. */
+    private static final JSON WRITER = JSON.builder(JsonFactory.builder()
+                    .enable(JsonWriteFeature.ESCAPE_NON_ASCII)
+                    .build())
+            .build();
+
+    /** How much of a dropped event is logged. */
+    private static final int EXCERPT_LENGTH_BYTES = 256;
 
     private static final byte[] HEAD = "{\"events\":[".getBytes(StandardCharsets.UTF_8);
     private static final byte[] TAIL = "]}".getBytes(StandardCharsets.UTF_8);
@@ -41,6 +61,7 @@ final class EventQueue implements EngineEvents {
 
     private final Queue<Event> events = new ConcurrentLinkedQueue<>();
     private final AtomicInteger notes = new AtomicInteger();
+    private final AtomicLong noteBytes = new AtomicLong();
     private final Tally tally;
 
     EventQueue(Tally tally) {
@@ -74,7 +95,7 @@ final class EventQueue implements EngineEvents {
 
     @Override
     public void quarantined(String request, String reason) {
-        kept(Map.of("event", "quarantined", "request", request, "reason", reason));
+        kept(Map.of("event", "quarantined", "request", request, "reason", cut(reason)));
     }
 
     @Override
@@ -94,7 +115,7 @@ final class EventQueue implements EngineEvents {
         json.put("askedNs", timeline.askedNs());
         json.put("grantedNs", timeline.grantedNs());
         json.put("readyNs", timeline.readyNs());
-        json.put("prefiller", timeline.prefiller());
+        json.put("prefiller", cut(timeline.prefiller()));
         note(json);
     }
 
@@ -110,30 +131,28 @@ final class EventQueue implements EngineEvents {
         json.put("bytes", timeline.bytesSent());
         json.put("grantedNs", timeline.grantedNs());
         json.put("lastLeftNs", timeline.lastLeftNs());
-        json.put("transport", timeline.transport());
+        json.put("transport", cut(timeline.transport()));
         json.put("layersSentEarly", timeline.layersSentEarly());
         json.put("chunks", timeline.chunks().stream().map(EventQueue::chunk).toList());
         note(json);
     }
 
-    /** The next events that fit, or an empty array; an event too large for any poll is an error of the caller. */
+    /** The next events that fit, or an empty array. A poll smaller than all must have room for may fit none: the caller's error. */
     byte[] drain(int capacityBytes) {
+        dropOversized(capacityBytes);
         Event next = events.peek();
         if (next == null) {
             return NOTHING;
         }
-        if (HEAD.length + next.json.length + TAIL.length > capacityBytes) {
-            throw new IllegalArgumentException("poll was given " + capacityBytes + " bytes, the next event needs "
-                    + (HEAD.length + next.json.length + TAIL.length));
+        if (enclosedBytes(next) > capacityBytes) {
+            throw new IllegalArgumentException(
+                    "poll was given " + capacityBytes + " bytes, the next event needs " + enclosedBytes(next));
         }
         ByteArrayOutputStream out = new ByteArrayOutputStream();
         out.writeBytes(HEAD);
         String separator = "";
         while (next != null && out.size() + separator.length() + next.json.length + TAIL.length <= capacityBytes) {
-            events.remove();
-            if (next.note) {
-                notes.decrementAndGet();
-            }
+            remove();
             out.writeBytes(separator.getBytes(StandardCharsets.UTF_8));
             out.writeBytes(next.json);
             separator = ",";
@@ -141,6 +160,37 @@ final class EventQueue implements EngineEvents {
         }
         out.writeBytes(TAIL);
         return out.toByteArray();
+    }
+
+    /** Makes way for the next event that a poll can carry. */
+    private void dropOversized(int capacityBytes) {
+        Event next = events.peek();
+        while (next != null
+                && enclosedBytes(next) > capacityBytes
+                && (next.note || capacityBytes >= POLL_CAPACITY_MIN_BYTES)) {
+            remove();
+            tally.add(MessengerMetric.EVENTS_DROPPED, 1);
+            if (!next.note) {
+                log(
+                        Level.ERROR,
+                        "an event of " + next.json.length + " bytes is larger than a poll of " + capacityBytes
+                                + " bytes and is dropped, its request waits for ever: use shorter request ids; it begins "
+                                + new String(next.json, 0, EXCERPT_LENGTH_BYTES, StandardCharsets.US_ASCII));
+            }
+            next = events.peek();
+        }
+    }
+
+    private void remove() {
+        Event removed = events.remove();
+        if (removed.note) {
+            notes.decrementAndGet();
+            noteBytes.addAndGet(-removed.json.length);
+        }
+    }
+
+    private static int enclosedBytes(Event event) {
+        return HEAD.length + event.json.length + TAIL.length;
     }
 
     private static Map<String, Object> chunk(ChunkTimeline chunk) {
@@ -171,17 +221,21 @@ final class EventQueue implements EngineEvents {
     }
 
     private void note(Map<String, Object> json) {
-        if (notes.incrementAndGet() > NOTES_MAX) {
+        byte[] encoded = encode(json);
+        int count = notes.incrementAndGet();
+        long bytes = noteBytes.addAndGet(encoded.length);
+        if (count > NOTES_MAX || bytes > NOTES_LENGTH_MAX_BYTES) {
             notes.decrementAndGet();
+            noteBytes.addAndGet(-encoded.length);
             tally.add(MessengerMetric.EVENTS_DROPPED, 1);
             return;
         }
-        events.add(new Event(encode(json), true));
+        events.add(new Event(encoded, true));
     }
 
     private static byte[] encode(Map<String, Object> json) {
         try {
-            return JSON.std.asBytes(json);
+            return WRITER.asBytes(json);
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }

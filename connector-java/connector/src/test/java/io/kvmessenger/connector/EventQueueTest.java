@@ -5,14 +5,23 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.EngineEvents;
+import io.kvmessenger.messenger.FetchTimeline;
 import io.kvmessenger.messenger.MessengerMetric;
 import io.kvmessenger.messenger.Tally;
+import java.lang.reflect.Method;
+import java.lang.reflect.RecordComponent;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
 
 class EventQueueTest {
+    /** The smallest poll of docs/boundary.md. */
+    private static final int POLL_BYTES = 64 << 10;
+
     private final List<MessengerMetric> counted = new ArrayList<>();
     private final EventQueue queue = new EventQueue(new CountingTally(counted));
 
@@ -41,6 +50,116 @@ class EventQueueTest {
         queue.failed("r", "x".repeat(300));
         assertThatThrownBy(() -> queue.drain(100)).hasMessageContaining("poll was given 100 bytes");
         assertThat(queue.drain(1000)).isNotEmpty();
+    }
+
+    /** Every event, whatever its free text, leaves in the smallest poll; so does the one behind it. */
+    @ParameterizedTest
+    @MethodSource("freeTexts")
+    void shouldLeaveInTheSmallestPollWhateverItsSentence(String sentence) throws Exception {
+        queue.stopped("r", sentence);
+        queue.failed("r", sentence);
+        queue.quarantined("r", sentence);
+        for (EngineEvents.Level level : EngineEvents.Level.values()) {
+            queue.log(level, sentence);
+        }
+        queue.arrived("r", 1);
+
+        List<Object> kinds = new ArrayList<>();
+        for (byte[] json = queue.drain(POLL_BYTES); json.length > 0; json = queue.drain(POLL_BYTES)) {
+            assertThat(json.length).isLessThanOrEqualTo(POLL_BYTES);
+            for (Object event : (List<?>) JSON.std.mapFrom(json).get("events")) {
+                kinds.add(((Map<?, ?>) event).get("event"));
+            }
+        }
+        assertThat(kinds).containsExactly("stopped", "failed", "quarantined", "log", "log", "log", "arrived");
+    }
+
+    static List<String> freeTexts() {
+        return List.of(
+                "x".repeat(1 << 20),
+                "\u0000".repeat(1 << 20),
+                "\uD83D\uDE00".repeat(1 << 20),
+                "x\uD83D\uDE00".repeat(1 << 20));
+    }
+
+    /** A free text that nobody has thought of yet would be found here. */
+    @Test
+    void shouldCutEveryFreeTextOfEveryEvent() throws Exception {
+        for (Method event : EngineEvents.class.getMethods()) {
+            Object[] arguments = new Object[event.getParameterCount()];
+            for (int i = 0; i < arguments.length; i++) {
+                arguments[i] = argument(event.getParameterTypes()[i], i == 0);
+            }
+            event.invoke(queue, arguments);
+        }
+        queue.released("behind all");
+
+        String told = "";
+        for (byte[] json = queue.drain(POLL_BYTES); json.length > 0; json = queue.drain(POLL_BYTES)) {
+            told = new String(json, StandardCharsets.UTF_8);
+        }
+        assertThat(told).contains("behind all");
+        assertThat(counted).hasSize(2).containsOnly(MessengerMetric.EVENTS_DROPPED); // the timelines, by their ids
+    }
+
+    private static Object argument(Class<?> type, boolean first) throws ReflectiveOperationException {
+        if (type.isRecord()) {
+            RecordComponent[] components = type.getRecordComponents();
+            Object[] values = new Object[components.length];
+            for (int i = 0; i < values.length; i++) {
+                values[i] = argument(components[i].getType(), false);
+            }
+            return type.getConstructors()[0].newInstance(values);
+        }
+        if (type == int.class) {
+            return 1;
+        }
+        if (type == long.class) {
+            return 1L;
+        }
+        if (type == List.class) {
+            return List.of();
+        }
+        return type == EngineEvents.Level.class ? EngineEvents.Level.INFO : first ? "r" : "x".repeat(1 << 20);
+    }
+
+    @Test
+    void shouldDropATimelineThatNoPollCanCarry() {
+        queue.timeline(new FetchTimeline("r", "t".repeat(1 << 20), 1, 1, 1, 1, 1, "prefiller"));
+        queue.released("r");
+
+        assertThat(new String(queue.drain(POLL_BYTES), StandardCharsets.UTF_8)).contains("released");
+        assertThat(counted).containsExactly(MessengerMetric.EVENTS_DROPPED);
+    }
+
+    @Test
+    void shouldSayThatAnEventWithTooLongAnIdIsLostInsteadOfBlockingTheOthers() {
+        queue.released("x".repeat(1 << 20));
+        queue.released("r");
+
+        assertThat(new String(queue.drain(POLL_BYTES), StandardCharsets.UTF_8))
+                .contains("\"request\":\"r\"", "use shorter request ids");
+        assertThat(counted).containsExactly(MessengerMetric.EVENTS_DROPPED);
+    }
+
+    /** Half of a surrogate pair comes in by JSON's escapes, and has to go out as it came. */
+    @Test
+    void shouldEchoAnIdThatHoldsHalfAPair() throws Exception {
+        queue.released("half \uD83D of a pair");
+
+        assertThat(JSON.std.mapFrom(queue.drain(POLL_BYTES)).toString()).contains("half \uD83D of a pair");
+    }
+
+    @Test
+    void shouldBoundTheBytesOfNotes() {
+        for (int i = 0; i < EventQueue.NOTES_MAX; i++) {
+            queue.log(EngineEvents.Level.INFO, "x".repeat(EventQueue.SENTENCE_LENGTH_MAX));
+        }
+        assertThat(queue.drain(Integer.MAX_VALUE - 8).length)
+                .isLessThanOrEqualTo((int) EventQueue.NOTES_LENGTH_MAX_BYTES + POLL_BYTES);
+        counted.clear();
+        queue.log(EngineEvents.Level.INFO, "again");
+        assertThat(counted).isEmpty();
     }
 
     @Test

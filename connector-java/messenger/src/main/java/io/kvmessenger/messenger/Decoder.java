@@ -459,7 +459,7 @@ final class Decoder {
             grant(source);
         } else {
             source.end(FetchSource.State.QUIET);
-            fail(source.fetch, message.getSentence());
+            fail(source.fetch, PeerWords.fit(message.getSentence()));
         }
     }
 

@@ -11,9 +11,15 @@ final class PeerWords {
     static String fit(String sentence) {
         String cut = sentence.length() <= SENTENCE_LENGTH_MAX
                 ? sentence
-                : sentence.substring(0, SENTENCE_LENGTH_MAX - CUT.length()) + CUT;
+                : wholeCharacters(sentence, SENTENCE_LENGTH_MAX - CUT.length()) + CUT;
         StringBuilder line = new StringBuilder(cut.length());
         cut.chars().forEach(c -> line.append(Character.isISOControl(c) ? ' ' : (char) c));
         return line.toString();
+    }
+
+    /** At most {@code lengthMax} of its beginning; half of a surrogate pair could not be encoded. */
+    private static String wholeCharacters(String sentence, int lengthMax) {
+        return sentence.substring(
+                0, Character.isHighSurrogate(sentence.charAt(lengthMax - 1)) ? lengthMax - 1 : lengthMax);
     }
 }

@@ -1,0 +1,44 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.messenger.wire.CannotDeliver;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import org.junit.jupiter.api.Test;
+
+/** What is made of a peer's sentences before they reach an event or a log. */
+class PeerWordsTest extends MessengerPair {
+    @Test
+    void shouldShowOneLineOfLimitedLength() {
+        assertThat(PeerWords.fit("two\nlines\u001B[31m")).isEqualTo("two lines [31m");
+        assertThat(PeerWords.fit("x".repeat(1 << 20))).hasSize(PeerWords.SENTENCE_LENGTH_MAX);
+    }
+
+    @Test
+    void shouldNotCutACharacterInTwo() {
+        String cut = PeerWords.fit("x" + "\uD83D\uDE00".repeat(PeerWords.SENTENCE_LENGTH_MAX));
+
+        assertThat(cut.chars().filter(c -> Character.isHighSurrogate((char) c)).count())
+                .isEqualTo(cut.chars()
+                        .filter(c -> Character.isLowSurrogate((char) c))
+                        .count());
+    }
+
+    @Test
+    void shouldCutThePrefillersReasonForNotDelivering() {
+        fetch("r", 1, 0);
+        carry();
+        decoder.messenger.onFrame(
+                Wire.DIALLED_LINK,
+                ControlFrame.newBuilder()
+                        .setCannotDeliver(CannotDeliver.newBuilder()
+                                .setTransferId("t-r")
+                                .setImm(2 << 20)
+                                .setReason(CannotDeliver.Reason.PREFILL_ABORTED)
+                                .setSentence("a long\nsentence ".repeat(100_000)))
+                        .build());
+
+        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.lastFailure).hasSize(PeerWords.SENTENCE_LENGTH_MAX).doesNotContain("\n");
+    }
+}
