@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from kv_connector._java_variables import environment_of_java
 from kv_connector._preflight import JavaRuntime
 
 logger = logging.getLogger("kv_connector")
@@ -46,8 +47,21 @@ class AotCache:
         self.path = folder / f"{key}.aot"
 
     def usable(self) -> bool:
-        """Whether the file is there, and nobody but this user can have written it."""
-        return _only_ours(self._folder) and _only_ours(self.path)
+        """Whether the file is there, and only this user or root can have written it."""
+        return not self.why_unusable()
+
+    def why_unusable(self) -> str:
+        """Why the file cannot be used, in a few words; "" if it can."""
+        for path in (self._folder, self.path):
+            reason = _why_untrusted(path)
+            if reason:
+                return reason
+        return ""
+
+    def share(self) -> None:
+        """Lets other users read the file, which they trust if root has made it: for the build of an image."""
+        self._folder.chmod(0o755)
+        self.path.chmod(0o644)
 
     def training(self) -> bool:
         """Whether somebody makes the file now, or has just made it."""
@@ -57,7 +71,11 @@ class AotCache:
         """Starts to make the file, by a run of ``main_class`` in its own process; False if somebody already does."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _only_ours(self._folder) or not self._take_lock():
+            untrusted = _why_untrusted(self._folder)
+            if untrusted:
+                logger.info("no class cache is made (%s): the next start is as slow as this one", untrusted)
+                return False
+            if not self._take_lock():
                 return False
             self._forget_old()
             made = self.path.with_suffix(f".{os.getpid()}.tmp")
@@ -66,6 +84,7 @@ class AotCache:
             subprocess.run(
                 ["/bin/sh", "-c", _TRAIN, "sh", str(self._lock), str(made), str(self.path), *idle, *command],
                 check=True,
+                env=environment_of_java(),
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,  # nobody who waits for our output to end shall wait for the training
                 stdout=subprocess.DEVNULL,
@@ -104,9 +123,13 @@ def cache_folder() -> Path:
     return Path(base) / "kv-messenger" / "aot"
 
 
-def _only_ours(path: Path) -> bool:
+def _why_untrusted(path: Path) -> str:
     try:
         facts = path.stat()
-    except OSError:
-        return False
-    return facts.st_uid == os.geteuid() and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    except OSError as failure:
+        return f"{path}: {failure.strerror}"
+    if facts.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to user {facts.st_uid}, expected this process's user {os.geteuid()} or root"
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{path} can be written by other users"
+    return ""

@@ -17,6 +17,7 @@ from pathlib import Path
 from kv_connector import _preflight
 from kv_connector._aot_cache import AotCache, cache_folder
 from kv_connector._fault_handlers import FaultHandlers, enable_python_dumps_first
+from kv_connector._java_variables import java_variables_set_aside
 from kv_connector._preflight import JavaRuntime
 from kv_connector._table import Function, FunctionTable
 from kv_connector.exceptions import BootError
@@ -128,8 +129,10 @@ def boot_setup(setup: JvmSetup) -> FunctionTable:
         if _failed is not None:
             raise _failed  # a process gets one JVM: there is no second try
         cache = setup.aot_cache
+        unusable = "aot_cache is false" if cache is None else cache.why_unusable()
+        logger.info("the JVM starts %s", f"without a class cache ({unusable})" if unusable else "with its class cache")
         try:
-            table = _start(setup, cache.path if cache is not None and cache.usable() else None)
+            table = _start(setup, cache.path if cache is not None and not unusable else None)
         except BootError as failure:
             _failed = failure
             raise
@@ -192,7 +195,8 @@ def _create_jvm(java: JavaRuntime, options: Sequence[str]) -> ctypes.c_void_p:
     said = (_JavaVMOption * len(options))(*(_JavaVMOption(option.encode(), None) for option in options))
     arguments = _JavaVMInitArgs(_JNI_VERSION_10, len(options), said, 0)
     machine, environment = ctypes.c_void_p(), ctypes.c_void_p()
-    result = library.JNI_CreateJavaVM(ctypes.byref(machine), ctypes.byref(environment), ctypes.byref(arguments))
+    with java_variables_set_aside():
+        result = library.JNI_CreateJavaVM(ctypes.byref(machine), ctypes.byref(environment), ctypes.byref(arguments))
     if result != 0:
         raise BootError(
             f"Java {java.version} at {java.home} did not start (JNI result {result}; it says why on stderr):"

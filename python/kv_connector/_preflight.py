@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kv_connector._java_variables import environment_of_java
 from kv_connector._version import __version__
 from kv_connector.exceptions import PreflightError
 
@@ -32,7 +33,10 @@ class JavaRuntime:
 
     home: Path
     identity: str
-    """Which build it is: the text of its release file, and its libjvm's size and time."""
+    """Which build it is: the text of its release file, and its libjvm's size.
+
+    No time: layers of container images keep whole seconds only. A JVM looks by itself whether a cache was made by it.
+    """
     version: str
 
     @property
@@ -106,6 +110,7 @@ def try_options(java: JavaRuntime, options: Sequence[str], added: Sequence[str])
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env=environment_of_java(),
             timeout=_TRIAL_LIMIT_SECONDS,
             check=False,
         )
@@ -153,7 +158,7 @@ def _examine(source: str, home: Path) -> JavaRuntime:
         raise PreflightError(
             f"{source} is {str(home)!r}, which has no {libjvm.name} ({failure.strerror}): {_REMEDY}"
         ) from failure
-    return JavaRuntime(home=home, version=version, identity=f"{release}\n{facts.st_size}\n{facts.st_mtime_ns}")
+    return JavaRuntime(home=home, version=version, identity=f"{release}\n{facts.st_size}")
 
 
 def _libjvm(home: Path) -> Path:

@@ -20,7 +20,7 @@ LOOK_SECONDS = 0.1
 
 
 def main(arguments: list[str]) -> int:
-    """Answers a process's exit code; prints one sentence."""
+    """Returns the exit code; prints one sentence."""
     parser = argparse.ArgumentParser(prog="python -m kv_connector.prepare", description=__doc__)
     parser.add_argument(
         "--extra-config",
@@ -32,6 +32,9 @@ def main(arguments: list[str]) -> int:
     except ValueError as fault:
         print(f"--extra-config is no JSON ({fault}): pass what kv_connector_extra_config is given", file=sys.stderr)  # noqa: T201
         return 2
+    if not isinstance(extra, dict):
+        print(f"--extra-config is {extra!r}, expected a JSON object of options", file=sys.stderr)  # noqa: T201
+        return 2
     try:
         print(made(set_up(parse_options(extra, role="both", engine_id="prepare"))))  # noqa: T201
     except KvConnectorError as fault:
@@ -41,7 +44,7 @@ def main(arguments: list[str]) -> int:
 
 
 def made(setup: JvmSetup) -> str:
-    """Waits until the cache is there; answers a sentence that names it."""
+    """Waits until the cache is there and readable for all users; returns a sentence that names it."""
     cache = setup.aot_cache
     if cache is None:
         raise BootError("aot_cache is false, expected true: there is no class cache to make")
@@ -53,6 +56,7 @@ def made(setup: JvmSetup) -> str:
                 f"no class cache could be made at {cache.path}: is the folder this user's own and writable?"
             )
         time.sleep(LOOK_SECONDS)
+    cache.share()
     return f"the class cache is {cache.path}"
 
 

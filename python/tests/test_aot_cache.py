@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 import zipfile
 from dataclasses import replace
@@ -91,6 +92,8 @@ def test_should_say_when_no_cache_can_be_made(
     assert "is the folder this user's own and writable?" in capsys.readouterr().err
     assert prepare.main(["--extra-config", "{"]) == 2
     assert "--extra-config is no JSON" in capsys.readouterr().err
+    assert prepare.main(["--extra-config", "[]"]) == 2
+    assert "--extra-config is [], expected a JSON object of options" in capsys.readouterr().err
     assert prepare.main(["--extra-config", '{"aot_cache": false}']) == 1
     assert "aot_cache is false, expected true" in capsys.readouterr().err
 
@@ -137,6 +140,48 @@ def test_should_not_use_a_file_that_others_could_have_written(java: _preflight.J
     cache.path.chmod(0o600)
     folder.chmod(0o777)
     assert not cache.usable()
+
+
+def test_should_use_in_a_container_what_the_build_of_its_image_made(
+    java: _preflight.JavaRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers keep whole seconds of a file's time, and a pod runs as another user than the build."""
+    home = tmp_path / "runtime"
+    (home / "lib" / "server").mkdir(parents=True)
+    (home / "release").write_text((java.home / "release").read_text())
+    libjvm = home / "lib" / "server" / "libjvm.so"
+    libjvm.write_bytes(b"a library")
+    built = AotCache(_preflight.find_java(str(home)), ["1"], [], tmp_path / "cache")
+    built.path.parent.mkdir(mode=0o700)
+    built.path.touch(mode=0o600)
+    built.share()
+
+    layer = tmp_path / "layer.tar"
+    subprocess.run(["tar", "--mtime=@1700000000", "-C", tmp_path, "-cf", layer, "runtime", "cache"], check=True)
+    container = tmp_path / "container"
+    container.mkdir()
+    subprocess.run(["tar", "-C", container, "-xf", layer], check=True)
+    runs = AotCache(_preflight.find_java(str(container / "runtime")), ["1"], [], container / "cache")
+    assert runs.path.name == built.path.name
+    root_made = {path: path.stat() for path in (runs.path, runs.path.parent)}
+    monkeypatch.setattr(Path, "stat", lambda path: owned_by_root(root_made[path]))
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    assert runs.why_unusable() == ""
+
+
+def owned_by_root(facts: os.stat_result) -> os.stat_result:
+    return os.stat_result([*facts[:4], 0, *facts[5:10]])
+
+
+def test_should_say_why_a_file_of_another_user_is_not_used(
+    java: _preflight.JavaRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = AotCache(java, ["1"], [], tmp_path)
+    assert cache.why_unusable() == f"{cache.path}: No such file or directory"
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    made = os.stat_result([*tmp_path.stat()[:4], 4711, *tmp_path.stat()[5:10]])
+    monkeypatch.setattr(Path, "stat", lambda _: made)
+    assert "belongs to user 4711, expected this process's user" in cache.why_unusable()
 
 
 def test_should_train_once_at_a_time_and_forget_old_files(java: _preflight.JavaRuntime, tmp_path: Path) -> None:

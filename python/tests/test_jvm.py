@@ -36,6 +36,29 @@ def test_should_boot_call_and_close(run_with_jvm: RunPython) -> None:
     """)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("JAVA_TOOL_OPTIONS", "-XX:+UseZGC"),
+        ("JAVA_TOOL_OPTIONS", "-javaagent:/no/such/agent.jar"),
+        ("JAVA_TOOL_OPTIONS", "-Dcom.sun.management.jmxremote.port=1"),
+        ("_JAVA_OPTIONS", "-Xmx2m"),
+    ],
+)
+def test_should_boot_whatever_the_environment_gives_to_every_jvm(
+    run_with_jvm: RunPython, variable: str, value: str
+) -> None:
+    run_with_jvm(
+        f"""
+        import os
+        import simulated_jvm
+        assert simulated_jvm.open_messenger().poll() == []
+        assert os.environ[{variable!r}] == {value!r}, "children of this process still have it"
+        """,
+        **{variable: value},
+    )
+
+
 def test_should_boot_once_for_several_messengers(run_with_jvm: RunPython) -> None:
     run_with_jvm("""
         import simulated_jvm
