@@ -193,10 +193,12 @@ class Opened:
     layer_counter_address: int
 
     def __str__(self) -> str:
-        return (
-            f"engine {self.engine_id}, incarnation {self.incarnation}, control {self.control_host}:{self.control_port},"
-            f" metrics {self.metrics_host}:{self.metrics_port}"
-        )
+        pages = {
+            "control": (self.control_host, self.control_port),
+            "metrics": (self.metrics_host, self.metrics_port),
+        }
+        listeners = [f"{name} {host}:{port}" for name, (host, port) in pages.items() if port > 0]
+        return ", ".join([f"engine {self.engine_id}", f"incarnation {self.incarnation}", *listeners])
 
 
 class MessengerPort(Protocol):

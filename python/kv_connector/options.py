@@ -22,6 +22,7 @@ Role = Literal["prefiller", "decoder", "both"]
 TRANSPORTS = ("shm", "tcp")
 PAGE_CHECKSUMS = ("off", "sampled", "full")
 VLLM_OPTIONS_PLACE = "kv_connector_extra_config"
+SGLANG_OPTIONS_VARIABLE = "KV_MESSENGER_OPTIONS"
 MESSENGER_PER = ("node", "rank")
 PREFILLER_PORT = 14579
 """vLLM's own default for ``kv_port``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -97,3 +98,9 @@ def test_should_close_once_and_refuse_calls_afterwards() -> None:
     assert [call[0] for call in table.calls] == [Function.CLOSE]
     with pytest.raises(MessengerError, match="is closed: open another one"):
         opened.poll()
+
+
+def test_should_name_only_what_listens() -> None:
+    opened = Opened(1, "e", "i", "127.0.0.1", -1, "127.0.0.1", 8080, 0)
+    assert str(opened) == "engine e, incarnation i, metrics 127.0.0.1:8080"
+    assert "control 127.0.0.1:14579" in str(dataclasses.replace(opened, control_port=14579))

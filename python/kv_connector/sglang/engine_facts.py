@@ -10,9 +10,9 @@ from typing import Any
 
 from kv_connector.exceptions import OptionError
 from kv_connector.model_fingerprint import fingerprint
-from kv_connector.options import VLLM_OPTIONS_PLACE, Options, Role, parse_options
+from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
 
-OPTIONS_VARIABLE = "KV_MESSENGER_OPTIONS"
+OPTIONS_VARIABLE = SGLANG_OPTIONS_VARIABLE
 """SGLang has no argument for a backend's own options, so they come as JSON in this variable."""
 
 _ROLES: Mapping[str, Role] = {"prefill": "prefiller", "decode": "decoder"}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.exceptions import OptionError
 from kv_connector.handover import why_memory_cannot_be_shared
-from kv_connector.options import Options, Role, parse_options
+from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
 from kv_connector.vllm.rank_groups import RankGroups
+
+logger = logging.getLogger("vllm.kv_messenger")
 
 _ROLES: Mapping[str, Role] = {"kv_producer": "prefiller", "kv_consumer": "decoder", "kv_both": "both"}
 _SUPPORTED_SPECS = ("FullAttentionSpec", "MLAAttentionSpec")
@@ -38,6 +42,10 @@ def read_options(vllm_config: Any) -> Options:
     role = _ROLES.get(transfer.kv_role)
     if role is None:
         raise OptionError(f"kv_role is {transfer.kv_role!r}, expected one of {', '.join(_ROLES)}")
+    if os.environ.get(SGLANG_OPTIONS_VARIABLE):
+        logger.warning(
+            "%s is set, which SGLang reads: vLLM's options go into %s", SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE
+        )
     return parse_options(
         transfer.kv_connector_extra_config or {},
         role=role,

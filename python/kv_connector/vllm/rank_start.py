@@ -159,14 +159,14 @@ class RankStart:
         names = [layer["name"] for layer in own["layers"]]
         opened = messenger.opened
         self._logger.info(
-            "KV Messenger is open: %s, model %s, %d pages of %d tokens in %d layers, %s, %d ranks, memory %s",
+            "KV Messenger is open: %s, model %s, %d pages of %d tokens in %d layers, %s, %s, memory %s",
             opened,
             described["model"],
             described["pageCount"],
             described["pageTokens"],
             len(names),
             described["layout"],
-            len(described["ranks"]),
+            "1 rank" if len(described["ranks"]) == 1 else f"{len(described['ranks'])} ranks",
             "shareable" if all(memory["memfd"] >= 0 for memory in own["memories"]) else "private",
         )
         return WorkerHalf(
