@@ -209,12 +209,15 @@ class SchedulerHalf:
         new_blocks = prefill.blocks[prefill.sent_block_count : needed]
         prefill.sent_block_count = needed
         prefill.sent_tokens = end_token
+        # Assumed of vLLM: it commits a block to the prefix cache when it schedules the pass that will fill it, so a hit
+        # may name blocks that hold nothing yet, and another request of this pass, or of a pass still running, fills
+        # them. The first chunk therefore begins at token 0: a layer's pages leave when the pass has written that layer.
         return Chunk(
             request=request_id,
             transfer=prefill.transfer,
             prompt_tokens=prefill.prompt_tokens,
-            cached_tokens=first_token if begins else 0,
-            first_token=first_token,
+            cached_tokens=0,
+            first_token=0 if begins else first_token,
             end_token=end_token,
             new_blocks=new_blocks,
         )

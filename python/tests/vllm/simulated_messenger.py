@@ -142,14 +142,8 @@ class SimulatedMessenger:
         assert self._owed.get(request) is None, "chunks of a request that has ended"
         prefill = self._prefills.get(request)
         if prefill is None:
-            assert chunk["cachedTokens"] == chunk["firstToken"]
-            prefill = self._prefills[request] = {
-                "end": chunk["firstToken"],
-                "pages": [],
-                "prompt": chunk["promptTokens"],
-            }
-        else:
-            assert chunk["cachedTokens"] == 0
+            prefill = self._prefills[request] = {"end": 0, "pages": [], "prompt": chunk["promptTokens"]}
+        assert chunk["cachedTokens"] == 0, "vLLM proves of no page that an earlier pass has written it"
         page_tokens = self.geometry["pageTokens"]
         assert chunk["firstToken"] == prefill["end"]
         assert chunk["firstToken"] < chunk["endToken"] <= chunk["promptTokens"] == prefill["prompt"]

@@ -68,12 +68,12 @@ def test_should_keep_blocks_until_the_messenger_releases_them(engine: EngineMake
     assert prefiller.at_rest()
 
 
-def test_should_send_pages_of_the_prefix_cache_with_the_first_chunk(engine: EngineMaker) -> None:
+def test_should_take_pages_of_the_prefix_cache_as_written_by_the_pass_that_uses_them(engine: EngineMaker) -> None:
     prefiller = engine("kv_producer")
     prefiller.add(REQUEST, 700, remote_decode(), cached=384)
     prefiller.steps(2)
 
-    assert ranges(prefiller.messenger) == [(384, 384, 640, 5), (0, 640, 700, 1)]
+    assert ranges(prefiller.messenger) == [(0, 0, 640, 5), (0, 640, 700, 1)]
 
 
 def test_should_send_a_prompt_of_one_token(engine: EngineMaker) -> None:
@@ -155,7 +155,7 @@ def test_should_fence_a_preempted_request_and_start_it_again(engine: EngineMaker
     prefiller.steps(3)
 
     assert prefiller.messenger.fenced == [[REQUEST], [REQUEST]]
-    assert ranges(prefiller.messenger) == [(0, 0, 256, 2), (128, 128, 384, 3), (0, 384, 640, 2), (0, 640, 700, 1)]
+    assert ranges(prefiller.messenger) == [(0, 0, 256, 2), (0, 0, 384, 3), (0, 384, 640, 2), (0, 640, 700, 1)]
     prefiller.step()
     prefiller.messenger.release(REQUEST)
     prefiller.step()
