@@ -33,11 +33,12 @@ _FINGERPRINT_FIELDS = (
 )
 
 
-def fingerprint(model: str, hf_config: object, packing: str) -> str:
+def fingerprint(model: str, hf_config: object, packing: str, *, model_id: str = "") -> str:
     """Names a model so that two engines can tell whether their KV is interchangeable.
 
     Weights are not read: of two trainings of one architecture under one name it cannot tell the difference.
+    ``model_id`` is said in place of the name; the configuration and the packing are compared in any case.
     """
     said = {name: getattr(hf_config, name, None) for name in _FINGERPRINT_FIELDS}
     digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:12]
-    return f"{PurePath(model).name}@{digest}/{packing}"
+    return f"{model_id or PurePath(model).name}@{digest}/{packing}"

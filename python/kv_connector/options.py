@@ -173,9 +173,10 @@ class Options:
         choices=MESSENGER_PER,
     )
     model_id: str = _text(
-        "Name to compare instead of the model fingerprint; both sides must say the same.",
+        "Name of the model to compare instead of the one that it was loaded by; both sides must say the same. Its"
+        " configuration and the format of its pages are compared in any case.",
         "",
-        default_said="made from the model's configuration",
+        default_said="the last part of the model's name",
     )
     java_home: str = _text(
         "Java runtime to load, version 25 or newer.",

@@ -45,12 +45,14 @@ def describe(
     layer_names: Sequence[str],
     latent: bool,
     model: str,
+    cache_dtype: str,
     kv_head_count: int,
     tp: tuple[int, int],
     pp: tuple[int, int],
 ) -> Geometry:
     """The geometry of one rank; ``tp`` and ``pp`` are (rank, size). Raises OptionError if pages cannot be addressed.
 
+    ``cache_dtype`` is the engine's own name of the number format, "auto" resolved where the checkpoint says one.
     Tensors of layers that are not in ``layer_names`` are aliases of others and left out.
     """
     owned = {name: tensors[name] for name in layer_names if name in tensors}
@@ -74,7 +76,7 @@ def describe(
         )
     return Geometry(
         model=model,
-        dtype=str(first.dtype).removeprefix("torch."),
+        dtype=_number_format(cache_dtype, first.dtype),
         elementBytes=first.element_size(),
         pageTokens=page_tokens,
         layout=layout,
@@ -91,6 +93,13 @@ def describe(
             )
         ],
     )
+
+
+def _number_format(cache_dtype: str, tensor_dtype: object) -> str:
+    """How elements are to be read. Tensors of many formats are plain bytes, so the engine's name goes before theirs."""
+    tensor_format = str(tensor_dtype).removeprefix("torch.")
+    plain = tensor_format in ("bfloat16", "float16", "float32", "float64")
+    return tensor_format if plain or cache_dtype == "auto" else cache_dtype
 
 
 def _check_alike(name: str, tensor: KvTensor, first_name: str, first: KvTensor, latent: bool) -> None:

@@ -23,7 +23,7 @@ from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.engine_facts import EngineFacts, options_of_messenger
 from kv_connector.vllm.metadata import StepMetadata
 from kv_connector.vllm.rank_groups import RankGroup
-from kv_connector.vllm.vllm_api import attention_packing, own_ranks
+from kv_connector.vllm.vllm_api import attention_packing, own_page_format, own_ranks
 from kv_connector.vllm.worker_half import Reports, WorkerHalf
 
 
@@ -132,8 +132,13 @@ class RankStart:
             kv_caches,
             layer_names=facts.layer_names,
             latent=facts.latent,
-            model=facts.options.model_id
-            or fingerprint(model.model, model.hf_text_config, attention_packing(attention_layers, facts.layer_names)),
+            cache_dtype=self._config.cache_config.cache_dtype,
+            model=fingerprint(
+                model.model,
+                model.hf_text_config,
+                f"{attention_packing(attention_layers, facts.layer_names)}/{own_page_format()}",
+                model_id=facts.options.model_id,
+            ),
             kv_head_count=model.get_total_num_kv_heads(),
             tp=(tp_rank, facts.groups.tp_size),
             pp=(pp_rank, facts.groups.pp_size),

@@ -35,6 +35,21 @@ def _installed_release() -> str:
     return "of unknown version"
 
 
+PAGE_FORMATS = {"0.32": 1, "0.33": 2}
+"""What the bytes of a page mean, by release of vLLM; releases share a number when they were shown to mean the same."""
+
+
+def page_format(release: str) -> str:
+    """Names the meaning of a page's bytes in this release; an unknown release shares its own with nothing else."""
+    minor = ".".join(release.split(".")[:2])
+    return f"pages{PAGE_FORMATS[minor]}" if minor in PAGE_FORMATS else f"pages of vLLM {release}"
+
+
+def own_page_format() -> str:
+    """That of the vLLM that is installed here."""
+    return page_format(_installed_release())
+
+
 if TYPE_CHECKING:
 
     class KVConnectorBase:
@@ -137,7 +152,9 @@ __all__ = [
     "attention_packing",
     "create_metric_per_engine",
     "init_logger",
+    "own_page_format",
     "own_ranks",
+    "page_format",
 ]
 
 

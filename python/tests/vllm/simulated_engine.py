@@ -91,6 +91,7 @@ def config(kv_role: str, layers: Sequence[str] = LAYERS, **more: Any) -> SimpleN
         ),
         compilation_config=SimpleNamespace(static_forward_context={name: SimpleNamespace() for name in layers}),
         device_config=SimpleNamespace(device_type="cpu"),
+        cache_config=SimpleNamespace(cache_dtype="auto"),
         model_config=SimpleNamespace(
             model="/models/tiny", hf_text_config=SimpleNamespace(), get_total_num_kv_heads=lambda: HEADS, use_mla=False
         ),
@@ -176,6 +177,7 @@ class SimulatedEngine:
         legacy_results: bool = False,
         block_tokens: int = BLOCK_TOKENS,
         layers: Sequence[str] = LAYERS,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         self.release = release
         self.chunk_tokens = chunk_tokens
@@ -198,7 +200,7 @@ class SimulatedEngine:
         self.forward_fails = False
         cls = release.connector.KvMessengerConnector
         role = release.base.KVConnectorRole
-        vllm_config = config(kv_role, layers)
+        vllm_config = config(kv_role, layers, extra={"transports": ["tcp"], **(extra or {})})
         kv_cache_config = caches(layers, FullAttentionSpec(block_tokens))
         self.messengers: list[SimulatedMessenger] = []
         self.worker = cls(vllm_config, role.WORKER, kv_cache_config)

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulated_engine import LAYERS, STORAGE_ADDRESS, SimulatedTensor, tensors
+from release import Release
+from simulated_engine import LAYERS, STORAGE_ADDRESS, SimulatedEngine, SimulatedTensor, tensors
 
 from kv_connector import OptionError
 from kv_connector.model_fingerprint import fingerprint
@@ -17,6 +18,7 @@ def described(kv_caches: dict[str, Any], **more: Any) -> Any:
         "layer_names": list(kv_caches),
         "latent": False,
         "model": "tiny@0",
+        "cache_dtype": "auto",
         "kv_head_count": 4,
         "tp": (0, 1),
         "pp": (0, 1),
@@ -143,6 +145,43 @@ def test_should_refuse_layers_that_differ(fields: dict[str, Any], sentence: str)
 def test_should_refuse_when_no_layer_is_registered() -> None:
     with pytest.raises(OptionError, match="expected layers of"):
         described(tensors(2), layer_names=["another"])
+
+
+@pytest.mark.parametrize(
+    ("cache_dtype", "tensor_dtype", "expected"),
+    [
+        ("auto", "torch.bfloat16", "bfloat16"),
+        ("bfloat16", "torch.bfloat16", "bfloat16"),
+        ("half", "torch.float16", "float16"),
+        ("fp8_e4m3", "torch.uint8", "fp8_e4m3"),
+        ("fp8_e5m2", "torch.uint8", "fp8_e5m2"),
+        ("nvfp4_4over6", "torch.uint8", "nvfp4_4over6"),
+        ("fp8_inc", "torch.float8_e4m3fn", "fp8_inc"),
+        ("auto", "torch.uint8", "uint8"),
+    ],
+)
+def test_should_say_number_formats_that_tensors_of_bytes_hide(
+    cache_dtype: str, tensor_dtype: str, expected: str
+) -> None:
+    kv_caches = changed(tensors(10), dtype=tensor_dtype)
+    assert described(kv_caches, cache_dtype=cache_dtype)["dtype"] == expected
+
+
+def test_should_tell_the_page_formats_of_releases_apart(vllm_release: Release) -> None:
+    known = [vllm_release.vllm_api.page_format(f"{minor}.1+cpu") for minor in vllm_release.vllm_api.KNOWN_RELEASES]
+    assert len(set(known)) == len(known)
+    assert vllm_release.vllm_api.page_format("0.32.0") == vllm_release.vllm_api.page_format("0.32.9rc1")
+    unknown = [vllm_release.vllm_api.page_format(release) for release in ("0.99.0", "0.99.1", "of unknown version")]
+    assert len({*known, *unknown}) == len(known) + len(unknown)
+
+
+def test_should_compare_configuration_and_page_format_also_under_a_model_id(vllm_release: Release) -> None:
+    named = SimulatedEngine(vllm_release, "kv_producer", extra={"model_id": "ours"}).messenger.geometry["model"]
+    unnamed = SimulatedEngine(vllm_release, "kv_producer").messenger.geometry["model"]
+    assert named.split("@")[0] == "ours"
+    assert unnamed.split("@")[0] == "tiny"
+    assert named.split("@")[1] == unnamed.split("@")[1]
+    assert named.endswith(vllm_release.vllm_api.own_page_format())
 
 
 def test_should_tell_models_apart_by_what_shapes_their_kv() -> None:
