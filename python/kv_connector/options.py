@@ -36,7 +36,7 @@ _METADATA_KEY = "kv_messenger_option"
 class OptionSpec:
     """What may be said for one option, and what it means."""
 
-    kind: Literal["text", "choice", "integer", "seconds", "flag", "list of texts"]
+    kind: Literal["string", "choice", "integer", "seconds", "flag", "list of strings"]
     sentence: str
     boundary: str = ""
     """Its name in docs/boundary.md; "" when Java does not see it."""
@@ -50,7 +50,7 @@ class OptionSpec:
 
 
 def _text(sentence: str, default: str, **more: Any) -> Any:
-    return _option(default, OptionSpec(kind="text", sentence=sentence, **more))
+    return _option(default, OptionSpec(kind="string", sentence=sentence, **more))
 
 
 def _choice(sentence: str, default: str, **more: Any) -> Any:
@@ -71,7 +71,7 @@ def _flag(sentence: str, default: bool, **more: Any) -> Any:
 
 
 def _texts(sentence: str, default: tuple[str, ...], **more: Any) -> Any:
-    return _option(default, OptionSpec(kind="list of texts", sentence=sentence, **more))
+    return _option(default, OptionSpec(kind="list of strings", sentence=sentence, **more))
 
 
 def _option(default: object, spec: OptionSpec) -> Any:
@@ -139,17 +139,19 @@ class Options:
         maximum=64,
     )
     grant_wait_seconds: float = _seconds(
-        "A finished prefill keeps its pages that long for a decoder's grant.", 120.0, boundary="grantWaitMillis"
+        "How long a finished prefill keeps its pages while no decoder has asked for them.",
+        120.0,
+        boundary="grantWaitMillis",
     )
     fetch_limit_seconds: float = _seconds(
-        "A decoder's request fails when its KV has not arrived after that long.", 300.0, boundary="fetchLimitMillis"
+        "A decoder's request fails when its KV has not arrived within this time.", 300.0, boundary="fetchLimitMillis"
     )
     connect_limit_seconds: float = _seconds(
         "From dialling a prefiller to the end of the handshake.", 30.0, boundary="connectLimitMillis"
     )
     heartbeat_seconds: float = _seconds("Time between two heartbeats to a peer.", 1.0, boundary="heartbeatMillis")
     silence_limit_seconds: float = _seconds(
-        "A peer that has stopped is declared lost before that long is over: after half a heartbeat less of silence.",
+        "A peer that sends nothing for this long, less half a heartbeat, is declared lost.",
         10.0,
         boundary="silenceLimitMillis",
     )
@@ -167,7 +169,7 @@ class Options:
         default_said="none: decoder-first requests are refused",
     )
     messenger_per: str = _choice(
-        "Who has a messenger: all tensor-parallel ranks of a pipeline stage on one node together, or each rank its own."
+        "One messenger for all tensor-parallel ranks of a pipeline stage on a node, or one for each rank."
         " Ranks whose KV memory cannot be shared have their own in any case.",
         "node",
         choices=MESSENGER_PER,
@@ -206,7 +208,7 @@ class Options:
             value = getattr(self, name)
             if spec.kind == "seconds":
                 value = max(1, round(value * 1000))
-            elif spec.kind == "list of texts":
+            elif spec.kind == "list of strings":
                 value = list(value)
             said[spec.boundary] = value
         return said
@@ -261,9 +263,9 @@ def _unknown(name: object) -> str:
 
 def _checked(name: str, spec: OptionSpec, value: object) -> object:
     match spec.kind:
-        case "text":
+        case "string":
             if not isinstance(value, str):
-                raise _wrong(name, spec, value, "a text")
+                raise _wrong(name, spec, value, "a string")
             return value
         case "choice":
             if value not in spec.choices:
@@ -281,13 +283,13 @@ def _checked(name: str, spec: OptionSpec, value: object) -> object:
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise _wrong(name, spec, value, "a number of seconds")
             return float(_in_range(name, spec, value))
-        case "list of texts":
+        case "list of strings":
             return _checked_texts(name, spec, value)
 
 
 def _checked_texts(name: str, spec: OptionSpec, value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
-        raise _wrong(name, spec, value, "a list of texts")
+        raise _wrong(name, spec, value, "a list of strings")
     texts = tuple(value)
     if spec.choices and (not texts or len(set(texts)) < len(texts) or not set(texts) <= set(spec.choices)):
         raise _wrong(name, spec, value, f"a list with one or more of {', '.join(spec.choices)}, each once")

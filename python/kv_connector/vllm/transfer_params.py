@@ -96,7 +96,7 @@ def read(params: object, request_id: str, side: Side) -> Ask:
         )
     transfer = params.get("transfer_id")
     if transfer is not None and not _is_transfer_id(transfer):
-        return _refused("transfer_id", transfer, f"a text of 1 to {TRANSFER_ID_LENGTH_MAX} characters, or nothing")
+        return _refused("transfer_id", transfer, f"a string of 1 to {TRANSFER_ID_LENGTH_MAX} characters, or nothing")
     if send:
         return Send(transfer or shared_id(request_id))
     return _read_receive(params, transfer, request_id, side)
@@ -115,7 +115,7 @@ def _read_receive(params: Mapping[str, Any], transfer: str | None, request_id: s
     if not _is_port(port):
         return _refused("remote_port", port, f"an integer from 1 to {PORT_MAX}, as the prefiller's answer gives it")
     if not isinstance(engine_id, str | None):
-        return _refused("remote_engine_id", engine_id, "a text, as the prefiller's answer gives it")
+        return _refused("remote_engine_id", engine_id, "a string, as the prefiller's answer gives it")
     messengers = read_list(host) if "," in host else (Address(host, port),)
     if not messengers:
         return _refused("remote_host", host, "a host, or 'host:port' of each messenger between commas")
@@ -137,7 +137,7 @@ def _read_decoder_first(
             "prefiller",
             prefiller,
             f"'host:port' with a port from 1 to {PORT_MAX}, of each of its messengers between commas, or a list of 1 to"
-            f" {PREFILLERS_MAX} such texts",
+            f" {PREFILLERS_MAX} such strings",
         )
     if len(named) > 1 and side.messenger_count > 1:
         return Refused(
