@@ -255,6 +255,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         """All messengers' addresses, without pipeline ranks."""
         self.set_xfer_handshake_metadata_pp_aware({(0, rank): address for rank, address in metadata.items()})
 
+    @guarded(lambda: None)
+    def on_new_request(self, request: Any) -> None:
+        """The request is queued."""
+        self._half.queued(request)
+
     @guarded(lambda: (0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """How much of the prompt will come from a prefiller."""

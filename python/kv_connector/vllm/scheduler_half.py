@@ -23,7 +23,8 @@ from kv_connector.vllm.metadata import (
     StepMetadata,
 )
 from kv_connector.vllm.quarantine import Quarantine
-from kv_connector.vllm.transfer_params import Receive, Refused, Send, Side, read
+from kv_connector.vllm.request_name import read_name
+from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read
 
 _FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
 
@@ -33,6 +34,7 @@ class _Prefill:
     """A request whose KV is to be sent."""
 
     transfer: str
+    base: str
     prompt_tokens: int
     blocks: list[int] = field(default_factory=list)
     sent_block_count: int = 0
@@ -60,6 +62,8 @@ class SchedulerHalf:
         """Ended prefills whose blocks wait for the workers' word."""
         self._awaited: dict[str, list[int]] = {}
         """Requests for which the workers owe a received or failed, with the blocks that are to be filled."""
+        self._loading_first: set[str] = set()
+        """First choices of ``n``, until they run: the other choices wait for the KV that is fetched for the first."""
         self.quarantine = Quarantine(logger)
         self._pending = StepMetadata(step=0)
 
@@ -71,13 +75,22 @@ class SchedulerHalf:
 
     # ---- a request comes
 
-    def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int, bool]:
-        """How many tokens beyond the computed ones will come; changes nothing.
+    def queued(self, request: Any) -> None:
+        """The engine has taken the request in; it may wait long before it has blocks."""
+        ask = read(request.kv_transfer_params, request.request_id, self._side)
+        if isinstance(ask, Receive) and request.request_id == read_name(request.request_id).first_choice:
+            self._loading_first.add(request.request_id)
+
+    def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
+        """How many tokens beyond the computed ones will come, None while that is not known; changes nothing.
 
         A request that will be refused is taken in like one that will be served, because a failed load is the one way
-        to end it with an error.
+        to end it with an error. A further choice of ``n`` waits until the first one's KV is in the prefix cache:
+        what it does not find there it computes itself.
         """
         ask = read(request.kv_transfer_params, request.request_id, self._side)
+        if isinstance(ask, Sibling) and not ask.sends and ask.first_choice in self._loading_first:
+            return None, False
         if not isinstance(ask, Receive | Refused):
             return 0, False
         missing = request.num_prompt_tokens - computed_tokens
@@ -88,7 +101,7 @@ class SchedulerHalf:
         ask = read(request.kv_transfer_params, request.request_id, self._side)
         if isinstance(ask, Send):
             if request.request_id not in self._prefills:
-                self._prefills[request.request_id] = _Prefill(ask.transfer, request.num_prompt_tokens)
+                self._prefills[request.request_id] = _Prefill(ask.transfer, ask.base, request.num_prompt_tokens)
         elif isinstance(ask, Receive | Refused):
             # Not changed in place: requests that were split from one share the object.
             request.kv_transfer_params = {
@@ -100,15 +113,20 @@ class SchedulerHalf:
 
     def _take_in(self, request: Any, ask: Receive | Refused, block_ids: tuple[list[int], ...], tokens: int) -> None:
         """Asks the workers for a fetch, or for a failure; if nothing is to be loaded the prompt is computed here."""
+        if tokens <= 0:  # all is cached, another connector loads it, or the engine wants it computed here
+            if isinstance(ask, Refused):
+                self._logger.warning("request %s is computed here: %s", request.request_id, ask.reason)
+            self._decline(ask)
+            return
         first_token = request.num_prompt_tokens - tokens
         blocks = block_ids[0][first_token // self._block_tokens : self._blocks_for(request.num_prompt_tokens)]
         if isinstance(ask, Receive):
-            ask = self._misfit(request, ask, first_token) or ask
+            misfit = self._misfit(request, ask, first_token)
+            if misfit is not None:
+                self._decline(ask)
+                ask = misfit
         if isinstance(ask, Refused):
             self._logger.error("request %s is refused: %s", request.request_id, ask.reason)
-        if tokens <= 0:
-            self._decline(ask)
-            return
         self._awaited[request.request_id] = blocks
         if isinstance(ask, Refused):
             self._pending.refusals.append(Refusal(request.request_id, blocks))
@@ -128,7 +146,7 @@ class SchedulerHalf:
         )
 
     def _decline(self, ask: object) -> None:
-        """Nobody will fetch this: with both legs sent, a prefiller would keep the pages until its limit."""
+        """There will be no fetch: with both legs sent, a prefiller would keep the pages until its limit."""
         if isinstance(ask, Receive) and not ask.decoder_first:
             self._pending.declines.append(Decline(ask.transfer, ask.messengers))
 
@@ -160,6 +178,7 @@ class SchedulerHalf:
     def build(self, scheduler_output: Any) -> StepMetadata:
         """Everything that the workers have not been told yet, and this step's chunks."""
         self._step += 1
+        self._loading_first.difference_update(scheduler_output.num_scheduled_tokens)
         meta, self._pending = self._pending, StepMetadata(step=0)
         meta.step = self._step
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
@@ -233,20 +252,23 @@ class SchedulerHalf:
     def finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
         """(whether the blocks must be kept, what the client is told)."""
         request_id = request.request_id
+        self._loading_first.discard(request_id)
         prefill = self._prefills.pop(request_id, None)
         if prefill is not None and prefill.sent_tokens:
             outcome = _outcome(request, prefill)
             self._pending.prefill_ends.append(PrefillEnd(request_id, outcome))
             self._held.add(request_id)
-            return True, self._answer(prefill, request_id) if outcome == "finished" else None
+            return True, self._answer(prefill.base, request_id) if outcome == "finished" else None
         if request_id in self._awaited:
             self._pending.abandoned.append(request_id)
             return True, None
-        # Still asking for a load: it ended before it was given blocks.
-        self._decline(read(request.kv_transfer_params, request_id, self._side))
+        ask = read(request.kv_transfer_params, request_id, self._side)
+        if isinstance(ask, Sibling) and ask.sends and request.status.name in _FINISHED:
+            return False, self._answer(ask.base, request_id)  # the client is told what the choice that ends last says
+        self._decline(ask)  # still asking for a load: it ended before it was given blocks
         return False, None
 
-    def _answer(self, prefill: _Prefill, request_id: str) -> dict[str, Any] | None:
+    def _answer(self, base: str, request_id: str) -> dict[str, Any] | None:
         """What the stock router needs to send the next requests' legs at once, and any proxy to send this one's."""
         if not self._messengers:
             self._logger.error("request %s cannot be fetched: no worker has said where its messenger is", request_id)
@@ -259,7 +281,7 @@ class SchedulerHalf:
             "remote_host": said_as_host([messenger.address for messenger in self._messengers]),
             "remote_port": self._messengers[0].address.port,
             "remote_request_id": request_id,
-            "transfer_id": prefill.transfer,
+            "transfer_id": base,
             "tp_size": self._side.tp_size,
             "pp_size": self._side.pp_size,
         }
@@ -284,7 +306,7 @@ class SchedulerHalf:
 
     def is_idle(self) -> bool:
         """Whether nothing at all is remembered; for leak checks at rest."""
-        remembered = self._prefills or self._held or self._awaited or self._pending.fetches
+        remembered = self._prefills or self._held or self._awaited or self._loading_first or self._pending.fetches
         return not remembered and self.quarantine.is_empty() and not self.has_work()
 
     def _blocks_for(self, tokens: int) -> int:

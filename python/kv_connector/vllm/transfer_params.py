@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from kv_connector.options import Role
 from kv_connector.vllm.messenger_addresses import PORT_MAX, Address, Messengers, read_list
+from kv_connector.vllm.request_name import TRANSFER_ID_LENGTH_MAX, is_transfer_id, read_name, transfer_of
 
-TRANSFER_ID_LENGTH_MAX = 512
 PREFILLERS_MAX = 8
-_SIDE_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +20,11 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """The request's KV is to be sent to whoever asks for the transfer."""
+    """The request's KV is to be sent to the decoder that asks for the transfer."""
 
     transfer: str
+    base: str
+    """What the client is told: the transfer of the first prompt of a list. Each decoder's prompt adds its own place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,27 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True)
+class Sibling:
+    """A further choice of a request with ``n`` > 1. The KV of the first choice is transferred, once, and serves all.
+
+    So the two legs need not have the same ``n``.
+    """
+
+    first_choice: str
+    """The request id of the first one."""
+    sends: bool
+    base: str
+    """As of the first choice."""
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """The request cannot be served; ``reason`` is one sentence for its sender."""
 
     reason: str
 
 
-Ask = Nothing | Send | Receive | Refused
+Ask = Nothing | Send | Receive | Sibling | Refused
 
 NOTHING = Nothing()
 
@@ -59,15 +73,6 @@ class Side:
     tp_size: int
     pp_size: int
     messenger_count: int
-
-
-def shared_id(request_id: str) -> str:
-    """A request id without the suffix that vLLM makes up on each side.
-
-    vLLM 0.32 and 0.33 append ``-`` and 8 hexadecimal digits to the id that came over HTTP, which is the same on both
-    legs because a router gives both the same X-Request-ID.
-    """
-    return _SIDE_SUFFIX.sub("", request_id)
 
 
 def read(params: object, request_id: str, side: Side) -> Ask:
@@ -95,20 +100,28 @@ def read(params: object, request_id: str, side: Side) -> Ask:
             f" {'kv_consumer' if receive else 'kv_producer'}"
         )
     transfer = params.get("transfer_id")
-    if transfer is not None and not _is_transfer_id(transfer):
+    if transfer is not None and not is_transfer_id(transfer):
         return _refused("transfer_id", transfer, f"a string of 1 to {TRANSFER_ID_LENGTH_MAX} characters, or nothing")
-    if send:
-        return Send(transfer or shared_id(request_id))
-    return _read_receive(params, transfer, request_id, side)
+    name = read_name(request_id)
+    base = transfer or transfer_of(name.shared, 0)
+    ask: Ask = Send(transfer_of(base, name.item), base)
+    if receive:
+        # Of a decoder-first transfer no other engine knows yet: its id may keep what makes it unique on this side.
+        decoder_first = params.get("prefiller") is not None
+        own = transfer_of(transfer, name.item) if transfer else transfer_of(request_id, 0)
+        ask = _read_receive(params, own if decoder_first else transfer_of(base, name.item), side)
+    if name.choice > 0 and not isinstance(ask, Refused):
+        return Sibling(name.first_choice, send, base)
+    return ask
 
 
-def _read_receive(params: Mapping[str, Any], transfer: str | None, request_id: str, side: Side) -> Ask:
+def _read_receive(params: Mapping[str, Any], transfer: str, side: Side) -> Ask:
     mode = params.get("transfer_mode")
     if mode is not None and mode != "push":
         return _refused("transfer_mode", mode, "'push'")
     prefiller = params.get("prefiller")
     if prefiller is not None:
-        return _read_decoder_first(params, prefiller, transfer, request_id, side)
+        return _read_decoder_first(params, prefiller, transfer, side)
     host, port, engine_id = (params.get(f"remote_{name}") for name in ("host", "port", "engine_id"))
     if not isinstance(host, str) or not host:
         return _refused("remote_host", host, "the prefiller's host, as its own answer gives it")
@@ -119,12 +132,10 @@ def _read_receive(params: Mapping[str, Any], transfer: str | None, request_id: s
     messengers = read_list(host) if "," in host else (Address(host, port),)
     if not messengers:
         return _refused("remote_host", host, "a host, or 'host:port' of each messenger between commas")
-    return Receive(transfer or shared_id(request_id), messengers, engine_id or "", decoder_first=False)
+    return Receive(transfer, messengers, engine_id or "", decoder_first=False)
 
 
-def _read_decoder_first(
-    params: Mapping[str, Any], prefiller: object, transfer: str | None, request_id: str, side: Side
-) -> Ask:
+def _read_decoder_first(params: Mapping[str, Any], prefiller: object, transfer: str, side: Side) -> Ask:
     if params.get("remote_host") is not None:
         return Refused(
             "kv_transfer_params name both 'prefiller' and 'remote_host', expected one of them: 'prefiller' when the"
@@ -144,12 +155,7 @@ def _read_decoder_first(
             f"kv_transfer_params.prefiller names {len(named)} prefillers and this decoder has {side.messenger_count}"
             " messengers, which could come to get their KV from different ones: name one"
         )
-    # Nobody else knows the transfer yet, so the id may keep what makes it unique on this side.
-    return Receive(transfer or request_id, named[0], "", decoder_first=True, other_prefillers=tuple(named[1:]))
-
-
-def _is_transfer_id(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= TRANSFER_ID_LENGTH_MAX and value.isprintable()
+    return Receive(transfer, named[0], "", decoder_first=True, other_prefillers=tuple(named[1:]))
 
 
 def _is_port(value: object) -> TypeGuard[int]:

@@ -124,6 +124,8 @@ class SimulatedRequest:
     output_tokens: int = 0
     was_scheduled: bool = False
     has_run: bool = False
+    skip_reading_prefix_cache: bool = False
+    """As with prompt_logprobs: the engine computes the whole prompt, whatever a connector has."""
 
     @property
     def prompt_token_ids(self) -> list[int]:
@@ -316,7 +318,9 @@ class SimulatedEngine:
         if request.num_computed_tokens == 0:
             asked = [self.scheduler.get_num_new_matched_tokens(request, request.cached_tokens) for _ in range(2)]
             assert asked[0] == asked[1], "asking changes something"
-            external, is_async = asked[0]
+            external, is_async = (0, False) if request.skip_reading_prefix_cache else asked[0]
+            if external is None:
+                return False
             request.num_computed_tokens = request.cached_tokens
         assert request.num_computed_tokens + external <= request.num_tokens
         upto = request.num_computed_tokens + external

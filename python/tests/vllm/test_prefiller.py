@@ -121,6 +121,21 @@ def test_should_use_the_transfer_id_that_the_router_gives(engine: EngineMaker) -
     assert prefiller.answers[REQUEST]["transfer_id"] == "xfer-1"
 
 
+def test_should_send_one_choice_and_answer_with_each(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer", chunk_tokens=512)
+    choices = [f"{choice}_chatcmpl-a-11111111" for choice in range(3)]
+    for choice in choices:
+        prefiller.add(choice, 100, remote_decode())
+    prefiller.steps(2)
+    assert [chunk["request"] for step in prefiller.messenger.of_kind("step") for chunk in step["chunks"]] == choices[:1]
+    told = [prefiller.answers[choice] for choice in choices]
+    assert [answer["transfer_id"] for answer in told] == ["chatcmpl-a"] * 3
+    assert len(prefiller.free_blocks) == prefiller.block_count - 1
+    prefiller.messenger.release(choices[0])
+    prefiller.step()
+    assert prefiller.at_rest()
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_should_hold_blocks_of_an_aborted_prefill(engine: EngineMaker, steps: int) -> None:
     prefiller = engine("kv_producer")

@@ -39,7 +39,7 @@ CLASSIFIED = {
     "has_connector_metadata": HANDLED,
     "has_pending_block_frees": "inherited: a held prefill may wait for its grant longer than a preemption costs",
     "has_pending_push_work": HANDLED,
-    "on_new_request": "inherited: a transfer begins when the request has blocks",
+    "on_new_request": HANDLED,
     "register_finished_partial_tail": "inherited: caches with partial tails are refused at the start",
     "register_kv_caches": HANDLED,
     "request_finished": HANDLED,
@@ -135,11 +135,6 @@ def test_should_use_names_of_states_that_the_release_has(vllm_release: Release) 
     finished = {name for name in theirs if name.startswith("FINISHED_")}
     known = {*("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION", "FINISHED_ABORTED")}
     assert finished - known == {"FINISHED_IGNORED", "FINISHED_ERROR"}
-
-
-def test_should_strip_the_suffix_that_the_release_appends(vllm_release: Release) -> None:
-    text = (vllm_release.folder / "vllm" / "v1" / "engine" / "input_processor.py").read_text()
-    assert 'request.request_id = f"{request.external_req_id}-{random_uuid():.8}"' in text
 
 
 @pytest.mark.parametrize(
