@@ -1,8 +1,12 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.testkit.sim.check.Violation;
 import java.util.PriorityQueue;
 
-/** The world's time, and what is due when. Time moves only from one due action to the next. */
+/**
+ * The world's time, and what is due when. Time moves only from one due action to the next; a world whose time stands still
+ * for {@link #ACTIONS_AT_ONCE_MAX} actions spins, and the run ends.
+ */
 final class SimulatedClock {
     private record Entry(long dueNs, long sequence, Runnable action) implements Comparable<Entry> {
         @Override
@@ -11,9 +15,13 @@ final class SimulatedClock {
         }
     }
 
+    /** Far above what the busiest moments of healthy runs need. */
+    static final int ACTIONS_AT_ONCE_MAX = 100_000;
+
     private final PriorityQueue<Entry> agenda = new PriorityQueue<>();
     private long nowNs;
     private long nextSequence;
+    private int actionsAtOnce;
 
     long nowNs() {
         return nowNs;
@@ -35,6 +43,10 @@ final class SimulatedClock {
             return false;
         }
         agenda.remove();
+        actionsAtOnce = next.dueNs == nowNs ? actionsAtOnce + 1 : 1;
+        if (actionsAtOnce > ACTIONS_AT_ONCE_MAX) {
+            throw new Violation("Livelock", ACTIONS_AT_ONCE_MAX + " actions and no time has passed");
+        }
         nowNs = next.dueNs;
         next.action.run();
         return true;
