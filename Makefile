@@ -65,7 +65,7 @@ planner-cost: ## what planning costs, by JMH, with what it allocates; wants an i
 sim: ## the protocol under seeded faults: make sim [SEEDS=1..1000]; replays one: make sim SEED=n
 	@jep="$$(examples/setup/find-jep || true)"; $(MVN) -Psimulate -pl connector-java/connector -am -DskipTests \
 	    process-test-classes "-Dkvmessenger.jep=$$jep" \
-	    "-Dsim.args=$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1..1000))"
+	    "-Dsim.args=$(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS)))"
 
 fuzz: ## hostile control links, at length: make fuzz [FRAMES=100000] [LINKS=10000] [SEED=1]
 	@$(MVN) -pl connector-java/connector -am test -Dsurefire.failIfNoSpecifiedTests=false \

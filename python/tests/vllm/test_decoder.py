@@ -180,6 +180,22 @@ def test_should_end_a_request_at_its_limit_and_hold_its_pages_until_the_proof(
     assert decoder.at_rest()
 
 
+def test_should_use_quarantined_pages_again_with_the_next_request(engine: EngineMaker) -> None:
+    """An engine without requests does not step: it hears of the proof with the next one, also one without transfer."""
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.step()
+    decoder.messenger.quarantine(REQUEST)
+    decoder.steps(2)
+    decoder.messenger.fail(REQUEST)
+    assert not decoder.has_work()
+    decoder.add("plain", 100, None)
+    decoder.step()
+    assert decoder.ended["plain"].name == "FINISHED_LENGTH_CAPPED"
+    decoder.step()
+    assert decoder.at_rest()
+
+
 def test_should_not_quarantine_pages_whose_proof_is_there(engine: EngineMaker) -> None:
     decoder = engine("kv_consumer")
     decoder.add(REQUEST, 700, remote_prefill())

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import io.kvmessenger.testkit.sim.PythonEngines;
 import io.kvmessenger.testkit.sim.PythonMutation;
 import io.kvmessenger.testkit.sim.Simulation;
+import io.kvmessenger.testkit.sim.SimulationMain;
 import io.kvmessenger.testkit.sim.check.DeterminismChecker;
 import java.nio.file.Path;
 import org.junit.jupiter.api.AfterAll;
@@ -18,7 +19,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 /** The real Python connector under the simulation's seeded faults, in this thread, by Jep. */
 class PythonSimulationTest {
     private static final String JEP = System.getProperty("kvmessenger.jep", "");
-    private static final long SEEDS = Long.getLong("kvmessenger.sim.pythonSeeds", 200);
+    private static final long SEEDS = Long.getLong("kvmessenger.sim.pythonSeeds", SimulationMain.SEEDS);
     private static final long SEEDS_QUIET = 40;
     private static final long SEEDS_RUN_TWICE = 10;
     private static final long SEEDS_PER_MUTANT_MAX = 300;

@@ -304,6 +304,12 @@ final class PythonEngine implements NodeEngine, EngineIntake {
     }
 
     @Override
+    public void askAgain() {
+        checked("ask_again");
+        wake();
+    }
+
+    @Override
     public void checkAtRest() {
         String found = (String) checked("describe_held");
         if (!found.isEmpty()) {

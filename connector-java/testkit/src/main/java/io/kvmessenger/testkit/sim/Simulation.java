@@ -141,6 +141,16 @@ public final class Simulation {
         advanceTo(Scenario.SAFETY_NS);
         faults.end();
         heal();
+        awaitEnds();
+        advanceTo(clock.nowNs()
+                + 2 * (scenario.limits().grantWaitNs() + scenario.limits().silenceLimitNs()));
+        alive().forEach(process -> process.engine.askAgain());
+        awaitEnds();
+        advanceTo(clock.nowNs() + CHECK_PERIOD_NS); // an engine tells its workers in one step more that a request ended
+        checkAtRest();
+    }
+
+    private void awaitEnds() {
         long limitNs = clock.nowNs() + Scenario.LIVENESS_NS;
         while (!allEnded()) {
             if (clock.nowNs() >= limitNs) {
@@ -148,8 +158,9 @@ public final class Simulation {
             }
             advanceTo(clock.nowNs() + CHECK_PERIOD_NS);
         }
-        advanceTo(clock.nowNs()
-                + 2 * (scenario.limits().grantWaitNs() + scenario.limits().silenceLimitNs()));
+    }
+
+    private void checkAtRest() {
         for (SimulatedProcess process : alive()) {
             process.engine.checkAtRest();
             listener.processAtRest(

@@ -4,7 +4,7 @@ import java.util.ArrayDeque;
 import java.util.Map;
 import java.util.TreeMap;
 
-/** What happened, in order: a hash over everything, and the last events to be read by people. */
+/** What happened, in order: a hash over everything, and the last events to be read by people, heartbeats left out. */
 final class Trace {
     static final int EVENTS_KEPT = 200;
 
@@ -31,6 +31,9 @@ final class Trace {
         mix(detail.hashCode());
         count++;
         countByKind.merge(mark(kind, detail), 1, Integer::sum);
+        if (detail.endsWith(" HEARTBEAT")) {
+            return;
+        }
         if (last.size() == EVENTS_KEPT) {
             last.removeFirst();
         }

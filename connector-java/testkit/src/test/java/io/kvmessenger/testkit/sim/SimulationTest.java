@@ -11,7 +11,7 @@ import java.util.stream.LongStream;
 import org.junit.jupiter.api.Test;
 
 class SimulationTest {
-    private static final long SEEDS = Long.getLong("kvmessenger.sim.seeds", 1000);
+    private static final long SEEDS = Long.getLong("kvmessenger.sim.seeds", SimulationMain.SEEDS);
     private static final long SEEDS_QUIET = 200;
     private static final long SEEDS_RUN_TWICE = 20;
 
