@@ -10,6 +10,7 @@ import pytest
 
 from kv_connector import Arrived, Event, Failed, Granted, LeakCheck, MessengerError, Opened, Released, Stats, Stopped
 from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange, PrefillerAddress
+from kv_connector.sglang.page_list import Pages
 
 THERE = PrefillerAddress("there", 7)
 
@@ -86,10 +87,10 @@ def test_should_end_a_prefill_once_and_wait_for_its_release(exchange: Exchange, 
     messenger.events = [Granted(out.request, 32, 16)]
     exchange.drain()
     assert out.granted == Granted(out.request, 32, 16)
-    exchange.computed(out, 32, 32, [7])
+    exchange.computed(out, 32, 32, Pages(0, [7]))
     exchange.finish(out, 3)
     exchange.finish(out, 3)
-    exchange.computed(out, 32, 32, [8])
+    exchange.computed(out, 32, 32, Pages(1, [8]))
     assert [told["do"] for told in messenger.told] == ["announce", "computed", "prefillEnded"]
     assert messenger.told[-1]["contextSlot"] == 3
     assert exchange.held() == {"outgoing": 1}

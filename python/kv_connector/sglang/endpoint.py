@@ -20,11 +20,14 @@ from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps
 from kv_connector.sglang.prefillers import LOOKUP_LIMIT_SECONDS, Prefillers, RankPlace
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
+from kv_connector.sglang.twins import Twins
 
 FIRST_CONTACT_WAIT_SECONDS = 0.05
 """The scheduler's thread waits that long, once for each prefiller: SGLang asks again only a second later."""
 UNFIT_MEMORY_SECONDS = 5.0
 """A prefiller that does not fit is asked again after that long."""
+BATCHES_IN_FLIGHT_MAX = 2
+"""On each pipeline stage: SGLang's overlap scheduler launches one while it waits for the result of another."""
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
@@ -88,7 +91,8 @@ class TransferEndpoint(CommonEndpoint):
             return
         counter = LayerCounter(messenger.opened.layer_counter_address, layer_names)
         HOOKS.count_into(counter, layer_names)
-        self.steps = LayerwiseSteps(self.exchange, counter)
+        twins = Twins(self.kv_args.page_size, BATCHES_IN_FLIGHT_MAX * self.pp_size)
+        self.steps = LayerwiseSteps(self.exchange, counter, twins)
         logger.info("layers leave while the forward pass runs")
 
     def _open_messenger(self) -> tuple[MessengerPort, list[str]]:

@@ -27,6 +27,7 @@ from kv_connector._facade import (
     Timeline,
     write_to_log,
 )
+from kv_connector.sglang.page_list import Pages
 
 DRAIN_INTERVAL_SECONDS = 0.0002
 """One look at the messenger serves all the requests that a scheduler polls in one round."""
@@ -103,19 +104,11 @@ class Exchange:
             self._lose(out)
         return out
 
-    def computed(self, out: Outgoing, prompt_tokens: int, end_token: int, new_pages: Sequence[int]) -> None:
-        """Tokens before ``end_token`` are in place; ``new_pages`` go on where the last call's ended."""
+    def computed(self, out: Outgoing, prompt_tokens: int, end_token: int, told: Pages) -> None:
+        """Tokens before ``end_token`` are in place."""
         if out.ended:
             return
-        told = {
-            "do": "computed",
-            "request": out.request,
-            "transfer": out.transfer,
-            "promptTokens": prompt_tokens,
-            "endToken": end_token,
-            "newPages": list(new_pages),
-        }
-        if not self._submit([told]):
+        if not self._submit([{"do": "computed", **chunk_fields(out, prompt_tokens, end_token, told)}]):
             self._lose(out)
 
     def step(self, step: int, counter_start: int, chunks: Sequence[Command]) -> bool:
@@ -302,6 +295,17 @@ class Exchange:
             incoming.failure = self._dead
         self._outgoing.clear()
         self._incoming.clear()
+
+
+def chunk_fields(out: Outgoing, prompt_tokens: int, end_token: int, told: Pages) -> dict[str, Any]:
+    """What both commands that tell of a chunk say of it."""
+    return {
+        "request": out.request,
+        "transfer": out.transfer,
+        "promptTokens": prompt_tokens,
+        "endToken": end_token,
+        "newPages": told.pages,
+    }
 
 
 def _named(prefillers: Sequence[PrefillerAddress]) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from typing import Any
 from kv_connector._facade import Command
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.sglang.exchange import Exchange
+from kv_connector.sglang.twins import Computed, Twins
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
@@ -80,7 +81,8 @@ class PlannedChunk:
 class LayerwiseSteps:
     """The forward passes of one prefiller."""
 
-    def __init__(self, exchange: Exchange, counter: LayerCounter) -> None:
+    def __init__(self, exchange: Exchange, counter: LayerCounter, twins: Twins) -> None:
+        self.twins = twins
         self._exchange = exchange
         self._counter = counter
         self._step = 0
@@ -128,15 +130,38 @@ def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: A
     steps = getattr(getattr(queue, "kv_manager", None), "steps", None)
     if steps is None:
         return original(scheduler, batch, *more, **named)
-    return steps.run(lambda: _plan(scheduler, batch), lambda: original(scheduler, batch, *more, **named))
+    return steps.run(lambda: _plan(scheduler, batch, steps.twins), lambda: original(scheduler, batch, *more, **named))
 
 
-def _plan(scheduler: Any, batch: Any) -> list[PlannedChunk]:
+def _plan(scheduler: Any, batch: Any, twins: Twins) -> list[PlannedChunk]:
     """One chunk for each request of the batch that is being sent."""
     if not batch.forward_mode.is_extend():
         return []
+    if scheduler.tree_cache.supports_prefix_sharing():
+        twins.leave_to_send([_computed(request) for request in batch.reqs])
     planned = (_chunk(scheduler, request) for request in batch.reqs)
     return [chunk for chunk in planned if chunk is not None]
+
+
+class _Unsent:
+    """Of a request that another backend sends, as SGLang's warm-up."""
+
+    def leave_to_send(self) -> None:
+        """It is not sent from here at all."""
+
+
+def _computed(request: Any) -> Computed:
+    from kv_connector.sglang.sender import Sender
+
+    sender = request.disagg_kv_sender
+    return Computed(
+        tokens=request.origin_input_ids,
+        namespace=(request.extra_key, request.cache_salt),
+        first_token=request.prefix_len,
+        end_token=request.extend_end,
+        match_limit=request._compute_max_prefix_len(len(request.origin_input_ids)),
+        owner=sender if isinstance(sender, Sender) else _Unsent(),
+    )
 
 
 def _chunk(scheduler: Any, request: Any) -> PlannedChunk | None:
@@ -150,8 +175,8 @@ def _chunk(scheduler: Any, request: Any) -> PlannedChunk | None:
     def pages_of(first_page: int, end_page: int) -> list[int]:
         row = scheduler.req_to_token_pool.req_to_token[request.kv.req_pool_idx]
         last_token = min(end_page * page_tokens, request.extend_end)
-        tokens = row[first_page * page_tokens : last_token]
-        tokens = scheduler.token_to_kv_pool_allocator.translate_kv_indices_for_transfer(tokens)
-        return [int(token) // page_tokens for token in tokens[::page_tokens]]
+        tokens = row[first_page * page_tokens : last_token : page_tokens]
+        pages = scheduler.token_to_kv_pool_allocator.translate_kv_indices_for_transfer(tokens) // page_tokens
+        return list(pages.tolist())
 
     return sender.plan(request.extend_end, len(request.origin_input_ids), pages_of)

@@ -9,18 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from kv_connector.sglang.endpoint import TransferEndpoint
+from kv_connector.sglang.exchange import chunk_fields
 from kv_connector.sglang.layerwise import PlannedChunk
+from kv_connector.sglang.page_list import PageList, PagesMovedError
 from kv_connector.sglang.sglang_api import BaseKVSender, KVPoll, KVTransferError, KVTransferMetric
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Pages that the scheduler has given to be sent."""
+    """Pages before this position may be read when the event is over."""
 
-    pages: list[int]
+    end_page: int
     last: bool
     wait_event: Any
-    """A device event before which the pages must not be read; None when they are complete."""
+    """Of the device; None when they are complete."""
 
 
 class Sender(BaseKVSender):
@@ -38,16 +40,15 @@ class Sender(BaseKVSender):
         self.conclude_state: int | None = None
         self._early_send_wait_event: Any = None
         self._since = time.monotonic()
-        self._page_count = 0
-        self._first_page = 0
-        self._context_slot = -1
-        self._told_pages = 0
-        """Pages that the scheduler has given to be sent."""
-        self._listed_pages = 0
-        """Pages that the messenger knows; more, when a forward pass was planned."""
+        self._pages = PageList(0, 0)
         self._begun = False
+        """Whether SGLang has said how many pages it will give."""
+        self._context_slot = -1
         self._sent = False
         self._chunks: deque[_Chunk] = deque()
+        """Given, but not readable yet."""
+        self._kept = False
+        """Whether SGLang's cache may put other pages in place of those that it computes; see ``leave_to_send``."""
         self._told_state: int | None = None
         """What the first pipeline stage knows of it."""
         self._with_stages = True
@@ -68,8 +69,9 @@ class Sender(BaseKVSender):
     def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
         """The scheduler has a metadata slot for the request and will send that many pages."""
         self._leave_stages()
-        self._first_page = self.pop_decode_prefix_len() // self.kv_mgr.kv_args.page_size
-        self._page_count = num_kv_indices
+        decoders_count = self.pop_decode_prefix_len() // self.kv_mgr.kv_args.page_size
+        self._pages = PageList(decoders_count, num_kv_indices)
+        self._begun = True
         self._context_slot = -1 if aux_index is None else int(aux_index)
 
     # ---- chunks
@@ -95,39 +97,31 @@ class Sender(BaseKVSender):
             raise AssertionError("page indices on the device were not asked for")
         if self.conclude_state is not None:
             return
-        pages = [int(page) for page in kv_indices]
-        self._told_pages += len(pages)
+        try:
+            self._pages.give(kv_indices.tolist())
+        except PagesMovedError as moved:
+            self._fail(f"SGLang moved a page while it was sent ({moved}): please report this with SGLang's arguments")
+            return
         self._sent = True
-        self._chunks.append(_Chunk(pages, self._told_pages == self._page_count, wait_event))
+        self._chunks.append(_Chunk(self._pages.given, self._pages.complete, wait_event))
         self._flush()
 
     def _flush(self) -> None:
         """Tells the messenger all chunks that may be read, in order."""
         while self._chunks and _is_over(self._chunks[0].wait_event):
             chunk = self._chunks.popleft()
-            waiting = sum(len(later.pages) for later in self._chunks)
-            self._tell(chunk, self._told_pages - waiting)
+            told = self._pages.untold(chunk.end_page)
+            self.kv_mgr.exchange.computed(self._outgoing, self._prompt_tokens(), self._tokens(chunk.end_page), told)
+            self._pages.on_told(told)
+            if chunk.last:
+                self.kv_mgr.exchange.finish(self._outgoing, self._context_slot)
 
-    def _tell(self, chunk: _Chunk, end_page: int) -> None:
-        page_tokens = self.kv_mgr.kv_args.page_size
-        known = max(0, self._listed_pages - (end_page - len(chunk.pages)))
-        self.kv_mgr.exchange.computed(
-            self._outgoing,
-            (self._first_page + self._page_count) * page_tokens,
-            (self._first_page + end_page) * page_tokens,
-            self._as_listed(chunk.pages[known:]),
-        )
-        self._note_listed(len(chunk.pages) - known)
-        if chunk.last:
-            self.kv_mgr.exchange.finish(self._outgoing, self._context_slot)
+    def leave_to_send(self) -> None:
+        """SGLang's cache may have these pages already, and may then free what a pass computes before it is read.
 
-    def _as_listed(self, pages: list[int]) -> list[int]:
-        """These pages as they go on in the messenger's list; those that the decoder has are counted, never read."""
-        return pages if self._begun else [0] * self._first_page + pages
-
-    def _note_listed(self, count: int) -> None:
-        self._begun = True
-        self._listed_pages += count
+        Such a prompt leaves after its passes, from the pages that SGLang gives.
+        """
+        self._kept = True
 
     def plan(
         self, end_token: int, prompt_tokens: int, pages_of: Callable[[int, int], list[int]]
@@ -138,27 +132,24 @@ class Sender(BaseKVSender):
 
         ``pages_of`` gives the pages between two positions of the prompt.
         """
-        out, page_tokens = self._outgoing, self.kv_mgr.kv_args.page_size
-        if self.conclude_state is not None or out.ended or out.failure or not self._page_count or self._chunks:
+        out = self._outgoing
+        if self.conclude_state is not None or out.ended or out.failure or not self._begun or self._kept:
             return None
-        all_pages = self._first_page + self._page_count
-        first_page = self._first_page + self._listed_pages
-        end_page = all_pages if end_token >= prompt_tokens else end_token // page_tokens
-        if end_page <= first_page:
+        page_tokens = self.kv_mgr.kv_args.page_size
+        end_page = self._pages.total if end_token >= prompt_tokens else end_token // page_tokens
+        planned = self._pages.plan(end_page, pages_of)
+        if planned is None:
             return None
-        pages = pages_of(first_page, end_page)
-        if len(pages) != end_page - first_page:
-            raise AssertionError(f"{len(pages)} pages for positions {first_page} to {end_page}")
-        told = {
-            "request": out.request,
-            "transfer": out.transfer,
-            "promptTokens": all_pages * page_tokens,
-            "cachedTokens": 0,
-            "firstToken": first_page * page_tokens,
-            "endToken": end_page * page_tokens,
-            "newPages": self._as_listed(pages),
-        }
-        return PlannedChunk(told, lambda: self._note_listed(len(pages)))
+        told = chunk_fields(out, self._prompt_tokens(), self._tokens(end_page), planned)
+        told |= {"cachedTokens": 0, "firstToken": self._tokens(planned.first_page)}
+        return PlannedChunk(told, lambda: self._pages.on_told(planned))
+
+    def _prompt_tokens(self) -> int:
+        """Both sides count whole pages."""
+        return self._tokens(self._pages.total)
+
+    def _tokens(self, page_count: int) -> int:
+        return page_count * int(self.kv_mgr.kv_args.page_size)
 
     # ---- what has become of it
 

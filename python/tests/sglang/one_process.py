@@ -62,7 +62,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def publish_arguments(folder: Path, bootstrap_port: int) -> Any:
+def publish_arguments(folder: Path, bootstrap_port: int, page_tokens: int = PAGE_TOKENS) -> Any:
     """What the launcher and the scheduler's start would have made known."""
     (folder / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
     arguments = ServerArgs(
@@ -72,7 +72,7 @@ def publish_arguments(folder: Path, bootstrap_port: int) -> Any:
         disaggregation_mode="prefill",
         disaggregation_transfer_backend="kv_messenger",
         disaggregation_bootstrap_port=bootstrap_port,
-        page_size=PAGE_TOKENS,
+        page_size=page_tokens,
         attention_backend="torch_native",
         host="127.0.0.1",
         max_total_tokens=4096,
@@ -87,7 +87,7 @@ def backend_class(kind: str) -> Any:
     return get_kv_class(TransferBackend("kv_messenger"), KVClassType(kind))
 
 
-def kv_args(mode: str, pool: Any, metadata: Any, rank: RankInEngine) -> Any:
+def kv_args(mode: str, pool: Any, metadata: Any, rank: RankInEngine, page_tokens: int = PAGE_TOKENS) -> Any:
     """As the two queues of SGLang fill it."""
     args = backend_class("kvargs")()
     args.engine_rank = rank.tp_rank
@@ -101,7 +101,7 @@ def kv_args(mode: str, pool: Any, metadata: Any, rank: RankInEngine) -> Any:
     args.kv_cache_dtype_str = "bfloat16"
     args.kv_layer_ids = []
     args.num_draft_entries = 0
-    args.page_size = PAGE_TOKENS
+    args.page_size = page_tokens
     args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens = pool.get_contiguous_buf_infos()
     args.aux_data_ptrs, args.aux_data_lens, args.aux_item_lens = metadata.get_buf_infos()
     setup_state_kv_args(args, pool, None, LAYER_COUNT)
@@ -128,6 +128,7 @@ class Shape:
     latent: bool = False
     pp_size: int = 1
     dp_size: int = 1
+    page_tokens: int = PAGE_TOKENS
 
     def ranks(self, dp_rank: int = 0) -> list[RankInEngine]:
         stages, ranks = range(self.pp_size), range(self.tp_size)
@@ -145,13 +146,13 @@ class Shape:
         return slice(first, first + max(1, HEAD_COUNT // self.tp_size))
 
     def pool(self, pp_rank: int = 0) -> Any:
-        slots = PAGE_COUNT * PAGE_TOKENS
+        slots = PAGE_COUNT * self.page_tokens
         layers = self.layers_of(pp_rank)
         held = {"start_layer": layers.start, "end_layer": layers.stop}
         if self.latent:
             return MLATokenToKVPool(
                 slots,
-                PAGE_TOKENS,
+                self.page_tokens,
                 torch.bfloat16,
                 LATENT_SIZE,
                 ROPE_SIZE,
@@ -161,7 +162,9 @@ class Shape:
                 **held,
             )
         heads = self.heads_of(0).stop
-        return MHATokenToKVPool(slots, PAGE_TOKENS, torch.bfloat16, heads, HEAD_SIZE, len(layers), "cpu", False, **held)
+        return MHATokenToKVPool(
+            slots, self.page_tokens, torch.bfloat16, heads, HEAD_SIZE, len(layers), "cpu", False, **held
+        )
 
 
 @dataclass
@@ -188,7 +191,10 @@ class Side:
         metadata = MetadataBuffers(SLOT_COUNT, 64, torch.float32, 1)
         with as_rank(shape, rank, pp_group):
             endpoint = backend_class("manager")(
-                kv_args(mode, pool, metadata, rank), DisaggregationMode(mode), arguments, is_mla_backend=shape.latent
+                kv_args(mode, pool, metadata, rank, shape.page_tokens),
+                DisaggregationMode(mode),
+                arguments,
+                is_mla_backend=shape.latent,
             )
         return cls(pool, metadata, endpoint, shape, rank)
 
@@ -203,7 +209,8 @@ class Side:
         return dict(zip(names, self.buffers(), strict=True))
 
     def page(self, buffer: int, index: int) -> Any:
-        return self.buffers()[buffer][index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS]
+        tokens = self.shape.page_tokens
+        return self.buffers()[buffer][index * tokens : (index + 1) * tokens]
 
     def scribble(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -237,13 +244,14 @@ def as_rank(shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Any:
 class Pair:
     """A prefiller and a decoder that know each other by a bootstrap server."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, page_tokens: int = PAGE_TOKENS) -> None:
         self.port = free_port()
-        arguments = publish_arguments(folder, self.port)
+        arguments = publish_arguments(folder, self.port, page_tokens)
+        shape = Shape(page_tokens=page_tokens)
         self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", self.port)
         until(lambda: listens(self.port), "the bootstrap server listens")
-        self.prefiller = Side.open("prefill", arguments)
-        self.decoder = Side.open("decode", arguments)
+        self.prefiller = Side.open("prefill", arguments, shape)
+        self.decoder = Side.open("decode", arguments, shape)
         self._rooms = itertools.count(1000)
 
     @property

@@ -165,6 +165,7 @@ def test_should_send_the_layers_of_each_stage_while_its_forward_pass_runs(
     from kv_connector import LayerCounter
     from kv_connector.sglang.geometry import kv_buffers
     from kv_connector.sglang.layerwise import AttentionHooks, LayerwiseSteps
+    from kv_connector.sglang.twins import Twins
 
     monkeypatch.setattr(RadixAttention, "forward", lambda *_tensors: None)
     room, senders, receivers = pair.begin([20, 21])
@@ -199,7 +200,7 @@ def test_should_send_the_layers_of_each_stage_while_its_forward_pass_runs(
             for layer in attention[1:]:
                 layer()
 
-        LayerwiseSteps(side.endpoint.exchange, counter).run(plan, forward)
+        LayerwiseSteps(side.endpoint.exchange, counter, Twins(PAGE_TOKENS, 1)).run(plan, forward)
         assert counter.steps_out_of_order == 0
         assert counter.value == 2 * len(layers)
     for stage, sender in enumerate(senders):

@@ -123,7 +123,7 @@ def test_should_not_read_pages_before_their_event_is_over(pair: Pair) -> None:
     pair.write_metadata(0, room, 9)
     sender.send(pages(51), [])
     assert sender.poll() == KVPoll.Transferring
-    assert sender._told_pages == 2
+    assert sender._pages.given == 2
     assert len(sender._chunks) == 2
     pair.prefiller.scribble(3)
     event.over = True
@@ -342,6 +342,7 @@ def test_should_send_a_layer_while_the_forward_pass_still_runs(pair: Pair, monke
     from kv_connector import LayerCounter
     from kv_connector.sglang.geometry import kv_buffers
     from kv_connector.sglang.layerwise import AttentionHooks, LayerwiseSteps
+    from kv_connector.sglang.twins import Twins
 
     endpoint = pair.prefiller.endpoint
     names = [buffer.name for buffer in kv_buffers(endpoint.kv_args, latent=False)]
@@ -352,7 +353,7 @@ def test_should_send_a_layer_while_the_forward_pass_still_runs(pair: Pair, monke
     assert hooks.missing(names) == []
     counter = LayerCounter(endpoint.exchange._messenger.opened.layer_counter_address, names)
     hooks.count_into(counter, names)
-    steps = LayerwiseSteps(endpoint.exchange, counter)
+    steps = LayerwiseSteps(endpoint.exchange, counter, Twins(PAGE_TOKENS, 1))
 
     room = pair.next_room()
     sender, receiver = begin(pair, room, [20, 21, 22], slot=1, prefix=PAGE_TOKENS)
@@ -398,10 +399,12 @@ def test_should_send_afterwards_what_the_messenger_would_not_plan(pair: Pair, mo
 
     from kv_connector import LayerCounter
     from kv_connector.sglang.layerwise import LayerwiseSteps
+    from kv_connector.sglang.twins import Twins
 
     exchange = pair.prefiller.endpoint.exchange
     monkeypatch.setattr(exchange, "step", lambda *_plan: False)
-    steps = LayerwiseSteps(exchange, LayerCounter(exchange._messenger.opened.layer_counter_address, ["layer.0.k"]))
+    counter = LayerCounter(exchange._messenger.opened.layer_counter_address, ["layer.0.k"])
+    steps = LayerwiseSteps(exchange, counter, Twins(PAGE_TOKENS, 1))
     room = pair.next_room()
     sender, receiver = begin(pair, room, [20, 21], slot=1)
     sender.init(2, 1)

@@ -1,0 +1,84 @@
+"""The pages of one prompt, by their positions: what SGLang has given, and what the messenger knows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+class PagesMovedError(Exception):
+    """SGLang gives another page for a position whose page the messenger already reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Pages of a prompt from a position on."""
+
+    first_page: int
+    pages: list[int]
+
+    @property
+    def end_page(self) -> int:
+        """The position behind the last one."""
+        return self.first_page + len(self.pages)
+
+
+class PageList:
+    """Position k of the prompt is page k, whoever says it first: a plan that runs ahead, or the pages SGLang gives.
+
+    The pages that the decoder has come first; they are counted and never read, so any number stands for them.
+    """
+
+    def __init__(self, decoders_count: int, count: int) -> None:
+        self.total = decoders_count + count
+        """Pages of the whole prompt."""
+        self.given = decoders_count
+        """SGLang has given the pages before this position; it gives each once, in their order."""
+        self.told = 0
+        """The messenger knows the pages before this position; more than are given where a plan ran ahead."""
+        self._pages = [0] * decoders_count
+
+    @property
+    def complete(self) -> bool:
+        """Whether SGLang has given all."""
+        return self.given == self.total
+
+    def give(self, pages: Sequence[int]) -> None:
+        """SGLang's next pages. Raises PagesMovedError if one differs from what a plan has told of its position."""
+        end = self.given + len(pages)
+        if end > self.total:
+            raise AssertionError(f"{len(pages)} pages from position {self.given} of a prompt of {self.total}")
+        planned = self._pages[self.given : end]
+        if planned != list(pages[: len(planned)]):
+            moved = next(k for k, page in enumerate(planned) if page != pages[k])
+            raise PagesMovedError(
+                f"page {pages[moved]} holds position {self.given + moved}, which was computed in page {planned[moved]}"
+            )
+        self._pages.extend(pages[len(planned) :])
+        self.given = end
+
+    def untold(self, end_page: int) -> Pages:
+        """What the messenger does not know yet of the positions before ``end_page``, all of which are here."""
+        if end_page > len(self._pages):
+            raise AssertionError(f"position {end_page} of {len(self._pages)} known")
+        return Pages(self.told, self._pages[self.told : end_page])
+
+    def plan(self, end_page: int, pages_of: Callable[[int, int], list[int]]) -> Pages | None:
+        """What to tell so that the messenger knows the positions before ``end_page``; None if it does.
+
+        Changes nothing: that is ``on_told``'s. ``pages_of`` gives the pages between two positions.
+        """
+        known = len(self._pages)
+        if end_page <= max(self.told, known):
+            return None
+        ahead = pages_of(known, end_page)
+        if len(ahead) != end_page - known:
+            raise AssertionError(f"{len(ahead)} pages for positions {known} to {end_page}")
+        return Pages(self.told, self._pages[self.told :] + ahead)
+
+    def on_told(self, told: Pages) -> None:
+        """The messenger has taken these."""
+        if told.first_page > self.told:
+            raise AssertionError(f"told from position {told.first_page} on, known are {self.told}")
+        self._pages[told.first_page : told.end_page] = told.pages
+        self.told = max(self.told, told.end_page)
