@@ -13,6 +13,7 @@ from typing import Any
 
 from server_process import LOOPBACK, Server, complete, free_port, metric_sum, start_all, wait_until
 from servers import EngineOptions, engine
+from warm_starts import WarmServer
 
 REST_LIMIT_SECONDS = 60.0
 GRANT_LIMIT_SECONDS = 60.0
@@ -84,6 +85,8 @@ class Side:
     messenger_count: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    warm: bool = True
+    """Forked from a process that has imported vLLM; False: started as users start it."""
 
 
 def prefiller(name: str, **more: Any) -> Side:
@@ -109,9 +112,9 @@ def messenger(side: Side, model: Path, folder: Path, control_port: int | None = 
         "extra_config": {**extra, **side.extra},
         **side.options,
     }
-    return Messenger(
-        engine(side.name, EngineOptions(**fields), folder, port), range(metrics_port, metrics_port + count), control
-    )
+    kind = WarmServer if side.warm else Server
+    server = engine(side.name, EngineOptions(**fields), folder, port, kind)
+    return Messenger(server, range(metrics_port, metrics_port + count), control)
 
 
 PREFILL_LEG: Mapping[str, Any] = {

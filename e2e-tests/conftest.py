@@ -1,4 +1,4 @@
-"""The servers that most end-to-end tests share: each start costs half a minute of two cores."""
+"""The servers that most end-to-end tests share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bed import Bed, Messenger, decoder, messenger, prefiller, start_messengers
 from make_model import cached_model
 from plain_vllm import reference_answers
 from prompts import cache_home
+from warm_starts import LAUNCHER
 from workload import ALL, ANSWER_TOKENS, OF_FAULTS, Series, prompts_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,10 +57,10 @@ def asked(model: Path, serieses: tuple[Series, ...]) -> Reference:
 
 @pytest.fixture(scope="session")
 def bed(model: Path, run_folder: Path, reference: Reference) -> Iterator[Bed]:
-    """`reference` comes first: three engines at once on two cores would only slow each other down."""
+    """Started as users start them. `reference` comes first: three engines at once would only slow each other down."""
     with ExitStack() as stack:
-        source = messenger(prefiller("prefiller"), model, run_folder)
-        target = messenger(decoder("decoder"), model, run_folder)
+        source = messenger(prefiller("prefiller", warm=False), model, run_folder)
+        target = messenger(decoder("decoder", warm=False), model, run_folder)
         start_messengers(stack, [source, target])
         yield Bed(source, target, model, run_folder)
 
@@ -70,6 +71,13 @@ def tcp_decoder(bed: Bed) -> Iterator[Messenger]:
     with ExitStack() as stack:
         (made,) = bed.started(stack, decoder("decoder-tcp", extra={"transports": ["tcp"]}))
         yield made
+
+
+@pytest.fixture(scope="session", autouse=True)
+def launcher() -> Iterator[None]:
+    """Whatever started warm servers is gone with the session."""
+    yield
+    LAUNCHER.stop()
 
 
 @pytest.fixture

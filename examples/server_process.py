@@ -20,7 +20,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Protocol, Self
 
 LOOPBACK = "127.0.0.1"
 MODEL_NAME = "tiny"
@@ -71,6 +71,23 @@ def wait_until(condition: Callable[[], bool], limit_seconds: float, what: str) -
         time.sleep(POLL_SECONDS)
 
 
+class StartedProcess(Protocol):
+    """What is asked of a server's process; a `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int:
+        """Its id, which is also that of its process group."""
+
+    def poll(self) -> int | None:
+        """Its status when it has ended, None before."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its status; raises `subprocess.TimeoutExpired` when it has not ended in time."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Nothing happens when it has ended."""
+
+
 class Server:
     """One server process. Used by one thread; the requests to it may come from many."""
 
@@ -82,8 +99,8 @@ class Server:
         self.url = f"http://{LOOPBACK}:{port}"
         self.log_path = folder / f"{name}.log"
         self.command = list(command)
-        self._environment = {**os.environ, **(environment or {})}
-        self._process: subprocess.Popen[bytes] | None = None
+        self.environment = {**os.environ, **(environment or {})}
+        self._process: StartedProcess | None = None
         self.started_seconds = 0.0
 
     def start(self) -> None:
@@ -92,14 +109,18 @@ class Server:
         with open(self.log_path, "ab") as log:
             log.write(f"$ {' '.join(self.command)}\n".encode())
             log.flush()
-            self._process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                start_new_session=True,
-            )
+            self._process = self._launch(log)
+
+    def _launch(self, log: BinaryIO) -> StartedProcess:
+        """A process of `command` in a group of its own, with its output in `log`."""
+        return subprocess.Popen(
+            self.command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=self.environment,
+            start_new_session=True,
+        )
 
     @property
     def pid(self) -> int:
@@ -128,7 +149,7 @@ class Server:
         """The exit status, of a server that is expected to end by itself."""
         wait_until(lambda: not self.alive(), limit_seconds, f"{self.name} ends")
         assert self._process is not None
-        return self._process.returncode
+        return self._process.wait()
 
     def stop(self) -> None:
         """SIGTERM to the server, then SIGKILL to whatever is left of its process group."""

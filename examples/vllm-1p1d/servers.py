@@ -44,7 +44,9 @@ class EngineOptions:
     arguments: tuple[str, ...] = ()
 
 
-def engine(name: str, options: EngineOptions, folder: Path, port: int | None = None) -> Server:
+def engine(
+    name: str, options: EngineOptions, folder: Path, port: int | None = None, kind: type[Server] = Server
+) -> Server:
     chosen_port = port or free_port()
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
@@ -70,7 +72,7 @@ def engine(name: str, options: EngineOptions, folder: Path, port: int | None = N
         **thread_placement(options.core, options.tp_size),
         **options.environment,
     }
-    return Server(name, command, chosen_port, folder, environment)
+    return kind(name, command, chosen_port, folder, environment)
 
 
 def thread_placement(core: int, rank_count: int) -> dict[str, str]:

@@ -1,0 +1,105 @@
+"""Servers that are forked with their imports done: as `python -m` has them, and a launcher that dies is heard of."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server_process import ServerFailed, free_port, start_all, wait_until
+from warm_starts import WarmLauncher, WarmServer
+
+HEAVY = "import os\nIMPORTED_BY = os.getpid()\n"
+SERVER = """
+import http.server, json, multiprocessing, os, sys
+import heavy
+
+def spawned(say):
+    say.send([os.getpid(), heavy.IMPORTED_BY, os.environ["SAID"], multiprocessing.parent_process().pid])
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+if __name__ == "__main__":
+    os.environ["SAID"] += " and by the server"
+    hear, say = multiprocessing.get_context("spawn").Pipe(duplex=False)
+    child = multiprocessing.get_context("spawn").Process(target=spawned, args=(say,))
+    child.start()
+    found = {"pid": os.getpid(), "imported_by": heavy.IMPORTED_BY, "child": hear.recv(), "group": os.getpgrp()}
+    child.join()
+    print(json.dumps({**found, "status": child.exitcode}), flush=True)
+    http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[WarmLauncher]:
+    (tmp_path / "heavy.py").write_text(HEAVY)
+    (tmp_path / "served.py").write_text(SERVER)
+    made = WarmLauncher(["heavy"], lambda: {"PYTHONPATH": str(tmp_path)})
+    yield made
+    made.stop()
+
+
+def warm(launcher: WarmLauncher, folder: Path) -> WarmServer:
+    port = free_port()
+    server = WarmServer("warm", [sys.executable, "-m", "served", str(port)], port, folder, {"SAID": "by the test"})
+    server.launcher = launcher
+    return server
+
+
+def test_server_and_what_it_spawns_have_the_imports_and_the_environment(launcher: WarmLauncher, tmp_path: Path) -> None:
+    server = warm(launcher, tmp_path)
+    start_all([server], print)
+    server.stop()
+    said = json.loads(next(line for line in server.log().splitlines() if line.startswith("{")))
+    child, imported_by, environment, parent = said["child"]
+    assert said["pid"] == said["group"] == server.pid == parent
+    assert said["imported_by"] == imported_by == launcher.pid
+    assert child not in (server.pid, launcher.pid)
+    assert environment == "by the test and by the server"
+    assert said["status"] == 0
+
+
+def test_end_of_a_server_is_seen_with_its_status(launcher: WarmLauncher, tmp_path: Path) -> None:
+    server = warm(launcher, tmp_path)
+    start_all([server], print)
+    assert server.alive()
+    server.kill()
+    assert server.wait_ended() == -signal.SIGKILL
+
+
+def test_server_that_cannot_start_fails_with_the_end_of_its_log(launcher: WarmLauncher, tmp_path: Path) -> None:
+    server = warm(launcher, tmp_path)
+    server.command[3] = "no port"
+    with pytest.raises(ServerFailed, match="invalid literal for int"):
+        start_all([server], print)
+    server.stop()
+
+
+def test_launcher_that_dies_fails_what_it_started_and_what_it_should_start(
+    launcher: WarmLauncher, tmp_path: Path
+) -> None:
+    server = warm(launcher, tmp_path)
+    start_all([server], print)
+    try:
+        os.kill(launcher.pid, signal.SIGKILL)
+        with pytest.raises(ServerFailed, match="the launcher has ended"):
+            wait_until(lambda: not server.alive(), 60, "its end is heard of")
+        with pytest.raises(ServerFailed, match="the launcher has ended"):
+            warm(launcher, tmp_path).start()
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+
+
+def test_launcher_that_cannot_import_fails_the_first_start(tmp_path: Path) -> None:
+    launcher = WarmLauncher(["no_such_module"], dict)
+    with pytest.raises(ServerFailed, match="no_such_module"):
+        warm(launcher, tmp_path).start()
+    launcher.stop()
