@@ -3,16 +3,18 @@
     suites.py quick|all
 
 A suite is a command and, where it has one, the JUnit reports that it writes. The run fails when a test fails, when a
-command fails, when a suite that should write reports ran nothing, and when a test was skipped that
-``.ci/allowed-skips.txt`` does not name. Later suites run although earlier ones failed.
+command fails or does not end in its time, when a suite that should write reports ran nothing, and when a test was
+skipped that ``.ci/allowed-skips.txt`` does not name. Later suites run although earlier ones failed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import glob
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +31,13 @@ EXAMPLE_FOLDERS = ("examples", "e2e-tests", ".ci")
 CPU_KERNELS = ("-o", f"pythonpath=. tests {ROOT}/examples/sglang-1p1d/cpu_kernels")
 """SGLang without a GPU needs a stand-in for its kernels, beside what python/pyproject.toml puts on the path."""
 
+LIMIT_SECONDS = 15 * 60.0
+"""Several times what a suite needs on two busy cores: one that is still at it then will not end."""
+ENGINES_LIMIT_SECONDS = 60 * 60.0
+INTERRUPTED_SECONDS = 90.0
+"""What an interrupted suite has to say where it stood, and to end the servers that it started."""
+TIMED_OUT = 124
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -38,6 +47,7 @@ class Suite:
     command: Sequence[str]
     reports: str | None = None
     quick: bool = True
+    limit_seconds: float = LIMIT_SECONDS
 
 
 @dataclass
@@ -94,7 +104,10 @@ def suites() -> list[Suite]:
             "build/reports/python.xml",
         ),
         Suite(
-            "python, with vLLM", in_engine(*pytest("python/tests/vllm", "vllm")), "build/reports/vllm.xml", quick=False
+            "python, with vLLM",
+            in_engine(*pytest("python/tests/vllm/test_shareable_memory.py", "vllm")),
+            "build/reports/vllm.xml",
+            quick=False,
         ),
         Suite(
             "python, with SGLang",
@@ -102,12 +115,19 @@ def suites() -> list[Suite]:
             "build/reports/python-sglang.xml",
             quick=False,
         ),
-        Suite("engines", in_engine(*pytest("e2e-tests", "engines")), "build/reports/engines.xml", quick=False),
+        Suite(
+            "engines",
+            in_engine(*pytest("e2e-tests", "engines")),
+            "build/reports/engines.xml",
+            quick=False,
+            limit_seconds=ENGINES_LIMIT_SECONDS,
+        ),
         Suite(
             "engines, SGLang",
             in_sglang(*pytest("e2e-tests/sglang_pair", "sglang")),
             "build/reports/sglang.xml",
             quick=False,
+            limit_seconds=ENGINES_LIMIT_SECONDS,
         ),
     ]
 
@@ -152,18 +172,44 @@ def run_suite(suite: Suite) -> Outcome:
             stale.unlink()
     print(f"\n=== {suite.name}", flush=True)
     begun = time.monotonic()
-    try:
-        status = subprocess.run(suite.command, cwd=ROOT, check=False).returncode
-    except OSError as missing:
-        print(missing)
-        status = 127
+    status = status_of(suite)
     outcome = read_reports(suite) if suite.reports else Outcome(passed=1 if status == 0 else 0)
-    if outcome.count() == 0 and suite.reports:
+    if status == TIMED_OUT:
+        outcome.failed.append(f"{suite.name}: had not ended after {suite.limit_seconds:.0f} s")
+    elif outcome.count() == 0 and suite.reports:
         outcome.failed.append(f"{suite.name}: wrote no test report")
     elif status != 0 and not outcome.failed:
         outcome.failed.append(f"{suite.name}: status {status}")
     print(f"\n=== {suite.name}: {totals(outcome)} in {time.monotonic() - begun:.0f} s", flush=True)
     return outcome
+
+
+def status_of(suite: Suite) -> int:
+    """What its command ended with. One that does not end in time is interrupted, so that it says where it stood."""
+    try:
+        command = subprocess.Popen(suite.command, cwd=ROOT, start_new_session=True)
+    except OSError as missing:
+        print(missing)
+        return 127
+    try:
+        return command.wait(suite.limit_seconds)
+    except subprocess.TimeoutExpired:
+        print(f"\n=== {suite.name}: not at its end after {suite.limit_seconds:.0f} s, interrupted", flush=True)
+        end(command)
+        return TIMED_OUT
+    except BaseException:
+        end(command)
+        raise
+
+
+def end(command: subprocess.Popen[bytes]) -> None:
+    """SIGINT to all its processes, and SIGKILL to those that do not heed it."""
+    os.killpg(command.pid, signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        command.wait(INTERRUPTED_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(command.pid, signal.SIGKILL)
+    command.wait()
 
 
 def totals(outcome: Outcome) -> str:

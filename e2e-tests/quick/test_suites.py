@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from server_process import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORT = """<testsuites><testsuite>
@@ -68,6 +71,35 @@ def test_report_of_an_earlier_run_does_not_count(suites: ModuleType) -> None:
     folder.mkdir()
     (folder / "TEST-old.xml").write_text(PASSING)
     assert suites.run([suites.Suite("one", ["true"], "target/TEST-*.xml")]) == 1
+
+
+def test_suite_that_does_not_end_fails_with_all_that_it_started(
+    suites: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suites, "INTERRUPTED_SECONDS", 0.1)
+    deaf = "trap '' INT; echo $$ > deaf; sleep 600 & echo $! > child; wait"
+    begun = time.monotonic()
+    assert suites.run([suites.Suite("hangs", ["bash", "-c", deaf], limit_seconds=1.0), suites.Suite("two", ["true"])])
+    assert time.monotonic() - begun < 60
+    lines = capsys.readouterr().out.splitlines()
+    assert "failed: hangs: had not ended after 1 s" in lines
+    assert lines[-1] == "1 passed, 1 failed, 0 skipped"
+    for name in ("deaf", "child"):
+        pid = int((suites.ROOT / name).read_text())
+        wait_until(partial(ended, pid), 30, f"{name} has ended")
+
+
+def ended(pid: int) -> bool:
+    """Also one that waits to be collected."""
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_interrupted_suite_keeps_what_it_has_reported(suites: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    report = "trap 'printf %s \"$0\" > build/reports/one.xml; exit 2' INT; while :; do sleep 0.05; done"
+    command = ["bash", "-c", report, PASSING]
+    assert suites.run([suites.Suite("hangs", command, "build/reports/one.xml", limit_seconds=1.0)]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
 
 
 def test_later_suites_run_after_a_failure(suites: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
