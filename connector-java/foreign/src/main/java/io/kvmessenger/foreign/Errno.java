@@ -9,7 +9,10 @@ public final class Errno {
     public static final int ENOENT = 2;
     public static final int EINTR = 4;
     public static final int EAGAIN = 11;
+    public static final int ENOMEM = 12;
     public static final int EINVAL = 22;
+    public static final int ENFILE = 23;
+    public static final int EMFILE = 24;
     public static final int EPIPE = 32;
     public static final int ECONNRESET = 104;
     public static final int ECONNREFUSED = 111;
@@ -24,7 +27,10 @@ public final class Errno {
             case ENOENT -> "ENOENT";
             case EINTR -> "EINTR";
             case EAGAIN -> "EAGAIN";
+            case ENOMEM -> "ENOMEM";
             case EINVAL -> "EINVAL";
+            case ENFILE -> "ENFILE";
+            case EMFILE -> "EMFILE";
             case EPIPE -> "EPIPE";
             case ECONNRESET -> "ECONNRESET";
             case ECONNREFUSED -> "ECONNREFUSED";

@@ -15,8 +15,6 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
@@ -32,13 +30,7 @@ final class PeerProcess implements AutoCloseable {
     private final List<String> words;
 
     private PeerProcess(String... arguments) throws IOException {
-        List<String> command = new ArrayList<>();
-        command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
-        command.addAll(List.of("--enable-native-access=ALL-UNNAMED", "-Xmx128m", "-XX:TieredStopAtLevel=1"));
-        String classPath = System.getProperty("surefire.test.class.path", System.getProperty("java.class.path"));
-        command.addAll(List.of("-cp", classPath, PeerProcess.class.getName()));
-        command.addAll(List.of(arguments));
-        process = new ProcessBuilder(command)
+        process = new ProcessBuilder(ChildJvm.command(PeerProcess.class, arguments))
                 .redirectError(ProcessBuilder.Redirect.INHERIT)
                 .start();
         var output = new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8));

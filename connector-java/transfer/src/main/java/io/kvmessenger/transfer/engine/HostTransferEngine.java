@@ -83,7 +83,17 @@ final class HostTransferEngine implements TransferEngine {
                 .map(transport -> new TransportAddress(transport.name(), transport.location()))
                 .toList());
         worker.use(transports);
-        drive.start();
+        start();
+    }
+
+    private void start() {
+        try {
+            drive.start();
+        } catch (RuntimeException | Error e) {
+            transports.forEach(Transport::close);
+            loop.close();
+            throw e;
+        }
     }
 
     private void onBug(Throwable error) {

@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.engine;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundEvents;
 import io.kvmessenger.transfer.spi.OutboundLink;
@@ -99,6 +100,8 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
             link = road.transport.connect(road.address.location(), admissionKey, outbox, this, nowNs);
         } catch (IllegalArgumentException | IllegalStateException e) {
             tryNext(TransferFault.UNREACHABLE, e.getMessage(), nowNs);
+        } catch (RuntimeException | Error error) {
+            tryNext(TransferFault.UNREACHABLE, LinkError.describe(error), nowNs);
         }
     }
 
@@ -125,8 +128,25 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
         completions.push(CompletionRing.PEER_LOST, 0, 0, new Loss(this, fault), detail);
     }
 
-    /** Worker: moves what is queued, or fails what was queued too late. */
+    /**
+     * Worker: moves what is queued, or fails what was queued too late. An exception of the link ends the link and nothing
+     * else.
+     */
     int doWork(long nowNs) {
+        try {
+            return advance(nowNs);
+        } catch (RuntimeException | Error error) {
+            OutboundLink broken = link;
+            if (broken == null) {
+                throw error;
+            }
+            broken.close();
+            onLost(TransferFault.DISCONNECTED, LinkError.describe(error));
+            return 1;
+        }
+    }
+
+    private int advance(long nowNs) {
         if (link != null) {
             return link.doWork(nowNs);
         }

@@ -41,16 +41,21 @@ public final class TransferEngines {
             InboundDesk desk,
             Figures figures) {
         List<Transport> transports = new ArrayList<>();
-        for (String name : options.transports()) {
-            transports.add(
-                    switch (name) {
-                        case TransferOptions.SHM -> new ShmTransport(loop, options, desk, figures);
-                        case TransferOptions.TCP ->
-                            new TcpTransport(loop, options, listenHost, advertiseHost, desk, figures);
-                        default -> throw new AssertionError("transport " + name);
-                    });
+        try {
+            for (String name : options.transports()) {
+                transports.add(
+                        switch (name) {
+                            case TransferOptions.SHM -> new ShmTransport(loop, options, desk, figures);
+                            case TransferOptions.TCP ->
+                                new TcpTransport(loop, options, listenHost, advertiseHost, desk, figures);
+                            default -> throw new AssertionError("transport " + name);
+                        });
+            }
+            return transports;
+        } catch (RuntimeException e) {
+            transports.forEach(Transport::close);
+            throw e;
         }
-        return transports;
     }
 
     private static InetAddress resolve(String option, String host) {

@@ -16,13 +16,22 @@ final class MappedFile {
         memory = ForeignMemory.at(address, lengthBytes, arena);
     }
 
-    /** Makes a new memfd that cannot shrink under whoever maps it; the descriptor is the caller's. */
+    /**
+     * Makes a new memfd that cannot shrink under whoever maps it; the descriptor is the caller's.
+     *
+     * @throws IllegalStateException when the operating system refuses
+     */
     static int createFile(String name, long lengthBytes) {
         try (Arena arena = Arena.ofConfined()) {
             int fd = LibC.memfd_create(arena.allocateFrom(name), MemoryApi.MFD_CLOEXEC | MemoryApi.MFD_ALLOW_SEALING);
             require("memfd_create", fd);
-            require("ftruncate", LibC.ftruncate(fd, lengthBytes));
-            require("fcntl", LibC.fcntl(fd, MemoryApi.F_ADD_SEALS, MemoryApi.F_SEAL_SHRINK));
+            try {
+                require("ftruncate", LibC.ftruncate(fd, lengthBytes));
+                require("fcntl", LibC.fcntl(fd, MemoryApi.F_ADD_SEALS, MemoryApi.F_SEAL_SHRINK));
+            } catch (IllegalStateException e) {
+                LibC.close(fd);
+                throw e;
+            }
             return fd;
         }
     }
@@ -30,7 +39,8 @@ final class MappedFile {
     /**
      * Maps the whole length; the descriptor stays the caller's.
      *
-     * @throws IllegalStateException when the file is shorter, since touching what is missing would kill the process
+     * @throws IllegalStateException when the operating system refuses, or the file is shorter, since touching what is
+     *     missing would kill the process
      */
     static MappedFile map(int fd, long lengthBytes) {
         long fileBytes = LibC.lseek(fd, 0, MemoryApi.SEEK_END);

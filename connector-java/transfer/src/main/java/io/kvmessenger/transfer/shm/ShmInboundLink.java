@@ -11,6 +11,7 @@ import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundLink;
 import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.LinkError;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -33,8 +34,15 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader {
     private final long readyDeadlineNs;
     private boolean ready;
     private boolean dismissed;
+    private boolean broken;
     private boolean closed;
 
+    /**
+     * Takes the socket over.
+     *
+     * @throws IllegalStateException when the operating system refuses memory or a descriptor; the socket stays the
+     *     caller's, and the admission free
+     */
     ShmInboundLink(
             EventLoop loop,
             InboundPort port,
@@ -47,22 +55,46 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader {
         this.figures = figures;
         this.readyDeadlineNs = readyDeadlineNs;
         int fd = MappedFile.createFile("kvm-imm-ring", ImmRing.LENGTH_BYTES);
-        ringFile = MappedFile.map(fd, ImmRing.LENGTH_BYTES);
-        ring = new ImmRing(ringFile.memory());
-        control = new ControlStream(loop, controlFd, this);
-        from.claim(this);
-        control.offerDescriptors(ControlStream.ACCEPTED, MemorySegment.NULL, fd, loop.wakeDescriptor());
-        LibC.close(fd);
+        try {
+            ringFile = MappedFile.map(fd, ImmRing.LENGTH_BYTES);
+            ring = new ImmRing(ringFile.memory());
+            control = open(loop, controlFd);
+            from.claim(this);
+            control.offerDescriptors(ControlStream.ACCEPTED, MemorySegment.NULL, fd, loop.wakeDescriptor());
+        } finally {
+            LibC.close(fd);
+        }
+    }
+
+    private ControlStream open(EventLoop loop, int controlFd) {
+        try {
+            return new ControlStream(loop, controlFd, this);
+        } catch (IllegalStateException e) {
+            ringFile.close();
+            throw e;
+        }
     }
 
     /** Takes what has arrived; returns how many immediates, or -1 when the link is over. */
     int doWork(long nowNs) {
+        try {
+            return advance(nowNs);
+        } catch (RuntimeException | Error error) {
+            onError(error);
+            return 1;
+        }
+    }
+
+    private int advance(long nowNs) {
         if (closed) {
             return -1;
         }
         if (!ready && nowNs - readyDeadlineNs > 0) {
             close("the peer did not map its ring in time");
             return -1;
+        }
+        if (broken) {
+            return 0;
         }
         control.resume(nowNs);
         return closed ? -1 : drain();
@@ -155,13 +187,27 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader {
         close(detail);
     }
 
+    /** Nothing is taken from the peer any more, but it may still write: its hang-up is what counts. */
+    @Override
+    public void onError(Throwable error) {
+        if (broken) {
+            // Even the little that is left to do fails: the worker cannot go on with it.
+            throw new IllegalStateException("the link of " + from.admission().peerName() + " failed twice", error);
+        }
+        broken = true;
+        dismiss(TransferFault.DISCONNECTED, LinkError.describe(error));
+        if (!closed) {
+            control.discard();
+        }
+    }
+
     private void close(String detail) {
         if (closed) {
             return;
         }
         closed = true;
         // What the peer wrote before it went has arrived.
-        for (int left = ImmRing.CAPACITY; left > 0 && drain() > 0; ) {
+        for (int left = ImmRing.CAPACITY; !broken && left > 0 && drain() > 0; ) {
             left -= TURN_IMMS;
         }
         control.close();

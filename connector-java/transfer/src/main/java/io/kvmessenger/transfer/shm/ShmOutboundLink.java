@@ -12,6 +12,7 @@ import io.kvmessenger.transfer.socket.Notice;
 import io.kvmessenger.transfer.socket.SocketCalls;
 import io.kvmessenger.transfer.spi.Batch;
 import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.OutboundEvents;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.Outbox;
@@ -68,7 +69,13 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             connectFault = "connecting to " + name + " failed with " + Errno.name(-fd);
             return;
         }
-        control = new ControlStream(loop, fd, this);
+        try {
+            control = new ControlStream(loop, fd, this);
+        } catch (IllegalStateException e) {
+            LibC.close(fd);
+            connectFault = "connecting to " + name + ": " + e.getMessage();
+            return;
+        }
         MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
         Hello.of(Hello.CONTROL, 0, admissionKey).encode(hello);
         if (LibC.send(fd, hello, Hello.LENGTH_BYTES, SocketApi.MSG_NOSIGNAL) != Hello.LENGTH_BYTES) {
@@ -91,13 +98,21 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
     }
 
     private void onAccepted() {
+        if (ring != null) {
+            lose(TransferFault.PROTOCOL, "the peer accepted twice");
+            return;
+        }
         int ringFd = control.takeDescriptor();
-        wakeFd = control.takeDescriptor();
-        if (ring != null || ringFd < 0 || wakeFd < 0) {
-            lose(TransferFault.PROTOCOL, "the peer sent no ring");
+        if (ringFd < 0) {
+            lose(TransferFault.UNREACHABLE, "the ring's descriptor did not come through");
             return;
         }
         try {
+            wakeFd = control.takeDescriptor();
+            if (wakeFd < 0) {
+                lose(TransferFault.UNREACHABLE, "the descriptor that wakes the peer did not come through");
+                return;
+            }
             ringFile = MappedFile.map(ringFd, ImmRing.LENGTH_BYTES);
         } catch (IllegalStateException e) {
             lose(TransferFault.UNREACHABLE, e.getMessage());
@@ -121,11 +136,15 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             return;
         }
         int fd = control.takeDescriptor();
-        if (fd < 0 || regions.containsKey(region.regionId())) {
+        if (fd < 0) {
             lose(TransferFault.PROTOCOL, "the peer sent no descriptor for region " + region.regionId());
             return;
         }
         try {
+            if (regions.containsKey(region.regionId())) {
+                lose(TransferFault.PROTOCOL, "the peer sent region " + region.regionId() + " twice");
+                return;
+            }
             regions.put(region.regionId(), MappedFile.map(fd, region.lengthBytes()));
         } catch (IllegalStateException e) {
             lose(TransferFault.UNREACHABLE, e.getMessage());
@@ -137,6 +156,11 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
     @Override
     public void onEnd(String detail, boolean garbage) {
         lose(garbage ? TransferFault.PROTOCOL : TransferFault.PEER_CLOSED, detail);
+    }
+
+    @Override
+    public void onError(Throwable error) {
+        lose(TransferFault.DISCONNECTED, LinkError.describe(error));
     }
 
     private void lose(TransferFault fault, String detail) {

@@ -82,8 +82,20 @@ public final class ShmTransport implements Transport {
         } else if (!allShareable()) {
             reject(fd, TransferFault.UNREACHABLE, "a region of this engine has no descriptor to map");
         } else {
-            inbound.add(new ShmInboundLink(loop, port, admission, figures, fd, nowNs + options.connectLimitNs()));
+            accept(fd, admission, nowNs);
         }
+    }
+
+    private void accept(int fd, InboundAdmission admission, long nowNs) {
+        ShmInboundLink link;
+        try {
+            link = new ShmInboundLink(loop, port, admission, figures, fd, nowNs + options.connectLimitNs());
+        } catch (IllegalStateException e) {
+            // The peer may still reach this engine by another transport.
+            reject(fd, TransferFault.UNREACHABLE, e.getMessage());
+            return;
+        }
+        inbound.add(link);
     }
 
     private boolean allShareable() {

@@ -44,6 +44,9 @@ public final class ControlStream implements Pollable {
 
         /** The stream has ended; its owner closes it. */
         void onEnd(String detail, boolean garbage);
+
+        /** Working on the stream failed by an error of this engine; its owner closes it. */
+        void onError(Throwable error);
     }
 
     private final EventLoop loop;
@@ -66,11 +69,21 @@ public final class ControlStream implements Pollable {
     private boolean discarding;
     private boolean closed;
 
+    /**
+     * Takes the descriptor over.
+     *
+     * @throws IllegalStateException when the operating system refuses; the descriptor stays the caller's
+     */
     public ControlStream(EventLoop loop, int fd, Reader reader) {
         this.loop = loop;
         this.fd = fd;
         this.reader = reader;
-        key = loop.add(fd, mask, this);
+        try {
+            key = loop.add(fd, mask, this);
+        } catch (RuntimeException e) {
+            arena.close();
+            throw e;
+        }
     }
 
     /** Whether a record of this length can be taken now. */
@@ -171,6 +184,11 @@ public final class ControlStream implements Pollable {
         }
     }
 
+    @Override
+    public void onError(Throwable error) {
+        reader.onError(error);
+    }
+
     /** Reads all that has arrived. */
     public void drain(long nowNs) {
         while (!closed && !ended && !refusing) {
@@ -224,6 +242,7 @@ public final class ControlStream implements Pollable {
     /** After an end by garbage: reads on only to learn when the peer hangs up, which is then the end. */
     public void discard() {
         ended = false;
+        refusing = false;
         discarding = true;
         watch(mask | Epoll.EPOLLIN);
     }

@@ -4,6 +4,7 @@ import io.kvmessenger.foreign.Epoll;
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.SocketApi;
+import io.kvmessenger.transfer.spi.LinkError;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.net.InetSocketAddress;
@@ -23,6 +24,7 @@ public final class Dialer implements Pollable {
     private final Hello hello;
     private final Events events;
     private final int fd;
+    private String fault;
     private long key;
     private boolean closed;
 
@@ -32,15 +34,23 @@ public final class Dialer implements Pollable {
         this.hello = hello;
         this.events = events;
         fd = SocketCalls.connectInet(target.getAddress(), target.getPort());
-        if (fd >= 0) {
+        if (fd < 0) {
+            fault = words(-fd);
+            return;
+        }
+        try {
             key = loop.add(fd, Epoll.EPOLLOUT, this);
+        } catch (IllegalStateException e) {
+            LibC.close(fd);
+            fault = "connecting to " + target + ": " + e.getMessage();
         }
     }
 
     /** Reports a connect that failed at once: the constructor's caller could not be called back yet. */
     public void doWork() {
-        if (fd < 0 && !closed) {
-            fail(-fd);
+        if (fault != null && !closed) {
+            closed = true;
+            events.onFailed(fault);
         }
     }
 
@@ -73,14 +83,24 @@ public final class Dialer implements Pollable {
 
     private void fail(int errno) {
         close();
-        events.onFailed("connecting to " + target + " failed with " + Errno.name(errno));
+        events.onFailed(words(errno));
+    }
+
+    private String words(int errno) {
+        return "connecting to " + target + " failed with " + Errno.name(errno);
+    }
+
+    @Override
+    public void onError(Throwable error) {
+        close();
+        events.onFailed(LinkError.describe(error));
     }
 
     /** Gives up; nothing happens once connected. */
     public void close() {
         if (!closed) {
             closed = true;
-            if (fd >= 0) {
+            if (fault == null) {
                 loop.remove(key, fd);
                 LibC.close(fd);
             }

@@ -36,12 +36,23 @@ public final class EventLoop implements AutoCloseable {
     public EventLoop(LongSupplier clock) {
         this.clock = clock;
         nowNs = clock.getAsLong();
-        epoll = SocketCalls.require("epoll_create1", LibC.epoll_create1(Epoll.EPOLL_CLOEXEC));
-        wakeFd = SocketCalls.require("eventfd", LibC.eventfd(0, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK));
-        control(Epoll.EPOLL_CTL_ADD, wakeFd, Epoll.EPOLLIN, WAKE);
+        epoll = LibC.epoll_create1(Epoll.EPOLL_CLOEXEC);
+        wakeFd = LibC.eventfd(0, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
+        try {
+            SocketCalls.require("epoll_create1", epoll);
+            SocketCalls.require("eventfd", wakeFd);
+            control(Epoll.EPOLL_CTL_ADD, wakeFd, Epoll.EPOLLIN, WAKE);
+        } catch (RuntimeException e) {
+            release();
+            throw e;
+        }
     }
 
-    /** Watches a descriptor; returns the key for {@link #change} and {@link #remove}. */
+    /**
+     * Watches a descriptor; returns the key for {@link #change} and {@link #remove}.
+     *
+     * @throws IllegalStateException when the operating system refuses; the descriptor stays the caller's
+     */
     public long add(int fd, int mask, Pollable owner) {
         int index = 0;
         while (index < owners.length && owners[index] != null) {
@@ -51,9 +62,9 @@ public final class EventLoop implements AutoCloseable {
             owners = Arrays.copyOf(owners, index * 2);
             generations = Arrays.copyOf(generations, index * 2);
         }
-        owners[index] = owner;
         long key = ((long) ++generations[index] << 32) | index;
         control(Epoll.EPOLL_CTL_ADD, fd, mask, key);
+        owners[index] = owner;
         return key;
     }
 
@@ -78,7 +89,10 @@ public final class EventLoop implements AutoCloseable {
         return nowNs;
     }
 
-    /** Hands out what is ready; waits for it at most so long. Returns how many owners were called. */
+    /**
+     * Hands out what is ready; waits for it at most so long. Returns how many owners were called. What one of them throws
+     * is that owner's end and does not leave this method.
+     */
     public int poll(int timeoutMillis) {
         int count = LibC.epoll_wait(epoll, events, EVENTS_MAX, timeoutMillis);
         nowNs = clock.getAsLong();
@@ -95,11 +109,19 @@ public final class EventLoop implements AutoCloseable {
             }
             int index = (int) key;
             if (owners[index] != null && generations[index] == (int) (key >>> 32)) {
-                owners[index].onReady(Epoll.mask(events, i), nowNs);
+                call(owners[index], Epoll.mask(events, i));
                 called++;
             }
         }
         return called;
+    }
+
+    private void call(Pollable owner, int mask) {
+        try {
+            owner.onReady(mask, nowNs);
+        } catch (RuntimeException | Error error) {
+            owner.onError(error);
+        }
     }
 
     /** Ends a wait in {@link #poll}, or the next one; does nothing once the loop is closed. */
@@ -122,9 +144,19 @@ public final class EventLoop implements AutoCloseable {
     /** Waits for whoever is just waking it: its descriptor may be somebody else's a moment later. */
     @Override
     public synchronized void close() {
-        closed = true;
-        LibC.close(wakeFd);
-        LibC.close(epoll);
+        if (!closed) {
+            closed = true;
+            release();
+        }
+    }
+
+    private void release() {
+        if (wakeFd >= 0) {
+            LibC.close(wakeFd);
+        }
+        if (epoll >= 0) {
+            LibC.close(epoll);
+        }
         arena.close();
     }
 }

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.socket;
 
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.TransferFault;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayDeque;
@@ -20,12 +21,18 @@ public final class Farewells {
         this.loop = loop;
     }
 
-    /** Takes the socket over. */
+    /** Takes the socket over; closed without a word where the operating system has no room for it. */
     public void say(int fd, TransferFault fault, String detail) {
         if (farewells.size() == COUNT_MAX) {
             farewells.removeFirst().stream.close();
         }
-        Farewell farewell = new Farewell(fd, loop.nowNs() + LIMIT_NS);
+        Farewell farewell;
+        try {
+            farewell = new Farewell(fd, loop.nowNs() + LIMIT_NS);
+        } catch (IllegalStateException e) {
+            LibC.close(fd);
+            return;
+        }
         farewells.add(farewell);
         farewell.stream.offer(ControlStream.NOTICE, new Notice(fault, detail).encode());
         farewell.stream.finish();
@@ -59,6 +66,15 @@ public final class Farewells {
 
         @Override
         public void onEnd(String detail, boolean garbage) {
+            close();
+        }
+
+        @Override
+        public void onError(Throwable error) {
+            close();
+        }
+
+        private void close() {
             ended = true;
             stream.close();
         }

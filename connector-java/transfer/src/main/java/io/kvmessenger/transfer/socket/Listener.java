@@ -17,13 +17,15 @@ import java.util.List;
 public final class Listener {
     /** Sockets that have not said who they are; one more, and the oldest is closed. */
     public static final int PENDING_MAX = 64;
+    /** After a refused accept, which stays possible: so long nothing is accepted, so that it does not cost a core. */
+    public static final long ACCEPT_PAUSE_NS = 100_000_000L;
     /** How long a socket may take to say its hello. */
     public static final long HELLO_LIMIT_NS = 5_000_000_000L;
 
     /** Takes over sockets. */
     @FunctionalInterface
     public interface Receptionist {
-        /** The socket is the receptionist's from now on, to use or to close. */
+        /** The socket is the receptionist's from now on, to use or to close; it throws nothing. */
         void onHello(int fd, Hello hello, long nowNs);
     }
 
@@ -33,29 +35,55 @@ public final class Listener {
     private final Figures figures;
     private final Receptionist receptionist;
     private final List<Stranger> strangers = new ArrayList<>();
+    private boolean pausing;
+    private long pauseEndNs;
 
     public Listener(EventLoop loop, int listenFd, Figures figures, Receptionist receptionist) {
         this.loop = loop;
         this.listenFd = listenFd;
         this.figures = figures;
         this.receptionist = receptionist;
-        listenKey = loop.add(listenFd, Epoll.EPOLLIN, this::onAcceptable);
+        try {
+            listenKey = loop.add(listenFd, Epoll.EPOLLIN, new Acceptor());
+        } catch (IllegalStateException e) {
+            LibC.close(listenFd);
+            throw e;
+        }
     }
 
-    private void onAcceptable(int mask, long nowNs) {
+    private void accept(long nowNs) {
         int fd = LibC.accept4(
                 listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
         if (fd < 0) {
+            if (!IoResult.wouldBlock(fd)) {
+                pause(nowNs);
+            }
             return;
         }
         if (strangers.size() == PENDING_MAX) {
             reject(strangers.getFirst());
         }
-        strangers.add(new Stranger(fd, nowNs + HELLO_LIMIT_NS));
+        try {
+            strangers.add(new Stranger(fd, nowNs + HELLO_LIMIT_NS));
+        } catch (IllegalStateException e) {
+            LibC.close(fd);
+            pause(nowNs);
+        }
     }
 
-    /** Closes those whose time is over. */
+    /** Out of descriptors or memory: the socket that waits would be reported again at once. */
+    private void pause(long nowNs) {
+        pausing = true;
+        pauseEndNs = nowNs + ACCEPT_PAUSE_NS;
+        loop.change(listenKey, listenFd, 0);
+    }
+
+    /** Closes those whose time is over, and accepts again after a pause. */
     public int doWork(long nowNs) {
+        if (pausing && nowNs - pauseEndNs >= 0) {
+            pausing = false;
+            loop.change(listenKey, listenFd, Epoll.EPOLLIN);
+        }
         int work = 0;
         while (!strangers.isEmpty() && nowNs - strangers.getFirst().deadlineNs > 0) {
             reject(strangers.getFirst());
@@ -79,6 +107,18 @@ public final class Listener {
         }
     }
 
+    private final class Acceptor implements Pollable {
+        @Override
+        public void onReady(int mask, long nowNs) {
+            accept(nowNs);
+        }
+
+        @Override
+        public void onError(Throwable error) {
+            pause(loop.nowNs());
+        }
+    }
+
     /** A socket that has not said its hello. */
     private final class Stranger implements Pollable {
         final int fd;
@@ -87,11 +127,17 @@ public final class Listener {
         private final MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
         private final long key;
         private int readBytes;
+        private boolean known;
 
         Stranger(int fd, long deadlineNs) {
             this.fd = fd;
             this.deadlineNs = deadlineNs;
-            key = loop.add(fd, Epoll.EPOLLIN, this);
+            try {
+                key = loop.add(fd, Epoll.EPOLLIN, this);
+            } catch (IllegalStateException e) {
+                arena.close();
+                throw e;
+            }
         }
 
         @Override
@@ -117,7 +163,16 @@ public final class Listener {
             receptionist.onHello(fd, said, nowNs);
         }
 
+        /** A receptionist that throws keeps what it was given: closing it here could close what it has closed. */
+        @Override
+        public void onError(Throwable error) {
+            if (!known) {
+                reject(this);
+            }
+        }
+
         void forget() {
+            known = true;
             loop.remove(key, fd);
             strangers.remove(this);
             arena.close();

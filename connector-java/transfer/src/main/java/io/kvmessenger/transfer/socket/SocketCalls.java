@@ -37,17 +37,28 @@ public final class SocketCalls {
                         + "); name one of its own addresses");
             }
         }
-        require("listen", LibC.listen(fd, BACKLOG));
-        return fd;
+        return listening(fd);
     }
 
     public static int listenAbstract(String name) {
         int fd = require("socket", LibC.socket(SocketApi.AF_UNIX, FLAGS, 0));
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
-            require("bind", LibC.bind(fd, address, SocketAddresses.setAbstract(address, name)));
+            int bound = LibC.bind(fd, address, SocketAddresses.setAbstract(address, name));
+            if (bound < 0) {
+                LibC.close(fd);
+            }
+            require("bind", bound);
         }
-        require("listen", LibC.listen(fd, BACKLOG));
+        return listening(fd);
+    }
+
+    private static int listening(int fd) {
+        int result = LibC.listen(fd, BACKLOG);
+        if (result < 0) {
+            LibC.close(fd);
+        }
+        require("listen", result);
         return fd;
     }
 
@@ -62,7 +73,10 @@ public final class SocketCalls {
 
     /** Starts to connect; the descriptor, or {@code -errno}. */
     public static int connectInet(InetAddress host, int port) {
-        int fd = require("socket", LibC.socket(SocketAddresses.family(host), FLAGS, 0));
+        int fd = LibC.socket(SocketAddresses.family(host), FLAGS, 0);
+        if (fd < 0) {
+            return fd;
+        }
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
             return connected(fd, LibC.connect(fd, address, SocketAddresses.setInet(address, host, port)));
@@ -71,7 +85,10 @@ public final class SocketCalls {
 
     /** Connects to a name in the abstract namespace; the descriptor, or {@code -errno}. */
     public static int connectAbstract(String name) {
-        int fd = require("socket", LibC.socket(SocketApi.AF_UNIX, FLAGS, 0));
+        int fd = LibC.socket(SocketApi.AF_UNIX, FLAGS, 0);
+        if (fd < 0) {
+            return fd;
+        }
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
             return connected(fd, LibC.connect(fd, address, SocketAddresses.setAbstract(address, name)));

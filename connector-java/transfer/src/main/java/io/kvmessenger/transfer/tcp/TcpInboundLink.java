@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundLink;
 import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
@@ -36,7 +37,11 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
     private boolean ending;
     private long deadlineNs;
 
-    /** Takes the control socket over; all data paths have to be there by the deadline. */
+    /**
+     * Takes the control socket over; all data paths have to be there by the deadline.
+     *
+     * @throws IllegalStateException when the operating system refuses; the socket stays the caller's
+     */
     TcpInboundLink(
             EventLoop loop,
             InboundPort port,
@@ -58,7 +63,11 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
         control.offer(ControlStream.ACCEPTED, MemorySegment.NULL);
     }
 
-    /** Takes a data socket over; false when the link has no such place. */
+    /**
+     * Takes a data socket over; false when the link has no such place.
+     *
+     * @throws IllegalStateException when the operating system refuses; the socket stays the caller's
+     */
     boolean attach(int fd, int role) {
         if (closed || dataClosed || role < 1 || role > paths.length || paths[role - 1] != null) {
             return false;
@@ -86,6 +95,15 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
 
     /** Works on messages that had no room, and on time limits; returns false when the link is over. */
     boolean doWork(long nowNs) {
+        try {
+            return advance(nowNs);
+        } catch (RuntimeException | Error error) {
+            onError(error);
+            return !closed;
+        }
+    }
+
+    private boolean advance(long nowNs) {
         if (!closed) {
             control.resume(nowNs);
         }
@@ -127,6 +145,15 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
         } else {
             beginEnding(nowNs);
         }
+    }
+
+    @Override
+    public void onError(Throwable error) {
+        if (closed) {
+            // Even the closing failed: the worker cannot go on with it.
+            throw new IllegalStateException("the link of " + from.admission().peerName() + " failed twice", error);
+        }
+        closeAll(LinkError.describe(error));
     }
 
     private void beginEnding(long nowNs) {

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.tcp;
 
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.ControlStream;
 import io.kvmessenger.transfer.socket.Dialer;
@@ -7,6 +8,7 @@ import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.Notice;
 import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.OutboundEvents;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.Outbox;
@@ -20,7 +22,7 @@ import java.util.List;
  *
  * <p>Worker only. It does not reconnect: a new admission needs a new link.
  */
-final class TcpOutboundLink implements OutboundLink, ControlStream.Reader {
+final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSendPath.Events {
     /** How long a broken data path waits for the peer's notice, which says why it broke. */
     private static final long NOTICE_WAIT_NS = 200_000_000L;
 
@@ -77,11 +79,16 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader {
     }
 
     private void connected(int role, int fd) {
-        if (role == Hello.CONTROL) {
-            control = new ControlStream(loop, fd, this);
-        } else {
-            paths.add(new TcpSendPath(loop, fd, outbox.requests(), figures, this::onBreak));
-            figures.pathsOpened.incrementAndGet();
+        try {
+            if (role == Hello.CONTROL) {
+                control = new ControlStream(loop, fd, this);
+            } else {
+                paths.add(new TcpSendPath(loop, fd, outbox.requests(), figures, this));
+                figures.pathsOpened.incrementAndGet();
+            }
+        } catch (IllegalStateException e) {
+            LibC.close(fd);
+            lose(TransferFault.UNREACHABLE, e.getMessage());
         }
     }
 
@@ -118,7 +125,13 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader {
         lose(garbage ? TransferFault.PROTOCOL : TransferFault.PEER_CLOSED, detail);
     }
 
-    private void onBreak() {
+    @Override
+    public void onError(Throwable error) {
+        lose(TransferFault.DISCONNECTED, LinkError.describe(error));
+    }
+
+    @Override
+    public void onBreak() {
         if (closed || breaking) {
             return;
         }

@@ -33,6 +33,9 @@ final class TcpReceivePath implements Pollable {
 
         /** @param clean whether the stream ended between two frames */
         void onEnd(String detail, boolean clean, long nowNs);
+
+        /** Working on the path failed by an error of this engine. */
+        void onError(Throwable error);
     }
 
     private final EventLoop loop;
@@ -77,7 +80,12 @@ final class TcpReceivePath implements Pollable {
         this.figures = figures;
         this.scrap = scrap;
         this.events = events;
-        key = loop.add(fd, Epoll.EPOLLIN, this);
+        try {
+            key = loop.add(fd, Epoll.EPOLLIN, this);
+        } catch (IllegalStateException e) {
+            arena.close();
+            throw e;
+        }
     }
 
     @Override
@@ -103,6 +111,11 @@ final class TcpReceivePath implements Pollable {
                 onFrameBytes();
             }
         }
+    }
+
+    @Override
+    public void onError(Throwable error) {
+        events.onError(error);
     }
 
     private long read() {

@@ -23,11 +23,19 @@ final class TcpSendPath implements Pollable {
     /** What one turn may send before other peers get theirs. */
     private static final long TURN_BYTES = 2 << 20;
 
+    /** What the link is told. */
+    interface Events {
+        void onBreak();
+
+        /** Working on the path failed by an error of this engine. */
+        void onError(Throwable error);
+    }
+
     private final EventLoop loop;
     private final int fd;
     private final RequestQueue queue;
     private final Figures figures;
-    private final Runnable onBreak;
+    private final Events events;
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment frame = arena.allocate(TcpFrame.LENGTH_MAX_BYTES, 8);
     private final MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
@@ -40,13 +48,23 @@ final class TcpSendPath implements Pollable {
     private boolean closed;
     private boolean broken;
 
-    TcpSendPath(EventLoop loop, int fd, RequestQueue queue, Figures figures, Runnable onBreak) {
+    /**
+     * Takes the socket over.
+     *
+     * @throws IllegalStateException when the operating system refuses; the socket stays the caller's
+     */
+    TcpSendPath(EventLoop loop, int fd, RequestQueue queue, Figures figures, Events events) {
         this.loop = loop;
         this.fd = fd;
         this.queue = queue;
         this.figures = figures;
-        this.onBreak = onBreak;
-        key = loop.add(fd, Epoll.EPOLLIN | Epoll.EPOLLOUT | Epoll.EPOLLET, this);
+        this.events = events;
+        try {
+            key = loop.add(fd, Epoll.EPOLLIN | Epoll.EPOLLOUT | Epoll.EPOLLET, this);
+        } catch (IllegalStateException e) {
+            arena.close();
+            throw e;
+        }
     }
 
     @Override
@@ -59,6 +77,11 @@ final class TcpSendPath implements Pollable {
                 broke();
             }
         }
+    }
+
+    @Override
+    public void onError(Throwable error) {
+        events.onError(error);
     }
 
     /** Sends until the socket is full, the queue is empty or the turn is over; returns the number of calls made. */
@@ -118,7 +141,7 @@ final class TcpSendPath implements Pollable {
         writable = false;
         if (!closed && !broken) {
             broken = true;
-            onBreak.run();
+            events.onBreak();
         }
     }
 

@@ -33,8 +33,8 @@ public final class TcpTransport implements Transport {
     private final String location;
     private final Listener listener;
     private final Farewells farewells;
-    private final Arena arena = Arena.ofShared();
-    private final MemorySegment scrap = arena.allocate(SCRAP_BYTES);
+    private final Arena arena;
+    private final MemorySegment scrap;
     private final List<TcpInboundLink> inbound = new ArrayList<>();
 
     public TcpTransport(
@@ -52,6 +52,8 @@ public final class TcpTransport implements Transport {
         location = SocketLocation.format(advertiseHost, SocketCalls.port(listenFd));
         listener = new Listener(loop, listenFd, figures, this::onHello);
         farewells = new Farewells(loop);
+        arena = Arena.ofShared();
+        scrap = arena.allocate(SCRAP_BYTES);
     }
 
     @Override
@@ -88,8 +90,18 @@ public final class TcpTransport implements Transport {
             reject(fd, TransferFault.NOT_ADMITTED, "no live admission has this key");
         } else if (hello.role() == Hello.CONTROL) {
             acceptControl(fd, hello, admission, nowNs);
-        } else if (!(admission.link() instanceof TcpInboundLink link) || !link.attach(fd, hello.role())) {
-            reject(fd, TransferFault.PROTOCOL, "no place for data path " + hello.role());
+        } else {
+            attach(fd, hello, admission);
+        }
+    }
+
+    private void attach(int fd, Hello hello, InboundAdmission admission) {
+        try {
+            if (!(admission.link() instanceof TcpInboundLink link) || !link.attach(fd, hello.role())) {
+                reject(fd, TransferFault.PROTOCOL, "no place for data path " + hello.role());
+            }
+        } catch (IllegalStateException e) {
+            reject(fd, TransferFault.UNREACHABLE, e.getMessage());
         }
     }
 
@@ -101,9 +113,20 @@ public final class TcpTransport implements Transport {
             reject(fd, TransferFault.PROTOCOL, "a peer wants " + count + " data paths");
         } else {
             SocketCalls.setNoDelay(fd);
-            inbound.add(new TcpInboundLink(
-                    loop, port, admission, figures, fd, count, scrap, nowNs + options.connectLimitNs()));
+            open(fd, count, admission, nowNs);
         }
+    }
+
+    private void open(int fd, int dataPathCount, InboundAdmission admission, long nowNs) {
+        TcpInboundLink link;
+        try {
+            link = new TcpInboundLink(
+                    loop, port, admission, figures, fd, dataPathCount, scrap, nowNs + options.connectLimitNs());
+        } catch (IllegalStateException e) {
+            reject(fd, TransferFault.UNREACHABLE, e.getMessage());
+            return;
+        }
+        inbound.add(link);
     }
 
     private void reject(int fd, TransferFault fault, String detail) {

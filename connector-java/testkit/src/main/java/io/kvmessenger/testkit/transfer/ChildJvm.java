@@ -1,0 +1,28 @@
+package io.kvmessenger.testkit.transfer;
+
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+
+/** How a test starts a class of the test's own class path in a process of its own. Pure functions. */
+final class ChildJvm {
+    private ChildJvm() {}
+
+    static List<String> command(Class<?> main, String... arguments) {
+        List<String> command = new ArrayList<>();
+        command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
+        command.addAll(List.of(
+                "--enable-native-access=ALL-UNNAMED",
+                "-Xmx128m",
+                "-XX:TieredStopAtLevel=1",
+                "-XX:-UsePerfData",
+                "-ea"));
+        command.addAll(List.of("-cp", classPath(), main.getName()));
+        command.addAll(List.of(arguments));
+        return command;
+    }
+
+    private static String classPath() {
+        return System.getProperty("surefire.test.class.path", System.getProperty("java.class.path"));
+    }
+}

@@ -1,0 +1,253 @@
+package io.kvmessenger.testkit.transfer;
+
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MemoryApi;
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.TransferRequest.SingleWrite;
+import io.kvmessenger.transfer.WindowArea;
+import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.engine.TransferEngines;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.Hello;
+import io.kvmessenger.transfer.socket.Listener;
+import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.spi.Figures;
+import java.io.File;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.stream.Stream;
+
+/**
+ * A process that the operating system refuses descriptors or files, as its first argument says: what its engines do then.
+ * It ends with an exception when they do something else. One thread beside those of its engines.
+ */
+final class ScarceProcess {
+    static final String CONNECTING = "connecting";
+    static final String ACCEPTING = "accepting";
+    static final String OPENING = "opening";
+    static final String FALLING_BACK = "fallingBack";
+
+    /** Small: where files are limited, it has to be below the limit. */
+    private static final long MEMORY_BYTES = 4096;
+    /** More than two engines that meet need, in whichever order they ask. */
+    private static final int ENOUGH = 24;
+
+    /** Where an accept is refused, the peer waits so long. */
+    private static final long CONNECT_LIMIT_NS = 500_000_000L;
+
+    private final Deque<Integer> ballast = new ArrayDeque<>();
+    private final TransferOptions options;
+
+    private ScarceProcess(TransferOptions options) {
+        this.options = options;
+    }
+
+    public static void main(String[] words) throws Exception {
+        TransferOptions options = TransferOptions.defaults()
+                .withTransports(words[1].split(",", -1))
+                .withDriver(Driver.valueOf(words[2]))
+                .withConnectLimitNs(CONNECT_LIMIT_NS);
+        loadAllClasses();
+        ScarceProcess process = new ScarceProcess(options);
+        switch (words[0]) {
+            case CONNECTING -> process.connecting();
+            case ACCEPTING -> process.accepting();
+            case OPENING -> process.opening();
+            case FALLING_BACK -> process.fallingBack();
+            default -> throw new IllegalArgumentException("what is " + words[0] + "?");
+        }
+        System.out.println("done");
+    }
+
+    /** A class that is loaded from a folder when it is needed needs a descriptor. */
+    private static void loadAllClasses() throws IOException, ClassNotFoundException {
+        for (String entry : System.getProperty("java.class.path").split(File.pathSeparator, -1)) {
+            Path folder = Path.of(entry);
+            if (Files.isDirectory(folder)) {
+                for (String name : classesIn(folder)) {
+                    Class.forName(name, false, ScarceProcess.class.getClassLoader());
+                }
+            }
+        }
+    }
+
+    private static List<String> classesIn(Path folder) throws IOException {
+        try (Stream<Path> files = Files.walk(folder)) {
+            return files.map(file -> folder.relativize(file).toString())
+                    .filter(file -> file.endsWith(".class"))
+                    .map(file ->
+                            file.substring(0, file.length() - ".class".length()).replace('/', '.'))
+                    .filter(name -> name.contains(".transfer.") || name.contains(".foreign."))
+                    .toList();
+        }
+    }
+
+    /** Whichever descriptor is the first that is refused, only the peer that needs it is lost. */
+    private void connecting() throws IOException {
+        try (DrivenEngine writer = new DrivenEngine(options, "writer", MEMORY_BYTES);
+                DrivenEngine target = new DrivenEngine(options, "target", MEMORY_BYTES)) {
+            writer.alongside(target);
+            moveAPage(writer, target, 0);
+            awaitQuiet(writer, target);
+            List<String> before = descriptors();
+            int lost = 0;
+            for (int free = 0; free <= ENOUGH; free++) {
+                Admission admission = target.engine().admit("writer");
+                leave(free);
+                Peer peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
+                writer.await(
+                        "an answer with " + free + " free descriptors",
+                        () -> writer.ready.contains(peer) || writer.lost.containsKey(peer.id()));
+                lost += writer.ready.contains(peer) ? 0 : 1;
+                leaveAll();
+                writer.engine().disconnect(peer);
+                target.engine().revoke(admission);
+                DrivenEngine.awaitBoth(
+                        "the end of the admission",
+                        target,
+                        writer,
+                        () -> target.closedAdmissions.containsKey(admission.id()));
+                moveAPage(writer, target, 1 + free);
+            }
+            require(lost > 0 && lost <= ENOUGH, lost + " peers of " + (ENOUGH + 1) + " were lost");
+            System.out.println(lost + " peers were lost for want of descriptors");
+            awaitQuiet(writer, target);
+            requireSame(before, descriptors());
+        }
+    }
+
+    private static void moveAPage(DrivenEngine writer, DrivenEngine target, long cookie) {
+        Admission admission = target.engine().admit("writer");
+        WindowRanges all = WindowRanges.ofEqual(new long[] {0}, MEMORY_BYTES);
+        ImmWindow window = target.openWindow(admission, all, 1, cookie);
+        Peer peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
+        writer.engine().allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), all));
+        writer.await("the peer", () -> writer.ready.contains(peer));
+        int imm = Imm.withWeight(window.imm(), 1);
+        writer.submit(
+                peer, new SingleWrite(writer.region(), 0, target.region().descriptor(), 0, MEMORY_BYTES, imm), cookie);
+        DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(cookie));
+        window.close(true);
+        writer.engine().disconnect(peer);
+        DrivenEngine.awaitBoth(
+                "the end of the admission", target, writer, () -> target.closedAdmissions.containsKey(admission.id()));
+    }
+
+    /** Sockets that were turned away live for a second at most. */
+    private static void awaitQuiet(DrivenEngine writer, DrivenEngine target) {
+        long beganNs = System.nanoTime();
+        DrivenEngine.awaitBoth("farewells", target, writer, () -> System.nanoTime() - beganNs > 1_500_000_000L);
+    }
+
+    /** An accept that is refused is not tried again and again. */
+    private void accepting() {
+        AtomicLong nowNs = new AtomicLong();
+        EventLoop loop = new EventLoop(nowNs::get);
+        String name = "kvmessenger-scarce-" + ProcessHandle.current().pid();
+        List<Hello> hellos = new ArrayList<>();
+        Listener listener = new Listener(
+                loop, SocketCalls.listenAbstract(name), new Figures(), (fd, hello, atNs) -> hellos.add(hello));
+        leave(1);
+        int first = SocketCalls.connectAbstract(name);
+        require(first >= 0, "connecting returned " + first);
+        require(loop.poll(0) == 1, "the first accept was not tried");
+        for (int turn = 0; turn < 100; turn++) {
+            require(
+                    loop.poll(0) == 0 && listener.doWork(nowNs.get()) == 0,
+                    "the accept was tried again in turn " + turn);
+        }
+        leaveAll();
+        nowNs.addAndGet(Listener.ACCEPT_PAUSE_NS);
+        listener.doWork(nowNs.get());
+        require(loop.poll(0) == 1, "the accept was not tried again after the pause");
+        listener.close();
+        loop.close();
+        LibC.close(first);
+    }
+
+    /** An engine that cannot be opened leaves nothing behind. */
+    private void opening() throws IOException {
+        TransferEngines.open(options).close();
+        List<String> before = descriptors();
+        int failed = 0;
+        for (int free = 0; free <= ENOUGH; free++) {
+            leave(free);
+            try {
+                TransferEngines.open(options).close();
+            } catch (IllegalStateException e) {
+                failed++;
+            }
+            leaveAll();
+            requireSame(before, descriptors());
+        }
+        require(failed > 0 && failed <= ENOUGH, failed + " engines of " + (ENOUGH + 1) + " failed to open");
+    }
+
+    /** Files are limited to less than a ring: shared memory cannot be offered, so that sockets must do. */
+    private void fallingBack() {
+        try (DrivenEngine writer = new DrivenEngine(options, "writer", MEMORY_BYTES);
+                DrivenEngine target = new DrivenEngine(options, "target", MEMORY_BYTES)) {
+            writer.alongside(target);
+            Admission admission = target.engine().admit("writer");
+            Peer peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
+            writer.await("the peer", () -> writer.ready.contains(peer));
+            require(peer.transport().equals(TransferOptions.TCP), "the peer was reached by " + peer.transport());
+            moveAPage(writer, target, 1);
+        }
+    }
+
+    /** Takes all descriptors that the process may still have, but for so many. */
+    private void leave(int free) {
+        for (int fd = take(); fd >= 0; fd = take()) {
+            ballast.push(fd);
+        }
+        for (int i = 0; i < free; i++) {
+            LibC.close(ballast.pop());
+        }
+    }
+
+    private static int take() {
+        return LibC.eventfd(0, MemoryApi.EFD_CLOEXEC);
+    }
+
+    private void leaveAll() {
+        ballast.forEach(LibC::close);
+        ballast.clear();
+    }
+
+    private static List<String> descriptors() throws IOException {
+        try (Stream<Path> fds = Files.list(Path.of("/proc/self/fd"))) {
+            return fds.map(ScarceProcess::targetOf).sorted().toList();
+        }
+    }
+
+    private static String targetOf(Path fd) {
+        try {
+            return Files.readSymbolicLink(fd).toString().replaceAll("\\d+", "N");
+        } catch (IOException e) {
+            // The descriptor of the listing itself is gone by now.
+            return "";
+        }
+    }
+
+    private static void requireSame(List<String> before, List<String> after) {
+        require(before.equals(after), "held before: " + before + ", after: " + after);
+    }
+
+    private static void require(boolean holds, String otherwise) {
+        if (!holds) {
+            throw new AssertionError(otherwise);
+        }
+    }
+}

@@ -1,0 +1,10 @@
+package io.kvmessenger.testkit.transfer;
+
+import io.kvmessenger.transfer.TransferOptions;
+
+class TcpResourceFaultTest extends ResourceFaultContractTest {
+    @Override
+    protected String transport() {
+        return TransferOptions.TCP;
+    }
+}

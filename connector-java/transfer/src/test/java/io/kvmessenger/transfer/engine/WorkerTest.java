@@ -1,0 +1,120 @@
+package io.kvmessenger.transfer.engine;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.EngineAddress.TransportAddress;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.OutboundEvents;
+import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.Outbox;
+import io.kvmessenger.transfer.spi.Transport;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+/** The worker turned by the test's own thread, over a transport that does what the test says. */
+final class WorkerTest {
+    private final EventLoop loop = new EventLoop(System::nanoTime);
+    private final Worker worker = new Worker(loop);
+    private final FakeTransport transport = new FakeTransport();
+    private final CompletionRing completions = new CompletionRing(64, () -> {});
+    private final List<String> told = new ArrayList<>();
+    private int lastPeerId;
+
+    WorkerTest() {
+        worker.use(List.of(transport));
+    }
+
+    @AfterEach
+    void close() {
+        loop.close();
+    }
+
+    private OutboundPeer peer(String name) {
+        OutboundPeer peer = new OutboundPeer(
+                ++lastPeerId,
+                name,
+                new byte[Admission.KEY_LENGTH_BYTES],
+                List.of(new OutboundPeer.Road(transport, new TransportAddress("fake", name))),
+                2,
+                new Allowances(new RegionTable()),
+                completions);
+        worker.add(peer);
+        return peer;
+    }
+
+    private void drain() {
+        completions.drain(
+                (kind, cookie, value, subject, detail) -> {
+                    assertThat(kind).isEqualTo(CompletionRing.PEER_LOST);
+                    OutboundPeer.Loss loss = (OutboundPeer.Loss) subject;
+                    told.add(loss.peer().name() + " " + loss.fault() + " " + detail);
+                },
+                64);
+    }
+
+    @Test
+    void shouldEndOnlyThePeerWhoseLinkThrows() {
+        OutboundPeer sick = peer("sick");
+        OutboundPeer sound = peer("sound");
+        transport.thrownBySick = new InternalError("a fault occurred in an unsafe memory access operation");
+        worker.doWork();
+        drain();
+        assertThat(sick.isLost()).isTrue();
+        assertThat(told).hasSize(1);
+        assertThat(told.getFirst())
+                .startsWith("sick " + TransferFault.DISCONNECTED)
+                .contains("InternalError", "unsafe memory access", "WorkerTest");
+        assertThat(transport.closed).containsExactly("sick");
+        worker.doWork();
+        assertThat(sound.isLost()).isFalse();
+        assertThat(transport.turned).containsExactly("sick", "sound", "sound");
+    }
+
+    /** Its links do nothing, but for what the test throws. */
+    private static final class FakeTransport implements Transport {
+        final List<String> turned = new ArrayList<>();
+        final List<String> closed = new ArrayList<>();
+        Error thrownBySick;
+
+        @Override
+        public String name() {
+            return "fake";
+        }
+
+        @Override
+        public String location() {
+            return "here";
+        }
+
+        @Override
+        public OutboundLink connect(String location, byte[] key, Outbox outbox, OutboundEvents events, long nowNs) {
+            return new OutboundLink() {
+                @Override
+                public int doWork(long nowNs) {
+                    turned.add(location);
+                    if (location.equals("sick") && thrownBySick != null) {
+                        throw thrownBySick;
+                    }
+                    return 0;
+                }
+
+                @Override
+                public void close() {
+                    closed.add(location);
+                }
+            };
+        }
+
+        @Override
+        public int doWork(long nowNs) {
+            return 0;
+        }
+
+        @Override
+        public void close() {}
+    }
+}

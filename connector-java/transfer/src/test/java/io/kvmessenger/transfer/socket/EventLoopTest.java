@@ -1,0 +1,68 @@
+package io.kvmessenger.transfer.socket;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import io.kvmessenger.foreign.Epoll;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MemoryApi;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+final class EventLoopTest {
+    private static final int NO_DESCRIPTOR = -1;
+
+    private final EventLoop loop = new EventLoop(() -> 0);
+    private final List<String> seen = new ArrayList<>();
+    private final List<Integer> descriptors = new ArrayList<>();
+
+    @AfterEach
+    void close() {
+        descriptors.forEach(LibC::close);
+        loop.close();
+    }
+
+    /** Ready at once, and for ever. */
+    private void watch(Pollable owner) {
+        int fd = LibC.eventfd(1, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
+        descriptors.add(fd);
+        loop.add(fd, Epoll.EPOLLIN, owner);
+    }
+
+    private Pollable owner(String name, Error thrown) {
+        return new Pollable() {
+            @Override
+            public void onReady(int mask, long nowNs) {
+                seen.add(name);
+                if (thrown != null) {
+                    throw thrown;
+                }
+            }
+
+            @Override
+            public void onError(Throwable error) {
+                seen.add(name + " failed with " + error.getMessage());
+            }
+        };
+    }
+
+    @Test
+    void shouldTellOnlyTheOwnerThatThrew() {
+        watch(owner("first", null));
+        watch(owner("second", new InternalError("no memory there")));
+        watch(owner("third", null));
+        assertThat(loop.poll(0)).isEqualTo(3);
+        assertThat(seen).containsExactlyInAnyOrder("first", "second", "second failed with no memory there", "third");
+    }
+
+    @Test
+    void shouldKeepNoPlaceForADescriptorThatCannotBeWatched() {
+        assertThatThrownBy(() -> loop.add(NO_DESCRIPTOR, Epoll.EPOLLIN, owner("none", null)))
+                .isInstanceOf(IllegalStateException.class);
+        watch(owner("next", null));
+        assertThat(loop.poll(0)).isEqualTo(1);
+        assertThat(seen).containsExactly("next");
+    }
+}
