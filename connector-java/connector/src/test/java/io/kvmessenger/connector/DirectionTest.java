@@ -45,7 +45,7 @@ class DirectionTest {
                 .resideInAPackage(ROOT + "messenger..")
                 .should()
                 .dependOnClassesThat()
-                .resideInAnyPackage("java.net..", "java.nio.channels..", "io.netty..", "java.lang.Thread")
+                .resideInAnyPackage("java.net..", "java.nio.channels..", "io.netty..")
                 .check(PRODUCTION);
         noClasses()
                 .that()

@@ -93,7 +93,8 @@ class TwoMessengersTest {
 
     @Test
     void shouldReleaseAPrefillAtOnceWhenItsDecoderDeclines() {
-        try (EngineDouble p = EngineDouble.of("prefiller");
+        // longer than any wait here: a prefill whose decline is not heard would be released too late
+        try (EngineDouble p = new EngineDouble("prefiller", Map.of("grantWaitMillis", 400_000), Map.of());
                 EngineDouble d = EngineDouble.of("decoder")) {
             p.compute(1, "p1", "t1", PROMPT_TOKENS, 0, 40, SOURCE_PAGES, SOURCE_PAGES);
             p.submit(Map.of("do", "prefillEnded", "request", "p1", "outcome", "finished"));

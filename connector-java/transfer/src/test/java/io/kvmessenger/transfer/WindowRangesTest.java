@@ -9,8 +9,8 @@ import org.junit.jupiter.api.Test;
 final class WindowRangesTest {
     @Test
     void shouldContainWhatLiesInsideAndNothingElse() {
-        long seed = System.nanoTime();
-        System.out.println("seed " + seed);
+        long seed = Long.getLong("kvmessenger.test.seed", System.nanoTime());
+        System.out.println("seed " + seed + ", the same again by -Dkvmessenger.test.seed=" + seed);
         Random random = new Random(seed);
         for (int round = 0; round < 200; round++) {
             boolean[] inside = new boolean[200];
@@ -46,8 +46,8 @@ final class WindowRangesTest {
      */
     @Test
     void shouldContainTheSameWhetherToldByPagesOrByRanges() {
-        long seed = System.nanoTime();
-        System.out.println("seed " + seed);
+        long seed = Long.getLong("kvmessenger.test.seed", System.nanoTime());
+        System.out.println("seed " + seed + ", the same again by -Dkvmessenger.test.seed=" + seed);
         Random random = new Random(seed);
         for (int round = 0; round < 200; round++) {
             int layerCount = 1 + random.nextInt(4);

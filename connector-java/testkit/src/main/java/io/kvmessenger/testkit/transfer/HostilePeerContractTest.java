@@ -89,8 +89,8 @@ public abstract class HostilePeerContractTest {
 
     @Test
     void shouldCloseAndCountGarbage() {
-        long seed = System.nanoTime();
-        System.out.println("seed " + seed);
+        long seed = Long.getLong("kvmessenger.test.seed", System.nanoTime());
+        System.out.println("seed " + seed + ", the same again by -Dkvmessenger.test.seed=" + seed);
         Random random = new Random(seed);
         for (int i = 0; i < 20; i++) {
             byte[] garbage = new byte[Hello.LENGTH_BYTES + random.nextInt(1000)];

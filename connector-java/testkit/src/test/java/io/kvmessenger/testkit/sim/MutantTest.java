@@ -2,6 +2,8 @@ package io.kvmessenger.testkit.sim;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import java.util.Optional;
+import java.util.stream.LongStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -14,27 +16,25 @@ class MutantTest {
     @ParameterizedTest
     @EnumSource(value = Mutation.class, mode = EnumSource.Mode.EXCLUDE, names = "NONE")
     void shouldCatchEveryMutant(Mutation mutation) {
-        Simulation.Result caught = null;
-        for (long seed = 1; seed <= SEEDS_MAX && caught == null; seed++) {
-            Simulation.Result result = Simulation.run(seed, mutation);
-            if (!result.passed()) {
-                caught = result;
-            }
-        }
+        Optional<Simulation.Result> caught = LongStream.rangeClosed(1, SEEDS_MAX)
+                .parallel()
+                .mapToObj(seed -> Simulation.run(seed, mutation))
+                .filter(result -> !result.passed())
+                .findFirst();
         assertThat(caught)
                 .as(mutation + " was not caught within " + SEEDS_MAX + " seeds")
-                .isNotNull();
+                .isPresent();
         System.out.printf(
                 "mutant %s: caught by %s after %d seeds%n",
-                mutation, caught.violation().checker(), caught.seed());
-        assertThat(caught.violation().checker()).isNotEqualTo("Crash");
+                mutation, caught.get().violation().checker(), caught.get().seed());
+        assertThat(caught.get().violation().checker()).isNotEqualTo("Crash");
     }
 
     @Test
     void shouldLetNoDamagedPageArriveWhereAllAreCompared() {
-        for (long seed = 1; seed <= COMPARED_SEEDS; seed++) {
+        LongStream.rangeClosed(1, COMPARED_SEEDS).parallel().forEach(seed -> {
             Simulation.Result result = Simulation.runComparing(seed, Mutation.PAYLOAD_DAMAGED);
             assertThat(result.passed()).as(result.report()).isTrue();
-        }
+        });
     }
 }

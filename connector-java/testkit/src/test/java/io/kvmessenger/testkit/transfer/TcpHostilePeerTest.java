@@ -30,8 +30,8 @@ final class TcpHostilePeerTest extends HostilePeerContractTest {
 
     @Test
     void shouldEndTheAdmissionThatSendsGarbageForFrames() {
-        long seed = System.nanoTime();
-        System.out.println("seed " + seed);
+        long seed = Long.getLong("kvmessenger.test.seed", System.nanoTime());
+        System.out.println("seed " + seed + ", the same again by -Dkvmessenger.test.seed=" + seed);
         byte[] garbage = new byte[4096];
         new Random(seed).nextBytes(garbage);
         Admission admission = target.engine().admit("writer");
