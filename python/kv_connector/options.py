@@ -23,6 +23,7 @@ TRANSPORTS = ("shm", "tcp")
 PAGE_CHECKSUMS = ("off", "sampled", "full")
 VLLM_OPTIONS_PLACE = "kv_connector_extra_config"
 SGLANG_OPTIONS_VARIABLE = "KV_MESSENGER_OPTIONS"
+ON_MESSENGER_LOST = ("exit", "stay")
 MESSENGER_PER = ("node", "rank")
 PREFILLER_PORT = 14579
 """vLLM's own default for ``kv_port``."""
@@ -161,6 +162,12 @@ class Options:
         "off",
         boundary="pageChecksum",
         choices=PAGE_CHECKSUMS,
+    )
+    on_messenger_lost: str = _choice(
+        "What an engine does when its messenger has died: exit ends the engine, so that its health check fails and no"
+        " more requests come; stay lets it go on without moving any KV.",
+        "exit",
+        choices=ON_MESSENGER_LOST,
     )
     engine_api_url: str = _text(
         "This prefiller's own HTTP API, through which prompts of decoder-first requests are enqueued.",

@@ -1,7 +1,8 @@
 """``KvMessengerConnector``: the class that vLLM loads, by name or by ``kv_connector_module_path``.
 
 One object in the scheduler's process, one in each worker's. It only passes calls on to the two halves, and lets no
-exception out once the engine runs: a fault becomes a logged sentence and a failed request, never a dead engine.
+exception out once the engine runs: a fault becomes a logged sentence and a failed request, never a dead engine. Two
+faults end it: pages that may still be read cannot be given out again, and a messenger was lost (``on_messenger_lost``).
 A set-up that cannot work ends the start of the engine instead, with a sentence that names the remedy.
 """
 
@@ -13,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 from kv_connector._facade import Messenger
-from kv_connector.exceptions import KvConnectorError
+from kv_connector.exceptions import KvConnectorError, MessengerError
 from kv_connector.options import check_options
 from kv_connector.vllm.engine_facts import EngineFacts, read_facts
 from kv_connector.vllm.metadata import MessengerAddress, QuarantineNews, StepMetadata
@@ -161,8 +162,18 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """Before the forward pass: the messenger learns the chunks here, because start_load_kv comes after it."""
+        self._end_without_messenger()
         super().bind_connector_metadata(connector_metadata)
         self._begin(connector_metadata)
+
+    def _end_without_messenger(self) -> None:
+        """Ends the engine if its messenger was lost: a healthy one that moves nothing would get the next requests."""
+        reason = self._part.lost_because
+        if reason and self._facts.options.on_messenger_lost == "exit":
+            raise MessengerError(
+                f"this engine ends because its messenger was lost ({reason}): start it again, or set on_messenger_lost"
+                " to 'stay' to let it go on without moving KV"
+            )
 
     @guarded(lambda: None)
     def _begin(self, connector_metadata: Any) -> None:

@@ -45,6 +45,11 @@ class OwnPart:
     """A follower's; a worker has its own."""
     _step_computes: bool = False
 
+    @property
+    def lost_because(self) -> str:
+        """Why the messenger of this rank's process was given up; "" while it works, or another process has it."""
+        return self.worker.lost_because if self.worker is not None else ""
+
     def begin(self, meta: StepMetadata) -> None:
         """Before the forward pass."""
         if self.worker is not None:

@@ -110,8 +110,8 @@ class WorkerHalf:
         """Requests that were reported as failed while their blocks may still be written to."""
         self._reports = Reports()
         self._news = QuarantineNews()
-        self._dead = False
-        """Whether the messenger was given up."""
+        self._dead = ""
+        """Why the messenger was given up; "" while it works."""
         self._closed = False
         """Whether it is sure that nothing touches the pages any more."""
         self._told_counters: dict[str, float] = {}
@@ -252,6 +252,11 @@ class WorkerHalf:
                 self._declare_dead("it did not take the end of a prefill")
 
     # ---- the forward pass
+
+    @property
+    def lost_because(self) -> str:
+        """Why the messenger was given up; "" while it works."""
+        return self._dead
 
     @property
     def wants_layers(self) -> bool:
@@ -432,7 +437,7 @@ class WorkerHalf:
         """
         if self._dead:
             return
-        self._dead = True
+        self._dead = reason
         self._logger.error("the messenger is given up, this engine moves no more KV until it is restarted: %s", reason)
         for request in list(self._fetching):
             self._take_in(request, "the messenger was given up")

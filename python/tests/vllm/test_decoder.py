@@ -490,7 +490,7 @@ def test_should_fail_at_once_when_the_messenger_refuses_a_fetch(engine: EngineMa
 
 @pytest.mark.parametrize("closes", [True, False])
 def test_should_fail_what_waits_when_the_messenger_is_given_up(engine: EngineMaker, closes: bool) -> None:
-    decoder = engine("kv_consumer")
+    decoder = engine("kv_consumer", extra={"on_messenger_lost": "stay"})
     decoder.add(REQUEST, 700, remote_prefill())
     decoder.step()
     decoder.messenger.refuse.update({"poll"} if closes else {"poll", "close"})

@@ -192,7 +192,7 @@ def test_should_end_a_request_that_is_aborted_while_preempted(engine: EngineMake
 
 
 def test_should_not_wait_for_ever_for_a_fence(engine: EngineMaker) -> None:
-    prefiller = engine("kv_producer")
+    prefiller = engine("kv_producer", extra={"on_messenger_lost": "stay"})
     prefiller.add(REQUEST, 700, remote_decode())
     prefiller.step()
     prefiller.preempt(REQUEST)
@@ -261,7 +261,7 @@ def test_should_go_on_when_the_messenger_refuses_a_step(engine: EngineMaker) -> 
 def test_should_give_a_messenger_up_that_cannot_be_polled(
     engine: EngineMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prefiller = engine("kv_producer")
+    prefiller = engine("kv_producer", extra={"on_messenger_lost": "stay"})
     prefiller.add(REQUEST, 700, remote_decode())
     prefiller.steps(3)
     prefiller.messenger.refuse.add("poll")
@@ -275,8 +275,16 @@ def test_should_give_a_messenger_up_that_cannot_be_polled(
     assert len(prefiller.free_blocks) == prefiller.block_count
 
 
-def test_should_hold_blocks_for_ever_when_the_messenger_cannot_even_be_closed(engine: EngineMaker) -> None:
+def test_should_end_the_engine_when_its_messenger_is_lost(engine: EngineMaker) -> None:
     prefiller = engine("kv_producer")
+    prefiller.step()
+    prefiller.messenger.refuse.add("poll")
+    with pytest.raises(MessengerError, match=r"its messenger was lost \(.*no poll today.*on_messenger_lost to 'stay'"):
+        prefiller.steps(10)
+
+
+def test_should_hold_blocks_for_ever_when_the_messenger_cannot_even_be_closed(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer", extra={"on_messenger_lost": "stay"})
     prefiller.add(REQUEST, 100, remote_decode())
     prefiller.step()
     prefiller.messenger.refuse.update({"poll", "close"})
