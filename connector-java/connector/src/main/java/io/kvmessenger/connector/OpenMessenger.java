@@ -4,6 +4,7 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.connector.OpenRequest.ContextMemory;
 import io.kvmessenger.connector.OpenRequest.KvMemory;
 import io.kvmessenger.connector.boot.OpenResult;
+import io.kvmessenger.connector.boot.RefusedException;
 import io.kvmessenger.connector.metrics.MessengerMetrics;
 import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.hooks.LayerCounter;
@@ -29,6 +30,7 @@ import java.util.Deque;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
@@ -77,7 +79,7 @@ final class OpenMessenger {
         this.counterWord = Arena.global().allocate(COUNTER_ALIGNMENT_BYTES, COUNTER_ALIGNMENT_BYTES);
         this.transfer = TransferWiring.open(request);
         started.push(transfer);
-        this.agent = new AgentThread(transfer, CLOCK, this::onFault);
+        this.agent = new AgentThread(transfer, CLOCK, new FaultLog(events, CLOCK)::add);
         this.inbox = new Inbox(transfer::wake);
         metrics.follow(transfer::counters);
         this.network = new NettyControlNetwork(
@@ -171,8 +173,14 @@ final class OpenMessenger {
         }
     }
 
+    /** Events first: a messenger that is dead says so when the ends of all requests have been told. */
     byte[] poll(int capacityBytes) {
-        return events.drain(capacityBytes);
+        Optional<String> death = agent.death(); // before the look at the events: all that precede it are there
+        byte[] told = events.drain(capacityBytes);
+        if (told.length == 0 && death.isPresent()) {
+            throw new RefusedException("the messenger of " + request.engineId() + " is dead: " + death.get());
+        }
+        return told;
     }
 
     byte[] stats() {
@@ -218,12 +226,6 @@ final class OpenMessenger {
             throw new IllegalStateException("the messenger's thread has not closed the transfer engine within "
                     + STOP_LIMIT_MILLIS + " ms: pages may still be read and written; end this process");
         }
-    }
-
-    private void onFault(Throwable fault) {
-        java.io.StringWriter trace = new java.io.StringWriter();
-        fault.printStackTrace(new java.io.PrintWriter(trace));
-        events.log(EngineEvents.Level.ERROR, "a bug in the messenger: " + trace);
     }
 
     private void awaitOrWarn(CompletableFuture<Void> end, long limitMillis, String what) {

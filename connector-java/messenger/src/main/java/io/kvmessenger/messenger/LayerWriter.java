@@ -271,6 +271,13 @@ final class LayerWriter {
         return fits ? "" : "the prefiller's engine ended the request with context slot " + ended.contextSlot();
     }
 
+    /** Of the writes that the transfer engine has taken and not ended. */
+    int[] cookiesInFlight() {
+        return IntStream.range(0, writes.size())
+                .filter(cookie -> writes.get(cookie).delivery != null && writes.get(cookie).sum == null)
+                .toArray();
+    }
+
     LayerWrite complete(int cookie) {
         return writes.get(cookie);
     }

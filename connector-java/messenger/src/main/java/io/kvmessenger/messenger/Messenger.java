@@ -5,11 +5,13 @@ import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
+import io.kvmessenger.transfer.EngineEndedException;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.random.RandomGenerator;
 
@@ -24,7 +26,10 @@ public final class Messenger {
     /** Completions handled in one turn, so that timers are never starved. */
     private static final int COMPLETIONS_PER_TURN_MAX = 1024;
 
+    private static final Part[] PARTS = Part.values();
+
     private final TransferEngine transfer;
+    private final EngineEvents engine;
     private final Tally tally;
     private final Sessions sessions;
     private final Prefiller prefiller;
@@ -36,6 +41,8 @@ public final class Messenger {
     private CompletableFuture<Void> drained;
     /** Who waits for peers to hang up; null when no goodbye was said or the last has. */
     private CompletableFuture<Void> left;
+    /** Why nothing moves any more; empty while the transfer engine works. Written by the messenger's thread. */
+    private volatile String death = "";
     /** Something came in since the gauges were published. */
     private boolean changed = true;
 
@@ -64,6 +71,7 @@ public final class Messenger {
             ChecksumMode checksumMode,
             Ports ports) {
         this.transfer = ports.transfer();
+        this.engine = ports.engine();
         this.tally = ports.tally();
         this.clock = ports.clock();
         this.sessions =
@@ -74,8 +82,48 @@ public final class Messenger {
                 geometry, memory, context, transfer, sessions, ports.engine(), tally, clock, limits, checksumMode);
     }
 
+    /** A part of the duty cycle: an exception in one must not keep the others from their turn. */
+    private enum Part {
+        COMPLETIONS {
+            @Override
+            int run(Messenger messenger, long nowNs) {
+                return messenger.poll();
+            }
+        },
+        PREFILLS {
+            @Override
+            int run(Messenger messenger, long nowNs) {
+                return messenger.prefiller.tick(nowNs);
+            }
+        },
+        FETCHES {
+            @Override
+            int run(Messenger messenger, long nowNs) {
+                return messenger.decoder.tick(nowNs);
+            }
+        },
+        SESSIONS {
+            @Override
+            int run(Messenger messenger, long nowNs) {
+                return messenger.sessions.tick(nowNs);
+            }
+        },
+        ENDS {
+            @Override
+            int run(Messenger messenger, long nowNs) {
+                messenger.completeEnds();
+                return 0;
+            }
+        };
+
+        abstract int run(Messenger messenger, long nowNs);
+    }
+
     public void onCommand(EngineCommand command) {
         changed = true;
+        if (!death.isEmpty() && answeredByTheDead(command)) {
+            return;
+        }
         long nowNs = clock.nowNs();
         switch (command) {
             case EngineCommand.Step step -> prefiller.stepBegan(step, nowNs);
@@ -98,7 +146,12 @@ public final class Messenger {
 
     public void onFrame(long link, ControlFrame frame) {
         changed = true;
-        sessions.onFrame(link, frame, clock.nowNs());
+        try {
+            sessions.onFrame(link, frame, clock.nowNs());
+        } catch (RuntimeException | Error bug) {
+            sessions.endBroken(link, frame.getBodyCase(), bug); // the others' are sound
+            throw bug;
+        }
     }
 
     public void onLinkClosed(long link, String reason) {
@@ -115,17 +168,89 @@ public final class Messenger {
         prefiller.onEnqueueFailed(transferId, reason);
     }
 
-    /** One turn of the duty cycle. Returns how much was done; 0 = nothing to do until an input or a deadline. */
+    /**
+     * One turn of the duty cycle. Returns how much was done; 0 = nothing to do until an input or a deadline. An exception of
+     * one part is thrown when all parts have had their turn.
+     */
     public int doWork() {
         long nowNs = clock.nowNs();
-        int work = transfer.poll(completions, COMPLETIONS_PER_TURN_MAX);
-        work += prefiller.tick(nowNs);
-        work += decoder.tick(nowNs);
-        work += sessions.tick(nowNs);
+        int work = 0;
+        Throwable firstBug = null;
+        for (Part part : PARTS) {
+            try {
+                work += part.run(this, nowNs);
+            } catch (RuntimeException | Error bug) {
+                firstBug = firstBug == null ? bug : firstBug;
+            }
+        }
         if (work > 0 || changed) {
             changed = false;
             publishGauges();
         }
+        if (firstBug instanceof Error error) {
+            throw error;
+        }
+        if (firstBug != null) {
+            throw (RuntimeException) firstBug;
+        }
+        return work;
+    }
+
+    /** Why this messenger moves no KV any more, and never will again. Any thread. */
+    public Optional<String> death() {
+        String reason = death;
+        return reason.isEmpty() ? Optional.empty() : Optional.of(reason);
+    }
+
+    private int poll() {
+        if (!death.isEmpty()) {
+            return 0;
+        }
+        try {
+            return transfer.poll(completions, COMPLETIONS_PER_TURN_MAX);
+        } catch (EngineEndedException ended) {
+            die(ended);
+            throw ended; // once: it is logged with its cause
+        }
+    }
+
+    /** Ends everything that waits for the transfer engine, as far as it may: what a peer may still write to is quarantined. */
+    private void die(EngineEndedException ended) {
+        changed = true;
+        String reason = ended.getMessage() + ": no KV moves until this engine is restarted";
+        prefiller.shutDown(reason);
+        decoder.shutDown(reason);
+        sessions.endAll(reason);
+        prefiller.onTransferEnded(reason);
+        death = reason; // last: whoever sees it finds the ends of all requests told
+    }
+
+    /** Whether nothing is left to do for a command, since it needs the transfer engine. */
+    private boolean answeredByTheDead(EngineCommand command) {
+        switch (command) {
+            case EngineCommand.StepEnded ended -> {
+                return false;
+            }
+            case EngineCommand.PrefillEnded ended -> {
+                return false;
+            }
+            case EngineCommand.Preempt preempt -> {
+                return false;
+            }
+            case EngineCommand.Abandon abandon -> {
+                return false;
+            }
+            case EngineCommand.CountHeld count -> {
+                return false;
+            }
+            case EngineCommand.Fetch fetch -> engine.failed(fetch.request(), death);
+            case EngineCommand.Announce announce -> engine.stopped(announce.request(), death);
+            default -> {} // nothing is sent, and nobody is dialled
+        }
+        return true;
+    }
+
+    private void completeEnds() {
         if (drained != null) {
             completeDrain();
         }
@@ -133,7 +258,6 @@ public final class Messenger {
             left.complete(null);
             left = null;
         }
-        return work;
     }
 
     /** When {@link #doWork} has something to do although nothing comes in. */

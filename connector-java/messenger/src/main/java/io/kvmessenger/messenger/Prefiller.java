@@ -248,6 +248,13 @@ final class Prefiller {
         deliveries.onWriteFailed(cookie, fault, detail);
     }
 
+    /** No write is in flight any more, whatever became of it, and no completion of one will follow. */
+    void onTransferEnded(String reason) {
+        for (int cookie : writer.cookiesInFlight()) {
+            deliveries.onWriteFailed(cookie, TransferFault.DISCONNECTED, reason);
+        }
+    }
+
     // ---- time
 
     /** Submits what the running forward pass has completed, and ends waits that have lasted too long. */

@@ -230,6 +230,23 @@ final class Sessions {
         }
     }
 
+    /** Says goodbye on every link, closes it without waiting for the peer, and takes no new one. */
+    void endAll(String reason) {
+        goodbye = ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(reason));
+        for (Session session : List.copyOf(byLink.values())) {
+            send(session, goodbye);
+            end(session, reason);
+        }
+    }
+
+    /** A frame has met a bug: its session ends, the others go on. */
+    void endBroken(long link, ControlFrame.BodyCase frame, Throwable bug) {
+        Session session = byLink.get(link);
+        if (session != null) {
+            end(session, "a bug in the messenger was met by " + frame + " from " + session.peerName() + ": " + bug);
+        }
+    }
+
     int count() {
         return byLink.size();
     }

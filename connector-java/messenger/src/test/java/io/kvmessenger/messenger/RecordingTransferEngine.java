@@ -3,6 +3,7 @@ package io.kvmessenger.messenger;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.EngineAddress;
+import io.kvmessenger.transfer.EngineEndedException;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
@@ -28,6 +29,12 @@ final class RecordingTransferEngine implements TransferEngine {
     final List<Peer> disconnected = new ArrayList<>();
     final List<Long> windowCookies = new ArrayList<>();
     int freeSlots = 8;
+    /** Set by a test: the engine has ended by this error. */
+    Throwable bug;
+    /** Set by a test: thrown by the next {@code allow}. */
+    RuntimeException bugOfAllow;
+
+    final List<Admission> admitted = new ArrayList<>();
     private int lastSlot;
     private int lastRegionId;
 
@@ -87,7 +94,8 @@ final class RecordingTransferEngine implements TransferEngine {
 
     @Override
     public Admission admit(String peerName) {
-        return new Admission(1, peerName, new byte[Admission.KEY_LENGTH_BYTES]);
+        admitted.add(new Admission(1, peerName, new byte[Admission.KEY_LENGTH_BYTES]));
+        return admitted.getLast();
     }
 
     @Override
@@ -108,7 +116,11 @@ final class RecordingTransferEngine implements TransferEngine {
     }
 
     @Override
-    public void allow(Peer peer, int imm, WindowArea area) {}
+    public void allow(Peer peer, int imm, WindowArea area) {
+        if (bugOfAllow != null) {
+            throw bugOfAllow;
+        }
+    }
 
     @Override
     public void disallow(Peer peer, int imm) {}
@@ -148,6 +160,9 @@ final class RecordingTransferEngine implements TransferEngine {
                 next = Optional.ofNullable(completions.poll())) {
             next.get().accept(handler);
             count++;
+        }
+        if (bug != null && count == 0) {
+            throw new EngineEndedException(bug);
         }
         return count;
     }

@@ -94,7 +94,11 @@ public interface TransferEngine extends AutoCloseable {
      */
     ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie);
 
-    /** Hands up to {@code limit} completions to the handler, on the calling thread. Returns how many. */
+    /**
+     * Hands up to {@code limit} completions to the handler, on the calling thread. Returns how many.
+     *
+     * @throws EngineEndedException when the engine has ended by an error of its own and all completions are handed out
+     */
     int poll(CompletionHandler handler, int limit);
 
     /**

@@ -4,6 +4,7 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
+import io.kvmessenger.transfer.EngineEndedException;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
@@ -269,12 +270,20 @@ final class HostTransferEngine implements TransferEngine {
         if (completions.size() == 0) {
             drive.advance();
         }
-        if (bug != null && completions.size() == 0) {
-            throw new AssertionError("the transfer worker has ended by an error of its own", bug);
+        if (bug != null && !drive.isRunning()) { // its last act was to end all paths
+            requireMore(bug);
         }
         return completions.drain(
                 (kind, cookie, value, subject, detail) -> dispatch(handler, kind, cookie, value, subject, detail),
                 limit);
+    }
+
+    /** Of an ended worker: what has happened before its end is still handed out. */
+    private void requireMore(Throwable ended) {
+        desk.closeUnused("this engine has ended by an error of its own");
+        if (completions.size() == 0) {
+            throw new EngineEndedException(ended);
+        }
     }
 
     @Override

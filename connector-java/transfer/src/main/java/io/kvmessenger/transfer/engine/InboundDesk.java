@@ -52,6 +52,15 @@ final class InboundDesk implements InboundPort {
         }
     }
 
+    /** The worker has ended: closes every admission that no link uses, since none ever will. */
+    void closeUnused(String detail) {
+        for (InboundAdmission entry : admissions) {
+            if (entry.link() == null) {
+                onClosed(entry, detail);
+            }
+        }
+    }
+
     MessageQueue messages() {
         return messages;
     }

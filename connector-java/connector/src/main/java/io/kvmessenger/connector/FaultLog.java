@@ -1,0 +1,70 @@
+package io.kvmessenger.connector;
+
+import io.kvmessenger.messenger.EngineEvents;
+import io.kvmessenger.messenger.NanoClock;
+import java.io.PrintWriter;
+import java.io.StringWriter;
+import java.util.HashMap;
+import java.util.Map;
+
+/**
+ * Tells bugs of the messenger: each kind once with its trace, then how often it came, at most once in {@link
+ * #REPEAT_NS}. A fault in every turn must not fill the log.
+ *
+ * <p>Owned by the messenger's thread. Faults of one class from one line are of a kind.
+ */
+final class FaultLog {
+    static final long REPEAT_NS = 60_000_000_000L;
+    /** Kinds told apart; those beyond it are counted as one. */
+    static final int KINDS_MAX = 64;
+
+    private static final String OTHERS = "other faults";
+
+    private final Map<String, Kind> kinds = new HashMap<>();
+    private final EngineEvents events;
+    private final NanoClock clock;
+
+    /** One kind of fault. */
+    private static final class Kind {
+        long count;
+        long toldCount;
+        long toldNs;
+    }
+
+    FaultLog(EngineEvents events, NanoClock clock) {
+        this.events = events;
+        this.clock = clock;
+    }
+
+    void add(Throwable fault) {
+        String name = nameOf(fault);
+        if (!kinds.containsKey(name) && kinds.size() >= KINDS_MAX) {
+            name = OTHERS;
+        }
+        Kind kind = kinds.computeIfAbsent(name, unknown -> new Kind());
+        long nowNs = clock.nowNs();
+        kind.count++;
+        if (kind.count == 1) {
+            tell(kind, nowNs, "a bug in the messenger: " + traceOf(fault));
+        } else if (nowNs - kind.toldNs >= REPEAT_NS) {
+            tell(kind, nowNs, "a bug in the messenger, " + (kind.count - kind.toldCount) + " times again: " + fault);
+        }
+    }
+
+    private void tell(Kind kind, long nowNs, String message) {
+        kind.toldCount = kind.count;
+        kind.toldNs = nowNs;
+        events.log(EngineEvents.Level.ERROR, message);
+    }
+
+    private static String nameOf(Throwable fault) {
+        StackTraceElement[] trace = fault.getStackTrace();
+        return fault.getClass().getName() + (trace.length == 0 ? "" : trace[0]);
+    }
+
+    private static String traceOf(Throwable fault) {
+        StringWriter trace = new StringWriter();
+        fault.printStackTrace(new PrintWriter(trace));
+        return trace.toString();
+    }
+}

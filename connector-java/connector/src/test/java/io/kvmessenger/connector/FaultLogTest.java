@@ -1,0 +1,70 @@
+package io.kvmessenger.connector;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.messenger.MessengerMetric;
+import io.kvmessenger.messenger.Tally;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+
+class FaultLogTest {
+    private final EventQueue events = new EventQueue(new NoTally());
+    private long nowNs = 5;
+    private final FaultLog log = new FaultLog(events, () -> nowNs);
+
+    @Test
+    void shouldTellAKindOnceAndThenItsCount() throws IOException {
+        for (int i = 0; i < 9_000; i++) {
+            log.add(fault());
+        }
+        assertThat(told()).singleElement().asString().contains("IllegalStateException", "FaultLogTest.fault");
+
+        nowNs += FaultLog.REPEAT_NS;
+        log.add(fault());
+        log.add(fault());
+        assertThat(told()).singleElement().asString().contains("9000 times again");
+    }
+
+    @Test
+    void shouldTellKindsApartAndBoundThem() throws IOException {
+        log.add(fault());
+        log.add(new OutOfMemoryError("no heap"));
+        assertThat(told()).hasSize(2);
+
+        for (int i = 0; i < 2 * FaultLog.KINDS_MAX; i++) {
+            IllegalStateException fault = new IllegalStateException();
+            fault.setStackTrace(new StackTraceElement[] {new StackTraceElement("C", "m", "f", i)});
+            log.add(fault);
+        }
+        assertThat(told()).hasSize(FaultLog.KINDS_MAX - 2 + 1);
+    }
+
+    private static IllegalStateException fault() {
+        return new IllegalStateException("a bug");
+    }
+
+    private List<Object> told() throws IOException {
+        List<Object> lines = new ArrayList<>();
+        for (byte[] json = events.drain(1 << 20); json.length > 0; json = events.drain(1 << 20)) {
+            for (Object event : (List<?>) JSON.std.mapFrom(json).get("events")) {
+                lines.add(((Map<?, ?>) event).get("message"));
+            }
+        }
+        return lines;
+    }
+
+    private record NoTally() implements Tally {
+        @Override
+        public void add(MessengerMetric metric, long count) {}
+
+        @Override
+        public void set(MessengerMetric metric, long value) {}
+
+        @Override
+        public void observe(MessengerMetric metric, double value) {}
+    }
+}

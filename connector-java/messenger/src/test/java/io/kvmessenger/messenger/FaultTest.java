@@ -1,0 +1,100 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+import static org.assertj.core.api.Assertions.catchThrowable;
+
+import io.kvmessenger.messenger.wire.ControlFrame;
+import java.util.concurrent.CompletableFuture;
+import org.junit.jupiter.api.Test;
+
+/** What a messenger still does when a part of it, or the transfer engine below it, fails. */
+class FaultTest extends MessengerPair {
+    @Test
+    void shouldGiveEveryPartItsTurnAlthoughOneThrows() {
+        fetch("r", 1, LIMITS.fetchLimitNs());
+        carry();
+        nowNs += LIMITS.heartbeatNs();
+        decoder.transfer.completions.add(handler -> {
+            throw new IllegalStateException("a bug of a completion");
+        });
+        assertThatThrownBy(decoder.messenger::doWork).hasMessage("a bug of a completion");
+        assertThat(decoder.wire.take()).anyMatch(ControlFrame::hasHeartbeat);
+    }
+
+    @Test
+    void shouldEndASessionWhoseFrameMeetsABugAndNoOther() {
+        fetch("r", 1, 0);
+        prefiller.transfer.bugOfAllow = new IllegalStateException("a bug of a grant");
+        compute("r", 0);
+        Throwable thrown = catchThrowable(this::carry);
+
+        assertThat(thrown).hasMessage("a bug of a grant");
+        assertThat(prefiller.wire.closed).isTrue();
+        prefiller.messenger.doWork();
+    }
+
+    @Test
+    void shouldFailFetchesWhoseEndIsProvenWhenTheTransferEngineEnds() {
+        fetch("granted", 1, 0);
+        carry();
+        decoder.transfer.completions.add(
+                handler -> handler.onAdmissionClosed(decoder.transfer.admitted.getFirst(), "the engine ended"));
+        end(decoder);
+
+        assertThat(decoder.told).containsExactly("failed granted");
+        assertThat(decoder.messenger.held().clean()).isTrue();
+    }
+
+    @Test
+    void shouldQuarantineWhatAPeerMayStillWriteToWhenTheTransferEngineEnds() {
+        fetch("granted", 1, 0);
+        carry();
+        fetch("waiting", 3, 0);
+        decoder.transfer.freeSlots = 0;
+        end(decoder);
+
+        assertThat(decoder.told).contains("quarantined granted").doesNotContain("failed granted");
+        assertThat(decoder.wire.take()).anyMatch(ControlFrame::hasGoodbye);
+        assertThat(decoder.wire.closed).isTrue();
+        assertThat(decoder.messenger.death()).get().asString().contains("out of memory, says the test");
+    }
+
+    @Test
+    void shouldFailWhatIsAskedOfADeadMessengerAtOnce() {
+        end(decoder);
+        fetch("r", 1, 0);
+
+        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.lastFailure).contains("until this engine is restarted");
+    }
+
+    @Test
+    void shouldGiveAPrefillersPagesBackWhenItsTransferEngineEnds() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        assertThat(prefiller.transfer.submitted).isNotEmpty();
+        end(prefiller);
+        CompletableFuture<Void> fenced = new CompletableFuture<>();
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(java.util.List.of("r"), fenced));
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+
+        assertThat(fenced).isDone();
+        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(prefiller.messenger.held().clean()).isTrue();
+
+        compute("s", 0);
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("s", EngineCommand.PrefillOutcome.FINISHED));
+        assertThat(prefiller.told).containsExactly("released r", "released s");
+    }
+
+    /** The transfer engine ends by an error of its own. */
+    private static void end(Side side) {
+        side.transfer.bug = new OutOfMemoryError("out of memory, says the test");
+        while (side.messenger.death().isEmpty()) {
+            var unused = catchThrowable(side.messenger::doWork);
+        }
+        side.messenger.doWork();
+    }
+}
