@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 from kv_connector._facade import Messenger
-from kv_connector.exceptions import KvConnectorError, MessengerError
+from kv_connector.exceptions import KvConnectorError, MessengerError, OptionError
 from kv_connector.options import check_options
 from kv_connector.vllm.engine_facts import EngineFacts, read_facts
 from kv_connector.vllm.metadata import MessengerAddress, QuarantineNews, StepMetadata
@@ -29,6 +29,7 @@ from kv_connector.vllm.vllm_api import (
     KVConnectorTransferResults,
     SupportsHMA,
     init_logger,
+    is_inside_another,
 )
 from kv_connector.vllm.worker_half import WorkerHalf
 
@@ -134,10 +135,20 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """Opens the messenger over the KV cache; a set-up that cannot work ends the start of the engine here."""
         try:
+            self._check_votes()
             self._part = self._starting().take_part(kv_caches)
         except KvConnectorError as fault:
             logger.error("KV Messenger cannot start: %s", fault)
             raise
+
+    def _check_votes(self) -> None:
+        """Inside MultiConnector vLLM waits for the votes of all ranks where another child wants so."""
+        sharing = self._facts.groups.tp_ranks_per_messenger
+        if sharing > 1 and is_inside_another(self):
+            raise OptionError(
+                f"KV Messenger is inside another connector and {sharing} ranks share one messenger, expected one for"
+                " each rank there, because every rank votes on the end of a request: set messenger_per to 'rank'"
+            )
 
     @guarded(lambda: None)
     def get_handshake_metadata(self) -> MessengerAddress | None:

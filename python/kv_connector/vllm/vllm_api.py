@@ -152,10 +152,18 @@ __all__ = [
     "attention_packing",
     "create_metric_per_engine",
     "init_logger",
+    "is_inside_another",
     "own_page_format",
     "own_ranks",
     "page_format",
 ]
+
+
+def is_inside_another(connector: object) -> bool:
+    """Whether the connector that vLLM calls in this worker is another one, which passes its calls on."""
+    from vllm.distributed.kv_transfer.kv_transfer_state import get_kv_transfer_group, has_kv_transfer_group
+
+    return bool(has_kv_transfer_group()) and get_kv_transfer_group() is not connector
 
 
 def own_ranks() -> tuple[int, int]:

@@ -96,6 +96,11 @@ def _install_stubs() -> None:
     _stub("vllm.multimodal.utils", strip_covered_mm_data=lambda features, *_, **__: features)
     _stub("vllm.utils.func_utils", supports_kw=_supports_kw)
     _stub("vllm.distributed.parallel_state", get_tensor_model_parallel_rank=lambda: 0, get_pp_group=_Group)
+    _stub(
+        "vllm.distributed.kv_transfer.kv_transfer_state",
+        has_kv_transfer_group=lambda: False,
+        get_kv_transfer_group=lambda: None,
+    )
     # The real package's __init__ imports a connector with all that it needs.
     v1 = _stub("vllm.distributed.kv_transfer.kv_connector.v1")
     v1.__dict__["__getattr__"] = lambda name: getattr(

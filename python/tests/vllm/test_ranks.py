@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import os
 import threading
@@ -168,6 +169,26 @@ def test_should_open_one_messenger_over_the_memory_of_both(ranks: Ranks) -> None
     assert other["address"] % mmap.PAGESIZE == 0
     assert messenger.geometry["tpSize"] == 2
     assert ranks.scheduler.get_finished_count() == 1
+
+
+@pytest.mark.parametrize("per", ["node", "rank"])
+def test_should_not_start_inside_another_connector_with_fewer_votes_than_ranks(
+    vllm_release: Release, monkeypatch: pytest.MonkeyPatch, per: str
+) -> None:
+    """MultiConnector waits for all ranks when one of its children does not say how many vote."""
+    made = Ranks(vllm_release, monkeypatch, extra={"messenger_per": per})
+    state = importlib.import_module("vllm.distributed.kv_transfer.kv_transfer_state")
+    monkeypatch.setattr(state, "has_kv_transfer_group", lambda: True)
+    monkeypatch.setattr(state, "get_kv_transfer_group", lambda: "MultiConnector")
+    if per == "rank":
+        made.start()
+        assert made.scheduler.get_finished_count() == 2
+    else:
+        with pytest.raises(
+            Exception, match=r"2 ranks share one messenger, expected one .* set messenger_per to 'rank'"
+        ):
+            made.register(0).result(LIMIT_SECONDS)
+    made.end()
 
 
 def test_should_leave_hooks_and_votes_to_the_lead(ranks: Ranks) -> None:
