@@ -1,45 +1,24 @@
-"""The messenger's main figures on vLLM's own log line and metrics page; all of them are on the messenger's page."""
+"""The messenger's figures on vLLM's own log line and metrics page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from kv_connector._metrics import COUNTERS, GAUGES
 from kv_connector.vllm.vllm_api import KVConnectorPromMetrics, KVConnectorStats, create_metric_per_engine
 
 PREFIX = "kv_messenger_"
 """How all of the messenger's names begin."""
 
-COUNTERS: Mapping[str, str] = {
-    "fetches_started": "Fetches that the decoder's engine asked for.",
-    "fetches_arrived": "Fetches whose pages all arrived.",
-    "fetches_failed": "Fetches that ended without their KV.",
-    "fetches_abandoned": "Fetches that the engine gave up before they had ended.",
-    "prefills_started": "Prefills whose KV is to be sent.",
-    "prefills_sent": "Prefills whose KV has left completely.",
-    "prefills_expired": "Prefills whose pages were given up because no grant came within the limit.",
-    "prefills_undelivered": "Prefills that ended before their KV had left, for any other reason.",
-    "layers_sent": "Layer writes that left, one for each layer of each chunk.",
-    "layers_sent_early": "Layer writes that left before the forward pass of their chunk ended.",
-    "pages_sent": "Pages (of one layer each) that the prefiller has written.",
-    "sent_bytes": "Bytes of KV that the prefiller has written.",
-    "pages_received": "Pages (of one layer each) of fetches that arrived.",
-    "received_bytes": "Bytes of KV of fetches that arrived.",
-    "writes_refused": "Writes refused because they left their window or region.",
-    "peers_silent": "Peers declared lost because they were silent beyond the limit.",
-}
-GAUGES: Mapping[str, str] = {
-    "fetches_open": "Fetches not yet ended.",
-    "prefills_open": "Prefills whose pages are still needed by the messenger.",
-    "pages_quarantined": "Pages that wait for proof that nothing can write to them.",
-    "sessions_open": "Peers with a completed handshake.",
-}
-
 
 @dataclass
 class MessengerStats(KVConnectorStats):
-    """Counters gained since the last report, by name, and gauges as they are; sums over ranks and over time."""
+    """Counters gained since the last report, by name, and gauges as they are, by messenger and name.
+
+    vLLM adds reports up by one method over messengers and over time; so gauges keep saying whose they are.
+    """
 
     def __post_init__(self) -> None:
         """Vllm makes it empty, or around data that came from another process."""
@@ -51,7 +30,7 @@ class MessengerStats(KVConnectorStats):
         self.data = {"counters": {}, "gauges": {}}
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
-        """Adds another report: counters add up, of a gauge the later value stays."""
+        """Adds another report: counters add up, of a messenger's gauges the later ones stay."""
         counters = self.data["counters"]
         for name, gain in other.data.get("counters", {}).items():
             counters[name] = counters.get(name, 0) + gain
@@ -86,6 +65,8 @@ class MessengerPromMetrics(KVConnectorPromMetrics):
         per_engine_labelvalues: dict[int, list[object]],
     ) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        self._told: defaultdict[int, dict[str, dict[str, float]]] = defaultdict(dict)
+        """By engine and messenger, the gauges as they were told last."""
         self._counters = {
             name: self._per_engine(self._counter_cls, name, sentence, labelnames) for name, sentence in COUNTERS.items()
         }
@@ -94,13 +75,16 @@ class MessengerPromMetrics(KVConnectorPromMetrics):
         }
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
-        """Takes one report of an engine; names that are only on the messenger's own page are passed over."""
+        """Takes one report of an engine; a gauge is the sum over its messengers. Unknown names are passed over."""
         for name, gain in transfer_stats_data.get("counters", {}).items():
             if (counter := self._counters.get(_short(name))) is not None:
                 counter[engine_idx].inc(gain)
-        for name, value in transfer_stats_data.get("gauges", {}).items():
-            if (gauge := self._gauges.get(_short(name))) is not None:
-                gauge[engine_idx].set(value)
+        told = self._told[engine_idx]
+        told.update(transfer_stats_data.get("gauges", {}))
+        for name, gauge in self._gauges.items():
+            said = [gauges[PREFIX + name] for gauges in told.values() if PREFIX + name in gauges]
+            if said:
+                gauge[engine_idx].set(sum(said))
 
     def _per_engine(self, kind: Any, name: str, sentence: str, labelnames: list[str]) -> dict[int, Any]:
         metric = kind(name=f"vllm:{PREFIX}{name}", documentation=sentence, labelnames=labelnames)

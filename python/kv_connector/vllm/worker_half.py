@@ -312,7 +312,7 @@ class WorkerHalf:
         news, self._news = self._news, QuarantineNews()
         return news
 
-    def figures(self) -> dict[str, dict[str, float]] | None:
+    def figures(self) -> dict[str, dict[str, Any]] | None:
         """What the counters have gained since the last call and what the gauges say; None when it is not time."""
         now = time.monotonic()
         if self._dead or now < self._stats_due:
@@ -325,7 +325,7 @@ class WorkerHalf:
         if not gained and stats.gauges == self._told_gauges:
             return None
         self._told_gauges = dict(stats.gauges)
-        return {"counters": gained, "gauges": dict(stats.gauges)}
+        return {"counters": gained, "gauges": {self._messenger.opened.incarnation: dict(stats.gauges)}}
 
     def address(self) -> MessengerAddress:
         """Where decoders reach this messenger."""

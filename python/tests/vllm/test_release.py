@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -190,15 +191,24 @@ def test_should_write_its_figures_to_vllm_s_metrics(vllm_release: Release) -> No
     metrics = cls.build_prom_metrics(
         config("kv_producer"), {kind: on_registry(kind) for kind in kinds}, ["engine"], {0: ["0"]}
     )
-    first = cls.build_kv_connector_stats(
-        {"counters": {"kv_messenger_sent_bytes": 5_000_000}, "gauges": {"kv_messenger_sessions_open": 3}}
-    )
-    first.aggregate(cls.build_kv_connector_stats({"counters": {"kv_messenger_sent_bytes": 1_000_000}, "gauges": {}}))
+
+    def report(messenger: str, sent_bytes: int, quarantined: int) -> Any:
+        gauges = {messenger: {"kv_messenger_pages_quarantined": quarantined}}
+        return cls.build_kv_connector_stats({"counters": {"kv_messenger_sent_bytes": sent_bytes}, "gauges": gauges})
+
+    def observe(stats: Any) -> float | None:
+        metrics.observe(json.loads(json.dumps(stats.to_dict())), 0)
+        return registry.get_sample_value("vllm:kv_messenger_pages_quarantined", {"engine": "0"})
+
+    first = report("a", 5_000_000, 7)
+    first.aggregate(report("b", 1_000_000, 2))
+    first.aggregate(report("b", 0, 0))
     assert not first.is_empty()
     assert first.reduce() == {"sent_MB": 6.0}
-    metrics.observe(first.to_dict(), 0)
+    assert observe(first) == 7
     assert registry.get_sample_value("vllm:kv_messenger_sent_bytes_total", {"engine": "0"}) == 6_000_000
-    assert registry.get_sample_value("vllm:kv_messenger_sessions_open", {"engine": "0"}) == 3
+    assert observe(report("b", 0, 3)) == 10, "a messenger that says nothing has what it had"
+    assert observe(report("a", 0, 0)) == 3
     assert cls.build_kv_connector_stats().is_empty()
 
 

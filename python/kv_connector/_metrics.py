@@ -1,0 +1,65 @@
+"""What each of the messenger's figures counts. Made from docs/metrics.md by tests/metrics_table.py."""
+
+from __future__ import annotations
+
+COUNTERS = {
+    "fetches_started": "Fetches that the decoder's engine asked for.",
+    "fetches_arrived": "Fetches whose pages all arrived.",
+    "fetches_failed": "Fetches that ended without their KV.",
+    "fetches_abandoned": "Fetches that the engine gave up before they had ended.",
+    "fetches_regranted": "Grants given again because the prefiller preempted the request.",
+    "grants_sent": "Grants that the decoder sent to prefillers.",
+    "grants_received": "Grants that the prefiller got from decoders.",
+    "grants_declined": "Grants that the prefiller answered with cannot-deliver.",
+    "cancels_sent": "Cancellations that the decoder asked for.",
+    "cancels_confirmed": "Cancellations that a prefiller confirmed.",
+    "prefills_started": "Prefills whose KV is to be sent.",
+    "prefills_sent": "Prefills whose KV has left completely.",
+    "prefills_expired": "Prefills whose pages were given up because no grant came within the limit.",
+    "prefills_undelivered": "Prefills that ended before their KV had left, for any other reason.",
+    "layers_sent": "Layer writes that left: one for a layer of a chunk, or of chunks that left together.",
+    "layers_sent_early": "Layer writes that left before the forward pass of their chunk ended.",
+    "pages_sent": "Pages (of one layer each) that the prefiller has written.",
+    "sent_bytes": "Bytes of KV that the prefiller has written.",
+    "strided_pieces_sent": "Pieces written token by token, because heads are split otherwise on the other side and the layout is NHD: HND needs fewer writes.",  # noqa: E501
+    "pages_received": "Pages (of one layer each) of fetches that arrived.",
+    "received_bytes": "Bytes of KV of fetches that arrived.",
+    "pages_compared": "Pages, or parts of pages, compared by page_checksum after they arrived.",
+    "checksums_different": "Fetches failed because pages arrived damaged: check the network and the memory of both hosts.",  # noqa: E501
+    "writes_refused": "Writes refused because they left their window or region.",
+    "writes_failed": "Writes that ended without completing.",
+    "windows_overshot": "Fetches failed because more immediates arrived than expected.",
+    "back_pressured": "Writes put off because the queue to their peer was full.",
+    "links_opened": "Control links that completed their handshake.",
+    "links_lost": "Control links that ended after their handshake.",
+    "links_refused": "Control links refused in the handshake, by either side.",
+    "secrets_different": "Control links refused here because the peer did not prove the secret.",
+    "versions_different": "Control links refused here because the peer speaks another version.",
+    "geometries_different": "Control links refused here because the KV of the peer does not fit to ours.",
+    "handshakes_dropped": "Control links closed in their handshake because they were too slow, or too many.",
+    "frames_invalid": "Control frames that made no sense; each closed its link.",
+    "heartbeats_missed": "Heartbeat periods in which nothing was heard from a connected peer.",
+    "peers_silent": "Peers declared lost because they were silent beyond the limit.",
+    "stale_identities": "Fetches that named an engine id that is no longer at its address.",
+    "events_dropped": "Log lines and timelines dropped because the engine did not poll.",
+    "transport_sent_bytes": "Payload bytes that all transports have sent.",
+    "transport_received_bytes": "Payload bytes that transports have counted as received.",
+    "transport_writes_refused": "Writes that a transport refused: outside a grant or a region.",
+    "transport_back_pressured": "Requests that a transport did not admit because its queue was full.",
+    "transport_writes_sent": "Writes that all transports have sent; pieces that lie side by side on both sides are one.",  # noqa: E501
+    "transport_writes_saved": "Writes saved because pieces that lie side by side on both sides travelled as one.",
+    "strays": "Immediates that came for no open window.",
+    "paths_opened": "Data paths to peers that were set up.",
+    "paths_lost": "Data paths to peers that broke.",
+    "paths_rejected": "Data sockets closed before they became a path: garbage, another version, a wrong key, or too slow.",  # noqa: E501
+}
+GAUGES = {
+    "fetches_open": "Fetches not yet ended.",
+    "prefills_open": "Prefills whose pages are still needed by the messenger.",
+    "grants_waiting": "Grants that wait for their prefill to start.",
+    "windows_open": "Imm windows in use.",
+    "writes_in_flight": "Layer writes submitted and not completed.",
+    "pages_quarantined": "Pages that wait for proof that nothing can write to them.",
+    "regions_open": "Memory regions registered for transfer.",
+    "sessions_open": "Peers with a completed handshake.",
+}
