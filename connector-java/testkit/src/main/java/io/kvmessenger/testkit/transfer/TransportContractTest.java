@@ -356,6 +356,29 @@ public abstract class TransportContractTest {
         assertThat(target.closedAdmissions).as("a late write is no fault").isEmpty();
     }
 
+    /** A window that is granted anew after a preemption has the cookie of the first one. */
+    @Test
+    void shouldNotTellThatAClosedWindowWasFilled() {
+        ImmWindow first = grant(everything(), 1, 9);
+        ImmWindow overshot = grant(everything(), 1, 9);
+        writer.submit(peer, new ImmOnly(Imm.withWeight(first.imm(), 1)), 0);
+        writer.submit(peer, new ImmOnly(Imm.withWeight(overshot.imm(), 2)), 1);
+        writer.await(
+                "both to arrive, without a poll at the target",
+                () -> first.arrivedWeight() == 1 && overshot.arrivedWeight() == 2);
+        first.close(true);
+        overshot.close(true);
+        ImmWindow again = grant(everything(), 1, 9);
+        ImmWindow marker = grant(everything(), 1, 10);
+        writer.submit(peer, new ImmOnly(Imm.withWeight(marker.imm(), 1)), 2);
+        DrivenEngine.awaitBoth("the marker", target, writer, () -> target.filled.contains(10L));
+        assertThat(target.filled).containsExactly(10L);
+        assertThat(target.overshot).isEmpty();
+        writer.submit(peer, new ImmOnly(Imm.withWeight(again.imm(), 1)), 3);
+        DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(9L));
+        assertThat(target.filled).containsExactly(10L, 9L);
+    }
+
     /** Opens and closes windows until the slot comes round again. */
     private ImmWindow reopen(int slot) {
         for (int i = 0; i < Imm.SLOT_COUNT_MAX; i++) {

@@ -336,7 +336,9 @@ final class HostTransferEngine implements TransferEngine {
                 try {
                     handler.onMessage((Admission) subject, desk.messages().peek());
                 } finally {
-                    desk.messages().release();
+                    if (desk.releaseMessage()) {
+                        worker.wake();
+                    }
                 }
             }
             default -> throw new AssertionError("completion of kind " + kind);

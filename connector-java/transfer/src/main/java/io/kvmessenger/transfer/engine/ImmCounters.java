@@ -1,7 +1,6 @@
 package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.Imm;
-import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicLongArray;
 
 /**
@@ -24,15 +23,16 @@ final class ImmCounters {
     /** Never given out, so that {@link Imm#NONE} names nothing. */
     private static final int FIRST_SLOT = 1;
 
-    private static final int OPEN_BIT = 1;
+    /** What has arrived: the low bits of a slot's state. */
+    private static final int COUNT_BITS = 55;
 
-    /** Slot and generation with the lowest bit set while open, 0 while not. */
-    private final AtomicIntegerArray live = new AtomicIntegerArray(Imm.SLOT_COUNT_MAX);
+    private static final long COUNT_MAX = (1L << COUNT_BITS) - 1;
+    private static final long OPEN_BIT = 1L << 63;
 
-    private final AtomicLongArray arrived = new AtomicLongArray(Imm.SLOT_COUNT_MAX);
+    /** While open: the open bit, the generation, and what has arrived; 0 while not. One word, so that both change as one. */
+    private final AtomicLongArray states = new AtomicLongArray(Imm.SLOT_COUNT_MAX);
+
     private final long[] expected = new long[Imm.SLOT_COUNT_MAX];
-    private final boolean[] overshot = new boolean[Imm.SLOT_COUNT_MAX];
-
     private final int[] generations = new int[Imm.SLOT_COUNT_MAX];
     private final int[] free = new int[Imm.SLOT_COUNT_MAX];
     private int freeFrom;
@@ -52,45 +52,55 @@ final class ImmCounters {
         int slot = free[freeFrom];
         freeFrom = (freeFrom + 1) % free.length;
         freeCount--;
-        arrived.setPlain(slot, 0);
         expected[slot] = expectedWeight;
-        overshot[slot] = false;
         return Imm.of(slot, generations[slot]);
     }
 
     /** From now on arrivals count; everything written before is visible to the worker that counts them. */
     void publish(int imm) {
-        live.setRelease(Imm.slot(imm), imm | OPEN_BIT);
+        states.setRelease(Imm.slot(imm), opened(imm));
+    }
+
+    private static long opened(int imm) {
+        return OPEN_BIT | (long) Imm.generation(imm) << COUNT_BITS;
     }
 
     /** Worker: whether arrivals for this imm count. */
     boolean isOpen(int imm) {
-        return live.get(Imm.slot(imm)) == ((imm & ~Imm.WEIGHT_MAX) | OPEN_BIT);
+        return (states.get(Imm.slot(imm)) & ~COUNT_MAX) == opened(imm);
     }
 
-    /** Worker: counts; the caller has made sure that the payload is visible. */
+    /**
+     * Worker: counts; the caller has made sure that the payload is visible. A slot that is retired meanwhile, or used
+     * again, is left as it is.
+     */
     int arrive(int imm, long weight) {
-        if (!isOpen(imm)) {
-            return STRAY;
-        }
         int slot = Imm.slot(imm);
-        long before = arrived.getPlain(slot);
-        long after = before + weight;
-        arrived.setRelease(slot, after);
-        if (after < expected[slot]) {
+        long before;
+        long after;
+        long wanted;
+        do {
+            long seen = states.get(slot);
+            if ((seen & ~COUNT_MAX) != opened(imm)) {
+                return STRAY;
+            }
+            // Read before the exchange: when that succeeds it was still this window's.
+            wanted = expected[slot];
+            before = seen & COUNT_MAX;
+            after = Math.min(before + weight, COUNT_MAX);
+        } while (!states.compareAndSet(slot, opened(imm) | before, opened(imm) | after));
+        if (after < wanted) {
             return COUNTED;
         }
-        if (after == expected[slot]) {
-            return FILLED;
+        if (after == wanted) {
+            return before < wanted ? FILLED : COUNTED;
         }
-        boolean first = !overshot[slot];
-        overshot[slot] = true;
-        return first ? OVERSHOT : COUNTED;
+        return before <= wanted ? OVERSHOT : COUNTED;
     }
 
-    /** Ends the use of a slot; later arrivals are strays. It is not free yet. */
-    void retire(int imm) {
-        live.set(Imm.slot(imm), 0);
+    /** Ends the use of a slot; later arrivals are strays. It is not free yet. Returns what has arrived. */
+    long retire(int imm) {
+        return states.getAndSet(Imm.slot(imm), 0) & COUNT_MAX;
     }
 
     /** Nothing can arrive for the imm any more: the slot may be used again, with the next generation. */
@@ -101,6 +111,6 @@ final class ImmCounters {
     }
 
     long arrivedWeight(int imm) {
-        return arrived.getAcquire(Imm.slot(imm));
+        return states.getAcquire(Imm.slot(imm)) & COUNT_MAX;
     }
 }

@@ -9,6 +9,7 @@ import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import java.lang.foreign.MemorySegment;
+import java.lang.invoke.VarHandle;
 import java.security.MessageDigest;
 import java.util.Collection;
 import java.util.concurrent.CopyOnWriteArrayList;
@@ -17,7 +18,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
  * Where peers' writes are checked and counted. Worker only, except {@link #admit} and the message queue's reading end.
  */
 final class InboundDesk implements InboundPort {
-    private static final int MESSAGES_MAX = 256;
+    static final int MESSAGES_MAX = 256;
 
     private final CopyOnWriteArrayList<InboundAdmission> admissions = new CopyOnWriteArrayList<>();
     private final WindowTable windows;
@@ -25,6 +26,7 @@ final class InboundDesk implements InboundPort {
     private final CompletionRing completions;
     private final Figures figures;
     private final MessageQueue messages = new MessageQueue(MESSAGES_MAX);
+    private volatile boolean messageWaits;
 
     InboundDesk(WindowTable windows, RegionTable regions, CompletionRing completions, Figures figures) {
         this.windows = windows;
@@ -63,6 +65,24 @@ final class InboundDesk implements InboundPort {
 
     MessageQueue messages() {
         return messages;
+    }
+
+    /** The reading end frees the message last peeked; returns whether a refused one waits for its place. */
+    boolean releaseMessage() {
+        messages.release();
+        VarHandle.fullFence();
+        if (!messageWaits) {
+            return false;
+        }
+        messageWaits = false;
+        return true;
+    }
+
+    /** Says that a message waits, then looks once more: the place may have been freed before that could be seen. */
+    private boolean offerAgain(MemorySegment message) {
+        messageWaits = true;
+        VarHandle.fullFence();
+        return messages.offer(message);
     }
 
     @Override
@@ -119,7 +139,7 @@ final class InboundDesk implements InboundPort {
 
     @Override
     public boolean onMessage(InboundAdmission from, MemorySegment message) {
-        if (!messages.offer(message)) {
+        if (!messages.offer(message) && !offerAgain(message)) {
             return false;
         }
         completions.push(CompletionRing.MESSAGE, 0, 0, from.admission(), null);

@@ -125,9 +125,8 @@ final class WindowTable {
             if (closed) {
                 return;
             }
-            finalWeight = counters.arrivedWeight(imm);
             closed = true;
-            counters.retire(imm);
+            finalWeight = counters.retire(imm);
             // Either the worker sees the retired slot before it lets a write land, or we see that write here.
             if (landings.get() > 0) {
                 release.accept(this);

@@ -113,6 +113,8 @@ final class Worker {
      */
     void park(int limitMillis, BooleanSupplier awake) {
         parked.set(true);
+        // Before the queues are looked at: a volatile write alone is not ordered before a later acquiring read.
+        VarHandle.fullFence();
         transports.forEach(Transport::beforePark);
         // Whoever queued something before it could see the flag did not wake us: look once more.
         if (doWork() == 0 && !awake.getAsBoolean()) {

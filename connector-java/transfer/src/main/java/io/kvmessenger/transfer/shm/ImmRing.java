@@ -89,6 +89,8 @@ final class ImmRing {
     /** Target: from now on the writer has to wake us; look once more before sleeping. */
     void park() {
         INT.setVolatile(memory, PARKED_OFFSET, PARKED);
+        // Against the fence in claimWake: either the look that follows sees the push, or the writer sees the flag.
+        VarHandle.fullFence();
     }
 
     void unpark() {

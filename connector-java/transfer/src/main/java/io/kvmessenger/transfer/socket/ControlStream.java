@@ -64,6 +64,7 @@ public final class ControlStream implements Pollable {
     private int inBytes;
     private int outFrom;
     private int outTo;
+    private boolean watched = true;
     private boolean refusing;
     private boolean ended;
     private boolean discarding;
@@ -263,12 +264,25 @@ public final class ControlStream implements Pollable {
 
     private void end(String detail, boolean garbage) {
         ended = true;
-        watch(0);
+        if (garbage) {
+            // The hang-up still counts for an owner that goes on to discard.
+            watch(0);
+        } else {
+            unwatch();
+        }
         reader.onEnd(detail, garbage);
     }
 
+    /** A hang-up is reported again and again, whatever the mask. */
+    private void unwatch() {
+        if (watched) {
+            watched = false;
+            loop.remove(key, fd);
+        }
+    }
+
     private void watch(int wanted) {
-        if (wanted != mask && !closed) {
+        if (wanted != mask && watched) {
             mask = wanted;
             loop.change(key, fd, mask);
         }
@@ -290,7 +304,7 @@ public final class ControlStream implements Pollable {
             return;
         }
         closed = true;
-        loop.remove(key, fd);
+        unwatch();
         LibC.close(fd);
         while (!descriptors.isEmpty()) {
             LibC.close(descriptors.remove());

@@ -90,8 +90,9 @@ public final class EventLoop implements AutoCloseable {
     }
 
     /**
-     * Hands out what is ready; waits for it at most so long. Returns how many owners were called. What one of them throws
-     * is that owner's end and does not leave this method.
+     * Hands out what is ready; waits for it at most so long. Returns how many owners were called, and one more after a
+     * {@link #wake}: it may tell of something that the caller has looked at before it was there. What an owner throws is
+     * that owner's end and does not leave this method.
      */
     public int poll(int timeoutMillis) {
         int count = LibC.epoll_wait(epoll, events, EVENTS_MAX, timeoutMillis);
@@ -105,6 +106,7 @@ public final class EventLoop implements AutoCloseable {
             long key = Epoll.data(events, i);
             if (key == WAKE) {
                 LibC.read(wakeFd, wakeCount, Long.BYTES);
+                called++;
                 continue;
             }
             int index = (int) key;

@@ -58,6 +58,7 @@ final class TcpReceivePath implements Pollable {
     /** Where the payload lands; null while there is none, or while it is discarded. */
     private OpenWindow target;
 
+    private boolean watched = true;
     private boolean closed;
 
     private int pageCount;
@@ -98,6 +99,8 @@ final class TcpReceivePath implements Pollable {
             }
             if (count <= 0) {
                 boolean between = payloadLeftBytes == 0 && frameBytes == 0;
+                // The end would be reported again and again.
+                unwatch();
                 events.onEnd(IoResult.endOf(count), count == 0 && between, nowNs);
                 return;
             }
@@ -263,9 +266,16 @@ final class TcpReceivePath implements Pollable {
             if (target != null) {
                 letGo();
             }
-            loop.remove(key, fd);
+            unwatch();
             LibC.close(fd);
             arena.close();
+        }
+    }
+
+    private void unwatch() {
+        if (watched) {
+            watched = false;
+            loop.remove(key, fd);
         }
     }
 }

@@ -32,6 +32,30 @@ final class ImmCountersTest {
     }
 
     @Test
+    void shouldSayNothingMoreWhenNothingIsAdded() {
+        int imm = open(2);
+        assertThat(counters.arrive(imm, 2)).isEqualTo(ImmCounters.FILLED);
+        assertThat(counters.arrive(imm, 0)).isEqualTo(ImmCounters.COUNTED);
+    }
+
+    @Test
+    void shouldTellWhatHasArrivedWhenItIsRetired() {
+        int imm = open(9);
+        counters.arrive(imm, 4);
+        assertThat(counters.retire(imm)).isEqualTo(4);
+        assertThat(counters.isOpen(imm)).isFalse();
+    }
+
+    @Test
+    void shouldNotRunOver() {
+        int imm = open(Long.MAX_VALUE);
+        for (int i = 0; i < 3; i++) {
+            assertThat(counters.arrive(imm, Long.MAX_VALUE / 4)).isEqualTo(ImmCounters.COUNTED);
+        }
+        assertThat(counters.isOpen(imm)).isTrue();
+    }
+
+    @Test
     void shouldNotCallAnOvershootFilled() {
         assertThat(counters.arrive(open(2), 3)).isEqualTo(ImmCounters.OVERSHOT);
     }

@@ -12,8 +12,10 @@ import io.kvmessenger.transfer.spi.Outbox;
 import io.kvmessenger.transfer.spi.Transport;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 
 /** The worker turned by the test's own thread, over a transport that does what the test says. */
 final class WorkerTest {
@@ -74,11 +76,38 @@ final class WorkerTest {
         assertThat(transport.turned).containsExactly("sick", "sound", "sound");
     }
 
+    /**
+     * A command comes after the worker has looked at its commands for the last time, and the descriptor that wakes is read
+     * before it sleeps. A wake-up that is lost shows as a test that does not end.
+     */
+    @Test
+    @Timeout(20)
+    void shouldNotSleepOverACommandThatCameWhileItLooked() {
+        AtomicBoolean done = new AtomicBoolean();
+        transport.onTurn = () -> {
+            transport.onTurn = () -> {};
+            runElsewhere(() -> worker.execute(() -> done.set(true)));
+        };
+        while (!done.get()) {
+            worker.park(Integer.MAX_VALUE, () -> false);
+        }
+    }
+
+    private static void runElsewhere(Runnable action) {
+        Thread thread = Thread.ofPlatform().start(action);
+        try {
+            thread.join();
+        } catch (InterruptedException e) {
+            throw new AssertionError(e);
+        }
+    }
+
     /** Its links do nothing, but for what the test throws. */
     private static final class FakeTransport implements Transport {
         final List<String> turned = new ArrayList<>();
         final List<String> closed = new ArrayList<>();
         Error thrownBySick;
+        Runnable onTurn = () -> {};
 
         @Override
         public String name() {
@@ -111,6 +140,7 @@ final class WorkerTest {
 
         @Override
         public int doWork(long nowNs) {
+            onTurn.run();
             return 0;
         }
 

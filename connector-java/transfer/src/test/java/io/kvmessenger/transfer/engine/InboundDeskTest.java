@@ -1,0 +1,67 @@
+package io.kvmessenger.transfer.engine;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.WindowArea;
+import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.engine.WindowTable.Window;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+
+final class InboundDeskTest {
+    private static final long LENGTH_BYTES = 4096;
+
+    private final RegionTable regions = new RegionTable();
+    private final WindowTable windows = new WindowTable(window -> {});
+    private final CompletionRing completions = new CompletionRing(1 << 10, () -> {});
+    private final Figures figures = new Figures();
+    private final InboundDesk desk = new InboundDesk(windows, regions, completions, figures);
+    private final MemorySegment message = MemorySegment.ofArray(new byte[] {1});
+
+    private InboundAdmission admit(int id) {
+        byte[] key = new byte[Admission.KEY_LENGTH_BYTES];
+        key[0] = (byte) id;
+        desk.admit(new Admission(id, "writer " + id, key));
+        return desk.admissionOf(key);
+    }
+
+    private Window window(InboundAdmission of) {
+        HostRegion region = regions.add(Arena.ofAuto().allocate(LENGTH_BYTES), Region.NOT_SHAREABLE);
+        WindowArea area = WindowArea.of(region.descriptor(), WindowRanges.ofEqual(new long[] {0}, LENGTH_BYTES));
+        return windows.open(of.admission(), List.of(region), area, 1, 7);
+    }
+
+    @Test
+    void shouldCountOnlyForTheWindowsOwnPeer() {
+        InboundAdmission owner = admit(1);
+        InboundAdmission other = admit(2);
+        Window window = window(owner);
+        desk.onArrived(other, Imm.withWeight(window.imm(), 1), 1);
+        assertThat(window.arrivedWeight()).isZero();
+        assertThat(figures.strays).hasValue(1);
+        assertThat(completions.size()).isZero();
+        desk.onArrived(owner, Imm.withWeight(window.imm(), 1), 1);
+        assertThat(window.arrivedWeight()).isEqualTo(1);
+        assertThat(completions.size()).isEqualTo(1);
+    }
+
+    @Test
+    void shouldSayOnceThatARefusedMessageWaitsForRoom() {
+        InboundAdmission from = admit(1);
+        for (int i = 0; i < InboundDesk.MESSAGES_MAX; i++) {
+            assertThat(desk.onMessage(from, message)).isTrue();
+        }
+        assertThat(desk.releaseMessage()).as("none was refused").isFalse();
+        assertThat(desk.onMessage(from, message)).isTrue();
+        assertThat(desk.onMessage(from, message)).isFalse();
+        assertThat(desk.releaseMessage()).as("one was refused").isTrue();
+        assertThat(desk.releaseMessage()).as("the worker was told").isFalse();
+    }
+}

@@ -1,0 +1,294 @@
+package io.kvmessenger.transfer.tcp;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.SocketApi;
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.WindowArea;
+import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.OpenWindow;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicLong;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+/** One link over real sockets, in time that the test moves: each poll is one duty cycle. */
+final class TcpInboundLinkTest {
+    private static final int IMM = Imm.of(1, 0);
+    private static final int PAGE_BYTES = 64;
+    private static final long READY_LIMIT_NS = 1_000;
+    private static final int TURNS = 5;
+
+    private final Arena arena = Arena.ofConfined();
+    private final AtomicLong clockNs = new AtomicLong();
+    private final EventLoop loop = new EventLoop(clockNs::get);
+    private final Figures figures = new Figures();
+    private final InboundAdmission admission =
+            new InboundAdmission(new Admission(1, "writer", new byte[Admission.KEY_LENGTH_BYTES]));
+    private final FakePort port = new FakePort();
+    private final String name = "kvmessenger-link-" + ProcessHandle.current().pid();
+    private final int listenFd = SocketCalls.listenAbstract(name);
+    private final List<Integer> writerFds = new ArrayList<>();
+    private TcpInboundLink link;
+
+    @AfterEach
+    void close() {
+        link.abandon();
+        writerFds.forEach(LibC::close);
+        LibC.close(listenFd);
+        loop.close();
+        arena.close();
+    }
+
+    /** Two ends: the writer's is kept, the target's returned. */
+    private int connect() {
+        writerFds.add(SocketCalls.connectAbstract(name));
+        return LibC.accept4(
+                listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
+    }
+
+    /** Writer's sockets: the control stream first, then the data paths by role. */
+    private void open(int dataPathCount) {
+        MemorySegment scrap = arena.allocate(1 << 12);
+        link = new TcpInboundLink(
+                loop, port, admission, figures, connect(), dataPathCount, scrap, clockNs.get() + READY_LIMIT_NS);
+        for (int role = 1; role <= dataPathCount; role++) {
+            assertThat(link.attach(connect(), role)).isTrue();
+        }
+    }
+
+    private void hangUp(int index) {
+        LibC.close(writerFds.get(index));
+        writerFds.set(index, -1);
+    }
+
+    private int turn() {
+        int called = loop.poll(0);
+        link.doWork(clockNs.get());
+        return called;
+    }
+
+    /** One page at the region's start, of weight 1, and its payload. */
+    private byte[] frame() {
+        MemorySegment frame = arena.allocate(TcpFrame.HEADER_BYTES + PAGE_BYTES);
+        TcpFrame.encode(frame, 1, 1, IMM, 1, PAGE_BYTES);
+        TcpFrame.setTargetOffset(frame, 0, 0);
+        frame.asSlice(TcpFrame.HEADER_BYTES).fill((byte) 9);
+        return frame.toArray(ValueLayout.JAVA_BYTE);
+    }
+
+    private void send(int index, byte[] bytes, int from, int to) {
+        MemorySegment copy = arena.allocate(to - from);
+        MemorySegment.copy(bytes, from, copy, ValueLayout.JAVA_BYTE, 0, to - from);
+        assertThat(LibC.write(writerFds.get(index), copy, to - from)).isEqualTo(to - from);
+    }
+
+    /** The writer has sent all and goes: one path ends while the bytes of another are still on their way. */
+    @Test
+    void shouldLetBytesOnTheirWayLandAfterTheOtherPathsHaveEnded() {
+        open(2);
+        byte[] frame = frame();
+        send(2, frame, 0, TcpFrame.HEADER_BYTES + 10);
+        hangUp(0);
+        hangUp(1);
+        for (int i = 0; i < TURNS; i++) {
+            turn();
+        }
+        assertThat(port.closed).as("path 2 has not ended").isEmpty();
+        send(2, frame, TcpFrame.HEADER_BYTES + 10, frame.length);
+        hangUp(2);
+        turn();
+        turn();
+        assertThat(port.arrivedWeight).isEqualTo(1);
+        assertThat(port.memory.asSlice(0, PAGE_BYTES).get(ValueLayout.JAVA_BYTE, PAGE_BYTES - 1))
+                .isEqualTo((byte) 9);
+        assertThat(port.closed).hasSize(1);
+    }
+
+    @Test
+    void shouldNotBeCalledAgainForWhatHasEnded() {
+        open(2);
+        hangUp(0);
+        hangUp(1);
+        assertThat(turn()).isEqualTo(2);
+        for (int i = 0; i < TURNS; i++) {
+            assertThat(turn()).as("turn %d", i).isZero();
+        }
+        assertThat(port.closed).isEmpty();
+        clockNs.addAndGet(TcpInboundLink.GOODBYE_LIMIT_NS + 1);
+        turn();
+        assertThat(port.closed).as("the rest did not end in time").hasSize(1);
+    }
+
+    /** The peer is stopped inside a frame: its window can be closed without it. */
+    @Test
+    void shouldLetGoOfAHalfReceivedFrame() {
+        open(1);
+        byte[] frame = frame();
+        send(1, frame, 0, TcpFrame.HEADER_BYTES + 10);
+        turn();
+        assertThat(port.landings).isEqualTo(1);
+        link.onWindowClosed(port.window);
+        assertThat(port.landings).isZero();
+        port.memory.fill((byte) 5);
+        send(1, frame, TcpFrame.HEADER_BYTES + 10, frame.length);
+        turn();
+        assertThat(port.memory.get(ValueLayout.JAVA_BYTE, PAGE_BYTES - 1)).isEqualTo((byte) 5);
+        assertThat(port.arrivedWeight).isZero();
+        assertThat(port.strays).isEqualTo(1);
+        assertThat(port.closed).as("late bytes are no fault").isEmpty();
+    }
+
+    @Test
+    void shouldGiveBackTheAdmissionOfALinkThatStaysHalfOpen() {
+        MemorySegment scrap = arena.allocate(1 << 12);
+        link = new TcpInboundLink(loop, port, admission, figures, connect(), 2, scrap, READY_LIMIT_NS);
+        assertThat(link.attach(connect(), 1)).isTrue();
+        clockNs.set(READY_LIMIT_NS);
+        turn();
+        assertThat(admission.link()).isSameAs(link);
+        clockNs.set(READY_LIMIT_NS + 1);
+        turn();
+        assertThat(admission.link()).isNull();
+        assertThat(port.closed).as("the key may be used once more").isEmpty();
+        assertThat(link.attach(connect(), 2)).as("too late").isFalse();
+    }
+
+    @Test
+    void shouldRefuseAFrameForAnotherPeersWindow() {
+        open(1);
+        port.owner = null;
+        byte[] frame = frame();
+        send(1, frame, 0, frame.length);
+        turn();
+        assertThat(port.refused).hasSize(1);
+        assertThat(port.refused.getFirst()).contains("names a window of another peer");
+        assertThat(port.arrivedWeight).isZero();
+        assertThat(port.memory.get(ValueLayout.JAVA_BYTE, 0)).isZero();
+        assertThat(port.closed).hasSize(1);
+    }
+
+    @Test
+    void shouldEndWithItsOwnError() {
+        open(1);
+        port.thrown = new InternalError("the port has a bug");
+        byte[] frame = frame();
+        send(1, frame, 0, frame.length);
+        turn();
+        assertThat(port.closed).hasSize(1);
+        assertThat(port.closed.getFirst()).contains("InternalError", "the port has a bug");
+        assertThat(port.landings).isZero();
+    }
+
+    /** One window over one region. */
+    private final class FakePort implements InboundPort {
+        final MemorySegment memory = arena.allocate(PAGE_BYTES * 4L);
+        final List<String> closed = new ArrayList<>();
+        final List<String> refused = new ArrayList<>();
+        final FakeWindow window = new FakeWindow();
+        InboundAdmission owner = admission;
+        long arrivedWeight;
+        int landings;
+        int strays;
+        Error thrown;
+
+        @Override
+        public InboundAdmission admissionOf(byte[] key) {
+            return admission;
+        }
+
+        @Override
+        public OpenWindow windowOf(int imm) {
+            return imm == IMM ? window : null;
+        }
+
+        @Override
+        public void onStray() {
+            strays++;
+        }
+
+        @Override
+        public void onArrived(InboundAdmission from, int imm, long weight) {
+            if (thrown != null) {
+                throw thrown;
+            }
+            arrivedWeight += weight;
+        }
+
+        @Override
+        public void onRefused(InboundAdmission from, String detail) {
+            refused.add(detail);
+        }
+
+        @Override
+        public void onClosed(InboundAdmission from, String detail) {
+            closed.add(detail);
+        }
+
+        @Override
+        public boolean onMessage(InboundAdmission from, MemorySegment message) {
+            return true;
+        }
+
+        @Override
+        public Collection<Region> regions() {
+            return List.of();
+        }
+
+        @Override
+        public int memfdOf(int regionId) {
+            return Region.NOT_SHAREABLE;
+        }
+
+        @Override
+        public long lengthBytesOf(int regionId) {
+            return memory.byteSize();
+        }
+
+        final class FakeWindow implements OpenWindow {
+            private final WindowArea area = WindowArea.of(
+                    new RegionDescriptor(1, memory.byteSize(), RegionDescriptor.VERSION, false),
+                    WindowRanges.ofEqual(new long[] {0}, PAGE_BYTES));
+
+            @Override
+            public WindowArea area() {
+                return area;
+            }
+
+            @Override
+            public MemorySegment memory(int partIndex) {
+                return memory;
+            }
+
+            @Override
+            public boolean isOf(InboundAdmission from) {
+                return from == owner;
+            }
+
+            @Override
+            public boolean beginLanding() {
+                landings++;
+                return true;
+            }
+
+            @Override
+            public void endLanding() {
+                landings--;
+            }
+        }
+    }
+}
