@@ -21,6 +21,7 @@ Role = Literal["prefiller", "decoder", "both"]
 
 TRANSPORTS = ("shm", "tcp")
 PAGE_CHECKSUMS = ("off", "sampled", "full")
+TIMELINES = ("off", "summary", "full")
 VLLM_OPTIONS_PLACE = "kv_connector_extra_config"
 SGLANG_OPTIONS_VARIABLE = "KV_MESSENGER_OPTIONS"
 ON_MESSENGER_LOST = ("exit", "stay")
@@ -168,6 +169,12 @@ class Options:
         " more requests come; stay lets it go on without moving any KV.",
         "exit",
         choices=ON_MESSENGER_LOST,
+    )
+    timelines: str = _choice(
+        "What is logged of the times of each transfer: nothing, one line of sums, or each chunk and layer as well.",
+        "summary",
+        boundary="timelines",
+        choices=TIMELINES,
     )
     engine_api_url: str = _text(
         "This prefiller's own HTTP API, through which prompts of decoder-first requests are enqueued.",

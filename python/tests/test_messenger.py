@@ -66,7 +66,7 @@ counter = LayerCounter(p.opened.layer_counter_address, LAYERS)
 d.submit([fetch(p)])
 p.submit([{"do": "step", "step": 1, "counterStart": counter.begin_step(), "chunks": [{
     "request": "p", "transfer": "t", "promptTokens": 20, "cachedTokens": 0, "firstToken": 0, "endToken": 20,
-    "newPages": [1, 2]}]}])
+    "firstPage": 0, "pages": [1, 2]}]}])
 for layer, name in enumerate(LAYERS):
     for index in (1, 2):
         source[page(source, layer, index)] = bytes([10 * layer + index]) * PAGE_BYTES
@@ -124,7 +124,7 @@ for n in range(4):  # the transfer draws who sends
         p.submit([
             {"do": "announce", "request": f"p{n}", "transfer": f"t{n}"},
             {"do": "computed", "request": f"p{n}", "transfer": f"t{n}", "promptTokens": 20, "endToken": 20,
-             "newPages": [1, 2]},
+             "firstPage": 0, "pages": [1, 2]},
             {"do": "prefillEnded", "request": f"p{n}", "outcome": "finished", "contextSlot": 2}])
     assert await_event(d, Arrived, Failed) == Arrived(f"d{n}", 2)
     for p in prefillers:

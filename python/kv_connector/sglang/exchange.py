@@ -304,7 +304,8 @@ def chunk_fields(out: Outgoing, prompt_tokens: int, end_token: int, told: Pages)
         "transfer": out.transfer,
         "promptTokens": prompt_tokens,
         "endToken": end_token,
-        "newPages": told.pages,
+        "firstPage": told.first_page,
+        "pages": told.pages,
     }
 
 

@@ -26,6 +26,8 @@ class Chunk:
     cached_tokens: int
     first_token: int
     end_token: int
+    first_block: int
+    """Position in the prompt of the first of them."""
     new_blocks: Sequence[int]
     """Blocks of the engine that hold the request's next tokens, after those sent with its earlier chunks."""
 

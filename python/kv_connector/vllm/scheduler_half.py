@@ -225,7 +225,8 @@ class SchedulerHalf:
         needed = self._blocks_for(end_token)
         if len(prefill.blocks) < needed:
             raise ValueError(f"{len(prefill.blocks)} blocks hold the tokens before {end_token}, expected {needed}")
-        new_blocks = prefill.blocks[prefill.sent_block_count : needed]
+        first_block = prefill.sent_block_count
+        new_blocks = prefill.blocks[first_block:needed]
         prefill.sent_block_count = needed
         prefill.sent_tokens = end_token
         # Assumed of vLLM: it commits a block to the prefix cache when it schedules the pass that will fill it, so a hit
@@ -238,6 +239,7 @@ class SchedulerHalf:
             cached_tokens=0,
             first_token=0 if begins else first_token,
             end_token=end_token,
+            first_block=first_block,
             new_blocks=new_blocks,
         )
 

@@ -186,7 +186,8 @@ class WorkerHalf:
             "cachedTokens": chunk.cached_tokens,
             "firstToken": chunk.first_token,
             "endToken": chunk.end_token,
-            "newPages": self._pages(chunk.new_blocks),
+            "firstPage": chunk.first_block * self._block_pages,
+            "pages": self._pages(chunk.new_blocks),
         }
 
     def _fetch(self, fetch: Fetch) -> None:

@@ -148,7 +148,8 @@ class SimulatedMessenger:
         assert chunk["firstToken"] == prefill["end"]
         assert chunk["firstToken"] < chunk["endToken"] <= chunk["promptTokens"] == prefill["prompt"]
         prefill["end"] = chunk["endToken"]
-        prefill["pages"] += chunk["newPages"]
+        assert chunk["firstPage"] == len(prefill["pages"])
+        prefill["pages"] += chunk["pages"]
         assert len(prefill["pages"]) * page_tokens >= chunk["endToken"]
         assert len(set(prefill["pages"])) == len(prefill["pages"])
         assert all(0 <= page < self.geometry["pageCount"] for page in prefill["pages"])

@@ -24,7 +24,7 @@ public final class AotTraining {
 
     private static final String STEP = """
         {"commands":[{"do":"step","step":1,"counterStart":0,"chunks":[{"request":"p","transfer":"t","promptTokens":16,
-        "cachedTokens":0,"firstToken":0,"endToken":16,"newPages":[0],"last":true}]}]}
+        "cachedTokens":0,"firstToken":0,"endToken":16,"firstPage":0,"pages":[0]}]}]}
         """;
     private static final String STEP_ENDED = """
         {"commands":[{"do":"stepEnded","step":1},{"do":"prefillEnded","request":"p","outcome":"finished"}]}
@@ -67,7 +67,7 @@ public final class AotTraining {
             {"options":{"role":"%s","engineId":"training-%1$s","listenHost":"127.0.0.1","listenPort":0,"advertiseHost":"",
             "metricsHost":"127.0.0.1","metricsPort":0,"sharedSecret":"training","transports":["%s"],"streamsPerPeer":1,
             "grantWaitMillis":60000,"fetchLimitMillis":60000,"connectLimitMillis":60000,"heartbeatMillis":1000,
-            "silenceLimitMillis":60000,"pageChecksum":"full","engineApiUrl":""},
+            "silenceLimitMillis":60000,"pageChecksum":"full","engineApiUrl":"","timelines":"full"},
             "geometry":{"model":"training","dtype":"float32","elementBytes":4,"pageTokens":16,"layout":"HND",
             "kvHeadCount":1,"tpSize":1,"ppSize":1,"pageCount":2,"ranks":[{"tpRank":0,"ppRank":0,
             "memories":[{"address":%d,"lengthBytes":4096,"memfd":-1}],

@@ -5,6 +5,7 @@ import io.kvmessenger.messenger.EngineCommand;
 import io.kvmessenger.messenger.EngineCommand.Chunk;
 import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.EngineCommand.Prompt;
 import java.io.IOException;
 import java.util.List;
 import java.util.Locale;
@@ -37,7 +38,9 @@ final class CommandReader {
                         fields.objects("chunks").stream()
                                 .map(CommandReader::chunk)
                                 .toList());
-            case "announce" -> new EngineCommand.Announce(fields.text("request"), fields.text("transfer"));
+            case "announce" ->
+                new EngineCommand.Announce(
+                        fields.text("request"), fields.text("transfer"), fields.textIfSaid("promptDigest"));
             case "computed" -> computed(fields);
             case "stepEnded" -> new EngineCommand.StepEnded(fields.integer("step"));
             case "prefillEnded" ->
@@ -46,11 +49,12 @@ final class CommandReader {
                         PrefillOutcome.valueOf(fields.text("outcome").toUpperCase(Locale.ROOT)),
                         contextSlot(fields));
             case "fetch" -> fetch(fields);
+            case "expect" -> new EngineCommand.Expect(fields.text("transfer"), prefillers(fields));
             case "decline" -> new EngineCommand.Decline(fields.text("transfer"), prefillers(fields));
             case "abandon" -> new EngineCommand.Abandon(fields.text("request"));
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, "
-                        + "step, stepEnded, computed, prefillEnded, fetch, decline, abandon");
+                        + "step, stepEnded, computed, prefillEnded, expect, fetch, decline, abandon");
         };
     }
 
@@ -62,7 +66,9 @@ final class CommandReader {
                 0,
                 0,
                 fields.count("endToken"),
-                fields.counts("newPages")));
+                fields.count("firstPage"),
+                fields.counts("pages"),
+                fields.textIfSaid("promptDigest")));
     }
 
     private static Chunk chunk(Fields fields) {
@@ -73,7 +79,9 @@ final class CommandReader {
                 fields.count("cachedTokens"),
                 fields.count("firstToken"),
                 fields.count("endToken"),
-                fields.counts("newPages"));
+                fields.count("firstPage"),
+                fields.counts("pages"),
+                fields.textIfSaid("promptDigest"));
     }
 
     private static int contextSlot(Fields fields) {
@@ -89,6 +97,13 @@ final class CommandReader {
                 .toList();
     }
 
+    private static Prompt prompt(Fields fields) {
+        return new Prompt(
+                fields.counts("promptTokenIds"),
+                fields.textIfSaid("cacheSalt"),
+                fields.has("priority") ? Math.toIntExact(fields.integer("priority")) : 0);
+    }
+
     private static EngineCommand fetch(Fields fields) {
         return new EngineCommand.Fetch(
                 fields.text("request"),
@@ -99,6 +114,7 @@ final class CommandReader {
                 fields.counts("pages"),
                 contextSlot(fields),
                 TimeUnit.MILLISECONDS.toNanos(fields.integer("limitMillis")),
-                fields.has("promptTokenIds") ? fields.counts("promptTokenIds") : new int[0]);
+                fields.textIfSaid("promptDigest"),
+                fields.has("promptTokenIds") ? prompt(fields) : Prompt.NONE);
     }
 }

@@ -28,6 +28,11 @@ record Fields(String what, Map<String, Object> values) {
         throw unexpected(name, "a string");
     }
 
+    /** "" where it is absent. */
+    String textIfSaid(String name) {
+        return has(name) ? text(name) : "";
+    }
+
     long integer(String name) {
         Object value = values.get(name);
         if (value instanceof Integer || value instanceof Long) {

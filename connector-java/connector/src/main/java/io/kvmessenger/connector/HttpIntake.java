@@ -1,6 +1,7 @@
 package io.kvmessenger.connector;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.messenger.EngineCommand;
 import io.kvmessenger.messenger.EngineIntake;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -39,7 +40,7 @@ final class HttpIntake implements EngineIntake {
     }
 
     @Override
-    public void enqueue(String transferId, int[] promptTokenIds) {
+    public void enqueue(String transferId, EngineCommand.Prompt prompt) {
         if (client == null) {
             client = HttpClient.newBuilder()
                     .version(HttpClient.Version.HTTP_1_1) // vLLM's server drops the body of an offer to upgrade
@@ -49,7 +50,7 @@ final class HttpIntake implements EngineIntake {
         HttpRequest request = HttpRequest.newBuilder(URI.create(apiUrl + "/v1/completions"))
                 .timeout(limit)
                 .header("Content-Type", "application/json")
-                .POST(BodyPublishers.ofByteArray(body(transferId, promptTokenIds)))
+                .POST(BodyPublishers.ofByteArray(body(transferId, prompt)))
                 .build();
         var unused = client.sendAsync(request, BodyHandlers.ofString())
                 .whenComplete((answer, fault) -> onAnswer(transferId, answer, fault));
@@ -69,10 +70,16 @@ final class HttpIntake implements EngineIntake {
         inbox.add(messenger -> messenger.onEnqueueFailed(transferId, sentence));
     }
 
-    private static byte[] body(String transferId, int[] promptTokenIds) {
+    private static byte[] body(String transferId, EngineCommand.Prompt prompt) {
         Map<String, Object> body = new LinkedHashMap<>();
-        body.put("prompt", Arrays.stream(promptTokenIds).boxed().toList());
+        body.put("prompt", Arrays.stream(prompt.tokenIds()).boxed().toList());
         body.put("max_tokens", 1);
+        if (!prompt.cacheSalt().isEmpty()) {
+            body.put("cache_salt", prompt.cacheSalt());
+        }
+        if (prompt.priority() != 0) {
+            body.put("priority", prompt.priority());
+        }
         body.put(
                 "kv_transfer_params",
                 Map.of("do_remote_decode", true, "do_remote_prefill", false, "transfer_id", transferId));

@@ -15,6 +15,8 @@ import java.util.concurrent.TimeUnit;
 /**
  * Everything an engine says when it opens a messenger: its options and what its KV cache looks like. A value.
  *
+ * @param engineApiKey what {@code engineApiUrl} is asked with; "" = nothing
+ * @param dataPort where data paths are listened for; 0 = any port
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
  * @param context rows that go with a transfer beside its KV
  * @param layerCounterLag bumps of the layer counter after a layer's own that prove it complete on all ranks
@@ -31,6 +33,9 @@ record OpenRequest(
         List<String> transports,
         int streamsPerPeer,
         String engineApiUrl,
+        String engineApiKey,
+        int dataPort,
+        Timelines timelines,
         ProtocolLimits limits,
         ChecksumMode checksumMode,
         KvGeometry geometry,
@@ -62,6 +67,16 @@ record OpenRequest(
         }
     }
 
+    /** How much of a transfer's times the engine is told. */
+    enum Timelines {
+        /** Nothing. */
+        OFF,
+        /** Sums. */
+        SUMMARY,
+        /** Each chunk and layer as well, where they fit. */
+        FULL
+    }
+
     static OpenRequest read(byte[] json) {
         Fields request = CommandReader.parse("open", json);
         Fields options = request.object("options");
@@ -79,6 +94,9 @@ record OpenRequest(
                 options.texts("transports"),
                 options.count("streamsPerPeer"),
                 options.text("engineApiUrl"),
+                options.textIfSaid("engineApiKey"),
+                options.has("dataPort") ? options.count("dataPort") : 0,
+                Timelines.valueOf(options.text("timelines").toUpperCase(Locale.ROOT)),
                 limits(options),
                 ChecksumMode.valueOf(options.text("pageChecksum").toUpperCase(Locale.ROOT)),
                 geometry,

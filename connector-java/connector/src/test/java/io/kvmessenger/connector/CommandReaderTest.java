@@ -14,23 +14,24 @@ class CommandReaderTest {
         assertThat(read("""
             {"commands":[
              {"do":"step","step":7,"counterStart":12,"chunks":[{"request":"p","transfer":"t","promptTokens":40,
-              "cachedTokens":16,"firstToken":16,"endToken":40,"newPages":[3,1]}]},
+              "cachedTokens":16,"firstToken":16,"endToken":40,"firstPage":2,"pages":[3,1],"promptDigest":"ab"}]},
              {"do":"stepEnded","step":7},
-             {"do":"announce","request":"p","transfer":"t"},
-             {"do":"computed","request":"p","transfer":"t","promptTokens":40,"endToken":32,"newPages":[3,1]},
+             {"do":"announce","request":"p","transfer":"t","promptDigest":"ab"},
+             {"do":"computed","request":"p","transfer":"t","promptTokens":40,"endToken":32,"firstPage":0,"pages":[3,1],"promptDigest":""},
              {"do":"prefillEnded","request":"p","outcome":"aborted"},
              {"do":"fetch","request":"d","transfer":"t","prefillers":[{"host":"h","port":9},{"host":"i","port":10,"engineId":"p"}],
-              "promptTokens":40,"firstToken":0,"pages":[5],"limitMillis":250},
+              "promptTokens":40,"firstToken":0,"pages":[5],"limitMillis":250,"promptDigest":"ab","promptTokenIds":[1],
+              "cacheSalt":"s","priority":-2},
+             {"do":"expect","transfer":"t","prefillers":[{"host":"h","port":9}]},
              {"do":"abandon","request":"d"}]}\
             """))
                 .satisfiesExactly(
-                        step -> assertThat(((EngineCommand.Step) step)
-                                        .chunks()
-                                        .getFirst()
-                                        .newPages())
-                                .containsExactly(3, 1),
+                        step -> assertThat(((EngineCommand.Step) step).chunks().getFirst())
+                                .returns(2, EngineCommand.Chunk::firstPage)
+                                .returns("ab", EngineCommand.Chunk::promptDigest)
+                                .satisfies(chunk -> assertThat(chunk.pages()).containsExactly(3, 1)),
                         ended -> assertThat(ended).isEqualTo(new EngineCommand.StepEnded(7)),
-                        announce -> assertThat(announce).isEqualTo(new EngineCommand.Announce("p", "t")),
+                        announce -> assertThat(announce).isEqualTo(new EngineCommand.Announce("p", "t", "ab")),
                         computed -> assertThat(((EngineCommand.Computed) computed)
                                         .chunk()
                                         .endToken())
@@ -43,7 +44,13 @@ class CommandReaderTest {
                                         List.of(
                                                 new EngineCommand.PrefillerAddress("h", 9, ""),
                                                 new EngineCommand.PrefillerAddress("i", 10, "p")),
-                                        EngineCommand.Fetch::prefillers),
+                                        EngineCommand.Fetch::prefillers)
+                                .returns("ab", EngineCommand.Fetch::promptDigest)
+                                .returns("s", f -> f.prompt().cacheSalt())
+                                .returns(-2, f -> f.prompt().priority()),
+                        expect -> assertThat(expect)
+                                .isEqualTo(new EngineCommand.Expect(
+                                        "t", List.of(new EngineCommand.PrefillerAddress("h", 9, "")))),
                         abandon -> assertThat(abandon).isEqualTo(new EngineCommand.Abandon("d")));
     }
 

@@ -31,6 +31,7 @@ final class EngineDouble implements AutoCloseable {
     private final Arena arena = Arena.ofShared();
     private final MemorySegment counter;
     private final java.util.Set<String> seen = new java.util.HashSet<>();
+    private final Map<String, Integer> pagesTold = new java.util.HashMap<>();
     private long bumps;
 
     EngineDouble(String role, Map<String, Object> optionChanges, Map<String, Object> geometryChanges) {
@@ -81,7 +82,8 @@ final class EngineDouble implements AutoCloseable {
         chunk.put("cachedTokens", seen.add(request) ? from : 0); // a first chunk that starts later has a cached prefix
         chunk.put("firstToken", from);
         chunk.put("endToken", to);
-        chunk.put("newPages", newPages);
+        chunk.put("firstPage", pagesTold.merge(request, newPages.size(), Integer::sum) - newPages.size());
+        chunk.put("pages", newPages);
         submit(Map.of("do", "step", "step", step, "counterStart", bumps, "chunks", List.of(chunk)));
     }
 
@@ -259,6 +261,7 @@ final class EngineDouble implements AutoCloseable {
         options.put("grantWaitMillis", 15_000);
         options.put("fetchLimitMillis", 15_000);
         options.put("pageChecksum", "off");
+        options.put("timelines", "full");
         options.put("connectLimitMillis", 5_000);
         options.put("heartbeatMillis", 200);
         options.put("silenceLimitMillis", 5_000);

@@ -64,6 +64,7 @@ final class ShardedEngine implements AutoCloseable {
         options.put("grantWaitMillis", 400_000); // longer than any wait here: what nobody asks for has to be declined
         options.put("fetchLimitMillis", 40_000);
         options.put("pageChecksum", "off");
+        options.put("timelines", "off");
         options.put("connectLimitMillis", 20_000);
         opened = host.open(EngineDouble.encode(
                 Map.of("options", options, "geometry", shape.geometry(described), "layerCounterLag", 0)));
@@ -127,7 +128,8 @@ final class ShardedEngine implements AutoCloseable {
         chunk.put("cachedTokens", 0);
         chunk.put("firstToken", 0);
         chunk.put("endToken", promptTokens);
-        chunk.put("newPages", pages);
+        chunk.put("firstPage", 0);
+        chunk.put("pages", pages);
         submit(Map.of("do", "step", "step", ++step, "counterStart", bumps, "chunks", List.of(chunk)));
         for (int stage = shape.ppRank(0); stage <= shape.ppRank(shape.rankCount() - 1); stage++) {
             for (int layer = 0; layer < shape.layersHeld(); layer++) {

@@ -9,7 +9,6 @@ import io.kvmessenger.messenger.wire.CancelConfirmed;
 import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.ImmWindow;
@@ -33,8 +32,6 @@ import java.util.Map;
  * <p>Owned by the messenger's thread. It computes no plan: what it expects it knows from its own grant.
  */
 final class Decoder {
-    private static final int[] NO_PROMPT = {};
-
     private final KvGeometry geometry;
     private final SourceCoverage coverage;
     /** By rank and memory. */
@@ -43,6 +40,7 @@ final class Decoder {
     private final List<PeerContextRow> context;
     private final TransferEngine transfer;
     private final Sessions sessions;
+    private final PrefillerLinks links;
     private final EngineEvents engine;
     private final Tally tally;
     private final NanoClock clock;
@@ -51,7 +49,6 @@ final class Decoder {
 
     private final Map<String, Fetch> byRequest = new LinkedHashMap<>();
     private final Map<Long, FetchSource> byCookie = new LinkedHashMap<>();
-    private final Map<String, Session> byAddress = new HashMap<>();
     private final Map<Integer, Session> byAdmission = new HashMap<>();
     private long nextCookie = 1;
     /** Fetches that wait although their session is ready: all imm slots are taken. */
@@ -74,6 +71,7 @@ final class Decoder {
         this.regions = memory.stream().map(RankMemory::descriptors).toList();
         this.transfer = transfer;
         this.sessions = sessions;
+        this.links = new PrefillerLinks(sessions);
         this.engine = engine;
         this.tally = tally;
         this.clock = clock;
@@ -105,7 +103,7 @@ final class Decoder {
             return;
         }
         for (EngineCommand.PrefillerAddress address : ask.prefillers()) {
-            Session session = sessionAt(address, nowNs);
+            Session session = links.at(address, nowNs);
             FetchSource source = new FetchSource(fetch, address, nextCookie++, session);
             fetch.sources.add(source);
             byCookie.put(source.cookie, source);
@@ -114,6 +112,10 @@ final class Decoder {
     }
 
     private String unfit(EngineCommand.Fetch ask) {
+        String broken = FrameRules.broken(ask);
+        if (!broken.isEmpty()) {
+            return "the engine asked for a transfer with " + broken;
+        }
         int expectedPages = pageCount(ask.promptTokens()) - ask.firstToken() / geometry.pageTokens();
         if (ask.firstToken() % geometry.pageTokens() != 0
                 || ask.pages().length != expectedPages
@@ -134,19 +136,14 @@ final class Decoder {
     /** Tells prefillers that no grant will come; if one cannot be reached its own limit ends the wait. */
     void decline(EngineCommand.Decline decline, long nowNs) {
         for (EngineCommand.PrefillerAddress address : decline.prefillers()) {
-            decline(sessionAt(address, nowNs), decline.transferId(), NO_PROMPT);
+            links.decline(links.at(address, nowNs), decline.transferId(), EngineCommand.Prompt.NONE);
         }
     }
 
-    private void decline(Session session, String transferId, int[] promptTokenIds) {
-        Decline.Builder decline = Decline.newBuilder().setTransferId(transferId);
-        for (int token : promptTokenIds) {
-            decline.addPromptTokenIds(token);
-        }
-        if (session.ready()) {
-            sessions.send(session, ControlFrame.newBuilder().setDecline(decline));
-        } else if (session.state != Session.State.ENDED) {
-            session.declines.add(decline.build());
+    /** Tells prefillers that a queued request will fetch; one that cannot be reached keeps its pages for its own limit. */
+    void expect(EngineCommand.Expect expect, long nowNs) {
+        for (EngineCommand.PrefillerAddress address : expect.prefillers()) {
+            links.expect(links.at(address, nowNs), expect.transferId());
         }
     }
 
@@ -172,10 +169,7 @@ final class Decoder {
     }
 
     void onReady(Session session) {
-        for (Decline decline : session.declines) {
-            sessions.send(session, ControlFrame.newBuilder().setDecline(decline));
-        }
-        session.declines.clear();
+        links.onReady(session);
         sourcesAt(session).forEach(source -> grantAll(source.fetch));
     }
 
@@ -192,7 +186,7 @@ final class Decoder {
     }
 
     void onEnded(Session session, String reason) {
-        byAddress.values().remove(session);
+        links.onEnded(session);
         boolean proofNeeded = session.admission != null && !session.admissionClosed;
         for (FetchSource source : sourcesAt(session)) {
             if (source.over()) {
@@ -394,11 +388,11 @@ final class Decoder {
         }
         // Granted again after a preemption, the prompt is in the prefiller's queue already.
         boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted;
-        int[] promptTokenIds = enqueues ? ask.promptTokenIds() : NO_PROMPT;
+        EngineCommand.Prompt prompt = enqueues ? ask.prompt() : EngineCommand.Prompt.NONE;
         int rows = ask.contextSlot() == PeerContextRow.NO_SLOT ? 0 : context.size();
         long pieces = coverage.pieceCountFrom(session.peerGeometry, ask);
         if (pieces == 0 && (rows == 0 || !mayBeSentBy(session))) {
-            decline(session, ask.transferId(), promptTokenIds); // others send this transfer
+            links.decline(session, ask.transferId(), prompt); // others send this transfer
             source.end(FetchSource.State.FILLED);
             return;
         }
@@ -410,7 +404,7 @@ final class Decoder {
         source.granted(window, pieces + rows);
         fetch.grantedNs = clock.nowNs();
         tally.add(MessengerMetric.GRANTS_SENT, 1);
-        send(source, promptTokenIds);
+        send(source, prompt);
     }
 
     /** Whether the source waits for a word of these ranks in every transfer. */
@@ -418,7 +412,7 @@ final class Decoder {
         return EngineRanks.needing(session.peerGeometry, geometry).intersects(EngineRanks.of(geometry));
     }
 
-    private void send(FetchSource source, int[] promptTokenIds) {
+    private void send(FetchSource source, EngineCommand.Prompt prompt) {
         EngineCommand.Fetch ask = source.fetch.ask;
         Grant.Builder grant = Grant.newBuilder()
                 .setTransferId(ask.transferId())
@@ -426,19 +420,15 @@ final class Decoder {
                 .setPromptTokens(ask.promptTokens())
                 .setFirstToken(ask.firstToken())
                 .setContextSlot(ask.contextSlot() + 1)
-                .setChecksumInterval(verifier.interval());
+                .setChecksumInterval(verifier.interval())
+                .setPromptDigest(ask.promptDigest());
         for (int page : ask.pages()) {
             grant.addPageIndices(page);
         }
-        for (int token : promptTokenIds) {
-            grant.addPromptTokenIds(token);
+        if (!prompt.absent()) {
+            grant.setPrompt(PromptWire.encode(prompt));
         }
         sessions.send(source.session, ControlFrame.newBuilder().setGrant(grant));
-    }
-
-    private Session sessionAt(EngineCommand.PrefillerAddress address, long nowNs) {
-        return byAddress.computeIfAbsent(
-                address.host() + ":" + address.port(), unknown -> sessions.dial(address.host(), address.port(), nowNs));
     }
 
     private List<FetchSource> sourcesAt(Session session) {
@@ -514,7 +504,7 @@ final class Decoder {
         switch (source.state) {
             case WAITING -> {
                 source.end(FetchSource.State.QUIET);
-                decline(source.session, source.fetch.ask.transferId(), NO_PROMPT);
+                links.decline(source.session, source.fetch.ask.transferId(), EngineCommand.Prompt.NONE);
             }
             case GRANTED -> {
                 source.state = FetchSource.State.CANCELLING;

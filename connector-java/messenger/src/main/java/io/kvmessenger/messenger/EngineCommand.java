@@ -8,7 +8,13 @@ public sealed interface EngineCommand {
     /** A forward pass begins that computes these chunks. */
     record Step(long stepIndex, long counterStart, List<Chunk> chunks) implements EngineCommand {}
 
-    /** One request's part of a forward pass: tokens {@code [firstToken, endToken)}. */
+    /**
+     * One request's part of a forward pass: tokens {@code [firstToken, endToken)}.
+     *
+     * @param cachedTokens tokens whose KV an earlier, finished pass has written for certain; 0 in doubt
+     * @param firstPage position in the prompt of {@code pages[0]}; a position may be told again, with the same page
+     * @param promptDigest of what the prompt holds; "" where engines make none
+     */
     record Chunk(
             String request,
             String transferId,
@@ -16,13 +22,33 @@ public sealed interface EngineCommand {
             int cachedTokens,
             int firstToken,
             int endToken,
-            int[] newPages) {}
+            int firstPage,
+            int[] pages,
+            String promptDigest) {
+        /** A chunk of a prompt without a digest. */
+        public Chunk(
+                String request,
+                String transferId,
+                int promptTokens,
+                int cachedTokens,
+                int firstToken,
+                int endToken,
+                int firstPage,
+                int[] pages) {
+            this(request, transferId, promptTokens, cachedTokens, firstToken, endToken, firstPage, pages, "");
+        }
+    }
 
     /**
      * The engine has taken a request in and will compute it later: it hears {@link EngineEvents#granted} and {@link
      * EngineEvents#stopped} of it, and ends it with {@link PrefillEnded} also when it never began.
      */
-    record Announce(String request, String transferId) implements EngineCommand {}
+    record Announce(String request, String transferId, String promptDigest) implements EngineCommand {
+        /** A prompt without a digest. */
+        public Announce(String request, String transferId) {
+            this(request, transferId, "");
+        }
+    }
 
     /** Tokens before {@code chunk.endToken} are in place in every layer, told outside of any step. */
     record Computed(Chunk chunk) implements EngineCommand {}
@@ -63,9 +89,24 @@ public sealed interface EngineCommand {
     record PrefillerAddress(String host, int port, String engineId) {}
 
     /**
+     * What a decoder-first fetch asks the prefiller's own engine to compute.
+     *
+     * @param tokenIds none = the router sends both legs
+     * @param cacheSalt whose cached pages it may share; "" = all's
+     */
+    record Prompt(int[] tokenIds, String cacheSalt, int priority) {
+        public static final Prompt NONE = new Prompt(new int[0], "", 0);
+
+        boolean absent() {
+            return tokenIds.length == 0;
+        }
+    }
+
+    /**
      * A decoder wants KV for tokens {@code [firstToken, promptTokens)} in these pages.
      *
      * @param prefillers all messengers of the prefiller's engine; the first one is asked to enqueue a prompt
+     * @param promptDigest of what the prompt holds; the prefiller's must be equal
      */
     record Fetch(
             String request,
@@ -76,9 +117,10 @@ public sealed interface EngineCommand {
             int[] pages,
             int contextSlot,
             long limitNs,
-            int[] promptTokenIds)
+            String promptDigest,
+            Prompt prompt)
             implements EngineCommand {
-        /** A fetch of KV alone. */
+        /** A fetch of KV alone, of a prompt without a digest, that both legs of a router name. */
         public Fetch(
                 String request,
                 String transferId,
@@ -86,8 +128,7 @@ public sealed interface EngineCommand {
                 int promptTokens,
                 int firstToken,
                 int[] pages,
-                long limitNs,
-                int[] promptTokenIds) {
+                long limitNs) {
             this(
                     request,
                     transferId,
@@ -97,9 +138,13 @@ public sealed interface EngineCommand {
                     pages,
                     PeerContextRow.NO_SLOT,
                     limitNs,
-                    promptTokenIds);
+                    "",
+                    Prompt.NONE);
         }
     }
+
+    /** A decoder has queued a request that will fetch this transfer: its prefiller is to keep the pages until then. */
+    record Expect(String transferId, List<PrefillerAddress> prefillers) implements EngineCommand {}
 
     /** A decoder will never ask for this transfer: its prefiller need not keep the pages. */
     record Decline(String transferId, List<PrefillerAddress> prefillers) implements EngineCommand {}

@@ -20,6 +20,8 @@ final class FrameRules {
     static final int CONTEXT_ROWS_MAX = 16;
     static final int CONTEXT_NAME_LENGTH_MAX = 64;
     static final int PROOF_LENGTH_MAX_BYTES = 64;
+    static final int PROMPT_DIGEST_LENGTH_MAX = 128;
+    static final int CACHE_SALT_LENGTH_MAX = 1024;
 
     private FrameRules() {}
 
@@ -40,12 +42,21 @@ final class FrameRules {
                         proof(frame.getHello().getProof().size()));
             case WELCOME -> proof(frame.getWelcome().getProof().size());
             case ATTACH -> attach(frame.getAttach());
-            case GRANT -> transferId(frame.getGrant().getTransferId());
+            case GRANT ->
+                firstOf(
+                        transferId(frame.getGrant().getTransferId()),
+                        firstOf(
+                                promptDigest(frame.getGrant().getPromptDigest()),
+                                cacheSalt(frame.getGrant().getPrompt().getCacheSalt())));
             case CANNOT_DELIVER -> transferId(frame.getCannotDeliver().getTransferId());
             case CHECKSUMS -> transferId(frame.getChecksums().getTransferId());
             case CANCEL -> transferId(frame.getCancel().getTransferId());
             case CANCEL_CONFIRMED -> transferId(frame.getCancelConfirmed().getTransferId());
-            case DECLINE -> transferId(frame.getDecline().getTransferId());
+            case DECLINE ->
+                firstOf(
+                        transferId(frame.getDecline().getTransferId()),
+                        cacheSalt(frame.getDecline().getPrompt().getCacheSalt()));
+            case EXPECT -> transferId(frame.getExpect().getTransferId());
             case REFUSAL, HEARTBEAT, GOODBYE, BODY_NOT_SET -> ""; // sentences are cut where they are shown: PeerWords
         };
     }
@@ -88,8 +99,23 @@ final class FrameRules {
         return broken;
     }
 
-    private static String transferId(String id) {
+    /** The rule that the engine's own ask breaks: a peer would end the link for it. Empty when it breaks none. */
+    static String broken(EngineCommand.Fetch ask) {
+        return firstOf(
+                transferId(ask.transferId()),
+                firstOf(promptDigest(ask.promptDigest()), cacheSalt(ask.prompt().cacheSalt())));
+    }
+
+    static String transferId(String id) {
         return id.isEmpty() ? "an empty transfer_id" : text("transfer_id", id, TRANSFER_ID_LENGTH_MAX);
+    }
+
+    private static String promptDigest(String digest) {
+        return text("prompt_digest", digest, PROMPT_DIGEST_LENGTH_MAX);
+    }
+
+    private static String cacheSalt(String salt) {
+        return text("cache_salt", salt, CACHE_SALT_LENGTH_MAX);
     }
 
     private static String text(String field, String value, int lengthMax) {

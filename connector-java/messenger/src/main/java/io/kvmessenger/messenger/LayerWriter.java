@@ -55,6 +55,11 @@ final class LayerWriter {
         return Math.ceilDiv(tokens, geometry.pageTokens());
     }
 
+    /** Pages that every rank of this engine has. */
+    int ownPageCount() {
+        return geometry.ranks().stream().mapToInt(RankGeometry::pageCount).min().orElseThrow();
+    }
+
     int inFlightCount() {
         return writes.size() - free.size();
     }
@@ -318,7 +323,7 @@ final class LayerWriter {
         write.bytes = (long) lengthBytes * partCount;
         PagedWrites request = new PagedWrites(
                 route.source(),
-                route.sourceParts(delivery.prefill.pages(), firstPart, partCount),
+                route.sourceParts(delivery.prefill.pages.byPosition(), firstPart, partCount),
                 route.target(),
                 route.targetParts(grant.pages(), firstPart - piece.partIndex(grant.firstToken()), partCount),
                 lengthBytes,

@@ -6,6 +6,7 @@ package io.kvmessenger.messenger;
  * @param imm slot and generation that every write of this grant carries
  * @param contextSlot the decoder's slot for context rows, or {@link PeerContextRow#NO_SLOT}
  * @param checksumInterval the decoder compares every n-th page of each write; 0 = none
+ * @param promptDigest of the decoder's prompt
  * @param pages the decoder's page indices; {@code pages[0]} holds the tokens from {@code firstToken}
  */
 record PageGrant(
@@ -17,6 +18,7 @@ record PageGrant(
         int[] pages,
         int contextSlot,
         int checksumInterval,
+        String promptDigest,
         long receivedNs,
         long deadlineNs) {
     /** Those of the decoder's ranks that the pages are of. */

@@ -2,7 +2,6 @@ package io.kvmessenger.messenger;
 
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 
@@ -20,8 +19,10 @@ final class Prefill {
     /** One for each decoder's messenger that has granted it, whatever has become of it. */
     final List<Delivery> deliveries = new ArrayList<>();
 
-    /** The engine's page indices so far; grown by copying, since submitted writes read the array they were given. */
-    private int[] pages = new int[0];
+    /** Where its KV lies, as far as the engine has told. */
+    final PromptPages pages = new PromptPages();
+    /** Of what the prompt holds; "" while the engine has not told, or makes none. */
+    String promptDigest;
 
     /** The decoder's ranks that have granted or dismissed it; null until the first has. */
     private EngineRanks heardOf;
@@ -37,6 +38,8 @@ final class Prefill {
 
     /** Tokens whose KV is in place in every layer. */
     int settledTokens;
+    /** Of the running forward pass, or of the last one. */
+    ChunkTimeline runningChunk;
     /** End of the chunk that the running forward pass computes; 0 when it computes none of this prompt. */
     int runningEndToken;
 
@@ -54,9 +57,24 @@ final class Prefill {
 
     CompletableFuture<Void> fenced;
 
-    Prefill(String request, String transferId) {
+    Prefill(String request, String transferId, String promptDigest) {
         this.request = request;
         this.transferId = transferId;
+        this.promptDigest = promptDigest;
+    }
+
+    /** A forward pass begins that computes a chunk of the prompt. */
+    void begin(EngineCommand.Chunk chunk, int layerCount, long nowNs) {
+        runningEndToken = chunk.endToken();
+        runningChunk = new ChunkTimeline(chunk.firstToken(), chunk.endToken(), layerCount, nowNs);
+        chunks.add(runningChunk);
+    }
+
+    /** The forward pass is over, and its chunk in place. */
+    void stepEnded(long nowNs) {
+        runningChunk.onComputed(nowNs);
+        settledTokens = Math.max(settledTokens, runningEndToken);
+        runningEndToken = 0;
     }
 
     /** Tokens before the chunk's end are in place in every layer. */
@@ -69,14 +87,50 @@ final class Prefill {
         }
     }
 
-    void addPages(int[] newPages) {
-        int from = pages.length;
-        pages = Arrays.copyOf(pages, from + newPages.length);
-        System.arraycopy(newPages, 0, pages, from, newPages.length);
+    /** Why a chunk cannot be one of this prompt; empty when it can. */
+    String misfit(EngineCommand.Chunk chunk, int pageTokens, int pageCount) {
+        if (!chunk.transferId().equals(transferId)) {
+            return "names transfer " + chunk.transferId() + ", expected " + transferId + " as before";
+        }
+        if (chunk.promptTokens() < 1 || (promptTokens > 0 && chunk.promptTokens() != promptTokens)) {
+            return "has a prompt of " + chunk.promptTokens() + " tokens, expected "
+                    + (promptTokens > 0 ? promptTokens + " as before" : "at least one");
+        }
+        if (!promptDigest.isEmpty() && !chunk.promptDigest().equals(promptDigest)) {
+            return "has another prompt digest than before, expected the digest of one prompt";
+        }
+        if (chunk.cachedTokens() > chunk.endToken()
+                || chunk.firstToken() > chunk.endToken()
+                || chunk.endToken() > chunk.promptTokens()) {
+            return "computes tokens " + chunk.firstToken() + " to " + chunk.endToken() + " with " + chunk.cachedTokens()
+                    + " cached, expected an end within the prompt's " + chunk.promptTokens();
+        }
+        String wrongPages = pages.misfit(chunk.firstPage(), chunk.pages(), pageCount);
+        return wrongPages.isEmpty() ? gap(chunk, pageTokens) : wrongPages;
     }
 
-    int[] pages() {
-        return pages;
+    private String gap(EngineCommand.Chunk chunk, int pageTokens) {
+        int firstPage = pages.end() == 0 ? chunk.firstPage() : pages.first();
+        int toldTokens = Math.max(Math.max(settledTokens, chunk.cachedTokens()), runningEndToken);
+        int follows = Math.max(toldTokens, Math.min(firstPage * pageTokens, chunk.promptTokens()));
+        if (chunk.firstToken() > follows) {
+            return "goes on at token " + chunk.firstToken() + ", expected at most " + follows
+                    + ", where it was told to have got to";
+        }
+        int endPage = Math.max(pages.end(), chunk.pages().length == 0 ? 0 : chunk.firstPage() + chunk.pages().length);
+        int neededPages = Math.ceilDiv(chunk.endToken(), pageTokens);
+        return endPage < neededPages && neededPages > firstPage
+                ? "has pages for " + endPage + " positions, expected " + neededPages + " for its " + chunk.endToken()
+                        + " tokens"
+                : "";
+    }
+
+    /** Takes over what a chunk that fits says of the prompt. */
+    void take(EngineCommand.Chunk chunk) {
+        promptTokens = chunk.promptTokens();
+        promptDigest = chunk.promptDigest();
+        settledTokens = Math.max(settledTokens, chunk.cachedTokens());
+        pages.add(chunk.firstPage(), chunk.pages());
     }
 
     /** @param needing all ranks of that decoder that need something of this prefiller */
@@ -104,14 +158,24 @@ final class Prefill {
         return !awaitsGrants() && deliveries.stream().allMatch(delivery -> delivery.stopped);
     }
 
-    /** Whether the decoder means another prompt; false while the engine has not told. */
-    boolean differsFrom(PageGrant grant) {
-        return promptTokens > 0 && grant.promptTokens() != promptTokens;
-    }
-
-    String difference(PageGrant grant) {
-        return "the prompt has " + promptTokens + " tokens at the prefiller and " + grant.promptTokens()
-                + " at the decoder: both must tokenise alike";
+    /** Why the decoder does not mean what is computed here; empty when it does, and while the engine has not told. */
+    String difference(PageGrant grant, int pageTokens) {
+        if (promptTokens > 0 && grant.promptTokens() != promptTokens) {
+            return "the prompt has " + promptTokens + " tokens at the prefiller and " + grant.promptTokens()
+                    + " at the decoder: both must tokenise alike";
+        }
+        boolean told = promptTokens > 0 || !promptDigest.isEmpty();
+        if (told && !grant.promptDigest().equals(promptDigest)) {
+            return "transfer " + transferId
+                    + " names another prompt at the prefiller than at the decoder (their digests"
+                    + " differ): give each request a transfer id of its own, and start both engines with the same"
+                    + " tokenizer, adapters and connector version";
+        }
+        if (pages.end() > 0 && grant.firstToken() / pageTokens < pages.first()) {
+            return "the decoder wants tokens from " + grant.firstToken() + " on, the prefiller's engine has named pages"
+                    + " for those from " + (long) pages.first() * pageTokens + " on";
+        }
+        return "";
     }
 
     /** The delivery whose writes are not answered for yet, or null. */
@@ -158,7 +222,7 @@ final class Prefill {
 
     /** Tokens of a layer that are in place, given how many layers of the running pass have fired. */
     private int readableTokens(int layerOrdinal, int readableLayerCount) {
-        return runningEndToken > 0 && layerOrdinal < readableLayerCount ? runningEndToken : settledTokens;
+        return runningEndToken > settledTokens && layerOrdinal < readableLayerCount ? runningEndToken : settledTokens;
     }
 
     /** Pages of a layer that are complete: full ones, and the last partial one once the whole prompt is in place. */

@@ -38,6 +38,8 @@ final class Prefiller {
     private final Deliveries deliveries;
     private final Tally tally;
     private final ProtocolLimits limits;
+    private final int pageTokens;
+    private final int pageCount;
 
     private final Map<String, Prefill> byRequest = new LinkedHashMap<>();
     private final Map<String, Prefill> byTransfer = new HashMap<>();
@@ -61,6 +63,8 @@ final class Prefiller {
         this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits);
         this.deliveries = new Deliveries(geometry.pageTokens(), writer, sessions, replies, ports, this::settle);
         this.limits = limits;
+        this.pageTokens = geometry.pageTokens();
+        this.pageCount = writer.ownPageCount();
     }
 
     // ---- from the engine
@@ -74,8 +78,7 @@ final class Prefiller {
         for (Chunk chunk : step.chunks()) {
             Prefill prefill = take(chunk);
             if (prefill != null) {
-                prefill.runningEndToken = chunk.endToken();
-                prefill.chunks.add(new ChunkTimeline(chunk.firstToken(), chunk.endToken(), writer.layerCount(), nowNs));
+                prefill.begin(chunk, writer.layerCount(), nowNs);
                 running.add(prefill);
                 deliveries.advance(prefill); // pages of the prefix cache are in place and go out at once
             }
@@ -83,7 +86,7 @@ final class Prefiller {
     }
 
     void announce(EngineCommand.Announce announce) {
-        Prefill prefill = start(announce.request(), announce.transferId());
+        Prefill prefill = start(announce.request(), announce.transferId(), announce.promptDigest());
         if (prefill != null) {
             prefill.announced = true;
             match(prefill);
@@ -103,9 +106,7 @@ final class Prefiller {
         progress.stepEnded(stepIndex);
         stepOpen = false;
         for (Prefill prefill : running) {
-            prefill.chunks.getLast().onComputed(nowNs);
-            prefill.settledTokens = prefill.runningEndToken;
-            prefill.runningEndToken = 0;
+            prefill.stepEnded(nowNs);
             deliveries.advance(prefill);
             settle(prefill);
         }
@@ -263,7 +264,7 @@ final class Prefiller {
         if (!running.isEmpty()) {
             int readable = progress.readableLayerCount();
             for (Prefill prefill : running) {
-                prefill.chunks.getLast().onReadableBefore(readable, nowNs);
+                prefill.runningChunk.onReadableBefore(readable, nowNs);
             }
         }
         work += deliveries.doWork();
@@ -320,16 +321,17 @@ final class Prefiller {
         Prefill prefill = byRequest.get(chunk.request());
         boolean first = prefill == null;
         if (first) {
-            prefill = start(chunk.request(), chunk.transferId());
+            prefill = start(chunk.request(), chunk.transferId(), chunk.promptDigest());
         }
-        if (prefill == null) {
+        if (prefill == null || prefill.stopped) {
             return null;
         }
-        if (prefill.promptTokens == 0) {
-            prefill.promptTokens = chunk.promptTokens();
-            prefill.settledTokens = chunk.cachedTokens();
+        String misfit = prefill.misfit(chunk, pageTokens, pageCount);
+        if (!misfit.isEmpty()) {
+            refuse(prefill, "the prefiller's engine told a chunk of request " + chunk.request() + " that " + misfit);
+            return null;
         }
-        prefill.addPages(chunk.newPages());
+        prefill.take(chunk);
         if (first) {
             match(prefill);
         } else {
@@ -338,17 +340,24 @@ final class Prefiller {
         return prefill;
     }
 
+    /** What the engine has told of a prompt makes no sense: its decoders are told, and nothing more of it is sent. */
+    private void refuse(Prefill prefill, String sentence) {
+        engine.log(EngineEvents.Level.ERROR, sentence);
+        stop(prefill, Reason.PREFILL_ABORTED, sentence);
+    }
+
     /** An announced prompt has turned out to be another one than the decoder means. */
     private void stopDifferent(Prefill prefill) {
         for (Delivery delivery : prefill.deliveries) {
-            if (!delivery.stopped && prefill.differsFrom(delivery.grant)) {
-                deliveries.stop(delivery, Reason.GRANT_UNFIT, prefill.difference(delivery.grant));
+            String difference = prefill.difference(delivery.grant, pageTokens);
+            if (!delivery.stopped && !difference.isEmpty()) {
+                deliveries.stop(delivery, Reason.GRANT_UNFIT, difference);
                 deliveries.settle(delivery);
             }
         }
     }
 
-    private Prefill start(String request, String transferId) {
+    private Prefill start(String request, String transferId, String promptDigest) {
         if (byTransfer.containsKey(transferId)) {
             engine.log(
                     EngineEvents.Level.WARNING,
@@ -357,7 +366,7 @@ final class Prefiller {
             return null;
         }
         tally.add(MessengerMetric.PREFILLS_STARTED, 1);
-        Prefill prefill = new Prefill(request, transferId);
+        Prefill prefill = new Prefill(request, transferId, promptDigest);
         byRequest.put(request, prefill);
         byTransfer.put(transferId, prefill);
         return prefill;
@@ -381,12 +390,13 @@ final class Prefiller {
                 wire.getImm(),
                 wire.getPromptTokens(),
                 wire.getFirstToken(),
-                toArray(wire.getPageIndicesList()),
+                wire.getPageIndicesList().stream().mapToInt(Integer::intValue).toArray(),
                 wire.getContextSlot() - 1,
                 wire.getChecksumInterval(),
+                wire.getPromptDigest(),
                 nowNs,
                 nowNs + limits.grantWaitNs());
-        int[] promptTokenIds = toArray(wire.getPromptTokenIdsList());
+        EngineCommand.Prompt prompt = PromptWire.decode(wire.getPrompt());
         String unfit = writer.unfit(grant);
         Prefill prefill = byTransfer.get(grant.transferId());
         if (!unfit.isEmpty()) {
@@ -396,16 +406,12 @@ final class Prefiller {
         } else if (prefill != null) {
             join(prefill, grant);
         } else if (waiting.endOf(grant.transferId()).isPresent()
-                && (promptTokenIds.length == 0 || !waiting.isNewPrompt(grant.transferId()))) {
+                && (prompt.absent() || !waiting.isNewPrompt(grant.transferId()))) {
             replies.decline(
                     grant, Reason.EXPIRED, waiting.endOf(grant.transferId()).get());
         } else {
-            waiting.await(grant, promptTokenIds);
+            waiting.await(grant, prompt);
         }
-    }
-
-    private static int[] toArray(List<Integer> values) {
-        return values.stream().mapToInt(Integer::intValue).toArray();
     }
 
     private void join(Prefill prefill, PageGrant grant) {
@@ -421,8 +427,8 @@ final class Prefiller {
                     "transfer " + grant.transferId() + " was granted or given up already by "
                             + prefill.heardFrom() + ", the ranks of "
                             + grant.session().peerName() + " among them or of another engine");
-        } else if (prefill.differsFrom(grant)) {
-            replies.decline(grant, Reason.GRANT_UNFIT, prefill.difference(grant));
+        } else if (!prefill.difference(grant, pageTokens).isEmpty()) {
+            replies.decline(grant, Reason.GRANT_UNFIT, prefill.difference(grant, pageTokens));
         } else {
             prefill.hear(grant.ranks(), grant.session().needingRanks);
             deliveries.begin(prefill, grant);
@@ -452,7 +458,7 @@ final class Prefiller {
 
     private void onDecline(Session session, Decline decline) {
         String transferId = decline.getTransferId();
-        waiting.enqueue(transferId, toArray(decline.getPromptTokenIdsList()));
+        waiting.enqueue(transferId, PromptWire.decode(decline.getPrompt()));
         dismiss(session, transferId);
     }
 

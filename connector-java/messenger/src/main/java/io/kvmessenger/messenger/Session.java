@@ -2,7 +2,7 @@ package io.kvmessenger.messenger;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.SourceDraw;
-import io.kvmessenger.messenger.wire.Decline;
+import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RegionDescriptor;
@@ -45,8 +45,8 @@ final class Session {
 
     /** Outbound: what the prefiller may write to us through. */
     Admission admission;
-    /** Outbound: transfers to decline once the session is ready. */
-    final List<Decline> declines = new ArrayList<>();
+    /** Outbound: what is to be said of transfers once the session is ready. */
+    final List<ControlFrame.Builder> waitingFrames = new ArrayList<>();
 
     /** Outbound: nothing admitted can write any more. */
     boolean admissionClosed;

@@ -49,24 +49,24 @@ final class WaitingGrants {
     }
 
     /** Keeps a grant; if it brings the prompt's tokens, the prompt is enqueued in this prefiller's own engine. */
-    void await(PageGrant grant, int[] promptTokenIds) {
-        if (promptTokenIds.length > 0 && !intake.available()) {
+    void await(PageGrant grant, EngineCommand.Prompt prompt) {
+        if (!prompt.absent() && !intake.available()) {
             replies.decline(grant, Reason.NEVER_CAME, NO_INTAKE);
             return;
         }
-        enqueue(grant.transferId(), promptTokenIds);
+        enqueue(grant.transferId(), prompt);
         add(grant);
     }
 
     /** Each of the decoder's messengers may bring the prompt; the engine gets it once. */
-    void enqueue(String transferId, int[] promptTokenIds) {
-        if (promptTokenIds.length == 0 || !shutDownReason.isEmpty()) {
+    void enqueue(String transferId, EngineCommand.Prompt prompt) {
+        if (prompt.absent() || !shutDownReason.isEmpty()) {
             return; // an engine that shuts down begins no prompt; its other messengers decline the grants for it
         }
         if (!intake.available()) {
             engine.log(EngineEvents.Level.ERROR, "transfer " + transferId + ": " + NO_INTAKE);
         } else if (enqueued.put(transferId, true) == null) {
-            intake.enqueue(transferId, promptTokenIds);
+            intake.enqueue(transferId, prompt);
         }
     }
 

@@ -29,7 +29,8 @@ class ContextRowTest extends MessengerPair {
                 pages,
                 contextSlot,
                 0,
-                new int[0]));
+                "",
+                EngineCommand.Prompt.NONE));
     }
 
     @Test

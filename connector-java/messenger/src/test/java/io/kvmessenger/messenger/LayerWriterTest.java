@@ -59,12 +59,12 @@ class LayerWriterTest {
         session.peerGeometry = peer;
         session.peerRegions =
                 peer.ranks().stream().map(rank -> memory().descriptors()).toList();
-        Prefill prefill = new Prefill("r", "t");
+        Prefill prefill = new Prefill("r", "t", "");
         prefill.promptTokens = PROMPT_TOKENS;
-        prefill.addPages(pages(own, 0));
+        prefill.pages.add(0, pages(own, 0));
         prefill.settledTokens = PROMPT_TOKENS;
-        PageGrant grant =
-                new PageGrant(session, "t", IMM, PROMPT_TOKENS, firstToken, pages(peer, firstToken), NO_SLOT, 0, 0, 0);
+        PageGrant grant = new PageGrant(
+                session, "t", IMM, PROMPT_TOKENS, firstToken, pages(peer, firstToken), NO_SLOT, 0, "", 0, 0);
         return new Delivery(prefill, grant, writer.routesFor(grant), firstToken / own.pageTokens());
     }
 
@@ -158,7 +158,7 @@ class LayerWriterTest {
         KvGeometry peer = geometry(PageLayout.LATENT, 8, 1);
         LayerWriter writer = writer(own);
         PageGrant right = granted(writer, own, peer, 0).grant;
-        PageGrant wrong = new PageGrant(right.session(), "t", IMM, PROMPT_TOKENS, 0, new int[4], NO_SLOT, 0, 0, 0);
+        PageGrant wrong = new PageGrant(right.session(), "t", IMM, PROMPT_TOKENS, 0, new int[4], NO_SLOT, 0, "", 0, 0);
         assertThat(writer.unfit(wrong)).isEqualTo("the grant of transfer t has 4 pages for tokens 0 to 14");
     }
 }

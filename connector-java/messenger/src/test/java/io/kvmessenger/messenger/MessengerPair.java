@@ -25,6 +25,7 @@ abstract class MessengerPair {
         final RecordingTransferEngine transfer = new RecordingTransferEngine();
         final List<String> told = new ArrayList<>();
         final List<String> enqueued = new ArrayList<>();
+        final List<EngineCommand.Prompt> prompts = new ArrayList<>();
         final Messenger messenger;
         final Region region;
         String lastFailure = "";
@@ -101,8 +102,9 @@ abstract class MessengerPair {
         }
 
         @Override
-        public void enqueue(String transferId, int[] promptTokenIds) {
+        public void enqueue(String transferId, EngineCommand.Prompt prompt) {
             enqueued.add(transferId);
+            prompts.add(prompt);
         }
 
         @Override
@@ -150,15 +152,26 @@ abstract class MessengerPair {
     }
 
     void fetch(String request, int firstPage, long limitNs, int[] tokens) {
-        decoder.messenger.onCommand(new EngineCommand.Fetch(
+        decoder.messenger.onCommand(fetchOf(request, firstPage, limitNs, "", new EngineCommand.Prompt(tokens, "", 0)));
+    }
+
+    void fetch(String request, int firstPage, String promptDigest) {
+        decoder.messenger.onCommand(fetchOf(request, firstPage, 0, promptDigest, EngineCommand.Prompt.NONE));
+    }
+
+    static EngineCommand.Fetch fetchOf(
+            String request, int firstPage, long limitNs, String promptDigest, EngineCommand.Prompt prompt) {
+        return new EngineCommand.Fetch(
                 request,
                 "t-" + request,
                 List.of(new EngineCommand.PrefillerAddress("host", 7, "")),
                 PROMPT_TOKENS,
                 0,
                 new int[] {firstPage, firstPage + 1},
+                PeerContextRow.NO_SLOT,
                 limitNs,
-                tokens));
+                promptDigest,
+                prompt);
     }
 
     /** One forward pass over the whole prompt. */
@@ -167,9 +180,14 @@ abstract class MessengerPair {
                 1,
                 0,
                 List.of(new EngineCommand.Chunk(
-                        request, "t-" + request, PROMPT_TOKENS, cachedTokens, cachedTokens, PROMPT_TOKENS, new int[] {
-                            5, 6
-                        }))));
+                        request,
+                        "t-" + request,
+                        PROMPT_TOKENS,
+                        cachedTokens,
+                        cachedTokens,
+                        PROMPT_TOKENS,
+                        0,
+                        new int[] {5, 6}))));
         prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
     }
 
@@ -203,9 +221,9 @@ abstract class MessengerPair {
     }
 
     /** The engine says that tokens up to {@code endToken} are in place, outside of any forward pass. */
-    void tellComputed(String request, int promptTokens, int endToken, int... newPages) {
+    void tellComputed(String request, int promptTokens, int endToken, int firstPage, int... pages) {
         prefiller.messenger.onCommand(new EngineCommand.Computed(
-                new EngineCommand.Chunk(request, "t-" + request, promptTokens, 0, 0, endToken, newPages)));
+                new EngineCommand.Chunk(request, "t-" + request, promptTokens, 0, 0, endToken, firstPage, pages)));
     }
 
     void end(String request, EngineCommand.PrefillOutcome outcome, int contextSlot) {

@@ -102,7 +102,7 @@ class MessengerTest extends MessengerPair {
         fetch("r", 1, 0, new int[PROMPT_TOKENS]);
         carry();
         prefiller.messenger.onCommand(new EngineCommand.Step(
-                1, 0, List.of(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, new int[] {5}))));
+                1, 0, List.of(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}))));
         prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         carry();
 
@@ -191,9 +191,9 @@ class MessengerTest extends MessengerPair {
         announce("r");
         fetch("r", 1, 0);
         carry();
-        tellComputed("r", PROMPT_TOKENS, Geometries.PAGE_TOKENS, 5);
+        tellComputed("r", PROMPT_TOKENS, Geometries.PAGE_TOKENS, 0, 5);
         int firstPage = prefiller.transfer.submitted.size();
-        tellComputed("r", PROMPT_TOKENS, PROMPT_TOKENS, 6);
+        tellComputed("r", PROMPT_TOKENS, PROMPT_TOKENS, 1, 6);
         prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
 
         assertThat(firstPage).isPositive();
@@ -235,7 +235,7 @@ class MessengerTest extends MessengerPair {
         announce("r");
         fetch("r", 1, 0);
         carry();
-        tellComputed("r", PROMPT_TOKENS + 1, Geometries.PAGE_TOKENS, 5);
+        tellComputed("r", PROMPT_TOKENS + 1, Geometries.PAGE_TOKENS, 0, 5);
         carry();
 
         assertThat(prefiller.transfer.submitted).isEmpty();

@@ -50,7 +50,7 @@ class ShutdownTest extends MessengerPair {
                 1,
                 0,
                 List.of(new EngineCommand.Chunk(
-                        "r", "t-r", PROMPT_TOKENS, 0, 0, Geometries.PAGE_TOKENS, new int[] {5}))));
+                        "r", "t-r", PROMPT_TOKENS, 0, 0, Geometries.PAGE_TOKENS, 0, new int[] {5}))));
         prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
         assertThat(prefiller.transfer.submitted).isNotEmpty();
         CompletableFuture<Void> drained = drain(prefiller);

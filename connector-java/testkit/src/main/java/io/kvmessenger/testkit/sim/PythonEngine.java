@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.messenger.EngineCommand;
 import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.EngineEvents;
 import io.kvmessenger.messenger.EngineIntake;
@@ -155,7 +156,7 @@ final class PythonEngine implements NodeEngine, EngineIntake {
     }
 
     @Override
-    public void enqueue(String transferId, int[] promptTokenIds) {
+    public void enqueue(String transferId, EngineCommand.Prompt prompt) {
         world.listener().promptEnqueued(node.process(), transferId);
         boolean fails = !healed && random.nextDouble() < swarm.enqueueFails();
         clock.after(random.nextLong(2 * Scenario.MILLI), () -> {
@@ -166,7 +167,7 @@ final class PythonEngine implements NodeEngine, EngineIntake {
                 world.listener().promptRefused(node.process(), transferId);
                 node.input(m -> m.onEnqueueFailed(transferId, "the engine's API refused it"));
             } else {
-                prefill(transferId, promptTokenIds.length);
+                prefill(transferId, prompt.tokenIds().length);
             }
         });
     }

@@ -150,7 +150,7 @@ public final class PythonHost {
                 node.process(),
                 chunk.request(),
                 chunk.promptTokens(),
-                IntStream.of(chunk.newPages()).boxed().toList());
+                IntStream.of(chunk.pages()).boxed().toList());
         for (int layer = 0; layer < contents.size() && chunk.cachedTokens() > 0; layer++) {
             listener.layerComputed(node.process(), chunk.request(), RANK_INDEX, layer, chunk.cachedTokens());
         }

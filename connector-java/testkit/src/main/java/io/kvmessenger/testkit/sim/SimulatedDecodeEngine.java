@@ -16,6 +16,8 @@ import java.util.stream.IntStream;
  * in the same moment.
  */
 final class SimulatedDecodeEngine {
+    private static final int NO_CONTEXT_SLOT = -1;
+
     /** A request that waits for pages, or for its KV. */
     private static final class Request {
         final String id;
@@ -164,7 +166,11 @@ final class SimulatedDecodeEngine {
                 request.promptTokens,
                 cachedPages * pageTokens,
                 request.pages.clone(),
+                NO_CONTEXT_SLOT,
                 random.nextInt(4) == 0 ? 40 * Scenario.MILLI : 0,
-                new int[request.decoderFirst ? request.promptTokens : 0]));
+                "",
+                request.decoderFirst
+                        ? new EngineCommand.Prompt(new int[request.promptTokens], "", 0)
+                        : EngineCommand.Prompt.NONE));
     }
 }

@@ -112,7 +112,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     @Override
-    public void enqueue(String transferId, int[] promptTokenIds) {
+    public void enqueue(String transferId, EngineCommand.Prompt prompt) {
         listener.promptEnqueued(node.process(), transferId);
         boolean fails = !healed && random.nextDouble() < swarm.enqueueFails();
         clock.after(random.nextLong(2 * Scenario.MILLI), () -> {
@@ -123,7 +123,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 listener.promptRefused(node.process(), transferId);
                 node.input(m -> m.onEnqueueFailed(transferId, "the engine's API refused it"));
             } else {
-                intake.enqueue(transferId, promptTokenIds.length);
+                intake.enqueue(transferId, prompt.tokenIds().length);
             }
         });
     }
@@ -283,6 +283,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 cachedTokens,
                 firstToken,
                 prompt.endToken,
+                had,
                 newPages);
     }
 

@@ -1,0 +1,58 @@
+package io.kvmessenger.messenger;
+
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Decline;
+import io.kvmessenger.messenger.wire.Expect;
+import java.util.HashMap;
+import java.util.Map;
+
+/**
+ * A decoder's sessions with prefillers, by address, dialled when they are first needed, and what is said on them of
+ * transfers that are not granted. What is said before a session is ready waits for it; what its end overtakes is lost.
+ *
+ * <p>Owned by the messenger's thread. It keeps nothing of transfers.
+ */
+final class PrefillerLinks {
+    private final Sessions sessions;
+    private final Map<String, Session> byAddress = new HashMap<>();
+
+    PrefillerLinks(Sessions sessions) {
+        this.sessions = sessions;
+    }
+
+    Session at(EngineCommand.PrefillerAddress address, long nowNs) {
+        return byAddress.computeIfAbsent(
+                address.host() + ":" + address.port(), unknown -> sessions.dial(address.host(), address.port(), nowNs));
+    }
+
+    /** No grant will come of this transfer; the prompt, if there is one, is wanted by others all the same. */
+    void decline(Session session, String transferId, EngineCommand.Prompt prompt) {
+        Decline.Builder decline = Decline.newBuilder().setTransferId(transferId);
+        if (!prompt.absent()) {
+            decline.setPrompt(PromptWire.encode(prompt));
+        }
+        send(session, ControlFrame.newBuilder().setDecline(decline));
+    }
+
+    /** A grant of this transfer will come, however long the engine's queue is. */
+    void expect(Session session, String transferId) {
+        send(session, ControlFrame.newBuilder().setExpect(Expect.newBuilder().setTransferId(transferId)));
+    }
+
+    void onReady(Session session) {
+        session.waitingFrames.forEach(frame -> sessions.send(session, frame));
+        session.waitingFrames.clear();
+    }
+
+    void onEnded(Session session) {
+        byAddress.values().remove(session);
+    }
+
+    private void send(Session session, ControlFrame.Builder frame) {
+        if (session.ready()) {
+            sessions.send(session, frame);
+        } else if (session.state != Session.State.ENDED) {
+            session.waitingFrames.add(frame);
+        }
+    }
+}
