@@ -12,8 +12,9 @@ from bed import Bed, Messenger, decoder, messenger, prefiller, start_messengers
 from make_model import cached_model
 from plain_vllm import reference_answers
 from prompts import cache_home
+from traffic import DEFAULT_REQUESTS, DEFAULT_SEED, Traffic
 from warm_starts import LAUNCHER
-from workload import ALL, ANSWER_TOKENS, OF_FAULTS, Series, prompts_of
+from workload import ALL, ANSWER_TOKENS, OF_EVERYDAY, OF_FAULTS, prompts_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,18 +40,33 @@ def model() -> Path:
     return cached_model(cache_home())
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--everyday-requests", type=int, default=DEFAULT_REQUESTS, help="how many test_everyday.py sends")
+    parser.addoption("--everyday-seed", type=int, default=DEFAULT_SEED, help="what test_everyday.py draws them from")
+
+
+@pytest.fixture(scope="session")
+def traffic(request: pytest.FixtureRequest) -> Traffic:
+    return Traffic(request.config.getoption("--everyday-seed"), request.config.getoption("--everyday-requests"))
+
+
 @pytest.fixture(scope="session")
 def reference(model: Path) -> Reference:
-    return asked(model, ALL)
+    return asked(model, prompts_of(ALL))
 
 
 @pytest.fixture(scope="session")
 def fault_reference(model: Path) -> Reference:
-    return asked(model, OF_FAULTS)
+    return asked(model, prompts_of(OF_FAULTS))
 
 
-def asked(model: Path, serieses: tuple[Series, ...]) -> Reference:
-    prompts = prompts_of(serieses)
+@pytest.fixture(scope="session")
+def everyday_reference(model: Path, traffic: Traffic) -> Reference:
+    """Asked apart: its prompts change with the seed, and these tests want no other."""
+    return asked(model, [*prompts_of(OF_EVERYDAY), *traffic.prompts()])
+
+
+def asked(model: Path, prompts: list[str]) -> Reference:
     answers = reference_answers(model, prompts, ANSWER_TOKENS, lambda line: print(line, flush=True))
     return Reference(dict(zip(prompts, answers, strict=True)))
 

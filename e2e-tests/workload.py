@@ -79,6 +79,7 @@ FAULTS: Final = Series(seed=12, lengths=tuple([260] * 72))
 """Drawn from one after the other by the tests of faults."""
 ABORTED: Final = Series(seed=13, lengths=aborted_lengths())
 LINKS: Final = Series(seed=14, lengths=tuple([260] * 12))
+IDS: Final = Series(seed=15, lengths=tuple([100] * 16))
 
 ALL: Final = (
     *BOTH_LEGS.values(),
@@ -96,6 +97,7 @@ ALL: Final = (
 )
 OF_FAULTS: Final = (FAULTS, ABORTED, LINKS)
 """Asked apart, so that only the tests of faults wait for these answers."""
+OF_EVERYDAY: Final = (IDS,)
 
 
 def prompts_of(serieses: tuple[Series, ...]) -> list[str]:

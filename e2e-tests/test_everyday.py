@@ -1,0 +1,251 @@
+"""Ordinary traffic gets ordinary answers: those of a single vLLM, whoever asks what at the same moment.
+
+Prefix caching is on at both sides, prompts of a group share their beginnings, and the legs come in all orders. What a
+decoder keeps of a beginning answers later requests too: they are asked as well, without any transfer.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bed import PREFILL_LEG, Messenger, decode_leg, decoder, messenger, prefiller, send_prefill, start_messengers
+from conftest import Reference
+from faults import ENDED_EARLY, Clients, granted_without_prefill
+from server_process import LOOPBACK, MODEL_NAME, REQUEST_LIMIT_SECONDS, complete, wait_until, words_of
+from traffic import ANSWER_TOKENS, CHUNK_TOKENS, PAGE_TOKENS, Asked, Group, Order, Traffic
+from workload import IDS
+
+GROUPS_IN_FLIGHT = 4
+NOTHING_HELD_SECONDS = 10.0
+GRANT_WAIT_SECONDS = 30.0
+"""Beyond NOTHING_HELD_SECONDS, so that what a limit frees is not taken for freed in time."""
+LONG_ID = 600
+
+
+@pytest.fixture(scope="module")
+def reference(everyday_reference: Reference) -> Reference:
+    return everyday_reference
+
+
+@pytest.fixture(scope="module")
+def pair(model: Path, run_folder: Path) -> Iterator[tuple[Messenger, Messenger]]:
+    """Small pages and chunks, so that short prompts have several of both."""
+    options = {"page_tokens": PAGE_TOKENS, "arguments": ("--max-num-batched-tokens", str(CHUNK_TOKENS))}
+    extra = {"grant_wait_seconds": GRANT_WAIT_SECONDS}
+    with ExitStack() as stack:
+        source = messenger(prefiller("prefiller-daily", extra=extra, options=options), model, run_folder)
+        target = messenger(decoder("decoder-daily", options=options), model, run_folder)
+        start_messengers(stack, [source, target])
+        yield source, target
+
+
+class Leg:
+    """A request to one side, whose client may go away. The answer is waited for by another thread."""
+
+    def __init__(self, to: Messenger, body: Mapping[str, Any], request: str) -> None:
+        self._connection = http.client.HTTPConnection(LOOPBACK, to.server.port, timeout=REQUEST_LIMIT_SECONDS)
+        headers = {"Content-Type": "application/json", "X-Request-Id": request}
+        self._connection.request("POST", "/v1/completions", json.dumps({"model": MODEL_NAME, **body}), headers)
+
+    def answer(self) -> dict[str, Any]:
+        with self._connection.getresponse() as answer:
+            said = answer.read()
+        self._connection.close()
+        return dict(json.loads(said)) if answer.status == 200 else {"error": said.decode(errors="replace")}
+
+    def leave(self) -> None:
+        self._connection.close()
+
+
+@dataclass
+class Client:
+    """Sends requests to both sides, as a router does."""
+
+    prefiller: Messenger
+    decoder: Messenger
+
+    def ask(self, asked: Asked, request: str = "") -> dict[str, Any] | None:
+        """The decoder's answer; None when the client went away before it."""
+        request = request or f"everyday-{asked.number}-{uuid.uuid4()}"
+        body = {**asked.body(), "max_tokens": ANSWER_TOKENS}
+        first = {**asked.body(), "max_tokens": 1, "kv_transfer_params": dict(PREFILL_LEG)}
+        leg = decode_leg(self.prefiller, request)
+        if asked.order is Order.DECODER_FIRST:
+            decode = Leg(self.decoder, {**body, "kv_transfer_params": leg}, request)
+            prefill = Leg(self.prefiller, first, request)
+        else:
+            prefill = Leg(self.prefiller, first, request)
+            if asked.order is Order.SERIAL:
+                answered = prefill.answer()
+                assert "choices" in answered, answered
+                leg |= {
+                    key: value for key, value in (answered["kv_transfer_params"] or {}).items() if value is not None
+                }
+            decode = Leg(self.decoder, {**body, "kv_transfer_params": leg}, request)
+        legs = [decode] if asked.order is Order.SERIAL else [decode, prefill]
+        if asked.gone_after_seconds is not None:
+            time.sleep(asked.gone_after_seconds)  # a moment that was drawn, not a wait for something
+            for gone in legs:
+                gone.leave()
+            return None
+        answers = [each.answer() for each in legs]
+        return answers[0]
+
+
+def faults_of(asked: Asked, answer: Mapping[str, Any], reference: Reference) -> list[str]:
+    """What is wrong with an answer, in words."""
+    if "choices" not in answer:
+        return [f"{asked.said()}: {answer}"]
+    expected = [reference.to(prompt, ANSWER_TOKENS) for prompt in asked.prompts for _ in range(asked.choices)]
+    choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+    if len(choices) != len(expected):
+        return [f"{asked.said()}: {len(choices)} answers, expected {len(expected)}"]
+    found = []
+    for choice, right in zip(choices, expected, strict=True):
+        if choice["finish_reason"] in ENDED_EARLY:
+            found.append(f"{asked.said()}: answer {choice['index']} ended by {choice['finish_reason']}")
+        elif str(choice["text"]).split() != right:
+            found.append(f"{asked.said()}: wrong tokens in answer {choice['index']}")
+    return found
+
+
+def sent_at_once(client: Client, group: Group, reference: Reference) -> list[str]:
+    """All requests of the group leave when the last of their clients is there."""
+    together = threading.Barrier(len(group.requests))
+
+    def one(asked: Asked) -> list[str]:
+        together.wait()
+        answer = client.ask(asked)
+        return [] if answer is None else faults_of(asked, answer, reference)
+
+    with ThreadPoolExecutor(len(group.requests)) as clients:
+        return [fault for faults in clients.map(one, group.requests) for fault in faults]
+
+
+@pytest.fixture(scope="module")
+def after_traffic(
+    pair: tuple[Messenger, Messenger], traffic: Traffic, reference: Reference
+) -> tuple[list[str], Mapping[str, float]]:
+    """What was wrong with the answers, and what is held some seconds after the last one."""
+    source, target = pair
+    client = Client(source, target)
+    with ThreadPoolExecutor(GROUPS_IN_FLIGHT) as groups:
+        faults = [
+            fault
+            for found in groups.map(lambda group: sent_at_once(client, group, reference), traffic.groups)
+            for fault in found
+        ]
+    held = {side.server.name: side for side in pair}
+    try:
+        wait_until(lambda: not any(side.held() for side in pair), NOTHING_HELD_SECONDS, "nothing is held")
+        leaked: Mapping[str, float] = {}
+    except TimeoutError:
+        leaked = {f"{name}: {gauge}": value for name, side in held.items() for gauge, value in side.held().items()}
+    return faults, leaked
+
+
+def test_answers_are_those_of_a_single_vllm(
+    after_traffic: tuple[list[str], Mapping[str, float]], traffic: Traffic, pair: tuple[Messenger, Messenger]
+) -> None:
+    faults, _ = after_traffic
+    arrived = pair[1].metric("kv_messenger_fetches_arrived_total")
+    print(f"everyday traffic: seed {traffic.seed}, {traffic.count} requests, {arrived:.0f} transfers arrived")
+    for fault in faults:
+        print(fault)
+    assert not faults, f"{len(faults)} answers are wrong, seed {traffic.seed}"
+    assert arrived >= traffic.count / 2, "most answers did not come from transferred KV: the comparison shows little"
+
+
+def test_nothing_is_held_afterwards(after_traffic: tuple[list[str], Mapping[str, float]]) -> None:
+    _, leaked = after_traffic
+    assert not leaked
+
+
+@pytest.mark.usefixtures("after_traffic")
+def test_what_the_decoder_keeps_of_each_beginning_is_right(
+    pair: tuple[Messenger, Messenger], traffic: Traffic, reference: Reference
+) -> None:
+    target = pair[1].server
+    cached_before = target.metric("vllm:prefix_cache_hits_total")
+    wrong = [
+        f"group of request {group.requests[0].number}, a beginning of {len(group.beginning.split())} tokens"
+        for group in traffic.groups
+        if words_of(complete(target, group.afterwards(), ANSWER_TOKENS))
+        != reference.to(group.afterwards(), ANSWER_TOKENS)
+    ]
+    assert target.metric("vllm:prefix_cache_hits_total") > cached_before, "its pages were not looked at again"
+    assert not wrong, f"{len(wrong)} of {len(traffic.groups)} beginnings are kept wrong, seed {traffic.seed}: {wrong}"
+
+
+@pytest.fixture(scope="module")
+def plain(pair: tuple[Messenger, Messenger]) -> Iterator[Callable[..., Asked]]:
+    """Makes requests with prompts that no other test sends."""
+    prompts = iter(IDS.prompts())
+    yield lambda order, choices=1: Asked(0, (next(prompts),), choices, False, order, None)
+    for side in pair:
+        side.wait_at_rest()
+
+
+@pytest.mark.parametrize("order", Order)
+def test_several_answers_to_one_prompt_are_right(
+    pair: tuple[Messenger, Messenger], plain: Callable[..., Asked], reference: Reference, order: Order
+) -> None:
+    asked = plain(order, choices=2)
+    answer = Client(*pair).ask(asked)
+    assert answer is not None
+    assert not faults_of(asked, answer, reference)
+
+
+def test_two_clients_with_one_id_never_get_each_others_tokens(
+    pair: tuple[Messenger, Messenger], plain: Callable[..., Asked], reference: Reference
+) -> None:
+    """Their prompts are equally long. One of them may fail, since both say that they are the same request."""
+    request, client = f"everybody-{uuid.uuid4()}", Client(*pair)
+    both = [plain(Order.TOGETHER), plain(Order.TOGETHER)]
+    with ThreadPoolExecutor(2) as clients:
+        answers = list(clients.map(lambda asked: client.ask(asked, request), both))
+    wrong = [
+        fault
+        for asked, answer in zip(both, answers, strict=True)
+        if answer is not None and not failed(answer)
+        for fault in faults_of(asked, answer, reference)
+    ]
+    assert not wrong
+    again = plain(Order.TOGETHER)
+    answer = client.ask(again)
+    assert answer is not None
+    assert not faults_of(again, answer, reference)
+
+
+def failed(answer: Mapping[str, Any]) -> bool:
+    return "choices" not in answer or answer["choices"][0]["finish_reason"] in ENDED_EARLY
+
+
+def test_very_long_id_harms_no_other_request(
+    pair: tuple[Messenger, Messenger], plain: Callable[..., Asked], reference: Reference
+) -> None:
+    """The other one's pages are granted already, and its prefill begins only when the long one has ended."""
+    source, target = pair
+    (prompt,) = plain(Order.TOGETHER).prompts
+    lost_before = target.metric("kv_messenger_links_lost_total")
+    with ThreadPoolExecutor(1) as pool:
+        bystander = granted_without_prefill(Clients(pool), source, target, prompt, ANSWER_TOKENS)
+        long = plain(Order.TOGETHER)
+        answer = Client(source, target).ask(long, "x" * LONG_ID)
+        assert answer is not None
+        assert failed(answer) or not faults_of(long, answer, reference)
+        assert not bystander.decode.done(), bystander.decode.result()
+        send_prefill(source, prompt, bystander.name)
+        assert bystander.ended(REQUEST_LIMIT_SECONDS).words == reference.to(prompt, ANSWER_TOKENS)
+    assert target.metric("kv_messenger_links_lost_total") == lost_before
