@@ -17,9 +17,10 @@ from kv_connector._facade import Messenger
 from kv_connector.exceptions import KvConnectorError, MessengerError, OptionError
 from kv_connector.options import check_options
 from kv_connector.vllm.engine_facts import EngineFacts, read_facts
-from kv_connector.vllm.metadata import MessengerAddress, QuarantineNews, StepMetadata
+from kv_connector.vllm.metadata import MessengerAddress, StepMetadata, WorkerNews
 from kv_connector.vllm.rank_start import OpenMessenger, OwnPart, RankStart
 from kv_connector.vllm.scheduler_half import SchedulerHalf
+from kv_connector.vllm.send_gate import SendGate
 from kv_connector.vllm.stats import MessengerPromMetrics, MessengerStats
 from kv_connector.vllm.transfer_params import Side
 from kv_connector.vllm.vllm_api import (
@@ -75,7 +76,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         groups = self._facts.groups
         if role == KVConnectorRole.SCHEDULER:
             side = Side(self._facts.options.role, groups.tp_size, groups.pp_size, groups.messenger_count)
-            self._scheduler = SchedulerHalf(side, self._facts.block_tokens, logger)
+            gate = SendGate(self._facts.options.grant_wait_seconds)
+            self._scheduler = SchedulerHalf(side, self._facts.block_tokens, gate, logger)
             if self._facts.not_shared_because:
                 logger.info("each rank has a messenger of its own: %s", self._facts.not_shared_because)
 
@@ -245,7 +247,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         return MessengerStats(data=figures) if figures is not None else None
 
     @guarded(lambda: None)
-    def build_connector_worker_meta(self) -> QuarantineNews | None:
+    def build_connector_worker_meta(self) -> WorkerNews | None:
         """What the scheduler's object must know before it frees the blocks of what was just reported."""
         return self._worker.take_news() if self._worker is not None else None
 
@@ -264,7 +266,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     @guarded(lambda: None)
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         """Where blocks are taken from that must wait longer than their request."""
-        self._half.quarantine.bind(gpu_block_pool)
+        self._half.bind(gpu_block_pool)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         """All messengers' addresses; ends the start of the engine if they are not as many as will be waited for."""

@@ -27,9 +27,26 @@ class Chunk:
     first_token: int
     end_token: int
     first_block: int
-    """Position in the prompt of the first of them."""
-    new_blocks: Sequence[int]
-    """Blocks of the engine that hold the request's next tokens, after those sent with its earlier chunks."""
+    blocks: Sequence[int]
+    """Blocks of the engine: the request's from its ``first_block`` on."""
+    prompt_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """The engine has queued a request whose KV is to be sent."""
+
+    request: str
+    transfer: str
+    prompt_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """The engine has queued a request that will fetch: its prefiller keeps the pages as long as this engine lives."""
+
+    transfer: str
+    messengers: Messengers
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +72,15 @@ class Fetch:
     """Present when the prefiller has to enqueue the prompt itself."""
     other_prefillers: Sequence[Messengers] = ()
     """Whom to ask, in this order, when the KV does not come from the first one."""
+    prompt_digest: str = ""
+    cache_salt: str = ""
+    """Like the priority, for a prefiller that has to enqueue the prompt."""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """A transfer that nobody will fetch: its prefiller need not keep the pages."""
+    """A transfer that will not be fetched: its prefiller need not keep the pages."""
 
     transfer: str
     messengers: Messengers
@@ -81,6 +102,11 @@ class StepMetadata(KVConnectorMetadata):
     computes: bool = False
     """Whether the step has a forward pass."""
     preempted: list[str] = field(default_factory=list)
+    announces: list[Announce] = field(default_factory=list)
+    given_up: list[str] = field(default_factory=list)
+    """Prefills that stay in the engine and are not sent any further."""
+    expects: dict[str, Expect] = field(default_factory=dict)
+    """By request; not told any more when the request ends before the step."""
     prefill_ends: list[PrefillEnd] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
@@ -90,18 +116,20 @@ class StepMetadata(KVConnectorMetadata):
 
 
 @dataclass
-class QuarantineNews(KVConnectorWorkerMetadata):
-    """What the scheduler must know of blocks beside the results of transfers; each messenger names a request once."""
+class WorkerNews(KVConnectorWorkerMetadata):
+    """What the scheduler must know beside the results of transfers; each messenger names a request once."""
 
     taken_in: list[str] = field(default_factory=list)
     """Requests that are reported as failed in this step, and whose blocks may still be written to."""
     let_go: list[str] = field(default_factory=list)
     """Requests taken in earlier, whose blocks nothing can write to any more."""
+    settled: list[str] = field(default_factory=list)
+    """Prefills for which a decoder has pages, or that will not be sent."""
 
-    def aggregate(self, other: KVConnectorWorkerMetadata) -> QuarantineNews:
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerNews:
         """The news of several messengers."""
-        assert isinstance(other, QuarantineNews)
-        return QuarantineNews(self.taken_in + other.taken_in, self.let_go + other.let_go)
+        assert isinstance(other, WorkerNews)
+        return WorkerNews(self.taken_in + other.taken_in, self.let_go + other.let_go, self.settled + other.settled)
 
 
 @dataclass

@@ -12,18 +12,22 @@ from typing import Any
 
 from kv_connector.vllm.messenger_addresses import said_as_host
 from kv_connector.vllm.metadata import (
+    Announce,
     Chunk,
     Decline,
+    Expect,
     Fetch,
     MessengerAddress,
     PrefillEnd,
     PrefillOutcome,
-    QuarantineNews,
     Refusal,
     StepMetadata,
+    WorkerNews,
 )
+from kv_connector.vllm.prompts import digest_of
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import read_name
+from kv_connector.vllm.send_gate import SendGate
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read
 
 _FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
@@ -36,6 +40,11 @@ class _Prefill:
     transfer: str
     base: str
     prompt_tokens: int
+    digest: str
+    told: bool = False
+    """Whether the workers know it: it was announced, or a chunk of it was told."""
+    given_up: bool = False
+    """It stays in the engine and is not sent any further."""
     blocks: list[int] = field(default_factory=list)
     sent_block_count: int = 0
     sent_tokens: int = 0
@@ -51,20 +60,21 @@ class _Prefill:
 class SchedulerHalf:
     """Keeps, for each request with a transfer, what the workers have been told."""
 
-    def __init__(self, side: Side, block_tokens: int, logger: logging.Logger) -> None:
+    def __init__(self, side: Side, block_tokens: int, gate: SendGate, logger: logging.Logger) -> None:
         self._side = side
+        self._gate = gate
         self._block_tokens = block_tokens
         self._logger = logger
         self._messengers: list[MessengerAddress] = []
         self._step = 0
         self._prefills: dict[str, _Prefill] = {}
-        self._held: set[str] = set()
+        self._held: dict[str, Announce] = {}
         """Ended prefills whose blocks wait for the workers' word."""
         self._awaited: dict[str, list[int]] = {}
         """Requests for which the workers owe a received or failed, with the blocks that are to be filled."""
         self._loading_first: set[str] = set()
         """First choices of ``n``, until they run: the other choices wait for the KV that is fetched for the first."""
-        self.quarantine = Quarantine(logger)
+        self._quarantine = Quarantine(logger)
         self._pending = StepMetadata(step=0)
 
     # ---- start
@@ -73,24 +83,44 @@ class SchedulerHalf:
         """Takes the addresses of all messengers; decoders are told them in the order of their ranks."""
         self._messengers = [m for _, m in sorted(addresses.items()) if isinstance(m, MessengerAddress)]
 
+    def bind(self, block_pool: Any) -> None:
+        """Where blocks are taken from; before any request."""
+        self._quarantine.bind(block_pool)
+        self._gate.size(len(block_pool.blocks))
+
     # ---- a request comes
 
     def queued(self, request: Any) -> None:
         """The engine has taken the request in; it may wait long before it has blocks."""
-        ask = read(request.kv_transfer_params, request.request_id, self._side)
-        if isinstance(ask, Receive) and request.request_id == read_name(request.request_id).first_choice:
-            self._loading_first.add(request.request_id)
+        request_id = request.request_id
+        ask = read(request.kv_transfer_params, request_id, self._side)
+        if isinstance(ask, Send):
+            prefill = self._prefills[request_id] = self._begin(request, ask)
+            self._pending.announces.append(Announce(request_id, prefill.transfer, prefill.digest))
+        elif isinstance(ask, Receive):
+            if not ask.decoder_first:
+                self._pending.expects[request_id] = Expect(ask.transfer, ask.messengers)
+            if request_id == read_name(request_id).first_choice:
+                self._loading_first.add(request_id)
+
+    def _begin(self, request: Any, ask: Send) -> _Prefill:
+        prefill = _Prefill(ask.transfer, ask.base, request.num_prompt_tokens, digest_of(request))
+        self._gate.queued(request.request_id)
+        return prefill
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens beyond the computed ones will come, None while that is not known; changes nothing.
 
         A request that will be refused is taken in like one that will be served, because a failed load is the one way
         to end it with an error. A further choice of ``n`` waits until the first one's KV is in the prefix cache:
-        what it does not find there it computes itself.
+        what it does not find there it computes itself. A prompt without a grant may have to wait for the pool.
         """
         ask = read(request.kv_transfer_params, request.request_id, self._side)
         if isinstance(ask, Sibling) and not ask.sends and ask.first_choice in self._loading_first:
             return None, False
+        if isinstance(ask, Send):
+            needed = self._blocks_for(request.num_prompt_tokens)
+            return (None, False) if self._gate.holds_back(request.request_id, needed) else (0, False)
         if not isinstance(ask, Receive | Refused):
             return 0, False
         missing = request.num_prompt_tokens - computed_tokens
@@ -101,7 +131,8 @@ class SchedulerHalf:
         ask = read(request.kv_transfer_params, request.request_id, self._side)
         if isinstance(ask, Send):
             if request.request_id not in self._prefills:
-                self._prefills[request.request_id] = _Prefill(ask.transfer, ask.base, request.num_prompt_tokens)
+                self._prefills[request.request_id] = self._begin(request, ask)
+            self._gate.holds(request.request_id, self._blocks_for(request.num_prompt_tokens))
         elif isinstance(ask, Receive | Refused):
             # Not changed in place: requests that were split from one share the object.
             request.kv_transfer_params = {
@@ -113,6 +144,7 @@ class SchedulerHalf:
 
     def _take_in(self, request: Any, ask: Receive | Refused, block_ids: tuple[list[int], ...], tokens: int) -> None:
         """Asks the workers for a fetch, or for a failure; if nothing is to be loaded the prompt is computed here."""
+        self._pending.expects.pop(request.request_id, None)  # what follows says more
         if tokens <= 0:  # all is cached, another connector loads it, or the engine wants it computed here
             if isinstance(ask, Refused):
                 self._logger.warning("request %s is computed here: %s", request.request_id, ask.reason)
@@ -142,6 +174,9 @@ class SchedulerHalf:
                 blocks=blocks,
                 prompt_token_ids=list(request.prompt_token_ids) if ask.decoder_first else None,
                 other_prefillers=ask.other_prefillers,
+                prompt_digest=digest_of(request),
+                cache_salt=getattr(request, "cache_salt", None) or "",
+                priority=getattr(request, "priority", 0),
             )
         )
 
@@ -182,16 +217,13 @@ class SchedulerHalf:
         meta, self._pending = self._pending, StepMetadata(step=0)
         meta.step = self._step
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
+        for announce in meta.announces:
+            self._prefills[announce.request].told = True
         for request_id in scheduler_output.preempted_req_ids or ():
-            prefill = self._prefills.get(request_id)
-            if prefill is not None and prefill.sent_tokens:
-                prefill.forget_progress()
-                meta.preempted.append(request_id)
-            elif request_id in self._held:
-                meta.preempted.append(request_id)
+            self._preempt(request_id, meta)
         for request_id, blocks, whole_table, first_token in _scheduled(scheduler_output):
             prefill = self._prefills.get(request_id)
-            if prefill is None:
+            if prefill is None or prefill.given_up:
                 continue
             try:
                 end_token = first_token + scheduler_output.num_scheduled_tokens[request_id]
@@ -203,6 +235,19 @@ class SchedulerHalf:
             if chunk is not None:
                 meta.chunks.append(chunk)
         return meta
+
+    def _preempt(self, request_id: str, meta: StepMetadata) -> None:
+        """Its blocks are overwritten next; it is announced again, so that its decoder hears what becomes of it."""
+        prefill = self._prefills.get(request_id)
+        if prefill is not None and (prefill.sent_tokens or prefill.given_up):
+            prefill.forget_progress()
+            self._gate.holds(request_id, 0)
+            meta.preempted.append(request_id)
+            if not prefill.given_up:
+                meta.announces.append(Announce(request_id, prefill.transfer, prefill.digest))
+        elif request_id in self._held:
+            meta.preempted.append(request_id)
+            meta.announces.append(self._held[request_id])
 
     def _chunk(
         self,
@@ -225,10 +270,9 @@ class SchedulerHalf:
         needed = self._blocks_for(end_token)
         if len(prefill.blocks) < needed:
             raise ValueError(f"{len(prefill.blocks)} blocks hold the tokens before {end_token}, expected {needed}")
-        first_block = prefill.sent_block_count
-        new_blocks = prefill.blocks[first_block:needed]
-        prefill.sent_block_count = needed
+        first_block, prefill.sent_block_count = prefill.sent_block_count, needed
         prefill.sent_tokens = end_token
+        prefill.told = True
         # Assumed of vLLM: it commits a block to the prefix cache when it schedules the pass that will fill it, so a hit
         # may name blocks that hold nothing yet, and another request of this pass, or of a pass still running, fills
         # them. The first chunk therefore begins at token 0: a layer's pages leave when the pass has written that layer.
@@ -240,14 +284,19 @@ class SchedulerHalf:
             first_token=0 if begins else first_token,
             end_token=end_token,
             first_block=first_block,
-            new_blocks=new_blocks,
+            blocks=prefill.blocks[first_block:needed],
+            prompt_digest=prefill.digest,
         )
 
     def _give_up(self, request_id: str, prefill: _Prefill, meta: StepMetadata) -> None:
-        """Stops sending a request that stays in the engine."""
-        if prefill.sent_tokens:
-            meta.preempted.append(request_id)  # nothing may read its blocks any more; its decoder is told
-        del self._prefills[request_id]
+        """Stops sending a request that stays in the engine: its decoder is told, its end releases its blocks."""
+        self._gate.settled(request_id)
+        if prefill.told:
+            prefill.given_up = True
+            meta.given_up.append(request_id)
+        else:
+            self._gate.gone(request_id)
+            del self._prefills[request_id]
 
     # ---- a request ends
 
@@ -256,19 +305,30 @@ class SchedulerHalf:
         request_id = request.request_id
         self._loading_first.discard(request_id)
         prefill = self._prefills.pop(request_id, None)
-        if prefill is not None and prefill.sent_tokens:
-            outcome = _outcome(request, prefill)
-            self._pending.prefill_ends.append(PrefillEnd(request_id, outcome))
-            self._held.add(request_id)
-            return True, self._answer(prefill.base, request_id) if outcome == "finished" else None
+        if prefill is not None:
+            return self._finished_prefill(request, prefill)
         if request_id in self._awaited:
             self._pending.abandoned.append(request_id)
             return True, None
+        self._pending.expects.pop(request_id, None)
         ask = read(request.kv_transfer_params, request_id, self._side)
         if isinstance(ask, Sibling) and ask.sends and request.status.name in _FINISHED:
             return False, self._answer(ask.base, request_id)  # the client is told what the choice that ends last says
         self._decline(ask)  # still asking for a load: it ended before it was given blocks
         return False, None
+
+    def _finished_prefill(self, request: Any, prefill: _Prefill) -> tuple[bool, dict[str, Any] | None]:
+        """The workers tell the decoder how it ended, also when it had no chunk yet, and say when it is sent."""
+        request_id = request.request_id
+        announce = Announce(request_id, prefill.transfer, prefill.digest)
+        if not prefill.told:
+            self._pending.announces = [each for each in self._pending.announces if each != announce]
+            self._gate.gone(request_id)
+            return False, None
+        outcome = _outcome(request, prefill)
+        self._pending.prefill_ends.append(PrefillEnd(request_id, outcome))
+        self._held[request_id] = announce
+        return True, self._answer(prefill.base, request_id) if outcome == "finished" else None
 
     def _answer(self, base: str, request_id: str) -> dict[str, Any] | None:
         """What the stock router needs to send the next requests' legs at once, and any proxy to send this one's."""
@@ -290,12 +350,16 @@ class SchedulerHalf:
 
     def reported(self, sent: Iterable[str], received: Iterable[str], news: object = None) -> None:
         """All workers have reported these requests; the engine frees their blocks when this returns."""
-        if isinstance(news, QuarantineNews):
+        if isinstance(news, WorkerNews):
             for request_id in news.let_go:
-                self.quarantine.let_go(request_id)
+                self._quarantine.let_go(request_id)
             for request_id in news.taken_in:
-                self.quarantine.take_in(request_id, self._awaited[request_id])
-        self._held.difference_update(sent)
+                self._quarantine.take_in(request_id, self._awaited[request_id])
+            for request_id in news.settled:
+                self._gate.settled(request_id)
+        for request_id in sent:
+            self._held.pop(request_id, None)
+            self._gate.gone(request_id)
         for request_id in received:
             self._awaited.pop(request_id, None)
             if request_id in self._pending.abandoned:
@@ -308,8 +372,9 @@ class SchedulerHalf:
 
     def is_idle(self) -> bool:
         """Whether nothing at all is remembered; for leak checks at rest."""
-        remembered = self._prefills or self._held or self._awaited or self._loading_first or self._pending.fetches
-        return not remembered and self.quarantine.is_empty() and not self.has_work()
+        pending = self._pending.fetches or self._pending.expects or self._pending.announces
+        remembered = self._prefills or self._held or self._awaited or self._loading_first or pending
+        return not (remembered or self.has_work()) and self._quarantine.is_empty() and self._gate.is_empty()
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_tokens)

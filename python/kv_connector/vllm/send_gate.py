@@ -43,13 +43,15 @@ class SendGate:
         """Whether the prompt has to wait; bounded, also by a limit of its own."""
         if self._settled.get(request, True) or not self._block_count:
             return False
-        if self._block_count + needed_blocks <= self._block_limit:
+        first = next(iter(self._held_back_since_seconds), request)  # a long prompt is not overtaken by short ones
+        if first == request and self._block_count + needed_blocks <= self._block_limit:
             return False
         since_seconds = self._held_back_since_seconds.setdefault(request, self._now_seconds())
         return self._now_seconds() - since_seconds < self._wait_limit_seconds
 
     def holds(self, request: str, blocks: int) -> None:
-        """The prompt has so many blocks now; 0 when it was preempted."""
+        """The prompt was admitted and will have so many blocks in the end; 0 when it was preempted."""
+        self._held_back_since_seconds.pop(request, None)
         if self._settled.get(request) is False:
             self._block_count += blocks - self._blocks.get(request, 0)
             self._blocks[request] = blocks

@@ -8,19 +8,21 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from kv_connector._facade import (
     Arrived,
     Command,
     Event,
     Failed,
+    Granted,
     Log,
     MessengerPort,
     Quarantined,
     Released,
+    Stopped,
     Timeline,
     write_to_log,
 )
@@ -29,13 +31,16 @@ from kv_connector.layer_counter import LayerCounter
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.metadata import (
+    Announce,
     Chunk,
+    Decline,
+    Expect,
     Fetch,
     MessengerAddress,
     PrefillEnd,
-    QuarantineNews,
     Refusal,
     StepMetadata,
+    WorkerNews,
 )
 
 FENCE_LIMIT_SECONDS = 10.0
@@ -45,6 +50,10 @@ PROOF_WAIT_SECONDS = 1.0
 """A request that another prefiller may serve waits that long for proof that the first one writes to its pages no more;
 it comes in milliseconds from one that is dead, and not at all from one that stands still."""
 STATS_INTERVAL_SECONDS = 1.0
+POLL_FAILURES_MAX = 3
+"""So many polls that fail one after the other mean that the messenger is lost; a single one may be about one event."""
+
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -98,7 +107,7 @@ class WorkerHalf:
         self._open_step: StepMetadata | None = None
         """The step whose forward pass runs, if it has chunks."""
         self._sending: set[str] = set()
-        """Prefills of which the messenger knows, whose end it has not been told."""
+        """Prefills of which the messenger knows, announced or begun, whose end it has not been told."""
         self._ended: set[str] = set()
         """Prefills whose end the messenger was told, and the engine waits."""
         self._lost: set[str] = set()
@@ -109,7 +118,9 @@ class WorkerHalf:
         self._quarantined: set[str] = set()
         """Requests that were reported as failed while their blocks may still be written to."""
         self._reports = Reports()
-        self._news = QuarantineNews()
+        self._news = WorkerNews()
+        self._failed_polls = 0
+        """How many failed one after the other."""
         self._dead = ""
         """Why the messenger was given up; "" while it works."""
         self._closed = False
@@ -152,27 +163,64 @@ class WorkerHalf:
         self._step_computes = meta.computes
         if meta.fetches or meta.prefill_ends:
             self._empty_steps.interrupted()
-        for end in meta.prefill_ends:
-            self._end_prefill(end)
-        for refusal in meta.refusals:
-            self._refuse(refusal)
-        for fetch in meta.fetches:
-            self._fetch(fetch)
-        for decline in meta.declines:
-            self._submit({"do": "decline", "transfer": decline.transfer, "prefillers": _named(decline.messengers)})
-        for request in meta.abandoned:
-            if request in self._fetching:
-                self._fetching[request].other_prefillers.clear()
-                self._submit({"do": "abandon", "request": request})
+        self._each(meta.announces, self._announce)
+        self._each(meta.given_up, self._give_up)
+        self._each(meta.prefill_ends, self._end_prefill)
+        self._each(meta.refusals, self._refuse, self._fail_broken)
+        self._each(meta.fetches, self._fetch, self._fail_broken)
+        self._each(meta.expects.values(), self._tell_of("expect"))
+        self._each(meta.declines, self._tell_of("decline"))
+        self._each(meta.abandoned, self._abandon)
         chunks = [chunk for chunk in meta.chunks if chunk.request not in self._lost]
         if chunks and not self._dead:
             self._begin_chunks(meta, chunks)
 
+    def _each(
+        self, items: Iterable[Item], tell: Callable[[Item], None], otherwise: Callable[[Item], None] | None = None
+    ) -> None:
+        """Tells the messenger of each; a fault of one of them harms its own request only."""
+        for item in items:
+            try:
+                tell(item)
+            except Exception:
+                self._logger.exception("the messenger could not be told of %s", item)
+                if otherwise is not None:
+                    otherwise(item)
+
+    def _announce(self, announce: Announce) -> None:
+        command = {
+            "do": "announce",
+            "request": announce.request,
+            "transfer": announce.transfer,
+            "promptDigest": announce.prompt_digest,
+        }
+        if self._submit(command):
+            self._sending.add(announce.request)
+
+    def _tell_of(self, do: str) -> Callable[[Decline | Expect], None]:
+        def tell(of: Decline | Expect) -> None:
+            self._submit({"do": do, "transfer": of.transfer, "prefillers": _named(of.messengers)})
+
+        return tell
+
+    def _abandon(self, request: str) -> None:
+        if request in self._fetching:
+            self._fetching[request].other_prefillers.clear()
+            self._submit({"do": "abandon", "request": request})
+
     def _begin_chunks(self, meta: StepMetadata, chunks: Sequence[Chunk]) -> None:
+        described: list[Command] = []
+        for chunk in chunks:
+            try:
+                described.append(self._describe(chunk))
+            except Exception:
+                self._logger.exception("request %s is not sent: its chunk could not be told", chunk.request)
+                self._give_up(chunk.request)
+        if not described:
+            return
         counter_start = self._counter.begin_step()
-        described = [self._describe(chunk) for chunk in chunks]
         if self._submit({"do": "step", "step": meta.step, "counterStart": counter_start, "chunks": described}):
-            self._sending.update(chunk.request for chunk in chunks)
+            self._sending.update(command["request"] for command in described)
             self._open_step = meta
         else:
             self._counter.end_step()
@@ -187,7 +235,8 @@ class WorkerHalf:
             "firstToken": chunk.first_token,
             "endToken": chunk.end_token,
             "firstPage": chunk.first_block * self._block_pages,
-            "pages": self._pages(chunk.new_blocks),
+            "pages": self._pages(chunk.blocks),
+            "promptDigest": chunk.prompt_digest,
         }
 
     def _fetch(self, fetch: Fetch) -> None:
@@ -206,9 +255,12 @@ class WorkerHalf:
             "firstToken": fetch.first_token,
             "pages": self._pages(fetch.blocks)[: self._page_count(fetch.prompt_tokens - fetch.first_token)],
             "limitMillis": round(limit_seconds * 1000),
+            "promptDigest": fetch.prompt_digest,
         }
         if fetch.prompt_token_ids is not None:
             command["promptTokenIds"] = list(fetch.prompt_token_ids)
+            command["cacheSalt"] = fetch.cache_salt
+            command["priority"] = fetch.priority
         return self._submit(command)
 
     def _ask_another(self, request: str, reason: str) -> bool:
@@ -229,9 +281,14 @@ class WorkerHalf:
         self._fetching[refusal.request] = _Fetching(refusal.blocks)
         self._fail(refusal.request, "")
 
+    def _fail_broken(self, item: Refusal | Fetch) -> None:
+        self._fetching.setdefault(item.request, _Fetching(item.blocks))
+        self._fail(item.request, "its fetch could not be told to the messenger")
+
     def _end_prefill(self, end: PrefillEnd) -> None:
+        known = end.request in self._sending or end.request in self._lost
         self._sending.discard(end.request)
-        if end.request in self._released_early or self._closed:
+        if not known or end.request in self._released_early or self._closed:
             self._released_early.discard(end.request)
             self._lost.discard(end.request)
             self._reports.sent.add(end.request)
@@ -243,14 +300,18 @@ class WorkerHalf:
             self._declare_dead("it did not take the end of a prefill")
 
     def _lose(self, chunks: Iterable[Chunk]) -> None:
-        """These requests cannot be sent any more; the decoder is told, the engine ends them in its own time."""
+        """These requests cannot be sent any more."""
         for chunk in chunks:
-            if chunk.request in self._lost or self._dead:
-                continue
-            self._sending.discard(chunk.request)
-            self._lost.add(chunk.request)
-            if not self._submit({"do": "prefillEnded", "request": chunk.request, "outcome": "failed"}):
-                self._declare_dead("it did not take the end of a prefill")
+            self._give_up(chunk.request)
+
+    def _give_up(self, request: str) -> None:
+        """Nothing more is sent of the request: its decoder is told, the engine ends it in its own time."""
+        if request in self._lost or self._dead:
+            return
+        self._sending.discard(request)
+        self._lost.add(request)
+        if not self._submit({"do": "prefillEnded", "request": request, "outcome": "failed"}):
+            self._declare_dead("it did not take the end of a prefill")
 
     # ---- the forward pass
 
@@ -298,7 +359,7 @@ class WorkerHalf:
     def _has_news(self) -> bool:
         for event in self._poll():
             self._on(event)
-        return bool(self._reports.sent or self._reports.received or self._news.let_go)
+        return bool(self._reports.sent or self._reports.received or self._news.let_go or self._news.settled)
 
     def _end_waits_for_proof(self) -> None:
         now_seconds = time.monotonic()
@@ -306,11 +367,11 @@ class WorkerHalf:
             if waiting.quarantine_reason and now_seconds >= waiting.proof_deadline_seconds:
                 self._take_in(request, waiting.quarantine_reason)
 
-    def take_news(self) -> QuarantineNews | None:
+    def take_news(self) -> WorkerNews | None:
         """What goes to the scheduler's half together with what was collected last."""
-        if not (self._news.taken_in or self._news.let_go):
+        if not (self._news.taken_in or self._news.let_go or self._news.settled):
             return None
-        news, self._news = self._news, QuarantineNews()
+        news, self._news = self._news, WorkerNews()
         return news
 
     def figures(self) -> dict[str, dict[str, Any]] | None:
@@ -355,15 +416,22 @@ class WorkerHalf:
         if self._dead:
             return []
         try:
-            return self._messenger.poll()
+            events = self._messenger.poll()
         except Exception as fault:
-            self._declare_dead(f"it could not be polled: {fault}")
+            self._failed_polls += 1
+            self._logger.error("the messenger could not be polled: %s", fault)
+            if self._failed_polls >= POLL_FAILURES_MAX:
+                self._declare_dead(f"it could not be polled {POLL_FAILURES_MAX} times: {fault}")
             return []
+        self._failed_polls = 0
+        return events
 
     def _on(self, event: Event) -> None:
         match event:
             case Released(request):
                 self._on_released(request)
+            case Granted(request) | Stopped(request):
+                self._news.settled.append(request)
             case Arrived(request):
                 if self._fetching.pop(request, None) is None:
                     self._logger.warning("KV arrived for request %s, which does not wait for any", request)

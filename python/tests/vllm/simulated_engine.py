@@ -124,6 +124,8 @@ class SimulatedRequest:
     output_tokens: int = 0
     was_scheduled: bool = False
     has_run: bool = False
+    cache_salt: str | None = None
+    priority: int = 0
     skip_reading_prefix_cache: bool = False
     """As with prompt_logprobs: the engine computes the whole prompt, whatever a connector has."""
 

@@ -10,6 +10,7 @@ from kv_connector import (
     Arrived,
     Event,
     Failed,
+    Granted,
     LeakCheck,
     Log,
     MessengerError,
@@ -18,6 +19,7 @@ from kv_connector import (
     Quarantined,
     Released,
     Stats,
+    Stopped,
     Timeline,
 )
 
@@ -39,6 +41,7 @@ class SimulatedMessenger:
         self.unfenced: set[str] = set()
         """Requests whose fence is not reached the first time."""
         self._counter = ctypes.c_uint64(41)
+        self._announced: dict[str, tuple[str, str]] = {}
         self._prefills: dict[str, dict[str, Any]] = {}
         self._owed: dict[str, str] = {}
         self._step = 0
@@ -109,6 +112,14 @@ class SimulatedMessenger:
         self._prefills.pop(request, None)
         self.events.append(Released(request))
 
+    def grant(self, request: str) -> None:
+        assert request in self._announced
+        self.events.append(Granted(request, 20, 0))
+
+    def stop(self, request: str, reason: str = "simulated") -> None:
+        assert request in self._announced
+        self.events.append(Stopped(request, reason))
+
     def say(self, level: Any, message: str) -> None:
         self.events.append(Log(level, message))
 
@@ -143,12 +154,13 @@ class SimulatedMessenger:
         prefill = self._prefills.get(request)
         if prefill is None:
             prefill = self._prefills[request] = {"end": 0, "pages": [], "prompt": chunk["promptTokens"]}
+        assert self._announced[request] == (chunk["transfer"], chunk["promptDigest"])
         assert chunk["cachedTokens"] == 0, "vLLM proves of no page that an earlier pass has written it"
         page_tokens = self.geometry["pageTokens"]
         assert chunk["firstToken"] == prefill["end"]
         assert chunk["firstToken"] < chunk["endToken"] <= chunk["promptTokens"] == prefill["prompt"]
         prefill["end"] = chunk["endToken"]
-        assert chunk["firstPage"] == len(prefill["pages"])
+        assert chunk["firstPage"] == len(prefill["pages"]), "allowed, and pointless"
         prefill["pages"] += chunk["pages"]
         assert len(prefill["pages"]) * page_tokens >= chunk["endToken"]
         assert len(set(prefill["pages"])) == len(prefill["pages"])
@@ -159,8 +171,19 @@ class SimulatedMessenger:
         assert command["step"] == self._step
         self._step_open = False
 
+    def _on_announce(self, command: dict[str, Any]) -> None:
+        request = command["request"]
+        assert request not in self._prefills, "a prompt is announced that has begun"
+        assert request not in self._owed
+        assert len(command["promptDigest"]) == 32
+        self._announced[request] = command["transfer"], command["promptDigest"]
+
+    def _on_expect(self, command: dict[str, Any]) -> None:
+        assert command.keys() == {"do", "transfer", "prefillers"}
+
     def _on_prefillEnded(self, command: dict[str, Any]) -> None:  # noqa: N802
         request = command["request"]
+        assert request in self._announced, "the end of a prompt that is not known"
         assert request not in self._owed, "a prefill ended twice"
         if command["outcome"] == "finished":
             assert self._prefills[request]["end"] == self._prefills[request]["prompt"]
@@ -175,6 +198,8 @@ class SimulatedMessenger:
         pages = command["pages"]
         assert len(pages) == needed
         assert len(set(pages)) == len(pages)
+        assert len(command["promptDigest"]) == 32
+        assert ("cacheSalt" in command) == ("priority" in command) == ("promptTokenIds" in command)
         self._owed[command["request"]] = "fetch"
 
     def _on_decline(self, command: dict[str, Any]) -> None:

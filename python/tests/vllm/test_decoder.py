@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import pytest
 from conftest import EngineMaker
 from simulated_engine import remote_decode, remote_prefill
+
+from kv_connector import MessengerError
+from kv_connector.prompt_digest import prompt_digest
 
 REQUEST = "chatcmpl-0123456789abcdef-89abcdef"
 TRANSFER = "chatcmpl-0123456789abcdef"
@@ -25,6 +29,7 @@ def test_should_fetch_the_whole_prompt_and_compute_one_token(engine: EngineMaker
         "firstToken": 0,
         "pages": [0, 1, 2, 3, 4, 5],
         "limitMillis": 0,
+        "promptDigest": prompt_digest(range(700)),
     }
     assert not decoder.running
 
@@ -323,6 +328,117 @@ def test_should_free_an_aborted_request_whose_kv_is_there(engine: EngineMaker) -
     decoder.abort(REQUEST)
     decoder.steps(2)
     assert decoder.messenger.of_kind("abandon") == []
+    assert decoder.at_rest()
+
+
+def test_should_expect_what_it_will_fetch_later(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer", chunk_tokens=0)
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.steps(3)
+    prefillers = [{"host": "127.0.0.1", "port": 14579, "engineId": ""}]
+    assert decoder.messenger.commands == [{"do": "expect", "transfer": TRANSFER, "prefillers": prefillers}]
+
+    decoder.chunk_tokens = 256
+    decoder.step()
+    assert [command["do"] for command in decoder.messenger.commands] == ["expect", "fetch"]
+    decoder.messenger.arrive(REQUEST)
+    decoder.steps(3)
+    assert decoder.at_rest()
+
+
+def test_should_decline_what_it_expected_when_the_request_ends_in_the_queue(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer", chunk_tokens=0)
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.step()
+    decoder.abort(REQUEST)
+    assert decoder.scheduler.has_pending_push_work(), "the prefiller would keep the pages until the next request"
+    decoder.step()
+    assert [command["do"] for command in decoder.messenger.commands] == ["expect", "decline"]
+    assert decoder.at_rest()
+
+
+def test_should_not_expect_what_only_its_own_prefiller_will_know(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer", chunk_tokens=0)
+    decoder.add(REQUEST, 700, {"do_remote_prefill": True, "prefiller": "host:1"})
+    decoder.step()
+    assert decoder.messenger.commands == []
+
+
+def test_should_hand_on_salt_and_priority_of_a_prompt_that_the_prefiller_enqueues(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, {"do_remote_prefill": True, "prefiller": "host:1"})
+    decoder.requests[REQUEST].cache_salt = "tenant"
+    decoder.requests[REQUEST].priority = -3
+    decoder.step()
+    (fetch,) = decoder.messenger.of_kind("fetch")
+    assert (fetch["cacheSalt"], fetch["priority"]) == ("tenant", -3)
+    assert fetch["promptDigest"] == prompt_digest(range(700), cache_salt="tenant")
+
+
+def test_should_fail_the_request_alone_whose_fetch_cannot_be_told(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 300, remote_prefill())
+    decoder.add("other-00000000", 300, remote_prefill())
+    worker = decoder.worker._worker
+    ask = worker._ask
+
+    def fault(fetch: Any, *arguments: Any, **more: Any) -> bool:
+        if fetch.request == REQUEST:
+            raise OSError("a fault of ours")
+        return bool(ask(fetch, *arguments, **more))
+
+    worker._ask = fault
+    decoder.steps(2)
+    assert decoder.ended[REQUEST].name == "FINISHED_ERROR"
+    assert [fetch["request"] for fetch in decoder.messenger.of_kind("fetch")] == ["other-00000000"]
+    decoder.messenger.arrive("other-00000000")
+    decoder.steps(3)
+    assert decoder.at_rest()
+
+
+def test_should_outlive_a_single_poll_that_fails(engine: EngineMaker, caplog: pytest.LogCaptureFixture) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.step()
+    poll, failures = decoder.messenger.poll, iter(range(2))
+
+    def failing() -> Any:
+        if next(failures, None) is not None:
+            raise MessengerError("one event is too long")
+        return poll()
+
+    decoder.messenger.poll = failing  # type: ignore[method-assign]
+    decoder.steps(3)
+    decoder.messenger.arrive(REQUEST)
+    decoder.steps(3)
+    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    assert "one event is too long" in caplog.text
+    assert decoder.at_rest()
+
+
+def test_should_count_pages_from_the_first_that_is_missing_when_blocks_are_split(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer", page_tokens=32)
+    decoder.add(REQUEST, 300, remote_prefill(), cached=128)
+    decoder.step()
+    (fetch,) = decoder.messenger.of_kind("fetch")
+    assert (fetch["firstToken"], fetch["pages"]) == (128, [4, 5, 6, 7, 8, 9])
+
+
+def test_should_wait_anew_for_the_next_prefiller(engine: EngineMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = engine("kv_consumer")
+    decoder.add(REQUEST, 700, two_prefillers())
+    decoder.step()
+    decoder.messenger.quarantine(REQUEST)
+    decoder.step()
+    decoder.messenger.fail(REQUEST)
+    decoder.step()
+    now_seconds = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_seconds + 60)
+    decoder.steps(2)
+    assert REQUEST in decoder.requests, "the first one's wait for proof is over"
+    decoder.messenger.arrive(REQUEST)
+    decoder.steps(3)
+    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
     assert decoder.at_rest()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from conftest import EngineMaker
@@ -8,6 +9,7 @@ from simulated_engine import LAYERS, remote_decode
 from simulated_messenger import SimulatedMessenger
 
 from kv_connector import MessengerError
+from kv_connector.prompt_digest import prompt_digest
 
 REQUEST = "cmpl-___prefill_addr_127.0.0.1:1___decode_addr_127.0.0.1:2_0123456789abcdef0123456789abcdef-0-89abcdef"
 TRANSFER = REQUEST.removesuffix("-89abcdef")
@@ -27,7 +29,7 @@ def test_should_tell_every_chunk_before_its_forward_pass(engine: EngineMaker) ->
 
     assert ranges(prefiller.messenger) == [(0, 0, 256, 2), (0, 256, 512, 2), (0, 512, 700, 2)]
     assert {chunk["transfer"] for chunk in prefiller.messenger.chunks_of(REQUEST)} == {TRANSFER}
-    assert [command["do"] for command in prefiller.messenger.commands] == ["step", "stepEnded"] * 3
+    assert [command["do"] for command in prefiller.messenger.commands] == ["announce", *["step", "stepEnded"] * 3]
     assert prefiller.messenger.counter_starts == [41, 45, 49]
     assert prefiller.messenger.count == 41 + 3 * len(LAYERS)
 
@@ -152,13 +154,173 @@ def test_should_hold_blocks_of_an_aborted_prefill(engine: EngineMaker, steps: in
     assert prefiller.at_rest()
 
 
-def test_should_give_blocks_back_at_once_when_no_chunk_was_told(engine: EngineMaker) -> None:
+def test_should_say_nothing_of_a_request_that_ends_before_the_next_step(engine: EngineMaker) -> None:
     prefiller = engine("kv_producer")
     prefiller.add(REQUEST, 700, remote_decode())
     prefiller.abort(REQUEST)
     prefiller.step()
     assert prefiller.messenger.commands == []
     assert prefiller.at_rest()
+
+
+def test_should_announce_a_queued_request_and_tell_its_decoder_when_it_ends_there(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer", chunk_tokens=0)
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.steps(3)
+    digest = prompt_digest(range(700))
+    announce = {"do": "announce", "request": REQUEST, "transfer": TRANSFER, "promptDigest": digest}
+    assert prefiller.messenger.commands == [announce]
+
+    prefiller.abort(REQUEST)
+    prefiller.step()
+    assert prefiller.messenger.commands[1:] == [{"do": "prefillEnded", "request": REQUEST, "outcome": "aborted"}]
+    prefiller.messenger.release(REQUEST)
+    prefiller.steps(2)
+    assert prefiller.at_rest()
+
+
+def test_should_tell_the_decoder_of_a_request_that_is_aborted_after_a_preemption(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.step()
+    prefiller.preempt(REQUEST)
+    prefiller.chunk_tokens = 0
+    prefiller.step()
+    prefiller.abort(REQUEST)
+    prefiller.step()
+    said = [command["do"] for command in prefiller.messenger.commands]
+    assert said == ["announce", "step", "stepEnded", "announce", "prefillEnded"]
+    prefiller.messenger.release(REQUEST)
+    prefiller.steps(2)
+    assert prefiller.at_rest()
+
+
+def test_should_send_no_output_of_a_request_that_was_preempted_after_its_first_token(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer", chunk_tokens=1024)
+    prefiller.add(REQUEST, 200, remote_decode(), max_tokens=3)
+    prefiller.step()
+    assert prefiller.requests[REQUEST].output_tokens == 1
+    prefiller.preempt(REQUEST)
+    prefiller.steps(4)
+    assert ranges(prefiller.messenger) == [(0, 0, 200, 2)] * 2
+    assert prefiller.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    prefiller.messenger.release(REQUEST)
+    prefiller.steps(2)
+    assert prefiller.at_rest()
+
+
+def test_should_tell_the_decoder_of_a_request_whose_chunk_cannot_be_planned(
+    engine: EngineMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.step()
+    prefiller.scheduler._half._prefills[REQUEST].sent_tokens -= 1  # a fault of ours, whatever it is
+    prefiller.steps(3)
+    assert "its chunk could not be planned" in caplog.text
+    assert len(ranges(prefiller.messenger)) == 1
+    assert prefiller.messenger.of_kind("prefillEnded") == [
+        {"do": "prefillEnded", "request": REQUEST, "outcome": "failed"}
+    ]
+    assert prefiller.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    assert len(prefiller.free_blocks) < prefiller.block_count, "something may still read them"
+    prefiller.messenger.release(REQUEST)
+    prefiller.steps(2)
+    assert prefiller.at_rest()
+
+
+def test_should_fence_a_request_that_is_lost(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.add(REQUEST, 700, remote_decode())
+    prefiller.step()
+    prefiller.messenger.refuse.add("step")
+    prefiller.step()
+    prefiller.messenger.refuse.clear()
+    prefiller.preempt(REQUEST)
+    prefiller.step()
+    assert prefiller.messenger.fenced == [[REQUEST]], "writes of its first chunk may still read its blocks"
+
+
+def test_should_hold_nothing_that_a_lost_messenger_never_saw(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer", extra={"on_messenger_lost": "stay"})
+    prefiller.messenger.refuse.update({"poll", "close"})
+    prefiller.steps(4)
+    for index in range(10):
+        prefiller.add(f"late-{index}-0000000{index}", 200, remote_decode())
+        prefiller.steps(3)
+    assert len(prefiller.free_blocks) == prefiller.block_count
+    assert not prefiller.has_work()
+
+
+def test_should_end_the_request_alone_whose_command_fails(
+    engine: EngineMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefiller = engine("kv_producer")
+    names = [f"request-{index}-0000000{index}" for index in range(2)]
+    for name in names:
+        prefiller.add(name, 100, remote_decode())
+    worker = prefiller.worker._worker
+    describe = worker._describe
+
+    def fault(chunk: Any) -> Any:
+        if chunk.request == names[0]:
+            raise OSError("a fault of ours")
+        return describe(chunk)
+
+    worker._describe = fault
+    prefiller.steps(2)
+    assert "a fault of ours" in caplog.text
+    assert [(end["request"], end["outcome"]) for end in prefiller.messenger.of_kind("prefillEnded")] == [
+        (names[0], "failed"),
+        (names[1], "finished"),
+    ]
+    for request in prefiller.messenger.owes():
+        prefiller.messenger.release(request)
+    prefiller.steps(2)
+    assert prefiller.at_rest()
+
+
+def test_should_hold_prompts_back_that_no_decoder_has_pages_for(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer", block_count=16, chunk_tokens=4096)
+    names = [f"request-{index}-0000000{index}" for index in range(4)]
+    for name in names:
+        prefiller.add(name, 500, remote_decode())
+    prefiller.steps(4)
+    assert set(prefiller.ended) == set(names[:2]), "half of the pool is held by prompts without a grant"
+
+    prefiller.messenger.grant(names[3])
+    prefiller.steps(3)
+    assert set(prefiller.ended) == {*names[:2], names[3]}, "a prompt with a grant is not held back"
+
+    prefiller.messenger.grant(names[0])
+    prefiller.steps(3)
+    assert set(prefiller.ended) == set(names)
+    for request in prefiller.messenger.owes():
+        prefiller.messenger.release(request)
+    prefiller.steps(2)
+    assert prefiller.at_rest()
+
+
+def test_should_never_hold_back_a_prompt_beside_which_nothing_waits(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer", block_count=16, chunk_tokens=4096)
+    prefiller.add(REQUEST, 15 * 128, remote_decode())
+    prefiller.steps(2)
+    assert REQUEST in prefiller.ended
+
+
+@pytest.mark.parametrize("ends", ["stopped", "released"])
+def test_should_go_on_when_what_waited_ends_without_a_grant(engine: EngineMaker, ends: str) -> None:
+    prefiller = engine("kv_producer", block_count=32, chunk_tokens=4096)
+    prefiller.add("first-00000000", 12 * 128, remote_decode())
+    prefiller.add(REQUEST, 12 * 128, remote_decode())
+    prefiller.steps(3)
+    assert REQUEST not in prefiller.ended
+    if ends == "stopped":
+        prefiller.messenger.stop("first-00000000")
+    else:
+        prefiller.messenger.release("first-00000000")
+    prefiller.steps(3)
+    assert REQUEST in prefiller.ended
 
 
 def test_should_fence_a_preempted_request_and_start_it_again(engine: EngineMaker) -> None:
@@ -265,9 +427,8 @@ def test_should_give_a_messenger_up_that_cannot_be_polled(
     prefiller.add(REQUEST, 700, remote_decode())
     prefiller.steps(3)
     prefiller.messenger.refuse.add("poll")
-    prefiller.step()
+    prefiller.steps(4)
     assert "given up" in caplog.text
-    prefiller.step()
     prefiller.add("next-01234567", 100, remote_decode())
     prefiller.steps(3)
     assert prefiller.ended["next-01234567"].name == "FINISHED_LENGTH_CAPPED"

@@ -204,7 +204,7 @@ def test_should_leave_hooks_and_votes_to_the_lead(ranks: Ranks) -> None:
     for worker in ranks.workers:
         worker.wait_for_save()
     (_, messenger, _) = ranks.opened[0]
-    assert [command["do"] for command in messenger.commands] == ["step", "stepEnded"]
+    assert [command["do"] for command in messenger.commands] == ["announce", "step", "stepEnded"]
     results = follower.get_transfer_results(set())
     assert results == ranks.release.base.KVConnectorTransferResults()
     assert follower.get_kv_connector_stats() is None
@@ -212,9 +212,9 @@ def test_should_leave_hooks_and_votes_to_the_lead(ranks: Ranks) -> None:
 
 
 def step(release: Release, number: int = 1, preempted: tuple[str, ...] = ()) -> Any:
-    chunk = release.metadata.Chunk("r", "t", 20, 0, 0, 20, [0])
-    chunks = [] if preempted else [chunk]
-    return release.metadata.StepMetadata(step=number, preempted=list(preempted), chunks=chunks)
+    chunks = [] if preempted else [release.metadata.Chunk("r", "t", 20, 0, 0, 20, 0, [0], "00" * 16)]
+    announces = [release.metadata.Announce("r", "t", "00" * 16)]
+    return release.metadata.StepMetadata(step=number, preempted=list(preempted), announces=announces, chunks=chunks)
 
 
 def test_should_not_overwrite_pages_on_any_rank_before_the_lead_has_fenced(

@@ -12,6 +12,8 @@ import pytest
 from release import Release, Status
 from simulated_engine import LAYERS, caches, config
 
+from kv_connector.vllm import transfer_params
+
 HANDLED = "handled"
 CLASSIFIED = {
     "__init__": HANDLED,
@@ -221,3 +223,24 @@ def test_should_count_fixed_ports_up_with_the_messenger(
     facts = vllm_release.connector.read_facts(config("kv_producer", extra=said), caches())
     options = vllm_release.engine_facts.options_of_messenger(facts.options, 3)
     assert (options.listen_port, options.metrics_port) == expected
+
+
+@pytest.mark.parametrize(("use_mla", "expected"), [(False, "HND"), (True, None)])
+def test_should_ask_for_pages_whose_heads_lie_apart(vllm_release: Release, use_mla: bool, expected: str | None) -> None:
+    asked = SimpleNamespace(model_config=SimpleNamespace(use_mla=use_mla))
+    assert vllm_release.connector.KvMessengerConnector.get_required_kvcache_layout(asked) == expected
+
+
+def test_should_not_let_two_messengers_get_one_prompt_from_two_prefillers() -> None:
+    params = {"do_remote_prefill": True, "prefiller": ["one:4000", "two:4000"]}
+    one, two = (transfer_params.Side("decoder", 2, 1, count) for count in (1, 2))
+    assert isinstance(transfer_params.read(params, "r-00000000", one), transfer_params.Receive)
+    refused = transfer_params.read(params, "r-00000000", two)
+    assert isinstance(refused, transfer_params.Refused)
+    assert "names 2 prefillers and this decoder has 2 messengers" in refused.reason
+
+
+def test_should_bring_the_news_of_all_messengers(vllm_release: Release) -> None:
+    news = vllm_release.metadata.WorkerNews
+    both = news(["a"], ["b"], ["c"]).aggregate(news(["d"], [], ["c"]))
+    assert both == news(["a", "d"], ["b"], ["c", "c"])
