@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import sys
-import time
 from typing import Any
 
 import pytest
@@ -227,87 +225,6 @@ def test_should_not_step_for_an_aborted_request_whose_prefiller_stands_still(eng
     assert decoder.at_rest()
 
 
-def two_prefillers(**more: Any) -> dict[str, Any]:
-    return {"do_remote_prefill": True, "prefiller": ["one:4000", "two:4000"], **more}
-
-
-def test_should_ask_the_next_prefiller_when_the_first_does_not_deliver(
-    engine: EngineMaker, caplog: pytest.LogCaptureFixture
-) -> None:
-    decoder = engine("kv_consumer")
-    decoder.add(REQUEST, 700, two_prefillers())
-    decoder.step()
-    decoder.messenger.fail(REQUEST, "nobody listens at one:4000")
-    decoder.steps(2)
-    first, second = decoder.messenger.of_kind("fetch")
-    assert [fetch["prefillers"][0]["host"] for fetch in (first, second)] == ["one", "two"]
-    assert second["pages"] == first["pages"]
-    assert second["promptTokenIds"] == first["promptTokenIds"]
-    assert 0 < second["limitMillis"] <= 300_000
-    assert "nobody listens at one:4000" in caplog.text
-
-    decoder.messenger.arrive(REQUEST)
-    decoder.steps(3)
-    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
-    assert decoder.at_rest()
-
-
-def test_should_fail_when_no_prefiller_delivers(engine: EngineMaker) -> None:
-    decoder = engine("kv_consumer")
-    decoder.add(REQUEST, 700, two_prefillers())
-    for _ in range(2):
-        decoder.step()
-        decoder.messenger.fail(REQUEST)
-    decoder.steps(2)
-    assert len(decoder.messenger.of_kind("fetch")) == 2
-    assert decoder.ended[REQUEST].name == "FINISHED_ERROR"
-    assert decoder.at_rest()
-
-
-def test_should_ask_nobody_for_a_request_that_was_given_up(engine: EngineMaker) -> None:
-    decoder = engine("kv_consumer")
-    decoder.add(REQUEST, 700, two_prefillers())
-    decoder.step()
-    decoder.abort(REQUEST)
-    decoder.step()
-    decoder.messenger.fail(REQUEST)
-    decoder.steps(2)
-    assert len(decoder.messenger.of_kind("fetch")) == 1
-    assert decoder.at_rest()
-
-
-def test_should_ask_the_next_prefiller_when_the_first_died_in_the_middle(engine: EngineMaker) -> None:
-    decoder = engine("kv_consumer")
-    decoder.add(REQUEST, 700, two_prefillers())
-    decoder.step()
-    decoder.messenger.quarantine(REQUEST)
-    decoder.steps(2)
-    decoder.messenger.fail(REQUEST)
-    decoder.step()
-    assert len(decoder.messenger.of_kind("fetch")) == 2
-    decoder.messenger.arrive(REQUEST)
-    decoder.steps(3)
-    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
-    assert decoder.at_rest()
-
-
-def test_should_not_fetch_into_pages_that_the_first_prefiller_may_still_write(
-    engine: EngineMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decoder = engine("kv_consumer")
-    worker_half = sys.modules[type(decoder.worker._worker).__module__]
-    monkeypatch.setattr(worker_half, "PROOF_WAIT_SECONDS", 0.0)
-    decoder.add(REQUEST, 700, two_prefillers())
-    decoder.step()
-    decoder.messenger.quarantine(REQUEST)
-    decoder.steps(2)
-    assert len(decoder.messenger.of_kind("fetch")) == 1
-    decoder.messenger.fail(REQUEST)
-    decoder.steps(2)
-    assert decoder.ended[REQUEST].name == "FINISHED_ERROR"
-    assert decoder.at_rest()
-
-
 def test_should_end_an_abort_that_crosses_the_arrival(engine: EngineMaker) -> None:
     decoder = engine("kv_consumer")
     decoder.add(REQUEST, 700, remote_prefill())
@@ -424,24 +341,6 @@ def test_should_count_pages_from_the_first_that_is_missing_when_blocks_are_split
     assert (fetch["firstToken"], fetch["pages"]) == (128, [4, 5, 6, 7, 8, 9])
 
 
-def test_should_wait_anew_for_the_next_prefiller(engine: EngineMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = engine("kv_consumer")
-    decoder.add(REQUEST, 700, two_prefillers())
-    decoder.step()
-    decoder.messenger.quarantine(REQUEST)
-    decoder.step()
-    decoder.messenger.fail(REQUEST)
-    decoder.step()
-    now_seconds = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now_seconds + 60)
-    decoder.steps(2)
-    assert REQUEST in decoder.requests, "the first one's wait for proof is over"
-    decoder.messenger.arrive(REQUEST)
-    decoder.steps(3)
-    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
-    assert decoder.at_rest()
-
-
 def test_should_forget_a_request_that_is_aborted_before_it_has_blocks(engine: EngineMaker) -> None:
     decoder = engine("kv_consumer")
     decoder.add(REQUEST, 700, remote_prefill())
@@ -493,92 +392,6 @@ def test_should_report_nothing_twice(engine: EngineMaker, caplog: pytest.LogCapt
     assert REQUEST in decoder.requests
     assert "does not wait" in caplog.text
     assert "stranger was released" in caplog.text
-
-
-def test_should_not_change_parameters_that_requests_share(engine: EngineMaker) -> None:
-    decoder = engine("kv_consumer")
-    params = remote_prefill()
-    for item in ("cmpl-a-0-11111111", "cmpl-a-1-22222222"):
-        decoder.add(item, 200, params)
-    decoder.step()
-    assert [fetch["transfer"] for fetch in decoder.messenger.of_kind("fetch")] == ["cmpl-a-0", "cmpl-a-0#1"]
-
-
-@pytest.mark.parametrize("ends", ["arrives", "fails", "aborted"])
-def test_should_fetch_once_for_all_choices(engine: EngineMaker, ends: str) -> None:
-    decoder = engine("kv_consumer", recompute=True)
-    choices = [f"{choice}_chatcmpl-a-11111111" for choice in range(3)]
-    for choice in choices:
-        decoder.add(choice, 200, remote_prefill(transfer_id="from-the-router"), max_tokens=2)
-    decoder.steps(3)
-    (fetch,) = decoder.messenger.of_kind("fetch")
-    assert (fetch["request"], fetch["transfer"]) == (choices[0], "from-the-router")
-    assert not decoder.running, "the other choices wait for what the first one fetches"
-
-    if ends == "aborted":
-        decoder.abort(choices[0])
-    if ends == "arrives":
-        decoder.messenger.arrive(choices[0])
-    else:
-        decoder.messenger.fail(choices[0])
-    decoder.steps(8)
-    assert {decoder.ended[choice].name for choice in choices[1:]} == {"FINISHED_LENGTH_CAPPED"}
-    assert len(decoder.messenger.of_kind("fetch")) == 1
-    assert decoder.at_rest()
-
-
-def test_should_compute_a_choice_whose_first_one_is_elsewhere(engine: EngineMaker) -> None:
-    decoder = engine("kv_consumer")
-    decoder.add("1_chatcmpl-a-11111111", 200, remote_prefill())
-    decoder.steps(2)
-    assert decoder.messenger.commands == []
-    assert decoder.ended["1_chatcmpl-a-11111111"].name == "FINISHED_LENGTH_CAPPED"
-    assert decoder.at_rest()
-
-
-def test_should_give_each_prompt_of_a_list_its_own_transfer_when_the_router_names_one(engine: EngineMaker) -> None:
-    prefiller, decoder = engine("kv_producer"), engine("kv_consumer")
-    for item in range(3):
-        prefiller.add(f"cmpl-a-{item}-1111111{item}", 20, remote_decode(transfer_id="from-the-router"))
-        decoder.add(f"cmpl-b-{item}-2222222{item}", 20, remote_prefill(transfer_id="from-the-router"))
-    prefiller.step()
-    decoder.step()
-    sent = [prefiller.messenger.chunks_of(f"cmpl-a-{item}-1111111{item}")[0]["transfer"] for item in range(3)]
-    assert sent == ["from-the-router", "from-the-router#1", "from-the-router#2"]
-    assert [fetch["transfer"] for fetch in decoder.messenger.of_kind("fetch")] == sent
-
-
-@pytest.mark.parametrize("item", [0, 2])
-def test_should_find_each_prompt_of_a_list_by_one_answer(engine: EngineMaker, item: int) -> None:
-    """vLLM answers a list of prompts with the parameters of one of them."""
-    prefiller, decoder = engine("kv_producer"), engine("kv_consumer")
-    for each in range(3):
-        prefiller.add(f"cmpl-a-{each}-1111111{each}", 20, remote_decode())
-    prefiller.step()
-    answer = prefiller.answers[f"cmpl-a-{item}-1111111{item}"]
-    for each in range(3):
-        decoder.add(f"cmpl-b-{each}-2222222{each}", 20, remote_prefill(answer))
-    decoder.step()
-    sent = [prefiller.messenger.chunks_of(f"cmpl-a-{each}-1111111{each}")[0]["transfer"] for each in range(3)]
-    assert [fetch["transfer"] for fetch in decoder.messenger.of_kind("fetch")] == sent
-    assert len(set(sent)) == 3
-
-
-@pytest.mark.parametrize("shared", ["x" * 700, "a\u0085b", "\U0001f600" * 300, "\ud800"])
-def test_should_meet_under_request_ids_that_no_frame_can_carry(engine: EngineMaker, shared: str) -> None:
-    prefiller, decoder = engine("kv_producer"), engine("kv_consumer")
-    prefiller.add(f"chatcmpl-{shared}-11111111", 20, remote_decode())
-    prefiller.step()
-    decoder.add(f"chatcmpl-{shared}-22222222", 20, remote_prefill())
-    decoder.add("own-33333333", 20, {"do_remote_prefill": True, "prefiller": "host:1"} | {"transfer_id": "own"})
-    decoder.add(f"{shared}-33333333", 20, {"do_remote_prefill": True, "prefiller": "host:1"})
-    decoder.step()
-    met, own, decoder_first = (fetch["transfer"] for fetch in decoder.messenger.of_kind("fetch"))
-    assert met == prefiller.messenger.chunks_of(f"chatcmpl-{shared}-11111111")[0]["transfer"]
-    assert own == "own"
-    for transfer in (met, decoder_first):
-        assert len(transfer.encode("utf-16-le")) <= 1024
-        assert transfer.isprintable()
 
 
 def test_should_decline_what_the_engine_wants_to_compute_itself(
