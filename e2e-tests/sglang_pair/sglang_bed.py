@@ -150,7 +150,8 @@ class Ground:
             first = free_port(rank_count)
             metrics_ports = range(first, first + rank_count)
             faults = {"jvm_options": [f"-Dkvmessenger.fault.holdWrites={self.gate.file}"]}
-            told = {"metrics_port": first, **(faults if kind.holdable and role == "prefill" else {}), **kind.options}
+            holdable = faults if kind.holdable and role == "prefill" else {}
+            told = {"metrics_port": first, "timelines": "full", **holdable, **kind.options}
             environment["KV_MESSENGER_OPTIONS"] = json.dumps(told)
         options = EngineOptions(
             self.model,

@@ -40,9 +40,10 @@ class Bed:
 
 
 def start(stack: ExitStack, model: Path, folder: Path) -> Bed:
-    control = {"listen_port": free_port()}  # the default is one fixed port, and another demo may run here
+    drawn = {"timelines": "full"}
+    control = {"listen_port": free_port(), **drawn}  # the default is one fixed port, and another demo may run here
     prefiller = engine("prefiller", EngineOptions(model, kv_role="kv_producer", core=0, extra_config=control), folder)
-    decoder = engine("decoder", EngineOptions(model, kv_role="kv_consumer", core=1), folder)
+    decoder = engine("decoder", EngineOptions(model, kv_role="kv_consumer", core=1, extra_config=drawn), folder)
     front = router("router", [prefiller], [decoder], folder)
     for server in (prefiller, decoder, front):
         stack.callback(server.stop)
