@@ -8,8 +8,20 @@ from typing import Any
 
 import pytest
 
-from kv_connector import Arrived, Event, Failed, Granted, LeakCheck, MessengerError, Opened, Released, Stats, Stopped
-from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange, PrefillerAddress
+from kv_connector import (
+    Arrived,
+    Event,
+    Failed,
+    Granted,
+    LeakCheck,
+    MessengerError,
+    Opened,
+    Released,
+    Stats,
+    Stopped,
+    Timeline,
+)
+from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange, MessengerLostError, PrefillerAddress
 from kv_connector.sglang.page_list import Pages
 
 THERE = PrefillerAddress("there", 7)
@@ -73,7 +85,7 @@ def messenger() -> ScriptedMessenger:
 
 @pytest.fixture
 def exchange(messenger: ScriptedMessenger) -> Exchange:
-    return Exchange(messenger, logging.getLogger("exchange"), Clock())
+    return Exchange(messenger, logging.getLogger("exchange"), Clock(), exit_when_lost=False)
 
 
 def fetch(exchange: Exchange, room: int = 5) -> Any:
@@ -137,6 +149,52 @@ def test_should_poll_once_for_all_requests_of_a_round(messenger: ScriptedMesseng
     assert out.released
 
 
+def test_should_say_when_a_fetch_is_given_up(exchange: Exchange, messenger: ScriptedMessenger) -> None:
+    fetch(exchange)
+    assert messenger.told[-1]["limitMillis"] == 1500
+
+
+def test_should_add_up_what_left_to_the_ranks_of_a_decoder(exchange: Exchange, messenger: ScriptedMessenger) -> None:
+    out = exchange.announce(5)
+    head = {"request": out.request, "side": "prefiller", "firstSubmittedNs": 1_000_000_000}
+    messenger.events = [
+        Timeline("5", head | {"bytes": 100, "forwardEndNs": 3_000_000_000, "lastLeftNs": 3_500_000_000}),
+        Timeline("5", head | {"bytes": 20, "forwardEndNs": 3_000_000_000, "lastLeftNs": 2_900_000_000}),
+    ]
+    exchange.drain()
+    assert out.bytes_sent == 120
+    assert out.tail_seconds == 0.5
+
+
+def test_should_end_the_engine_when_the_messenger_breaks(messenger: ScriptedMessenger) -> None:
+    exchange = Exchange(messenger, logging.getLogger("exchange"), Clock())
+    out = exchange.announce(5)
+    exchange.drain()
+    messenger.broken = True
+    for _ in range(2):
+        with pytest.raises(MessengerLostError, match=r"could not be polled: it is broken"):
+            exchange.drain()
+    assert messenger.closed == 1
+    assert out.released
+
+
+def test_should_go_on_when_a_fence_is_not_reached(
+    exchange: Exchange, messenger: ScriptedMessenger, caplog: pytest.LogCaptureFixture
+) -> None:
+    fenced, read, other = exchange.announce(5), exchange.announce(6), exchange.announce(7)
+    messenger.fenced = [fenced.request]
+    exchange.fence(fenced)
+    assert fenced.released
+    assert not caplog.messages
+    exchange.fence(read)
+    assert read.released
+    assert "metadata of room 6" in caplog.text
+    assert messenger.closed == 0
+    messenger.events = [Granted(other.request, 32, 16)]
+    exchange.drain()
+    assert other.granted is not None
+
+
 def test_should_end_all_transfers_when_the_messenger_breaks(exchange: Exchange, messenger: ScriptedMessenger) -> None:
     out, incoming = exchange.announce(5), fetch(exchange, 6)
     messenger.broken = True
@@ -156,16 +214,3 @@ def test_should_hold_pages_of_a_messenger_that_does_not_close(exchange: Exchange
     assert not out.released
     assert not incoming.ended
     assert not exchange.is_quiet(6)
-
-
-def test_should_close_a_messenger_that_still_reads_pages_after_the_fence(
-    exchange: Exchange, messenger: ScriptedMessenger
-) -> None:
-    fenced, read = exchange.announce(5), exchange.announce(6)
-    messenger.fenced = [fenced.request]
-    exchange.wait_until_quiet(fenced)
-    assert fenced.released
-    assert messenger.closed == 0
-    exchange.wait_until_quiet(read)
-    assert messenger.closed == 1
-    assert read.released

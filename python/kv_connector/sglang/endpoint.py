@@ -6,7 +6,9 @@ SGLang's own base keeps the topology and registers the rank; all that moves byte
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -49,12 +51,16 @@ class TransferEndpoint(CommonEndpoint):
         """A prefiller's forward passes; None when chunks leave after them."""
         self.prefillers = Prefillers()
         self._server_args = server_args
+        self._exit_when_lost = True
         self._latent = bool(is_mla_backend)
         self._kv_head_count = 0
         """Of the whole model; 1 where KV is latent."""
         self._mode = mode.value
         self._first_contacts: dict[str, concurrent.futures.Future[bool]] = {}
+        self._waited_for: set[str] = set()
+        self._asked_again: dict[str, concurrent.futures.Future[Any]] = {}
         self._unfit: dict[str, tuple[str, float]] = {}
+        self._scheduler_thread = threading.get_ident()
         engine_facts.refuse_unsupported(args, self._mode)
         super().__init__(args, mode, server_args, is_mla_backend)
         self.server_socket.close(linger=0)  # nothing is sent to it: peers meet at the messenger
@@ -74,7 +80,7 @@ class TransferEndpoint(CommonEndpoint):
         except KvConnectorError as fault:
             logger.error("KV Messenger cannot start: %s", fault)
             raise
-        self.exchange = Exchange(messenger, logger)
+        self.exchange = Exchange(messenger, logger, exit_when_lost=self._exit_when_lost)
         if self._mode == "prefill":
             self._watch_layers(messenger, layer_names)
 
@@ -111,6 +117,7 @@ class TransferEndpoint(CommonEndpoint):
             place=geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank),
         )
         names = [layer["name"] for layer in described["ranks"][0]["layers"]]
+        self._exit_when_lost = facts.options.on_messenger_lost == "exit"
         messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata))
         opened = messenger.opened
         self.local_ip, self.rank_port = opened.control_host, opened.control_port
@@ -174,17 +181,45 @@ class TransferEndpoint(CommonEndpoint):
         contact = self._first_contacts.get(bootstrap_addr)
         if contact is None:
             contact = self._first_contacts[bootstrap_addr] = self.prefillers.run(lambda: ask(bootstrap_addr))
-        try:
-            known = contact.result(FIRST_CONTACT_WAIT_SECONDS)
-        except concurrent.futures.TimeoutError:
+        if bootstrap_addr not in self._waited_for:
+            self._waited_for.add(bootstrap_addr)
+            concurrent.futures.wait([contact], FIRST_CONTACT_WAIT_SECONDS)
+        if not contact.done():
             return False
-        except Exception as fault:
-            # Raised here it would end the scheduler; remembered, it fails the requests that name this prefiller.
-            self._unfit[bootstrap_addr] = (str(fault), time.monotonic())
-            self.prefill_info_table[bootstrap_addr] = PrefillServerInfo(1, 1, 1, 1, None, None, True)
-            known = True
         del self._first_contacts[bootstrap_addr]
-        return known
+        fault = contact.exception()
+        if fault is None:
+            return contact.result()
+        # Raised here it would end the scheduler; remembered, it fails the requests that name this prefiller.
+        self._unfit[bootstrap_addr] = (str(fault), time.monotonic())
+        self.prefill_info_table[bootstrap_addr] = PrefillServerInfo(
+            attn_tp_size=1,
+            attn_cp_size=1,
+            dp_size=1,
+            pp_size=1,
+            page_size=None,
+            kv_cache_dtype=None,
+            follow_bootstrap_room=True,
+        )
+        return True
+
+    def ask_again(self, bootstrap_addr: str) -> concurrent.futures.Future[Any]:
+        """The topology of a prefiller that may have come back with another one; None if it does not say."""
+        question = self._asked_again.get(bootstrap_addr)
+        if question is None or question.done():
+            question = self._asked_again[bootstrap_addr] = self.prefillers.run(lambda: self._topology(bootstrap_addr))
+        return question
+
+    def _topology(self, bootstrap_addr: str) -> Any:
+        """Asks as SGLang does, into a table that the scheduler's thread does not read."""
+        beside = copy.copy(self)
+        beside.prefill_info_table = {}
+        CommonEndpoint.try_ensure_parallel_info(beside, bootstrap_addr)
+        return beside.prefill_info_table.get(bootstrap_addr)
+
+    def learn(self, bootstrap_addr: str, topology: Any) -> None:
+        """The answer to ``ask_again``."""
+        self.prefill_info_table[bootstrap_addr] = topology
 
     def places(self, bootstrap_addr: str, dp_rank: int) -> list[RankPlace] | str:
         """The prefiller's ranks that hold this rank's KV, or why there are none."""
@@ -213,7 +248,13 @@ class TransferEndpoint(CommonEndpoint):
     def forget_prefiller(self, bootstrap_addr: str) -> None:
         """Its topology is asked for again by the next request."""
         self._unfit.pop(bootstrap_addr, None)
+        self._waited_for.discard(bootstrap_addr)
         self.prefill_info_table.pop(bootstrap_addr, None)
+        self.prefillers.forget(bootstrap_addr)
+
+    def on_scheduler_thread(self) -> bool:
+        """Whether the caller may touch transfers: SGLang gives a recompute up on threads of its own."""
+        return threading.get_ident() == self._scheduler_thread
 
     def is_abort_release_safe(self, bootstrap_room: int, required_acks: int) -> bool:  # noqa: ARG002 - SGLang's word
         """Whether nothing can write any more to the pages of a request that has failed."""

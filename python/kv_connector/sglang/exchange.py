@@ -31,7 +31,8 @@ from kv_connector.sglang.page_list import Pages
 
 DRAIN_INTERVAL_SECONDS = 0.0002
 """One look at the messenger serves all the requests that a scheduler polls in one round."""
-FENCE_LIMIT_SECONDS = 10.0
+FENCE_LIMIT_SECONDS = 1.0
+"""Reached only where a peer stands still while it takes a metadata row: all KV of the request has left then."""
 
 _NANOS = 1e9
 
@@ -42,9 +43,7 @@ class Outgoing:
 
     request: str
     transfer: str
-    announced_at: float
     granted: Granted | None = None
-    granted_at: float = 0.0
     failure: str = ""
     """Why it will not be sent; "" while it may be."""
     ended: bool = False
@@ -52,7 +51,9 @@ class Outgoing:
     released: bool = False
     """Nothing reads its pages any more."""
     bytes_sent: int = 0
-    transfer_seconds: float | None = None
+    """To all ranks of the decoder."""
+    tail_seconds: float | None = None
+    """From the end of the last forward pass until all had left, for the decoder's rank that waited longest."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,11 +79,20 @@ class PrefillerAddress:
     port: int
 
 
+class MessengerLostError(Exception):
+    """The messenger has died. Raised on the scheduler's thread, it ends the engine, which could move no more KV."""
+
+
 class Exchange:
     """Sends and receives; every transfer given to it ends exactly once, whatever fails."""
 
     def __init__(
-        self, messenger: MessengerPort, logger: logging.Logger, clock: Callable[[], float] = time.monotonic
+        self,
+        messenger: MessengerPort,
+        logger: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        exit_when_lost: bool = True,
     ) -> None:
         self._messenger = messenger
         self._logger = logger
@@ -91,6 +101,7 @@ class Exchange:
         self._outgoing: dict[str, Outgoing] = {}
         self._incoming: dict[str, Incoming] = {}
         self._drain_due = clock()
+        self._exit_when_lost = exit_when_lost
         self._dead = ""
         """Why the messenger was given up."""
 
@@ -98,7 +109,7 @@ class Exchange:
 
     def announce(self, room: int) -> Outgoing:
         """A request is queued: its decoder's grant is waited for."""
-        out = Outgoing(f"{room}#{next(self._count)}", str(room), self._clock())
+        out = Outgoing(f"{room}#{next(self._count)}", str(room))
         self._outgoing[out.request] = out
         if not self._submit([{"do": "announce", "request": out.request, "transfer": out.transfer}]):
             self._lose(out)
@@ -132,18 +143,27 @@ class Exchange:
         out.failure = out.failure or reason
         self._end(out, {"outcome": "aborted"})
 
-    def wait_until_quiet(self, out: Outgoing) -> None:
-        """Returns when nothing reads the pages of an aborted request, which are reused at once."""
+    def fence(self, out: Outgoing) -> None:
+        """Returns when nothing of an aborted request leaves any more that would make its decoder take it.
+
+        That is one turn of the messenger's thread, unless its metadata rows are on their way: then all its KV has left,
+        and they are waited for. KV that is still read goes to pages that the decoder will not take without the rows.
+        """
         if out.released:
             return
         try:
-            out.released = out.request in self._messenger.fence([out.request], FENCE_LIMIT_SECONDS)
+            fenced = self._messenger.fence([out.request], FENCE_LIMIT_SECONDS)
         except Exception as fault:
             self._give_up(f"the fence failed: {fault}")
-        if out.released:
-            self._outgoing.pop(out.request, None)
-        elif not self._dead:
-            self._give_up(f"the pages of {out.request} were still being read after {FENCE_LIMIT_SECONDS:g} s")
+            return
+        if out.request not in fenced:
+            self._logger.warning(
+                "the metadata of room %s is still being read after %g s, by a decoder that stands still",
+                out.transfer,
+                FENCE_LIMIT_SECONDS,
+            )
+        out.released = True
+        self._outgoing.pop(out.request, None)
 
     def _end(self, out: Outgoing, how: Mapping[str, Any]) -> None:
         out.ended = True
@@ -207,18 +227,19 @@ class Exchange:
     # ---- what has happened
 
     def drain(self) -> None:
-        """Brings all transfers up to date."""
+        """Brings all transfers up to date. Raises MessengerLostError when the messenger has died."""
         now = self._clock()
-        if self._dead or now < self._drain_due:
-            return
-        self._drain_due = now + DRAIN_INTERVAL_SECONDS
-        try:
-            events = self._messenger.poll()
-        except Exception as fault:
-            self._give_up(f"it could not be polled: {fault}")
-            return
-        for event in events:
-            self._on(event)
+        if not self._dead and now >= self._drain_due:
+            self._drain_due = now + DRAIN_INTERVAL_SECONDS
+            try:
+                events = self._messenger.poll()
+            except Exception as fault:
+                self._give_up(f"it could not be polled: {fault}")
+            else:
+                for event in events:
+                    self._on(event)
+        if self._dead and self._exit_when_lost:
+            raise MessengerLostError(self._dead)
 
     def held(self) -> dict[str, int]:
         """How many transfers are remembered; for leak checks at rest."""
@@ -239,7 +260,7 @@ class Exchange:
         match event:
             case Granted(request):
                 if (out := self._outgoing.get(request)) is not None:
-                    out.granted, out.granted_at = event, self._clock()
+                    out.granted = event
             case Stopped(request, reason):
                 if (out := self._outgoing.get(request)) is not None:
                     out.failure = out.failure or reason
@@ -261,12 +282,12 @@ class Exchange:
     def _on_timeline(self, fields: Mapping[str, Any]) -> None:
         out = self._outgoing.get(fields.get("request", ""))
         if out is not None and fields.get("side") == "prefiller":
-            out.bytes_sent = int(fields["bytes"])
-            submitted = [
-                layer["submittedNs"] for chunk in fields["chunks"] for layer in chunk["layers"] if layer["submittedNs"]
-            ]
-            if submitted:
-                out.transfer_seconds = max(0.0, fields["lastLeftNs"] - min(submitted)) / _NANOS
+            out.bytes_sent += int(fields["bytes"])
+            if "forwardEndNs" not in fields:
+                return
+            begun_ns = max(fields["firstSubmittedNs"], fields["forwardEndNs"])
+            tail_seconds = max(0, fields["lastLeftNs"] - begun_ns) / _NANOS
+            out.tail_seconds = max(tail_seconds, out.tail_seconds or 0.0)
 
     def _submit(self, commands: Sequence[Command]) -> bool:
         if self._dead:

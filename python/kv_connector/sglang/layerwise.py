@@ -33,7 +33,7 @@ class AttentionHooks:
         """Layers whose attention is hooked."""
 
     def install(self, model: Any) -> None:
-        """Hooks every attention layer of a model; of a draft model as well, whose layers then count for nothing."""
+        """Hooks every attention layer of a model."""
         from sglang.srt.layers.radix_attention import RadixAttention
 
         for module in model.modules():
@@ -86,6 +86,7 @@ class LayerwiseSteps:
         self._exchange = exchange
         self._counter = counter
         self._step = 0
+        self._said_out_of_order = False
 
     def run(self, plan: Callable[[], Sequence[PlannedChunk]], forward: Callable[[], Any]) -> Any:
         """Runs a forward pass; what it computes of the planned chunks leaves meanwhile."""
@@ -105,9 +106,18 @@ class LayerwiseSteps:
             result = forward()
         finally:
             self._counter.end_step()
+            self._say_if_out_of_order()
         if begun:
             self._exchange.step_ended(self._step)
         return result
+
+    def _say_if_out_of_order(self) -> None:
+        if self._counter.steps_out_of_order and not self._said_out_of_order:
+            self._said_out_of_order = True
+            logger.warning(
+                "this model's layers do not finish in their order: those behind the first that is out of order leave"
+                " when their forward pass is over"
+            )
 
 
 def install_hooks(_result: None, runner: Any) -> None:
@@ -120,6 +130,7 @@ def install_hooks(_result: None, runner: Any) -> None:
     if (
         disaggregation.disaggregation_transfer_backend == BACKEND_NAME
         and disaggregation.disaggregation_mode == "prefill"
+        and not runner.is_draft_worker  # its layers have the numbers of the target's
     ):
         HOOKS.install(runner.model)
 

@@ -26,7 +26,7 @@ class Pages:
 class PageList:
     """Position k of the prompt is page k, whoever says it first: a plan that runs ahead, or the pages SGLang gives.
 
-    The pages that the decoder has come first; they are counted and never read, so any number stands for them.
+    The first positions are those of pages that the decoder has: they are counted, and no page is ever named for them.
     """
 
     def __init__(self, decoders_count: int, count: int) -> None:
@@ -34,9 +34,10 @@ class PageList:
         """Pages of the whole prompt."""
         self.given = decoders_count
         """SGLang has given the pages before this position; it gives each once, in their order."""
-        self.told = 0
+        self.told = decoders_count
         """The messenger knows the pages before this position; more than are given where a plan ran ahead."""
-        self._pages = [0] * decoders_count
+        self._first = decoders_count
+        self._pages: list[int] = []
 
     @property
     def complete(self) -> bool:
@@ -48,7 +49,7 @@ class PageList:
         end = self.given + len(pages)
         if end > self.total:
             raise AssertionError(f"{len(pages)} pages from position {self.given} of a prompt of {self.total}")
-        planned = self._pages[self.given : end]
+        planned = self._from(self.given, end)
         if planned != list(pages[: len(planned)]):
             moved = next(k for k, page in enumerate(planned) if page != pages[k])
             raise PagesMovedError(
@@ -59,26 +60,33 @@ class PageList:
 
     def untold(self, end_page: int) -> Pages:
         """What the messenger does not know yet of the positions before ``end_page``, all of which are here."""
-        if end_page > len(self._pages):
-            raise AssertionError(f"position {end_page} of {len(self._pages)} known")
-        return Pages(self.told, self._pages[self.told : end_page])
+        if end_page > self._known:
+            raise AssertionError(f"position {end_page} of {self._known} known")
+        return Pages(self.told, self._from(self.told, end_page))
 
     def plan(self, end_page: int, pages_of: Callable[[int, int], list[int]]) -> Pages | None:
         """What to tell so that the messenger knows the positions before ``end_page``; None if it does.
 
         Changes nothing: that is ``on_told``'s. ``pages_of`` gives the pages between two positions.
         """
-        known = len(self._pages)
-        if end_page <= max(self.told, known):
+        known = self._known
+        if end_page <= known:
             return None
         ahead = pages_of(known, end_page)
         if len(ahead) != end_page - known:
             raise AssertionError(f"{len(ahead)} pages for positions {known} to {end_page}")
-        return Pages(self.told, self._pages[self.told :] + ahead)
+        return Pages(self.told, self._from(self.told, known) + ahead)
 
     def on_told(self, told: Pages) -> None:
         """The messenger has taken these."""
         if told.first_page > self.told:
             raise AssertionError(f"told from position {told.first_page} on, known are {self.told}")
-        self._pages[told.first_page : told.end_page] = told.pages
+        self._pages[told.first_page - self._first : told.end_page - self._first] = told.pages
         self.told = max(self.told, told.end_page)
+
+    @property
+    def _known(self) -> int:
+        return self._first + len(self._pages)
+
+    def _from(self, first_page: int, end_page: int) -> list[int]:
+        return self._pages[first_page - self._first : end_page - self._first]

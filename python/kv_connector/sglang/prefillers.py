@@ -9,13 +9,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from kv_connector.sglang.exchange import PrefillerAddress
 
-LOOKUPS_AT_ONCE_MAX = 4
+LOOKUPS_AT_ONCE_MAX = 32
+"""Of all prefillers. Threads appear as they are needed, and one that does not answer is asked each question once."""
 LOOKUP_LIMIT_SECONDS = 5.0
 
+_Answer = TypeVar("_Answer")
 GetJson = Callable[[str, Mapping[str, int]], Mapping[str, Any]]
 
 
@@ -35,8 +37,6 @@ class Lookup:
 
     addresses: tuple[PrefillerAddress, ...] = ()
     failure: str = ""
-    fresh: bool = True
-    """Whether the bootstrap server was asked for this request, not for an earlier one."""
     _waiting: list[Future[PrefillerAddress]] = field(default_factory=list)
 
     def done(self) -> bool:
@@ -72,16 +72,34 @@ class Prefillers:
         self._pool = ThreadPoolExecutor(LOOKUPS_AT_ONCE_MAX, thread_name_prefix="kv-messenger-lookup")
         self._lock = threading.Lock()
         self._known: dict[tuple[str, RankPlace], PrefillerAddress] = {}
+        self._questions: dict[tuple[str, RankPlace], Future[PrefillerAddress]] = {}
 
-    def find(self, bootstrap_addr: str, places: Sequence[RankPlace], *, again: bool = False) -> Lookup:
-        """Where these ranks listen; ``again`` asks the server although the answer is known."""
+    def find(self, bootstrap_addr: str, places: Sequence[RankPlace]) -> Lookup:
+        """Where these ranks listen, as far as known; asks for the others."""
         with self._lock:
             known = [self._known.get((bootstrap_addr, place)) for place in places]
-        if not again and all(known):
-            return Lookup(addresses=tuple(address for address in known if address), fresh=False)
-        return Lookup(_waiting=[self._pool.submit(self._find, bootstrap_addr, place) for place in places])
+        if all(known):
+            return Lookup(addresses=tuple(address for address in known if address))
+        return self.find_again(bootstrap_addr, places)
 
-    def run(self, question: Callable[[], bool]) -> Future[bool]:
+    def find_again(self, bootstrap_addr: str, places: Sequence[RankPlace]) -> Lookup:
+        """Asks where these ranks listen, although it may be known. A question that is under way is not asked twice."""
+        return Lookup(_waiting=[self._asked(bootstrap_addr, place) for place in places])
+
+    def forget(self, bootstrap_addr: str) -> None:
+        """What was known of this bootstrap server's ranks."""
+        with self._lock:
+            for key in [key for key in self._known if key[0] == bootstrap_addr]:
+                del self._known[key]
+
+    def _asked(self, bootstrap_addr: str, place: RankPlace) -> Future[PrefillerAddress]:
+        question = self._questions.get((bootstrap_addr, place))
+        if question is None or question.done():
+            question = self._pool.submit(self._find, bootstrap_addr, place)
+            self._questions[bootstrap_addr, place] = question
+        return question
+
+    def run(self, question: Callable[[], _Answer]) -> Future[_Answer]:
         """Runs something else that would block."""
         return self._pool.submit(question)
 

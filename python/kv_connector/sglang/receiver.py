@@ -1,8 +1,10 @@
-"""One request on the decoder, in SGLang's terms. The scheduler's thread only; nothing here blocks."""
+"""One request on the decoder, in SGLang's terms. The scheduler's thread only, but for `abort`; nothing here blocks."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from kv_connector.sglang.endpoint import TransferEndpoint
@@ -27,12 +29,20 @@ class Receiver(BaseKVReceiver):
         self.abort_notified = False
         """Whether the pages may still be written to although the request has failed: SGLang holds them then."""
         self.bootstrap_infos: Sequence[PrefillerAddress] = ()
+        self._dp_rank = 0
         self._places: Sequence[RankPlace] = ()
         self._lookup: Lookup | None = None
         self._ask: dict[str, Any] | None = None
         """What was asked for, to ask again at another address."""
         self._incoming: Incoming | None = None
+        self._topology: Future[Any] | None = None
+        """What was asked for when the fetch had failed."""
+        self._asked_again = False
         self._failure = ""
+        self._abort_asked = False
+        """By another thread."""
+        self._lifecycle_lock = threading.RLock()
+        """SGLang's base takes it where it ends a request on a thread of its own."""
 
     # ---- finding the prefiller
 
@@ -40,6 +50,7 @@ class Receiver(BaseKVReceiver):
         """The prefiller's data-parallel rank is known: finds its messengers."""
         if self.conclude_state is not None:
             return
+        self._dp_rank = prefill_dp_rank
         found = self.kv_mgr.places(self.bootstrap_addr, prefill_dp_rank)
         if isinstance(found, str):
             self._fail(found)
@@ -48,12 +59,15 @@ class Receiver(BaseKVReceiver):
             self._lookup = self.kv_mgr.prefillers.find(self.bootstrap_addr, self._places)
 
     def _poll_lookup(self) -> int:
+        if self.bootstrap_infos:
+            return KVPoll.WaitingForInput
         if self._lookup is None or not self._lookup.done():
             return KVPoll.Bootstrapping
         if self._lookup.failure:
             self.kv_mgr.forget_prefiller(self.bootstrap_addr)
             return self._fail(self._lookup.failure)
         self.bootstrap_infos = self._lookup.addresses
+        self._lookup = None
         return KVPoll.WaitingForInput
 
     # ---- the transfer
@@ -78,7 +92,7 @@ class Receiver(BaseKVReceiver):
         if prefix % page_tokens:
             self._fail(
                 f"{prefix} tokens of the prompt are cached on the decoder, expected whole pages of {page_tokens}:"
-                " start it with --disable-radix-cache"
+                " start it without --disaggregation-decode-enable-radix-cache"
             )
             return
         pages = [int(page) for page in kv_indices]
@@ -98,6 +112,8 @@ class Receiver(BaseKVReceiver):
 
     def poll(self) -> int:
         """SGLang's state of the transfer; Success means that all has come, metadata included."""
+        if self._abort_asked and self.conclude_state is None:
+            self._abort_as_asked()
         if self.conclude_state is not None:
             return self.conclude_state
         self.kv_mgr.exchange.drain()
@@ -110,29 +126,62 @@ class Receiver(BaseKVReceiver):
         return self._poll_retry(incoming.failure) if incoming.failure else KVPoll.Transferring
 
     def _poll_retry(self, failure: str) -> int:
-        """A prefiller that was restarted listens elsewhere: what was known of it is asked for once more."""
-        if self._lookup is None or self._lookup.fresh:
+        """A prefiller that was restarted may listen elsewhere, with other ranks: what was known is asked for once more.
+
+        The topology first, then its ranks' addresses; if neither has changed, the failure stands.
+        """
+        if self._asked_again:
             return self._fail(failure)
-        used = self.bootstrap_infos
-        if used == self._lookup.addresses:
-            self._lookup = self.kv_mgr.prefillers.find(self.bootstrap_addr, self._places, again=True)
-            self._lookup.fresh = False
+        if self._topology is None:
+            self._topology = self.kv_mgr.ask_again(self.bootstrap_addr)
+        if not self._topology.done():
+            return KVPoll.Transferring
+        if self._lookup is None:
+            places = self._places_again()
+            if isinstance(places, str):
+                self._asked_again = True
+                return self._fail(failure)
+            self._places, self._lookup = places, self.kv_mgr.prefillers.find_again(self.bootstrap_addr, places)
         if not self._lookup.done():
             return KVPoll.Transferring
-        if self._lookup.failure or self._lookup.addresses == used:
+        self._asked_again = True
+        if self._lookup.failure or self._lookup.addresses == self.bootstrap_infos:
             return self._fail(failure)
         self.bootstrap_infos = self._lookup.addresses
-        self._lookup.fresh = True
         self._fetch()
         return KVPoll.Transferring
+
+    def _places_again(self) -> list[RankPlace] | str:
+        """Where the prefiller's ranks are by its newest topology, or why that is not known."""
+        if self._topology is None:
+            raise AssertionError("the topology was not asked for")
+        fault = self._topology.exception()
+        topology = None if fault else self._topology.result()
+        if topology is None:
+            self.kv_mgr.forget_prefiller(self.bootstrap_addr)
+            return str(fault or "no answer")
+        self.kv_mgr.learn(self.bootstrap_addr, topology)
+        return self.kv_mgr.places(self.bootstrap_addr, self._dp_rank)
 
     # ---- its end
 
     def abort(self) -> None:
-        """The engine gives the request up; its pages are held until nothing can write to them."""
+        """The engine gives the request up; its pages are held until nothing can write to them.
+
+        SGLang says so on other threads as well, when a recompute could not be asked for; the next poll acts on it then.
+        """
+        if not self.kv_mgr.on_scheduler_thread():
+            self._abort_asked = True
+            return
         self._failure = self._failure or _ABORTED
         self.conclude_state = KVPoll.Failed
         self.ensure_abort_notified()
+
+    def _abort_as_asked(self) -> None:
+        """SGLang holds the lock until it has said why."""
+        with self._lifecycle_lock:
+            self._failure = self.kv_mgr.failure_records.pop(self.bootstrap_room, _ABORTED)
+        self.abort()
 
     def ensure_abort_notified(self, *, force_arm: bool = False) -> None:  # noqa: ARG002 - SGLang's word
         """Cancels what is under way; afterwards SGLang asks the endpoint when the pages are safe."""
@@ -151,6 +200,7 @@ class Receiver(BaseKVReceiver):
 
     def failure_exception(self) -> None:
         """Raises the reason."""
+        self._failure = self.kv_mgr.failure_records.pop(self.bootstrap_room, self._failure)
         own = bool(self._failure)
         self.conclude_state = KVPoll.Failed
         raise KVTransferError(

@@ -7,10 +7,13 @@ logged by SGLang, so what may not fit is checked when the backend is asked for, 
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from kv_connector.sglang import BACKEND_NAME, layerwise, stages
+
+logger = logging.getLogger("sglang.srt.kv_messenger")
 
 _MEMBER = "KV_MESSENGER"
 
@@ -37,6 +40,11 @@ def register_backend() -> None:
         "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.pop_bootstrapped", stages.poll_queued, HookType.BEFORE
     )
     HookRegistry.register(
+        "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.release_memory_occupation",
+        abort_queued,
+        HookType.BEFORE,
+    )
+    HookRegistry.register(
         "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__", never_release_by_time, HookType.AFTER
     )
 
@@ -60,6 +68,15 @@ def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: An
     }[class_type.value]
 
 
+def abort_queued(queue: Any) -> None:
+    """Before ``PrefillBootstrapQueue.release_memory_occupation``, which drops what is queued without a word."""
+    from kv_connector.sglang.sender import Sender
+
+    for request in queue.queue:
+        if isinstance(request.disagg_kv_sender, Sender):
+            request.disagg_kv_sender.abort()
+
+
 def never_release_by_time(_result: None, queue: Any, *_args: Any, **_kwargs: Any) -> None:
     """Keeps pages of an aborted transfer until it is proven that nothing writes to them, however long that takes.
 
@@ -68,5 +85,13 @@ def never_release_by_time(_result: None, queue: Any, *_args: Any, **_kwargs: Any
     """
     from sglang.srt.runtime_context import get_disagg
 
-    if get_disagg().disaggregation_transfer_backend == BACKEND_NAME:
-        queue.deferred_kv_release_timeout = float("inf")
+    if get_disagg().disaggregation_transfer_backend != BACKEND_NAME:
+        return
+    if not hasattr(queue, "deferred_kv_release_timeout"):
+        raise AssertionError("SGLang's DecodeTransferQueue has no deferred_kv_release_timeout any more")
+    logger.info(
+        "pages of an aborted request stay held until nothing can write to them;"
+        " SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT (%s s) does not apply",
+        queue.deferred_kv_release_timeout,
+    )
+    queue.deferred_kv_release_timeout = float("inf")

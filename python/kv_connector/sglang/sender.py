@@ -165,14 +165,17 @@ class Sender(BaseKVSender):
         self.kv_mgr.exchange.drain()
         self._flush()
         out = self._outgoing
-        if out.failure and not (out.ended and not out.released):
+        waits_for_release = (
+            out.ended and not out.released
+        )  # its metadata was given away, so it ends by the release only
+        if out.failure and not waits_for_release:
             self.conclude_state = KVPoll.Failed
         elif out.released:
             self.conclude_state = KVPoll.Success
-        elif out.granted is None and not self._sent:
-            return self._poll_grant()
+        elif self._sent:
+            return KVPoll.Transferring
         else:
-            return KVPoll.Transferring if self._sent else KVPoll.WaitingForInput
+            return KVPoll.WaitingForInput if out.granted is not None else self._poll_grant()
         return self.conclude_state
 
     def poll_pp_consensus(self) -> int:
@@ -203,12 +206,13 @@ class Sender(BaseKVSender):
         return KVPoll.Failed
 
     def get_transfer_metric(self) -> Any:
-        """Bytes that left, and the time from the first write to the last one's completion."""
+        """Bytes that left to all ranks of the decoder, and how long the decoder waited for them after the last pass.
+
+        Waiting for the decoder's pages comes before the pass here: it is SGLang's bootstrap time already.
+        """
         out = self._outgoing
         return KVTransferMetric(
-            transfer_latency_s=out.transfer_seconds,
-            alloc_latency_s=out.granted_at - out.announced_at if out.granted is not None else None,
-            transfer_total_bytes=out.bytes_sent or None,
+            transfer_latency_s=out.tail_seconds, alloc_latency_s=None, transfer_total_bytes=out.bytes_sent or None
         )
 
     # ---- its end
@@ -239,7 +243,7 @@ class Sender(BaseKVSender):
             given_away = out.ended
             self.kv_mgr.exchange.abort(out, "the transfer failed on another rank")
             if given_away:
-                self.kv_mgr.exchange.wait_until_quiet(out)
+                self.kv_mgr.exchange.fence(out)
         self.conclude_state = KVPoll.Failed
         raise KVTransferError(self.bootstrap_room, out.failure, is_from_another_rank=not own)
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         prefill_info_table: dict[str, Any]
         request_status: Any
         """Of a prefiller with pipeline stages a PPConsensusStore: replicated to the first of them."""
+        failure_records: dict[int, str]
+        """Why SGLang itself has ended a room."""
         waiting_timeout: float
         bootstrap_timeout: float
         enable_deferred_decode_kv_release: bool

@@ -33,8 +33,8 @@ class ShardedPair:
     """All ranks of both engines. What SGLang's ranks agree on by collectives is done here rank by rank."""
 
     def __init__(self, folder: Path, prefill: Shape, decode: Shape) -> None:
-        port = free_port()
-        arguments = publish_arguments(folder, port)
+        self.port = port = free_port()
+        self._arguments = arguments = publish_arguments(folder, port)
         self.address = f"127.0.0.1:{port}"
         self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", port)
         until(lambda: listens(port), "the bootstrap server listens")
@@ -45,6 +45,18 @@ class ShardedPair:
             self.choose(dp_rank, 0)
             self._scribble(5 + dp_rank)
         self.choose(0, 0)
+
+    def restart_prefiller(self, shape: Shape) -> None:
+        """Ends all of the prefiller's ranks and opens it again at its address, with other ranks."""
+        for side in (side for group in self.prefill_groups for side in group):
+            side.endpoint.close()
+        self.bootstrap.close()
+        until(lambda: not listens(self.port), "the bootstrap server has ended")
+        self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", self.port)
+        until(lambda: listens(self.port), "the bootstrap server listens")
+        self.prefill_groups = [self._opened("prefill", self._arguments, shape, dp) for dp in range(shape.dp_size)]
+        self.choose(0, 0)
+        self._scribble(7)
 
     @staticmethod
     def _opened(mode: str, arguments: Any, shape: Shape, dp_rank: int) -> list[Side]:

@@ -61,6 +61,63 @@ def test_should_move_every_head_to_every_rank_that_holds_it(pair: ShardedPair) -
     pair.assert_nothing_held()
 
 
+RESTARTS = {"TP 2, then 1": (2, 1), "TP 1, then 2": (1, 2), "TP 1, then 1": (1, 1)}
+
+
+@pytest.mark.parametrize(("before", "after"), RESTARTS.values(), ids=RESTARTS.keys())
+def test_should_find_a_prefiller_that_comes_back_with_other_ranks(
+    sglang_plugins: None, tmp_path: Path, before: int, after: int
+) -> None:
+    assert sglang_plugins is None
+    with warnings.catch_warnings(action="ignore"):
+        from one_process import Shape, pages, until
+        from sglang.srt.disaggregation.base.conn import KVPoll
+        from sharded import ShardedPair
+
+        pair = ShardedPair(tmp_path, Shape(before), Shape())
+    with contextlib.closing(pair):
+        pair.move([3, 9, 4], [7, 2, 21])
+        pair.restart_prefiller(Shape(after))
+        room, senders, (receiver,) = pair.begin([30, 31])
+
+        def granted() -> bool:
+            assert receiver.poll() == KVPoll.Transferring
+            return all(sender.poll() == KVPoll.WaitingForInput for sender in senders)
+
+        until(granted, "the first request after the restart has its grants")
+        for side, sender in zip(pair.prefillers, senders, strict=True):
+            sender.init(2, 3)
+            side.metadata.output_ids[3, 0] = 9
+            side.metadata.bootstrap_room[3, 0] = room
+            sender.send(pages(11, 12), [])
+        pair.finish(senders, [receiver])
+        pair.assert_equal_pages([11, 12], [30, 31])
+        pair.assert_metadata(room)
+        assert pair.decoders[0].endpoint.prefill_info_table[pair.address].attn_tp_size == after
+        pair.move([3, 9, 4], [7, 2, 21])
+        pair.assert_nothing_held()
+
+
+def test_should_fail_a_request_whose_prefiller_does_not_come_back(sglang_plugins: None, tmp_path: Path) -> None:
+    assert sglang_plugins is None
+    with warnings.catch_warnings(action="ignore"):
+        from one_process import Shape, pages, until
+        from sglang.srt.disaggregation.base.conn import KVPoll
+        from sharded import ShardedPair
+
+        pair = ShardedPair(tmp_path, Shape(), Shape())
+    with contextlib.closing(pair):
+        pair.move([3], [7])
+        _room, _senders, (receiver,) = pair.begin(None)
+        pair.prefillers[0].endpoint.close()
+        pair.bootstrap.close()
+        receiver.send_metadata(pages(8), 6, decode_prefix_len=0)
+        until(lambda: receiver.poll() == KVPoll.Failed, "it is told")
+        with pytest.raises(Exception, match="cannot be reached"):
+            receiver.failure_exception()
+        assert pair.address not in pair.decoders[0].endpoint.prefill_info_table, "the next request asks afresh"
+
+
 def test_should_refuse_to_start_where_the_heads_cannot_be_split(sglang_plugins: None, tmp_path: Path) -> None:
     assert sglang_plugins is None
     with warnings.catch_warnings(action="ignore"):

@@ -9,7 +9,16 @@ import java.util.concurrent.CompletableFuture;
  * stops nothing itself.
  */
 final class Fences {
+    private final boolean contextFollows;
     private final List<Prefill> busy = new ArrayList<>();
+
+    /**
+     * @param contextFollows decoders take nothing without the context rows, which leave when all KV has left: a fence
+     *     then waits for rows that are under way, and not for KV that will not be taken
+     */
+    Fences(boolean contextFollows) {
+        this.contextFollows = contextFollows;
+    }
 
     /** Keeps a preempted prompt if anything still reads its pages. */
     void add(Prefill prefill, CompletableFuture<Void> fenced) {
@@ -36,9 +45,13 @@ final class Fences {
     }
 
     void completeIfQuiet(CompletableFuture<Void> fenced) {
-        if (busy.stream().noneMatch(p -> p.fenced == fenced)) {
+        if (busy.stream().noneMatch(p -> p.fenced == fenced && mayStillBeTaken(p))) {
             fenced.complete(null);
         }
+    }
+
+    private boolean mayStillBeTaken(Prefill prefill) {
+        return !contextFollows || prefill.contextUnderWay();
     }
 
     /** Whether a preempted prompt still owes the answer for this grant. */

@@ -228,6 +228,11 @@ final class LayerWriter {
         return result;
     }
 
+    /** Whether context rows go with every transfer, and make it complete. */
+    boolean contextFollows() {
+        return !context.isEmpty();
+    }
+
     /** Whether context rows are left to submit. */
     boolean contextPending(Delivery delivery) {
         return delivery.nextContextRow < context.size();

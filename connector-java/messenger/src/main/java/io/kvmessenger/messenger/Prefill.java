@@ -188,6 +188,11 @@ final class Prefill {
         return null;
     }
 
+    /** Context rows are being read; all KV has left then. */
+    boolean contextUnderWay() {
+        return deliveries.stream().anyMatch(d -> d.nextContextRow > 0 && d.writesInFlight > 0);
+    }
+
     String heardFrom() {
         return heardOf == null ? "no rank" : heardOf.toString();
     }

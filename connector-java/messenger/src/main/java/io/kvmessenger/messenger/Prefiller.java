@@ -49,7 +49,7 @@ final class Prefiller {
     /** A forward pass has begun and not ended. */
     private boolean stepOpen;
 
-    private final Fences fences = new Fences();
+    private final Fences fences;
 
     Prefiller(
             KvGeometry geometry, Sessions sessions, LayerWriter writer, Messenger.Ports ports, ProtocolLimits limits) {
@@ -58,6 +58,7 @@ final class Prefiller {
         this.engine = ports.engine();
         this.progress = ports.progress();
         this.writer = writer;
+        this.fences = new Fences(writer.contextFollows());
         this.tally = ports.tally();
         this.replies = new Replies(sessions, tally);
         this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits);

@@ -3,6 +3,7 @@ package io.kvmessenger.messenger;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;
 
 /** Rows that follow the KV of a transfer, and make it complete. */
@@ -69,6 +70,48 @@ class ContextRowTest extends MessengerPair {
 
         assertThat(prefiller.told).endsWith("released r");
         assertThat(decoder.told).containsExactly("failed r");
+    }
+
+    @Test
+    void shouldFenceAtOnceWhatTheDecoderWillNotTakeWithoutItsRows() {
+        connectWithContext(4, 8);
+        fetchWithContext("r", 7, 1, 2);
+        carry();
+        compute("r", 0);
+        end("r", EngineCommand.PrefillOutcome.FINISHED, 3);
+        end("r", EngineCommand.PrefillOutcome.ABORTED, -1);
+        assertThat(prefiller.transfer.submitted)
+                .as("KV that is still being read")
+                .isNotEmpty();
+        CompletableFuture<Void> fenced = new CompletableFuture<>();
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
+
+        assertThat(fenced).isCompleted();
+        assertThat(decoder.told).as("its pages may still be written").isEmpty();
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            completeOneWrite();
+        }
+        carry();
+        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(prefiller.messenger.held().writesInFlight()).isZero();
+    }
+
+    @Test
+    void shouldFenceRowsThatAreUnderWayOnlyWhenTheyHaveLeft() {
+        connectWithContext(4, 8);
+        fetchWithContext("r", 0);
+        carry();
+        compute("r", 0);
+        end("r", EngineCommand.PrefillOutcome.FINISHED, 0);
+        end("r", EngineCommand.PrefillOutcome.ABORTED, -1);
+        CompletableFuture<Void> fenced = new CompletableFuture<>();
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), fenced));
+
+        assertThat(fenced).isNotCompleted();
+        completeOneWrite();
+        assertThat(fenced).isNotCompleted();
+        completeOneWrite();
+        assertThat(fenced).isCompleted();
     }
 
     @Test
