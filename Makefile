@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     $(wildcard python/pyproject.toml python/README.md)
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel kvperf beside-nixl plan-counts planner-cost sim fuzz format clean
+.PHONY: help demo demo-sglang test check java wheel kvperf beside-nixl plan-counts planner-cost sim loop fuzz format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,6 +66,10 @@ sim: ## the protocol under seeded faults: make sim [SEEDS=1..1000]; replays one:
 	@jep="$$(examples/setup/find-jep || true)"; $(MVN) -Psimulate -pl connector-java/connector -am -DskipTests \
 	    process-test-classes "-Dkvmessenger.jep=$$jep" \
 	    "-Dsim.args=$(if $(SEED),--seed $(SEED),$(if $(SEEDS),--seeds $(SEEDS)))"
+
+loop: $(JAR) ## vLLM's own scheduler and the real messengers: make loop [REQUESTS=10000] [KIND=all] [SEED=1] [RELEASE=0.32.0]
+	@$(ENVIRONMENT) run engine -- python/tests/engine_loop --requests $(or $(REQUESTS),10000) \
+	    --kind $(or $(KIND),all) --seed $(or $(SEED),1) --release $(or $(RELEASE),0.32.0)
 
 fuzz: ## hostile control links, at length: make fuzz [FRAMES=100000] [LINKS=10000] [SEED=1]
 	@$(MVN) -pl connector-java/connector -am test -Dsurefire.failIfNoSpecifiedTests=false \

@@ -100,7 +100,10 @@ def suites() -> list[Suite]:
         Suite("house rules and test bed", in_tools(*pytest("e2e-tests/quick", "quick")), "build/reports/quick.xml"),
         Suite(
             "python",
-            in_tools(*pytest("python/tests", "python"), "--ignore=python/tests/sglang"),
+            in_tools(
+                *pytest("python/tests", "python"),
+                *("--ignore=python/tests/sglang", "--ignore=python/tests/engine_loop"),
+            ),
             "build/reports/python.xml",
         ),
         Suite(
@@ -108,6 +111,13 @@ def suites() -> list[Suite]:
             in_engine(*pytest("python/tests/vllm/test_shareable_memory.py", "vllm")),
             "build/reports/vllm.xml",
             quick=False,
+        ),
+        Suite(
+            "engine in the loop",
+            in_engine(*pytest("python/tests/engine_loop", "engine-loop")),
+            "build/reports/engine-loop.xml",
+            quick=False,
+            limit_seconds=ENGINES_LIMIT_SECONDS,
         ),
         Suite(
             "python, with SGLang",

@@ -1,0 +1,63 @@
+"""Runs worlds, by hand or for the test: ``python python/tests/engine_loop --kind mixed --seed 1 --requests 200``."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import sys
+import time
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent.parent
+sys.path[:1] = [str(TESTS.parent), str(TESTS)]
+
+from engine_loop import vllm_release  # noqa: E402
+
+
+def main() -> int:
+    """The exit status: 1 when something was found."""
+    parser = argparse.ArgumentParser(prog="engine_loop", description=__doc__)
+    parser.add_argument("--release", default=vllm_release.INSTALLED, help="of vLLM")
+    parser.add_argument("--kind", default="all", help="of traffic, or several with commas, taken in turn")
+    parser.add_argument("--seed", type=int, default=1, help="of the first world")
+    parser.add_argument("--requests", type=int, default=100, help="in all worlds together")
+    parser.add_argument("--world", type=int, default=100, help="requests of a world")
+    parser.add_argument("--patience", type=float, default=10.0, help="seconds after which a world stands still")
+    parser.add_argument("--keep-going", action="store_true", help="also after a violation")
+    said = parser.parse_args()
+    vllm_release.choose(said.release)
+    from engine_loop.loop import World
+    from engine_loop.traffic import KINDS, Traffic
+
+    logging.getLogger("vllm").setLevel(logging.CRITICAL)
+    log = logging.getLogger("vllm.kv_messenger")
+    log.setLevel(logging.ERROR)
+    log.propagate = False
+    gc.freeze()
+    kinds = list(KINDS) if said.kind == "all" else said.kind.split(",")
+    begun, done, seed, found = time.monotonic(), 0, said.seed, False
+    while done < said.requests:
+        kind = kinds[(seed - said.seed) % len(kinds)]
+        began = time.monotonic()
+        world = World(Traffic(kind, seed, said.world).world(), said.patience)
+        violations = world.run()
+        requests = sum(len(ask.prompts) * ask.choices for group in world.plan.groups for ask in group)
+        done += requests
+        print(
+            f"{kind} seed {seed}: {requests} requests, ended {world.ended}, {world.pages_checked()} pages checked,"
+            f" {time.monotonic() - began:.1f} s",
+            flush=True,
+        )
+        for violation in violations[:3]:
+            found = True
+            print(f"VIOLATION kind {kind} seed {seed}: {violation}", flush=True)
+        if found and not said.keep_going:
+            break
+        seed += 1
+    print(f"{done} requests in {time.monotonic() - begun:.0f} s, {'something is wrong' if found else 'clean'}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

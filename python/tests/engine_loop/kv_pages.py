@@ -1,0 +1,86 @@
+"""What every page must hold: for each token, layer and head a digest of all the prompt's tokens up to that one.
+
+So a page has one right content, and KV of other tokens, of another position, layer or head, or not yet written, shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+BLOCK_TOKENS = 16
+LAYERS = tuple(f"model.layers.{index}.self_attn.attn" for index in range(2))
+HEADS = 2
+TOKENS_MAX = 8192
+VOCABULARY = 32_000
+NEVER_WRITTEN = 0xEEEE_EEEE_EEEE_EEEE
+
+_MODULUS = 1 << 64
+_FACTOR = 0x9E37_79B9_7F4A_7C15
+_MIX = 0xD6E8_FEB8_6659_FD93
+
+
+def _powers(factor: int) -> np.ndarray:
+    powers, value = np.empty(TOKENS_MAX, dtype=np.uint64), 1
+    for index in range(TOKENS_MAX):
+        powers[index] = value
+        value = value * factor % _MODULUS
+    return powers
+
+
+_POWERS, _INVERSES = _powers(_FACTOR), _powers(pow(_FACTOR, -1, _MODULUS))
+_KEYS = _powers(0xA076_1D64_78BD_642F)[1 : 1 + len(LAYERS) * HEADS].reshape(len(LAYERS), HEADS)
+
+
+def digests(tokens: Sequence[int]) -> np.ndarray:
+    """``digests(t)[i]`` depends on ``t[0..i]`` and nothing else."""
+    numbers = np.asarray(tokens, dtype=np.uint64) + np.uint64(1)
+    return np.cumsum(numbers * _INVERSES[: len(numbers)], dtype=np.uint64) * _POWERS[: len(numbers)]
+
+
+def next_token(digest: int, salt: int) -> int:
+    """What the model says after tokens with that digest; requests with other salts say other things."""
+    return ((digest ^ salt) * _MIX % _MODULUS >> 40) % VOCABULARY
+
+
+class KvPages:
+    """The KV cache of one rank: all layers in one allocation, heads outermost in a page."""
+
+    def __init__(self, block_count: int, tp_rank: int, tp_size: int) -> None:
+        self._heads = slice(tp_rank * HEADS // tp_size, (tp_rank + 1) * HEADS // tp_size)
+        heads = HEADS // tp_size
+        shape = (len(LAYERS), block_count, heads, BLOCK_TOKENS)
+        storage = torch.zeros(int(np.prod(shape)) * 8, dtype=torch.int8)
+        self._words = storage.numpy().view(np.uint64).reshape(shape)
+        self._words[:] = np.uint64(NEVER_WRITTEN)
+        per_layer = storage.view(torch.float32).view(len(LAYERS), block_count, heads, BLOCK_TOKENS, 2)
+        self.tensors = {name: per_layer[index] for index, name in enumerate(LAYERS)}
+
+    def write(self, layer: int, blocks: np.ndarray, first: int, right: np.ndarray) -> None:
+        """The KV of the tokens from ``first`` on, whose digests are ``right``."""
+        at = np.arange(first, first + len(right))
+        self._words[layer][blocks[at // BLOCK_TOKENS], :, at % BLOCK_TOKENS] = (
+            right[:, None] ^ _KEYS[layer, self._heads]
+        )
+
+    def wrong_at(self, layer: int, blocks: np.ndarray, right: np.ndarray) -> int | None:
+        """The first token whose KV is not what it must be."""
+        at = np.arange(len(right))
+        seen = self._words[layer][blocks[at // BLOCK_TOKENS], :, at % BLOCK_TOKENS]
+        wrong = (seen != (right[:, None] ^ _KEYS[layer, self._heads])).any(axis=1)
+        return int(wrong.argmax()) if wrong.any() else None
+
+    def holds(self, layer: int, block: int, right: np.ndarray) -> bool:
+        """Whether a whole block holds the KV of tokens with these digests."""
+        return bool((self._words[layer, block] == (right[None, :] ^ _KEYS[layer, self._heads, None])).all())
+
+    def digest_at(self, layer: int, block: int, offset: int) -> int:
+        """What the page says the digest is."""
+        return int(self._words[layer, block, 0, offset] ^ _KEYS[layer, self._heads.start])
+
+    def describe(self, layer: int, block: int, offset: int) -> str:
+        """For a report."""
+        word = int(self._words[layer, block, 0, offset])
+        return "never written" if word == NEVER_WRITTEN else f"{word:#018x}"

@@ -1,0 +1,377 @@
+"""Runs a world: clients, a router and two engines in one thread, step by step, beside the messengers' own threads.
+
+Whatever is wrong is a violation: a page or token that is not the right one, a request that failed and should have been
+served or ended twice, an engine that died or stands still, an error in the log that concerns no such request, and
+anything held at the end. The first one ends the world.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import re
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine_loop.engines import Engine
+from engine_loop.kv_pages import digests, next_token
+from engine_loop.model_runner import salt_of
+from engine_loop.prefiller_api import Posted, PrefillerApi
+from engine_loop.traffic import DECODER_FIRST, HANDED_ON, PLAIN, Ask, WorldPlan
+
+GRANTS_AWAITED_TURNS = 60
+PATIENCE_SECONDS = 10.0
+"""A world in which nothing at all happens for so long stands still; milliseconds are usual."""
+IDLE_SECONDS = 0.0002
+
+
+@dataclass
+class Leg:
+    """A request of one engine."""
+
+    request: str
+    side: str
+    prompt: list[int]
+    max_tokens: int
+    state: AskState | None
+    posted: Posted | None = None
+    tokens: list[int] = field(default_factory=list)
+    ended: bool = False
+    gone: bool = False
+    answer: dict[str, Any] | None = None
+
+
+@dataclass
+class AskState:
+    """An ask under way."""
+
+    ask: Ask
+    begun_turn: int
+    prefill_legs: list[Leg] = field(default_factory=list)
+    decode_legs: list[Leg] = field(default_factory=list)
+    prefill_sent: bool = False
+    decode_sent: bool = False
+    gone: bool = False
+
+    def done(self) -> bool:
+        """Whether each leg that will ever leave has ended."""
+        sent = self.prefill_sent and self.decode_sent
+        return sent and all(leg.ended for leg in (*self.prefill_legs, *self.decode_legs))
+
+
+class Violations(logging.Handler):
+    """Everything found wrong, also by way of the connector's log."""
+
+    def __init__(self, plan: WorldPlan) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+        self._may_fail: dict[str, bool] = {}
+        self._name = re.compile(rf"\b{plan.kind}-{plan.seed}-\d+")
+        for ask in itertools.chain.from_iterable(plan.groups):
+            for name in self._name.findall(f"{ask.name} {ask.transfer_id or ''}"):
+                self._may_fail[name] = self._may_fail.get(name, False) or ask.may_fail
+
+    def report(self, kind: str, sentence: str) -> None:
+        """Something is wrong."""
+        self.found.append(f"{kind}: {sentence}")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """An error is right only if it says why a request failed that may fail."""
+        message = record.getMessage()
+        if record.exc_info:
+            trace = "".join(traceback.format_exception(*record.exc_info))
+            self.report("error logged", f"{message}\n{trace}")
+            return
+        named = self._name.findall(message)
+        if not named or not all(self._may_fail.get(name, False) for name in named):
+            self.report("error logged", message)
+
+
+class World:
+    """One seed."""
+
+    def __init__(self, plan: WorldPlan, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self.plan = plan
+        self._patience_seconds = patience_seconds
+        self._random = random.Random(f"steps of {plan.kind} {plan.seed}")
+        self.violations = Violations(plan)
+        self._log = logging.getLogger("vllm.kv_messenger")
+        self._log.addHandler(self.violations)
+        self._api = PrefillerApi()
+        plan.prefiller.options["engine_api_url"] = self._api.url
+        self._depth = 0
+        """How many steps run: an engine inside a pass may let the other one make a step, and no more."""
+        report = self.violations.report
+        self._prefiller = Engine(plan.prefiller, report, lambda point: self._meanwhile(point, self._prefiller))
+        self._decoder = Engine(plan.decoder, report, lambda point: self._meanwhile(point, self._decoder))
+        self._engines = {"P": self._prefiller, "D": self._decoder}
+        self._groups = iter(plan.groups)
+        self._open: list[list[AskState]] = []
+        self._groups_left = len(plan.groups)
+        self._legs: dict[str, Leg] = {}
+        self._turn = 0
+        self._started_seconds = time.monotonic()
+        self._progress: tuple[int, ...] = ()
+        self._progress_seconds = time.monotonic()
+        self.ended = {"length": 0, "error": 0, "gone": 0}
+
+    # ---- the run
+
+    def run(self) -> list[str]:
+        """Everything found wrong."""
+        try:
+            while (self._groups_left or self._open) and not self.violations.found:
+                self._one_turn()
+            if not self.violations.found:
+                self._drain()
+            if not self.violations.found:
+                for engine in self._engines.values():
+                    engine.check_prefix_cache()
+        finally:
+            self._log.removeHandler(self.violations)
+            for engine in self._engines.values():
+                engine.close()
+            self._api.close()
+        return self.violations.found
+
+    def pages_checked(self) -> int:
+        """How many pages were compared on both sides."""
+        return sum(engine.executor.runner.pages_checked for engine in self._engines.values())
+
+    def _one_turn(self) -> None:
+        self._turn += 1
+        while self._groups_left and len(self._open) < self.plan.open_groups:
+            self._groups_left -= 1
+            self._open.append([AskState(ask, self._turn) for ask in next(self._groups)])
+        for posted in self._api.take():
+            self._on_posted(posted)
+        for state in itertools.chain.from_iterable(list(self._open)):
+            self._advance(state)
+        self._open = [group for group in self._open if not all(state.done() for state in group)]
+        engine = self._prefiller if self._random.random() < self.plan.prefill_share else self._decoder
+        if engine.has_work:
+            self._step(engine)
+        elif not any(each.has_work for each in self._engines.values()):
+            time.sleep(IDLE_SECONDS)  # a leg is due later, or waits for what a messenger does
+        self._watch("requests are open: " + self._states)
+
+    def _step(self, engine: Engine) -> None:
+        within, self._depth = self._depth, self._depth + 1
+        try:
+            outputs = engine.step()
+        except Exception as fault:
+            self.violations.report("engine died", f"{engine.plan.name}: {fault!r}\n{traceback.format_exc(limit=-6)}")
+            return
+        finally:
+            self._depth = within
+        for output in outputs:
+            self._on_output(engine, output)
+
+    def _meanwhile(self, point: str, engine: Engine) -> None:
+        """Inside a pass: it takes its time, and the other engine goes on."""
+        occupied = any(
+            state.ask.occupies == engine.plan.name and not state.gone for group in self._open for state in group
+        )
+        if point == "begun" and (occupied or self._random.random() < self.plan.slow_pass_share):
+            time.sleep(self.plan.slow_pass_seconds)
+        other = self._decoder if engine is self._prefiller else self._prefiller
+        if self._depth == 1 and other.has_work and self._random.random() < self.plan.interleave_share:
+            self._step(other)
+
+    @property
+    def _states(self) -> str:
+        unended = [leg for leg in self._legs.values() if not leg.ended]
+        return ", ".join(f"{leg.side} {leg.request} {self._status(leg)}" for leg in unended[:6]) or "none was sent"
+
+    def _status(self, leg: Leg) -> str:
+        request = self._engines[leg.side].scheduler.requests.get(leg.request)
+        return str(request.status) if request is not None else "unknown to the scheduler"
+
+    def _watch(self, what: str) -> None:
+        """A violation if nothing has happened for long."""
+        engines = self._engines.values()
+        progress = (
+            *(engine.computed_tokens for engine in engines),
+            *(engine.executor.reported for engine in engines),
+            len(self._legs),
+            sum(self.ended.values()),
+            len(self._open),
+        )
+        now = time.monotonic()
+        if progress != self._progress:
+            self._progress, self._progress_seconds = progress, now
+        elif now - self._progress_seconds > self._patience_seconds:
+            held = "; ".join(filter(None, (engine.held() for engine in engines)))
+            self.violations.report(
+                "stands still", f"nothing happened for {self._patience_seconds:g} s and {what}; {held}"
+            )
+
+    def _drain(self) -> None:
+        """All have ended: nothing may stay held, on either side."""
+        self._progress_seconds = time.monotonic()
+        while not self.violations.found:
+            held = "; ".join(filter(None, (engine.held() for engine in self._engines.values())))
+            if not held and not any(engine.has_work for engine in self._engines.values()):
+                return
+            busy = [engine for engine in self._engines.values() if engine.has_work]
+            for engine in busy:
+                self._step(engine)
+            if not busy:
+                time.sleep(IDLE_SECONDS)
+            self._watch(f"all requests have ended: {held}")
+
+    # ---- clients and the router
+
+    def _advance(self, state: AskState) -> None:
+        ask, age = state.ask, self._turn - state.begun_turn
+        if ask.route == PLAIN:
+            if not state.decode_sent:
+                state.prefill_sent = True
+                self._send_decode(state, None, side=ask.occupies or "D")
+            if ask.occupies and time.monotonic() - self._started_seconds > self.plan.queue_seconds:
+                self._go(state)
+        elif ask.route == DECODER_FIRST:
+            host = ",".join(f"{host}:{port}" for host, port in self._prefiller.addresses)
+            if not state.decode_sent:
+                state.prefill_sent = True
+                self._send_decode(state, {"do_remote_prefill": True, "prefiller": host})
+        elif ask.route == HANDED_ON:
+            self._advance_handed_on(state)
+        else:
+            self._advance_both(state, age)
+        if ask.gone_after is not None and not state.gone and age >= ask.gone_after:
+            self._go(state)
+
+    def _advance_both(self, state: AskState, age: int) -> None:
+        ask = state.ask
+        if ask.decode_leg_ahead:
+            if not state.decode_sent:
+                self._send_decode(state, self._named_prefiller(ask))
+            if not state.prefill_sent and age >= ask.leg_delay and (not ask.awaits_grants or self._granted(age)):
+                self._send_prefill(state)
+        else:
+            if not state.prefill_sent:
+                self._send_prefill(state)
+            if not state.decode_sent and age >= ask.leg_delay:
+                self._send_decode(state, self._named_prefiller(ask))
+
+    def _granted(self, age: int) -> bool:
+        waiting = [s for group in self._open for s in group if s.decode_sent and not s.prefill_sent]
+        legs = sum(not leg.ended for state in waiting for leg in state.decode_legs)
+        return age > GRANTS_AWAITED_TURNS or self._prefiller.gauge("grants_waiting") >= legs
+
+    def _advance_handed_on(self, state: AskState) -> None:
+        if not state.prefill_sent:
+            self._send_prefill(state)
+        if state.decode_sent or not all(leg.ended for leg in state.prefill_legs):
+            return
+        answers = [leg.answer for leg in state.prefill_legs[: state.ask.choices] if leg.answer]
+        if answers:
+            self._send_decode(state, answers[-1])
+        else:
+            state.decode_sent = True  # the router answers with an error
+            if not state.ask.may_fail:
+                self.violations.report("failed", f"the prefiller gave no answer for ask {state.ask.name}")
+
+    def _named_prefiller(self, ask: Ask) -> dict[str, Any]:
+        addresses = self._prefiller.addresses
+        listed = ",".join(f"{host}:{port}" for host, port in addresses)
+        named = {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_host": listed if len(addresses) > 1 else addresses[0][0],
+            "remote_port": addresses[0][1],
+        }
+        return named | ({"transfer_id": ask.transfer_id} if ask.transfer_id else {})
+
+    def _request_ids(self, ask: Ask) -> list[tuple[str, list[int]]]:
+        """As vLLM makes them: the prompt's place in the list, a random end, and the choice in front."""
+        made = []
+        for index, prompt in enumerate(ask.prompts):
+            parent = f"cmpl-{ask.name}-{index}-{self._random.getrandbits(32):08x}"
+            children = [f"{choice}_{parent}" for choice in range(ask.choices)] if ask.choices > 1 else [parent]
+            made += [(child, prompt) for child in children]
+        return made
+
+    def _send_prefill(self, state: AskState) -> None:
+        state.prefill_sent = True
+        ask = state.ask
+        if state.gone and ask.gone_from != "decode" and self._random.random() < 0.5:
+            return  # the router has seen that the client is gone
+        transfer = {"do_remote_decode": True} | ({"transfer_id": ask.transfer_id} if ask.transfer_id else {})
+        for request, prompt in self._request_ids(ask):
+            leg = Leg(request, "P", prompt, 1, state)
+            state.prefill_legs.append(leg)
+            self._add(leg, transfer)
+        if state.gone:
+            self._leave(state, "prefill")
+
+    def _send_decode(self, state: AskState, transfer: dict[str, Any] | None, side: str = "D") -> None:
+        state.decode_sent = True
+        for request, prompt in self._request_ids(state.ask):
+            leg = Leg(request, side, prompt, state.ask.max_tokens, state)
+            state.decode_legs.append(leg)
+            self._add(leg, transfer, prompt_logprobs=1 if state.ask.prompt_logprobs else None)
+        if state.gone:
+            self._leave(state, "decode")
+
+    def _add(self, leg: Leg, transfer: dict[str, Any] | None, **more: Any) -> None:
+        self._legs[leg.request] = leg
+        self._engines[leg.side].add(leg.request, leg.prompt, transfer=transfer, max_tokens=leg.max_tokens, **more)
+
+    def _go(self, state: AskState) -> None:
+        """The client has gone; legs that leave later are aborted at once."""
+        if state.gone:
+            return
+        state.gone = True
+        for leg in ("prefill", "decode"):
+            self._leave(state, leg)
+
+    def _leave(self, state: AskState, side: str) -> None:
+        if state.ask.gone_from not in (side, "both"):
+            return
+        for leg in state.prefill_legs if side == "prefill" else state.decode_legs:
+            if not leg.ended:
+                leg.ended = leg.gone = True
+                self.ended["gone"] += 1
+                self._engines[leg.side].abort(leg.request, during_step=self._random.random() < 0.3)
+
+    def _on_posted(self, posted: Posted) -> None:
+        """A prompt that the prefiller's messenger enqueues in its own engine."""
+        request = f"cmpl-{posted.transfer}-0-{self._random.getrandbits(32):08x}"
+        leg = Leg(request, "P", posted.prompt, posted.max_tokens, None, posted)
+        self._add(leg, posted.transfer_params)
+
+    # ---- what the engines put out
+
+    def _on_output(self, engine: Engine, output: Any) -> None:
+        leg = self._legs[output.request_id]
+        leg.tokens += output.new_token_ids
+        if output.finish_reason is None:
+            return
+        if leg.ended and not leg.gone:
+            self.violations.report("ended twice", f"request {leg.request} at {engine.plan.name}")
+        if leg.gone:
+            return
+        leg.ended = True
+        leg.answer = output.kv_transfer_params
+        reason = str(output.finish_reason)
+        self.ended[reason] = self.ended.get(reason, 0) + 1
+        if leg.posted is not None:
+            leg.posted.answer(served=reason == "length")
+        if reason == "length":
+            self._check_tokens(leg)
+        elif leg.state is None or not leg.state.ask.may_fail:
+            self.violations.report("failed", f"request {leg.request} of {engine.plan.name} ended with {reason!r}")
+
+    def _check_tokens(self, leg: Leg) -> None:
+        tokens = list(leg.prompt)
+        for _ in range(leg.max_tokens):
+            tokens.append(next_token(int(digests(tokens)[-1]), salt_of(leg.request)))
+        if leg.tokens != tokens[len(leg.prompt) :]:
+            self.violations.report(
+                "wrong tokens", f"request {leg.request}: {leg.tokens}, expected {tokens[len(leg.prompt) :]}"
+            )

@@ -1,0 +1,181 @@
+"""Executes what vLLM's scheduler planned: a model whose KV is a digest of the tokens and which reads all of it.
+
+As in vLLM a pass runs layer by layer; in each, all scheduled tokens are written first and then read, and the hooks of
+the connector are called around it in vLLM's order, by vLLM's own mixin. Every read is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from vllm.distributed.kv_transfer import kv_transfer_state
+from vllm.forward_context import set_forward_context
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunnerMixin
+
+from engine_loop.kv_pages import BLOCK_TOKENS, LAYERS, KvPages, digests, next_token
+
+
+@dataclass
+class Rank:
+    """A worker: its part of the KV cache and its connector."""
+
+    pages: KvPages
+    connector: Any
+
+
+@dataclass
+class RunningRequest:
+    """What a model runner keeps of a request."""
+
+    tokens: list[int]
+    prompt_tokens: int
+    blocks: list[int] = field(default_factory=list)
+    computed: int = 0
+    known: int = 0
+    """Tokens that the scheduler counts: the prompt and the outputs until now."""
+
+
+@dataclass
+class _Work:
+    """One request's part of a pass."""
+
+    request: str
+    blocks: np.ndarray
+    first: int
+    right: np.ndarray
+    """Digests of all tokens up to the end of the part."""
+    samples: bool
+
+
+def salt_of(request_id: str) -> int:
+    """Two requests with the same prompt answer differently."""
+    return zlib.crc32(request_id.encode())
+
+
+class ModelRunner:
+    """One engine's model on all its ranks; executes passes in order."""
+
+    def __init__(
+        self,
+        name: str,
+        vllm_config: Any,
+        ranks: Sequence[Rank],
+        report: Callable[[str, str], None],
+        meanwhile: Callable[[str], None],
+    ) -> None:
+        self._name = name
+        self._config = vllm_config
+        self._ranks = ranks
+        self._report = report
+        self._meanwhile = meanwhile
+        self._requests: dict[str, RunningRequest] = {}
+        self.passes = 0
+        self.pages_checked = 0
+
+    def execute(self, output: Any) -> list[ModelRunnerOutput]:
+        """What each rank answers; only the first one samples."""
+        metas = [pickle.loads(pickle.dumps(output.kv_connector_metadata)) for _ in self._ranks]
+        for rank, meta in zip(self._ranks, metas, strict=True):
+            rank.connector.handle_preemptions(meta)
+        work = self._update(output)
+        answers, tokens = [], dict[str, list[int]]()
+        with set_forward_context(None, self._config), contextlib.ExitStack() as passes:
+            reports = []
+            for rank, meta in zip(self._ranks, metas, strict=True):
+                kv_transfer_state._KV_CONNECTOR_AGENT = rank.connector
+                output.kv_connector_metadata = meta
+                lifecycle = KVConnectorModelRunnerMixin._get_kv_connector_output(output)
+                reports.append(passes.enter_context(lifecycle))
+            if work:
+                self.passes += 1
+                self._meanwhile("begun")
+                for layer in range(len(LAYERS)):
+                    self._compute(layer, work)
+                    self._meanwhile("layer")
+                tokens = {each.request: self._sample(each) for each in work}
+        for report in reports:
+            report.kv_connector_worker_meta = pickle.loads(pickle.dumps(report.kv_connector_worker_meta))
+            answers.append(
+                ModelRunnerOutput(
+                    req_ids=list(tokens),
+                    req_id_to_index={request: index for index, request in enumerate(tokens)},
+                    sampled_token_ids=list(tokens.values()),
+                    kv_connector_output=report,
+                )
+            )
+        return answers
+
+    # ---- the batch
+
+    def _update(self, output: Any) -> list[_Work]:
+        for request_id in output.finished_req_ids:
+            self._requests.pop(request_id, None)
+        for new in output.scheduled_new_reqs:
+            prompt = list(new.prompt_token_ids)
+            request = RunningRequest(prompt, len(prompt), list(new.block_ids[0]), new.num_computed_tokens, len(prompt))
+            self._requests[new.req_id] = request
+        cached = output.scheduled_cached_reqs
+        for index, request_id in enumerate(cached.req_ids):
+            request = self._requests[request_id]
+            blocks = cached.new_block_ids[index]
+            if request_id in cached.resumed_req_ids:
+                request.blocks = list(blocks[0])
+            elif blocks is not None:
+                request.blocks += blocks[0]
+            request.computed = cached.num_computed_tokens[index]
+            request.known = request.prompt_tokens + cached.num_output_tokens[index]
+        return [self._work(request_id, count) for request_id, count in output.num_scheduled_tokens.items()]
+
+    def _work(self, request_id: str, count: int) -> _Work:
+        request = self._requests[request_id]
+        end = request.computed + count
+        assert end <= len(request.tokens), f"{request_id}: token {end} of {len(request.tokens)} is to be computed"
+        assert -(-end // BLOCK_TOKENS) <= len(request.blocks), f"{request_id}: {len(request.blocks)} blocks for {end}"
+        blocks = np.asarray(request.blocks, dtype=np.int64)
+        return _Work(request_id, blocks, request.computed, digests(request.tokens[:end]), end >= request.known)
+
+    # ---- a layer
+
+    def _compute(self, layer: int, work: Sequence[_Work]) -> None:
+        """A layer on all ranks: as the attention layer does, hooks around it only while the connector wants them."""
+        name = LAYERS[layer]
+        hooked = [rank for rank in self._ranks if rank.connector.has_connector_metadata()]
+        for rank in hooked:
+            rank.connector.wait_for_layer_load(name)
+        for rank in self._ranks:
+            for each in work:
+                rank.pages.write(layer, each.blocks, each.first, each.right[each.first :])
+            for each in work:
+                self._check(rank, layer, each)
+        for rank in hooked:
+            rank.connector.save_kv_layer(name, rank.pages.tensors[name], None)
+
+    def _check(self, rank: Rank, layer: int, work: _Work) -> None:
+        self.pages_checked += -(-len(work.right) // BLOCK_TOKENS)
+        wrong = rank.pages.wrong_at(layer, work.blocks, work.right)
+        if wrong is None:
+            return
+        block, offset = int(work.blocks[wrong // BLOCK_TOKENS]), wrong % BLOCK_TOKENS
+        self._report(
+            "wrong page",
+            f"{self._name} reads for request {work.request} at token {wrong} of {len(work.right)}, layer {layer}, page"
+            f" {block}: {rank.pages.describe(layer, block, offset)}, which is not the KV of its tokens",
+        )
+
+    def _sample(self, work: _Work) -> list[int]:
+        """The next token, from what the pages of the last layer say; nothing in the middle of a prompt."""
+        if not work.samples:
+            return []
+        request, end = self._requests[work.request], len(work.right)
+        block, offset = int(work.blocks[(end - 1) // BLOCK_TOKENS]), (end - 1) % BLOCK_TOKENS
+        token = next_token(self._ranks[0].pages.digest_at(len(LAYERS) - 1, block, offset), salt_of(work.request))
+        if end == len(request.tokens):
+            request.tokens.append(token)
+        return [token]

@@ -1,0 +1,79 @@
+"""The prefiller's HTTP API, as far as its own messenger uses it for requests that go to the decoder only."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Posted:
+    """A completion that was posted; its answer leaves when the engine has ended the request."""
+
+    prompt: list[int]
+    max_tokens: int
+    transfer_params: dict[str, Any]
+    transfer: str
+    _status: int = 0
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def answer(self, *, served: bool) -> None:
+        """The engine has ended the request."""
+        self._status = 200 if served else 500
+        self._ended.set()
+
+    def wait(self) -> int:
+        """The HTTP status."""
+        self._ended.wait()
+        return self._status
+
+
+class PrefillerApi:
+    """Takes posts on threads of its own and hands them to the loop."""
+
+    def __init__(self) -> None:
+        posts: queue.SimpleQueue[Posted] = queue.SimpleQueue()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                params = body["kv_transfer_params"]
+                posted = Posted(body["prompt"], body["max_tokens"], params, params["transfer_id"])
+                posts.put(posted)
+                self.send_response(posted.wait())
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self._posts = posts
+        self._open: list[Posted] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def take(self) -> Iterator[Posted]:
+        """What was posted since the last call."""
+        while not self._posts.empty():
+            posted = self._posts.get()
+            self._open.append(posted)
+            yield posted
+
+    def close(self) -> None:
+        """Ends the server; a post that still waits is answered as not served."""
+        for posted in [*self._open, *self.take()]:
+            posted.answer(served=False)
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,354 @@
+"""What clients and routers send, drawn from a seed: a world is two engines and the asks that go to them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from engine_loop.engines import EnginePlan
+from engine_loop.kv_pages import BLOCK_TOKENS, VOCABULARY
+
+GRANT_WAIT_SECONDS = 60.0
+"""Longer than anything takes here: what is held for so long, and need not be, is found."""
+SHORT_GRANT_WAIT_SECONDS = 0.25
+QUEUE_LIMITS = 3
+"""A queue lasts so many times the grant wait."""
+
+BOTH, HANDED_ON, DECODER_FIRST, PLAIN = "both legs", "answer handed on", "decoder only", "plain"
+
+
+@dataclass
+class Ask:
+    """One HTTP request of a client, as the router sends it on."""
+
+    name: str
+    """What stands in X-Request-ID."""
+    prompts: list[list[int]]
+    route: str = BOTH
+    choices: int = 1
+    max_tokens: int = 4
+    transfer_id: str | None = None
+    prompt_logprobs: bool = False
+    decode_leg_ahead: bool = False
+    awaits_grants: bool = False
+    """The prefiller's leg leaves when the decoder's has been granted pages, or cannot be soon."""
+    leg_delay: int = 0
+    """In turns of the loop, between its two legs."""
+    gone_after: int | None = None
+    """The client goes away so many turns after the first leg."""
+    gone_from: str = "both"
+    """Or from one leg only, "prefill" or "decode"."""
+    may_fail: bool = False
+    """Two live requests share an id, or the id is against the rules, or a leg was aborted."""
+    occupies: str = ""
+    """A plain request that keeps an engine, "P" or "D", busy."""
+
+
+@dataclass
+class WorldPlan:
+    """One run from one seed."""
+
+    kind: str
+    seed: int
+    prefiller: EnginePlan
+    decoder: EnginePlan
+    groups: list[list[Ask]] = field(default_factory=list)
+    """The asks of a group arrive in the same turn."""
+    open_groups: int = 3
+    prefill_share: float = 0.5
+    """Of the steps, how many are the prefiller's."""
+    slow_pass_share: float = 0.2
+    slow_pass_seconds: float = 0.001
+    interleave_share: float = 0.3
+    """Of the points inside a pass, at how many the other engine makes a step."""
+    queue_seconds: float = 0.0
+    """Occupied engines stay so for that long."""
+
+
+class Traffic:
+    """Draws a world of a kind."""
+
+    def __init__(self, kind: str, seed: int, requests: int) -> None:
+        self.random = random.Random(f"{kind} {seed}")
+        self._requests = requests
+        self._names = 0
+        self._heads: list[list[int]] = []
+        self.plan = WorldPlan(kind, seed, *self._engines())
+        self.longest_prompt = self.plan.prefiller.model_tokens_max - 40
+
+    # ---- engines
+
+    def _engines(self) -> tuple[EnginePlan, EnginePlan]:
+        draw = self.random
+        longest = draw.choice([320, 512, 512, 1024, 2048])
+        options = {"transports": draw.choice([["tcp"], ["shm", "tcp"]]), "grant_wait_seconds": GRANT_WAIT_SECONDS}
+        return (
+            self._engine("P", "kv_producer", longest, options),
+            replace(self._engine("D", "kv_consumer", longest, options), recompute=draw.random() < 0.2),
+        )
+
+    def _engine(self, name: str, role: str, longest: int, options: dict[str, Any]) -> EnginePlan:
+        draw = self.random
+        least = longest // BLOCK_TOKENS + 2
+        tp_size = draw.choice([1, 1, 1, 2])
+        if tp_size > 1:
+            options = options | {"messenger_per": "rank"}
+        return EnginePlan(
+            name=name,
+            kv_role=role,
+            blocks=least + draw.choice([draw.randrange(least), 3 * least, 12 * least]),
+            model_tokens_max=longest,
+            chunk_tokens=draw.choice([64, 128, 256, 512, 2048]),
+            requests_max=draw.choice([4, 16, 64]),
+            prefix_caching=draw.random() < 0.7,
+            overlapping=draw.random() < 0.4,
+            whole_prompt_must_fit=draw.random() < 0.7,
+            tp_size=tp_size,
+            options=options,
+        )
+
+    def roomy(self, **changes: Any) -> None:
+        """Pools in which this world's requests all have room."""
+        for side in ("prefiller", "decoder"):
+            engine: EnginePlan = getattr(self.plan, side)
+            large = engine.model_tokens_max // BLOCK_TOKENS * 24
+            setattr(self.plan, side, replace(engine, blocks=large, requests_max=64, **changes))
+
+    def set(self, side: str, **changes: Any) -> None:
+        """Changes one engine of the plan."""
+        setattr(self.plan, side, replace(getattr(self.plan, side), **changes))
+
+    def option(self, **changes: Any) -> None:
+        """Changes options on both sides."""
+        for side in ("prefiller", "decoder"):
+            self.set(side, options=getattr(self.plan, side).options | changes)
+
+    # ---- prompts and ids
+
+    def prompt(self, length: int | None = None) -> list[int]:
+        """New tokens from the first one on."""
+        draw = self.random
+        if length is None:
+            length = draw.choice([draw.randint(1, 40), draw.randint(1, self.longest_prompt // 2), self.longest_prompt])
+        return [draw.randrange(VOCABULARY) for _ in range(min(length, self.longest_prompt))]
+
+    def sharing(self) -> list[int]:
+        """A prompt that begins as others do."""
+        draw = self.random
+        if len(self._heads) < 3 or draw.random() < 0.1:
+            self._heads.append(self.prompt(draw.randint(1, self.longest_prompt - 20)))
+        head = draw.choice(self._heads[-4:])
+        cut = draw.choice([len(head), draw.randint(1, len(head))])
+        return head[:cut] + self.prompt(draw.randint(1, min(60, self.longest_prompt - cut)))
+
+    def name(self) -> str:
+        """An id that no other ask has."""
+        self._names += 1
+        return f"{self.plan.kind}-{self.plan.seed}-{self._names}"
+
+    def ask(self, **said: Any) -> Ask:
+        """A both-legs ask, its legs in any order."""
+        draw = self.random
+        drawn = {
+            "name": self.name(),
+            "prompts": [self.sharing()],
+            "max_tokens": draw.choice([1, 2, 3, 6, 20]),
+            "decode_leg_ahead": draw.random() < 0.5,
+            "awaits_grants": draw.random() < 0.4,
+            "leg_delay": draw.choice([0, 0, 1, 5, 30]),
+        }
+        return Ask(**(drawn | said))
+
+    # ---- the world
+
+    def world(self) -> WorldPlan:
+        """The whole plan."""
+        KINDS[self.plan.kind](self)
+        return self.plan
+
+    def groups(self, make: Callable[[], list[Ask]]) -> None:
+        """Groups until there are as many requests as were asked for."""
+        count = 0
+        while count < self._requests:
+            group = make()
+            self.plan.groups.append(group)
+            count += sum(len(ask.prompts) * ask.choices for ask in group)
+
+
+# ---- kinds of traffic, each of which alone finds a finding of 2026-11-22 on the code of before
+
+
+def _beginnings(t: Traffic) -> None:
+    """Prompts with a common beginning, sent at the same moment, and n > 1 (W1)."""
+    t.roomy(prefix_caching=True)
+    t.plan.slow_pass_share = 0.6
+
+    def group() -> list[Ask]:
+        t._heads.clear()
+        ahead = t.random.random() < 0.7
+        one = {"decode_leg_ahead": ahead, "awaits_grants": ahead, "leg_delay": 0}
+        head = t.prompt(t.random.randint(BLOCK_TOKENS, t.longest_prompt - 30))
+        asks = [t.ask(prompts=[head + t.prompt(t.random.randint(1, 30))], **one) for _ in range(t.random.randint(1, 4))]
+        asks[0].choices = t.random.choice([1, 2, 3])
+        return asks
+
+    t.groups(group)
+
+
+def _same_id(t: Traffic) -> None:
+    """Two clients use one X-Request-ID at once, for prompts of the same length (W2)."""
+    t.roomy()
+
+    def group() -> list[Ask]:
+        name, length = t.name(), t.random.randint(17, t.longest_prompt)
+        return [t.ask(name=name, prompts=[t.prompt(length)], may_fail=True) for _ in range(2)] + [t.ask()]
+
+    t.groups(group)
+
+
+def _queue(t: Traffic, side: str) -> None:
+    """Requests wait in an engine's queue for three times the grant wait (A2)."""
+    t.roomy()
+    t.option(grant_wait_seconds=SHORT_GRANT_WAIT_SECONDS)
+    t.plan.queue_seconds = QUEUE_LIMITS * SHORT_GRANT_WAIT_SECONDS
+    t.set("prefiller" if side == "P" else "decoder", requests_max=1)
+    t.plan.open_groups = 1000
+    occupant = t.ask(route=PLAIN, occupies=side, prompts=[t.prompt(8)], max_tokens=t.plan.decoder.model_tokens_max - 9)
+    t.plan.groups.append([occupant])
+    t.groups(lambda: [t.ask(leg_delay=0, awaits_grants=False, prompts=[t.prompt(40)])])
+
+
+def _prefiller_queue(t: Traffic) -> None:
+    _queue(t, "P")
+
+
+def _decoder_queue(t: Traffic) -> None:
+    _queue(t, "D")
+
+
+def _reused_id(t: Traffic) -> None:
+    """An id is used again, by the same prompt or another, when the first request has ended (A3)."""
+    t.roomy()
+    t.plan.open_groups = 1
+    names = [t.name() for _ in range(3)]
+
+    def group() -> list[Ask]:
+        name = t.random.choice(names)
+        said = {"name": name} if t.random.random() < 0.5 else {"transfer_id": name}
+        return [t.ask(decode_leg_ahead=t.random.random() < 0.7, **said)]
+
+    t.groups(group)
+
+
+def _logprobs(t: Traffic) -> None:
+    """Requests with prompt_logprobs: vLLM loads nothing for them (A5)."""
+    t.roomy()
+    t.groups(lambda: [t.ask(prompt_logprobs=t.random.random() < 0.5, route=t.random.choice([BOTH, HANDED_ON]))])
+
+
+def _aborts(t: Traffic) -> None:
+    """Clients go away in every state, from both legs or one (A6)."""
+    t.set("prefiller", requests_max=2)
+
+    def group() -> list[Ask]:
+        ask = t.ask(route=t.random.choice([BOTH, BOTH, HANDED_ON]))
+        if t.random.random() < 0.6:
+            ask.gone_after = t.random.choice([0, 1, 2, t.random.randrange(60)])
+            ask.gone_from = t.random.choice(["both", "both", "prefill", "decode"])
+            ask.may_fail = True
+        return [ask]
+
+    t.plan.open_groups = 8
+    t.groups(group)
+
+
+def _crossed(t: Traffic) -> None:
+    """Pools of a few prompts, and legs that arrive in another order on each side (A7)."""
+    least = t.plan.prefiller.model_tokens_max // BLOCK_TOKENS + 2
+    for side in ("prefiller", "decoder"):
+        t.set(side, blocks=least + t.random.randrange(4), requests_max=16)
+    t.plan.open_groups = 6
+    length = t.longest_prompt * 2 // 3
+
+    def group() -> list[Ask]:
+        first, second = ({"leg_delay": delay, "awaits_grants": False} for delay in (4, 4))
+        return [
+            t.ask(prompts=[t.prompt(t.random.randint(length // 2, length))], decode_leg_ahead=False, **first),
+            t.ask(prompts=[t.prompt(t.random.randint(length // 2, length))], decode_leg_ahead=True, **second),
+        ]
+
+    t.groups(group)
+
+
+def _children(t: Traffic) -> None:
+    """n > 1 and lists of prompts, by every route (A8)."""
+    t.roomy()
+
+    def group() -> list[Ask]:
+        draw = t.random
+        ask = t.ask(route=draw.choice([BOTH, HANDED_ON, HANDED_ON]))
+        ask.choices = draw.choice([1, 2, 3])
+        ask.prompts = [t.sharing() for _ in range(draw.choice([1, 2, 3]))]
+        if draw.random() < 0.3:
+            ask.transfer_id = ask.name
+        return [ask]
+
+    t.groups(group)
+
+
+def _long_ids(t: Traffic) -> None:
+    """Ids of 600 characters beside ordinary ones (A4)."""
+    t.roomy()
+
+    def group() -> list[Ask]:
+        return [t.ask(name=t.name() + "x" * 600, may_fail=True), t.ask(), t.ask()]
+
+    t.groups(group)
+
+
+def _mixed(t: Traffic) -> None:
+    """Everything at once."""
+    t.plan.open_groups = t.random.choice([1, 3, 8, 16])
+    t.plan.prefill_share = t.random.choice([0.2, 0.5, 0.8])
+    t.plan.slow_pass_share = t.random.choice([0.05, 0.3])
+
+    def group() -> list[Ask]:
+        return [_any(t) for _ in range(t.random.choice([1, 1, 2, 4]))]
+
+    t.groups(group)
+
+
+def _any(t: Traffic) -> Ask:
+    draw = t.random
+    ask = t.ask(route=draw.choice([BOTH, BOTH, BOTH, HANDED_ON, DECODER_FIRST, PLAIN]))
+    if draw.random() < 0.15 and ask.route != DECODER_FIRST:
+        ask.choices = draw.choice([2, 3])
+    if draw.random() < 0.1 and ask.route != DECODER_FIRST:
+        ask.prompts = [t.sharing() for _ in range(draw.choice([2, 3]))]
+    if draw.random() < 0.1:
+        ask.prompt_logprobs = True
+    if draw.random() < 0.15:
+        ask.gone_after, ask.may_fail = draw.choice([0, 1, 3, draw.randrange(50)]), True
+        ask.gone_from = draw.choice(["both", "both", "prefill", "decode"])
+    if draw.random() < 0.02:
+        ask.name, ask.may_fail = ask.name + "x" * 600, True
+    if draw.random() < 0.1 and ask.route in (BOTH, HANDED_ON):
+        ask.transfer_id = ask.name
+    return ask
+
+
+KINDS: dict[str, Callable[[Traffic], None]] = {
+    "beginnings": _beginnings,
+    "same-id": _same_id,
+    "prefiller-queue": _prefiller_queue,
+    "decoder-queue": _decoder_queue,
+    "reused-id": _reused_id,
+    "logprobs": _logprobs,
+    "aborts": _aborts,
+    "crossed": _crossed,
+    "children": _children,
+    "long-ids": _long_ids,
+    "mixed": _mixed,
+}
