@@ -26,6 +26,11 @@ final class Inbox {
         wake.run();
     }
 
+    /** Inputs that wait. */
+    int size() {
+        return inputs.size();
+    }
+
     int drainTo(Messenger messenger) {
         int count = 0;
         while (count < INPUTS_PER_TURN_MAX) {

@@ -1,6 +1,8 @@
 package io.kvmessenger.connector;
 
+import com.google.protobuf.InvalidProtocolBufferException;
 import io.kvmessenger.messenger.ControlNetwork;
+import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.ProtocolLimits;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.netty.bootstrap.Bootstrap;
@@ -20,10 +22,13 @@ import io.netty.channel.nio.NioIoHandler;
 import io.netty.channel.socket.SocketChannel;
 import io.netty.channel.socket.nio.NioServerSocketChannel;
 import io.netty.channel.socket.nio.NioSocketChannel;
+import io.netty.handler.codec.DecoderException;
 import java.io.IOException;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
@@ -52,14 +57,23 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     private static final long CLOSE_LIMIT_MILLIS = 1_000;
 
     private final EventLoopGroup loop;
+    private final HostNames names = new HostNames();
     private final Inbox inbox;
     private final int connectLimitMillis;
+    private final int linksMax;
+    private final CloseOnExec closeOnExec;
+    /** Dialled, and their host is still being looked up. */
+    private final Set<Long> lookups = ConcurrentHashMap.newKeySet();
+
     private final AtomicLong nextLink = new AtomicLong(1);
     private final Map<Long, Link> links = new ConcurrentHashMap<>();
     private Channel listener;
 
-    NettyControlNetwork(Inbox inbox, long connectLimitMillis) {
+    /** @param linksMax usually {@link #LINKS_MAX} */
+    NettyControlNetwork(Inbox inbox, long connectLimitMillis, int linksMax, CloseOnExec closeOnExec) {
         this.inbox = inbox;
+        this.linksMax = linksMax;
+        this.closeOnExec = closeOnExec;
         this.connectLimitMillis = (int) Math.min(connectLimitMillis, Integer.MAX_VALUE);
         this.loop = new MultiThreadIoEventLoopGroup(
                 1,
@@ -87,7 +101,8 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
                     .bind(new InetSocketAddress(host, port))
                     .sync()
                     .channel();
-            return ((InetSocketAddress) listener.localAddress()).getPort();
+            closeOnExec.opened(portOf(listener.localAddress()));
+            return portOf(listener.localAddress());
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new IllegalStateException("interrupted while binding " + host + ":" + port, e);
@@ -102,6 +117,25 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     @Override
     public long dial(String host, int port) {
         long link = nextLink.getAndIncrement();
+        lookups.add(link);
+        names.find(host, new HostNames.Answer() {
+            @Override
+            public void onFound(InetAddress address) {
+                if (lookups.remove(link)) { // else closed meanwhile
+                    connect(link, host, new InetSocketAddress(address, port));
+                }
+            }
+
+            @Override
+            public void onUnknown(String reason) {
+                lookups.remove(link);
+                unreachable(link, host, port, reason);
+            }
+        });
+        return link;
+    }
+
+    private void connect(long link, String host, InetSocketAddress address) {
         new Bootstrap()
                 .group(loop)
                 .channel(NioSocketChannel.class)
@@ -113,16 +147,18 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
                         prepare(channel, link, false);
                     }
                 })
-                .connect(host, port)
+                .connect(address)
                 .addListener((ChannelFutureListener) done -> {
                     if (!done.isSuccess()) {
                         links.remove(link);
-                        String reason = "prefiller " + host + ":" + port + " cannot be reached: "
-                                + done.cause().getMessage();
-                        inbox.add(m -> m.onLinkClosed(link, reason));
+                        unreachable(link, host, address.getPort(), done.cause().getMessage());
                     }
                 });
-        return link;
+    }
+
+    private void unreachable(long link, String host, int port, String reason) {
+        String sentence = "prefiller " + host + ":" + port + " cannot be reached: " + reason;
+        inbox.add(m -> m.onLinkClosed(link, sentence));
     }
 
     @Override
@@ -143,6 +179,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
 
     @Override
     public void close(long link) {
+        lookups.remove(link);
         Link closing = links.remove(link);
         if (closing != null) {
             // behind what was sent before, so that a refusal reaches the peer
@@ -152,6 +189,8 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
 
     @Override
     public void close() {
+        names.close();
+        lookups.clear();
         if (listener != null) {
             hangUp(listener);
         }
@@ -165,12 +204,16 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     }
 
     private void accept(SocketChannel channel) {
-        if (links.size() >= LINKS_MAX) {
-            inbox.add(messenger -> messenger.onGarbage());
+        if (links.size() >= linksMax) {
+            inbox.add(Messenger::onLinkTurnedAway);
             hangUp(channel);
             return;
         }
         prepare(channel, nextLink.getAndIncrement(), true);
+    }
+
+    private static int portOf(SocketAddress address) {
+        return ((InetSocketAddress) address).getPort();
     }
 
     private void prepare(SocketChannel channel, long id, boolean inbound) {
@@ -189,6 +232,7 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         private final AtomicInteger framesWaiting = new AtomicInteger();
         private final AtomicLong bytesWaiting = new AtomicLong();
         private volatile boolean paused;
+        private int localPort;
         private volatile String reason = "the peer closed the control link";
 
         Link(Channel channel, long id, boolean inbound) {
@@ -212,6 +256,8 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         @Override
         public void channelActive(ChannelHandlerContext context) {
             String peer = address(context.channel().remoteAddress());
+            localPort = portOf(context.channel().localAddress());
+            closeOnExec.opened(localPort);
             inbox.add(m -> m.onLinkOpened(id, inbound, peer));
         }
 
@@ -244,13 +290,18 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         @Override
         public void exceptionCaught(ChannelHandlerContext context, Throwable cause) {
             reason = "the control link broke: " + cause.getMessage();
-            inbox.add(messenger -> messenger.onGarbage());
+            if (cause instanceof DecoderException || cause instanceof InvalidProtocolBufferException) {
+                inbox.add(Messenger::onGarbage);
+            }
             hangUp(context.channel());
         }
 
         @Override
         public void channelInactive(ChannelHandlerContext context) {
             links.remove(id);
+            if (!inbound) {
+                closeOnExec.closed(localPort);
+            }
             inbox.add(m -> m.onLinkClosed(id, reason));
         }
 

@@ -59,6 +59,7 @@ final class OpenMessenger {
 
     private final OpenRequest request;
     private final long incarnation;
+    private final CloseOnExec closeOnExec;
     private final EventQueue events;
     private final MessengerMetrics metrics;
     private final MemorySegment counterWord;
@@ -73,7 +74,9 @@ final class OpenMessenger {
         SecureRandom random = new SecureRandom();
         this.request = request;
         this.incarnation = random.nextLong();
-        this.metrics = MessengerMetrics.open(request.metricsHost(), request.metricsPort());
+        this.closeOnExec = new CloseOnExec();
+        started.push(closeOnExec);
+        this.metrics = MessengerMetrics.open(request.metricsHost(), request.metricsPort(), closeOnExec::opened);
         started.push(metrics);
         this.events = new EventQueue(metrics);
         this.counterWord = Arena.global().allocate(COUNTER_ALIGNMENT_BYTES, COUNTER_ALIGNMENT_BYTES);
@@ -83,7 +86,10 @@ final class OpenMessenger {
         this.inbox = new Inbox(transfer::wake);
         metrics.follow(transfer::counters);
         this.network = new NettyControlNetwork(
-                inbox, TimeUnit.NANOSECONDS.toMillis(request.limits().connectLimitNs()));
+                inbox,
+                TimeUnit.NANOSECONDS.toMillis(request.limits().connectLimitNs()),
+                NettyControlNetwork.LINKS_MAX,
+                closeOnExec);
         started.push(network);
         this.messenger = new Messenger(
                 new MessengerIdentity(
@@ -222,6 +228,7 @@ final class OpenMessenger {
         boolean stopped = agent.stop(STOP_LIMIT_MILLIS);
         network.close();
         metrics.close();
+        closeOnExec.close();
         if (!stopped) {
             throw new IllegalStateException("the messenger's thread has not closed the transfer engine within "
                     + STOP_LIMIT_MILLIS + " ms: pages may still be read and written; end this process");

@@ -165,6 +165,11 @@ public final class Messenger {
         tally.add(MessengerMetric.FRAMES_INVALID, 1);
     }
 
+    /** A link that was opened here beyond the number of links there is room for; it is closed already. */
+    public void onLinkTurnedAway() {
+        tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
+    }
+
     public void onEnqueueFailed(String transferId, String reason) {
         prefiller.onEnqueueFailed(transferId, reason);
     }

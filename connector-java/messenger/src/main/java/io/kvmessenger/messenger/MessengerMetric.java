@@ -61,8 +61,11 @@ public enum MessengerMetric {
     HANDSHAKES_DROPPED(
             Kind.COUNTER,
             "handshakes_dropped",
-            "Control links closed in their handshake because they were too slow, or too many."),
-    FRAMES_INVALID(Kind.COUNTER, "frames_invalid", "Control frames that made no sense; each closed its link."),
+            "Control links closed on arrival or in their handshake because they were too slow, or too many."),
+    FRAMES_INVALID(
+            Kind.COUNTER,
+            "frames_invalid",
+            "Control frames that made no sense, each of which closed its link, and messages on data paths, which are not used."),
     HEARTBEATS_MISSED(
             Kind.COUNTER, "heartbeats_missed", "Heartbeat periods in which nothing was heard from a connected peer."),
     PEERS_SILENT(Kind.COUNTER, "peers_silent", "Peers declared lost because they were silent beyond the limit."),

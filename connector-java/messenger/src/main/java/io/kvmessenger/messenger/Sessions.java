@@ -93,6 +93,10 @@ final class Sessions {
             return;
         }
         Session session = byLink.get(link);
+        if (!inbound && session == null) {
+            network.close(link); // ended while it was being dialled
+            return;
+        }
         if (inbound) {
             session = new Session(link, true, peerAddress, Session.State.HANDSHAKING);
             session.handshakeDeadlineNs = nowNs + limits.connectLimitNs();

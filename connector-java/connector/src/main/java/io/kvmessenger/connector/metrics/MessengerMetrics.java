@@ -19,6 +19,7 @@ import java.util.EnumMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
+import java.util.function.IntConsumer;
 import java.util.function.Supplier;
 import java.util.function.ToLongFunction;
 
@@ -57,7 +58,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
             () -> new TransferCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     private volatile Supplier<Optional<String>> illness = Optional::empty;
 
-    private MessengerMetrics(String host, int port) {
+    private MessengerMetrics(String host, int port, IntConsumer onSocket) {
         for (MessengerMetric metric : MessengerMetric.values()) {
             if (OF_TRANSPORTS.containsKey(metric)) {
                 registerOfTransports(metric);
@@ -67,15 +68,16 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         }
         server = port < 0
                 ? Optional.empty()
-                : Optional.of(MetricsServer.open(host, port, registry, () -> illness.get()));
+                : Optional.of(MetricsServer.open(host, port, registry, () -> illness.get(), onSocket));
     }
 
     /**
      * @param port 0 takes any free one, below 0 there is no HTTP
+     * @param onSocket hears of each local port on which a socket has been opened
      * @throws io.kvmessenger.connector.boot.RefusedException if the address cannot be listened on
      */
-    public static MessengerMetrics open(String host, int port) {
-        return new MessengerMetrics(host, port);
+    public static MessengerMetrics open(String host, int port, IntConsumer onSocket) {
+        return new MessengerMetrics(host, port, onSocket);
     }
 
     /** From now on the figures of the transports are those that {@code transports} gives. */

@@ -1,106 +1,150 @@
 package io.kvmessenger.connector.metrics;
 
-import com.sun.net.httpserver.HttpExchange;
-import com.sun.net.httpserver.HttpServer;
 import io.kvmessenger.connector.boot.RefusedException;
-import io.prometheus.metrics.exporter.httpserver.MetricsHandler;
+import io.netty.bootstrap.ServerBootstrap;
+import io.netty.channel.Channel;
+import io.netty.channel.ChannelInitializer;
+import io.netty.channel.ChannelOption;
+import io.netty.channel.EventLoopGroup;
+import io.netty.channel.MultiThreadIoEventLoopGroup;
+import io.netty.channel.nio.NioIoHandler;
+import io.netty.channel.socket.SocketChannel;
+import io.netty.channel.socket.nio.NioServerSocketChannel;
 import io.prometheus.metrics.model.registry.PrometheusRegistry;
-import java.io.IOException;
-import java.net.BindException;
 import java.net.InetSocketAddress;
-import java.nio.charset.StandardCharsets;
+import java.util.LinkedHashSet;
 import java.util.Optional;
-import java.util.concurrent.ArrayBlockingQueue;
-import java.util.concurrent.ThreadPoolExecutor;
+import java.util.Set;
+import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
+import java.util.function.IntConsumer;
 import java.util.function.Supplier;
 
 /**
  * The pages {@code /metrics} and {@code /health}.
  *
- * <p>Pages are made on daemon threads of its own, which end when nobody asks; a page that too many ask for at once is
- * dropped. It knows no figure.
+ * <p>One daemon thread, which no connection can hold: a request that does not come in whole is closed at its limit, and
+ * sooner when newer ones want its place. It knows no figure.
  */
 final class MetricsServer implements AutoCloseable {
-    private static final int PAGES_AT_ONCE_MAX = 2;
-    private static final int PAGES_WAITING_MAX = 16;
-    private static final int CONNECTIONS_WAITING_MAX = 16;
-    private static final long IDLE_THREAD_SECONDS = 5;
+    /** Connections open at once; one more, and the oldest is closed. */
+    static final int CONNECTIONS_MAX = 64;
 
-    private final HttpServer http;
-    private final ThreadPoolExecutor pages;
+    private static final long CLOSE_LIMIT_MILLIS = 1_000;
 
-    private MetricsServer(HttpServer http, ThreadPoolExecutor pages) {
-        this.http = http;
-        this.pages = pages;
+    private final EventLoopGroup loop;
+    private final Channel listener;
+    /** Event loop only. */
+    private final Set<Channel> connections = new LinkedHashSet<>();
+
+    private MetricsServer(
+            String host,
+            int port,
+            PrometheusRegistry registry,
+            Supplier<Optional<String>> illness,
+            IntConsumer onSocket) {
+        InetSocketAddress address = known(host, port);
+        loop = new MultiThreadIoEventLoopGroup(
+                1,
+                (ThreadFactory) task -> Thread.ofPlatform()
+                        .name("kv-messenger-metrics")
+                        .daemon()
+                        .unstarted(task),
+                NioIoHandler.newFactory());
+        ServerBootstrap bootstrap = new ServerBootstrap()
+                .group(loop)
+                .channel(NioServerSocketChannel.class)
+                .option(ChannelOption.SO_REUSEADDR, true)
+                .childHandler(new ChannelInitializer<SocketChannel>() {
+                    @Override
+                    protected void initChannel(SocketChannel channel) {
+                        onSocket.accept(channel.localAddress().getPort());
+                        keep(channel);
+                        PageHandler.addTo(channel.pipeline(), registry, illness);
+                    }
+                });
+        listener = listen(bootstrap, address);
+        onSocket.accept(port());
     }
 
-    static MetricsServer open(String host, int port, PrometheusRegistry registry, Supplier<Optional<String>> illness) {
-        HttpServer http = listen(host, port);
-        ThreadPoolExecutor pages = new ThreadPoolExecutor(
-                PAGES_AT_ONCE_MAX,
-                PAGES_AT_ONCE_MAX,
-                IDLE_THREAD_SECONDS,
-                TimeUnit.SECONDS,
-                new ArrayBlockingQueue<>(PAGES_WAITING_MAX),
-                Thread.ofPlatform().daemon().name("kv-messenger-metrics-", 0).factory());
-        pages.allowCoreThreadTimeOut(true);
-        http.setExecutor(pages);
-        http.createContext("/metrics", new MetricsHandler(registry));
-        http.createContext("/health", exchange -> answerHealth(exchange, illness.get()));
-        startAsDaemon(http);
-        return new MetricsServer(http, pages);
+    static MetricsServer open(
+            String host,
+            int port,
+            PrometheusRegistry registry,
+            Supplier<Optional<String>> illness,
+            IntConsumer onSocket) {
+        return new MetricsServer(host, port, registry, illness, onSocket);
     }
 
     int port() {
-        return http.getAddress().getPort();
+        return ((InetSocketAddress) listener.localAddress()).getPort();
     }
 
     @Override
     public void close() {
-        http.stop(0);
-        pages.shutdownNow();
+        listener.close().awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
+        loop.shutdownGracefully(0, CLOSE_LIMIT_MILLIS, TimeUnit.MILLISECONDS).awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
     }
 
-    private static HttpServer listen(String host, int port) {
+    private void keep(Channel connection) {
+        if (connections.size() >= CONNECTIONS_MAX) {
+            var unused = connections.iterator().next().close();
+        }
+        connections.add(connection);
+        connection.closeFuture().addListener(closed -> connections.remove(connection));
+    }
+
+    private static InetSocketAddress known(String host, int port) {
         InetSocketAddress address = new InetSocketAddress(host, port);
         if (address.isUnresolved()) {
             throw new RefusedException("metrics_host is '" + host + "', expected an address of this machine: no such"
                     + " host is known, set metrics_host to 127.0.0.1 or another address");
         }
-        try {
-            return HttpServer.create(address, CONNECTIONS_WAITING_MAX);
-        } catch (BindException e) {
-            throw new RefusedException(
-                    "metrics_port is " + port + " on " + host + ", expected a free port of this machine ("
-                            + e.getMessage() + "): choose another metrics_port, or 0 to take any free one",
-                    e);
-        } catch (IOException e) {
-            throw new RefusedException(
-                    "metrics_port " + port + " on " + host + " cannot be opened (" + e.getMessage()
-                            + "): set metrics_port to -1 to do without the pages",
-                    e);
-        }
+        return address;
     }
 
-    /** The dispatcher inherits being a daemon from the thread that starts it. */
-    private static void startAsDaemon(HttpServer http) {
-        Thread starter =
-                Thread.ofPlatform().daemon().name("kv-messenger-metrics-start").start(http::start);
+    private Channel listen(ServerBootstrap bootstrap, InetSocketAddress address) {
         try {
-            starter.join();
+            return bootstrap.bind(address).sync().channel();
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
+            close(loop);
+            throw new IllegalStateException("interrupted while binding " + address, e);
+        } catch (Exception e) { // Netty throws BindException unchecked
+            close(loop);
+            throw refusal(address, e);
         }
     }
 
-    private static void answerHealth(HttpExchange exchange, Optional<String> illness) throws IOException {
-        byte[] body = (illness.orElse("ok") + "\n").getBytes(StandardCharsets.UTF_8);
-        try (exchange) {
-            exchange.getRequestBody().readAllBytes();
-            exchange.getResponseHeaders().set("Content-Type", "text/plain; charset=utf-8");
-            exchange.sendResponseHeaders(illness.isEmpty() ? 200 : 503, body.length);
-            exchange.getResponseBody().write(body);
+    private static void close(EventLoopGroup unused) {
+        var done = unused.shutdownGracefully(0, CLOSE_LIMIT_MILLIS, TimeUnit.MILLISECONDS);
+        done.awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
+    }
+
+    private static RefusedException refusal(InetSocketAddress address, Exception cause) {
+        String reason = cause.getMessage();
+        if (!isOfThisMachine(address)) {
+            return new RefusedException(
+                    "metrics_host is '" + address.getHostString() + "', expected an address of this machine (" + reason
+                            + "): set metrics_host to 127.0.0.1 or another address of this machine",
+                    cause);
+        }
+        return new RefusedException(
+                "metrics_port is " + address.getPort() + " on " + address.getHostString()
+                        + ", expected a free port of this machine (" + reason
+                        + "): choose another metrics_port, 0 to take any free one, or -1 to do without the pages",
+                cause);
+    }
+
+    /** Where the host is not, no port of it is free either. */
+    private static boolean isOfThisMachine(InetSocketAddress address) {
+        if (address.getAddress().isAnyLocalAddress()) {
+            return true;
+        }
+        try (java.net.ServerSocket anyPort = new java.net.ServerSocket(0, 1, address.getAddress())) {
+            return anyPort.isBound();
+        } catch (java.io.IOException e) {
+            return false;
         }
     }
 }

@@ -7,11 +7,17 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.connector.boot.RefusedException;
 import io.kvmessenger.messenger.MessengerMetric;
 import io.kvmessenger.transfer.TransferCounters;
+import java.net.InetAddress;
+import java.net.Socket;
+import java.net.SocketException;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import org.junit.jupiter.api.AfterEach;
@@ -22,7 +28,7 @@ class MessengerMetricsTest {
             new TransferCounters(11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25);
 
     private final HttpClient client = HttpClient.newHttpClient();
-    private final MessengerMetrics metrics = MessengerMetrics.open("127.0.0.1", 0);
+    private final MessengerMetrics metrics = MessengerMetrics.open("127.0.0.1", 0, MessengerMetricsTest::onSocket);
 
     @AfterEach
     void close() {
@@ -81,21 +87,87 @@ class MessengerMetricsTest {
 
     @Test
     void shouldNameTheOptionWhenThePortIsTaken() {
-        assertThatThrownBy(() -> MessengerMetrics.open("127.0.0.1", metrics.port()))
+        assertThatThrownBy(() -> MessengerMetrics.open("127.0.0.1", metrics.port(), MessengerMetricsTest::onSocket))
                 .isInstanceOf(RefusedException.class)
                 .hasMessageContaining("metrics_port is " + metrics.port() + " on 127.0.0.1, expected a free port");
     }
 
     @Test
     void shouldNameTheOptionWhenTheHostIsUnknown() {
-        assertThatThrownBy(() -> MessengerMetrics.open("no.such.host.invalid", 0))
+        assertThatThrownBy(() -> MessengerMetrics.open("no.such.host.invalid", 0, MessengerMetricsTest::onSocket))
                 .isInstanceOf(RefusedException.class)
                 .hasMessageContaining("metrics_host is 'no.such.host.invalid'");
     }
 
     @Test
+    void shouldNameTheHostWhenItIsNotOfThisMachine() {
+        assertThatThrownBy(() -> MessengerMetrics.open("192.0.2.1", 0, MessengerMetricsTest::onSocket))
+                .isInstanceOf(RefusedException.class)
+                .hasMessageContaining("metrics_host is '192.0.2.1', expected an address of this machine");
+    }
+
+    @Test
+    void shouldServeWhileHalfSentRequestsAreHeldOpen() throws Exception {
+        List<Socket> held = new ArrayList<>();
+        try {
+            for (int i = 0; i < MetricsServer.CONNECTIONS_MAX - 1; i++) {
+                held.add(new Socket(InetAddress.getLoopbackAddress(), metrics.port()));
+                held.getLast()
+                        .getOutputStream()
+                        .write("GET /health HTTP/1.1\r\nHo".getBytes(StandardCharsets.US_ASCII));
+            }
+            assertThat(get("/health").statusCode()).isEqualTo(200);
+            assertThat(get("/metrics").statusCode()).isEqualTo(200);
+        } finally {
+            for (Socket socket : held) {
+                socket.close();
+            }
+        }
+    }
+
+    @Test
+    void shouldCloseTheOldestConnectionForANewOne() throws Exception {
+        List<Socket> held = new ArrayList<>();
+        try {
+            for (int i = 0; i <= MetricsServer.CONNECTIONS_MAX; i++) {
+                held.add(new Socket(InetAddress.getLoopbackAddress(), metrics.port()));
+            }
+            held.getFirst().setSoTimeout(20_000);
+            assertThat(held.getFirst().getInputStream().read()).isEqualTo(-1);
+            assertThat(get("/health").statusCode()).isEqualTo(200);
+        } finally {
+            for (Socket socket : held) {
+                socket.close();
+            }
+        }
+    }
+
+    @Test
+    void shouldServeItsTwoPagesOnly() throws Exception {
+        assertThat(get("/metricsfoo").statusCode()).isEqualTo(404);
+        assertThat(get("/healthz").statusCode()).isEqualTo(404);
+        assertThat(get("/").statusCode()).isEqualTo(404);
+        assertThat(get("/health?verbose=1").statusCode()).isEqualTo(200);
+        assertThat(raw("POST /metrics HTTP/1.1\r\n\r\n")).startsWith("HTTP/1.1 405");
+        assertThat(raw("nonsense\r\n\r\n")).startsWith("HTTP/1.1 400");
+        assertThat(raw("GET /health HTTP/1.1\r\nX: " + "x".repeat(PageHandler.REQUEST_LENGTH_MAX_BYTES)))
+                .isEmpty();
+        assertThat(raw("HEAD /health HTTP/1.1\r\n\r\n")).contains("200 OK").endsWith("\r\n\r\n");
+    }
+
+    private String raw(String request) throws Exception {
+        try (Socket socket = new Socket(InetAddress.getLoopbackAddress(), metrics.port())) {
+            socket.setSoTimeout(20_000);
+            socket.getOutputStream().write(request.getBytes(StandardCharsets.US_ASCII));
+            return new String(socket.getInputStream().readAllBytes(), StandardCharsets.US_ASCII);
+        } catch (SocketException reset) {
+            return "";
+        }
+    }
+
+    @Test
     void shouldCountWithoutPagesWhenThePortIsBelowZero() {
-        try (MessengerMetrics silent = MessengerMetrics.open("127.0.0.1", -1)) {
+        try (MessengerMetrics silent = MessengerMetrics.open("127.0.0.1", -1, MessengerMetricsTest::onSocket)) {
             silent.add(MessengerMetric.PAGES_SENT, 1);
             assertThat(silent.port()).isEqualTo(-1);
         }
@@ -105,9 +177,13 @@ class MessengerMetricsTest {
     void shouldFreeThePortWhenClosed() {
         int port = metrics.port();
         metrics.close();
-        try (MessengerMetrics next = MessengerMetrics.open("127.0.0.1", port)) {
+        try (MessengerMetrics next = MessengerMetrics.open("127.0.0.1", port, MessengerMetricsTest::onSocket)) {
             assertThat(next.port()).isEqualTo(port);
         }
+    }
+
+    private static void onSocket(int localPort) {
+        assertThat(localPort).isPositive();
     }
 
     private Map<?, ?> section(String name) throws Exception {

@@ -1,0 +1,92 @@
+package io.kvmessenger.connector;
+
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MemoryApi;
+import io.kvmessenger.foreign.SocketAddresses;
+import io.kvmessenger.foreign.SocketApi;
+import java.io.File;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+
+/**
+ * Keeps the sockets of the JDK from child processes: it opens them without close-on-exec, and a child that outlives this
+ * process would go on listening on its ports and hold its links open.
+ *
+ * <p>Any thread names a local port; the sockets on it are found among the process's descriptors and marked on a daemon
+ * thread that ends when there is nothing to do. A child started in the moment before still gets them. Other descriptors
+ * are left as they are.
+ */
+final class CloseOnExec implements AutoCloseable {
+    private static final long IDLE_THREAD_SECONDS = 5;
+    private static final File DESCRIPTORS = new File("/proc/self/fd");
+
+    private final Set<Integer> localPorts = ConcurrentHashMap.newKeySet();
+    private final AtomicBoolean asked = new AtomicBoolean();
+    private final ThreadPoolExecutor sweeps;
+
+    CloseOnExec() {
+        sweeps = new ThreadPoolExecutor(
+                1,
+                1,
+                IDLE_THREAD_SECONDS,
+                TimeUnit.SECONDS,
+                new LinkedBlockingQueue<>(),
+                Thread.ofPlatform().daemon().name("kv-messenger-exec-", 0).factory());
+        sweeps.allowCoreThreadTimeOut(true);
+    }
+
+    /** A socket of ours has been opened on this port. */
+    void opened(int localPort) {
+        localPorts.add(localPort);
+        if (asked.compareAndSet(false, true)) {
+            try {
+                sweeps.execute(this::sweep);
+            } catch (RejectedExecutionException e) {
+                asked.set(false); // closed: so are the sockets
+            }
+        }
+    }
+
+    /** No socket of ours is on this port any more. */
+    void closed(int localPort) {
+        localPorts.remove(localPort);
+    }
+
+    private void sweep() {
+        asked.set(false); // what is named from here on is looked for again
+        String[] descriptors = DESCRIPTORS.list();
+        if (descriptors == null) {
+            return;
+        }
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, Long.BYTES);
+            MemorySegment length = arena.allocate(ValueLayout.JAVA_INT);
+            for (String descriptor : descriptors) {
+                int fd = Integer.parseInt(descriptor);
+                length.set(ValueLayout.JAVA_INT, 0, (int) SocketAddresses.SIZE_MAX_BYTES);
+                if (LibC.getsockname(fd, address, length) == 0 && ours(address)) {
+                    LibC.fcntl(fd, MemoryApi.F_SETFD, MemoryApi.FD_CLOEXEC);
+                }
+            }
+        }
+    }
+
+    private boolean ours(MemorySegment address) {
+        int family = address.get(ValueLayout.JAVA_SHORT, 0);
+        return (family == SocketApi.AF_INET || family == SocketApi.AF_INET6)
+                && localPorts.contains(SocketAddresses.port(address));
+    }
+
+    @Override
+    public void close() {
+        sweeps.shutdown();
+    }
+}

@@ -1,0 +1,80 @@
+package io.kvmessenger.connector;
+
+import java.net.InetAddress;
+import java.net.UnknownHostException;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.SynchronousQueue;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * Looks host names up, which may take as long as a name server is silent, on daemon threads of its own that end when
+ * nothing is asked.
+ *
+ * <p>Any thread asks; the answer comes on a thread of this class, or at once when the name is an address.
+ */
+final class HostNames implements AutoCloseable {
+    /** Look-ups that may take their time at once: the names come from requests. */
+    static final int LOOKUPS_MAX = 32;
+
+    private static final long IDLE_THREAD_SECONDS = 5;
+
+    /** Hears of one name. */
+    interface Answer {
+        void onFound(InetAddress address);
+
+        void onUnknown(String reason);
+    }
+
+    private final ThreadPoolExecutor lookups;
+
+    HostNames() {
+        lookups = new ThreadPoolExecutor(
+                0,
+                LOOKUPS_MAX,
+                IDLE_THREAD_SECONDS,
+                TimeUnit.SECONDS,
+                new SynchronousQueue<>(),
+                Thread.ofPlatform().daemon().name("kv-messenger-names-", 0).factory());
+    }
+
+    void find(String host, Answer answer) {
+        InetAddress literal = literal(host);
+        if (literal != null) {
+            answer.onFound(literal);
+            return;
+        }
+        try {
+            lookups.execute(() -> lookUp(host, answer));
+        } catch (RejectedExecutionException e) {
+            answer.onUnknown(
+                    LOOKUPS_MAX + " host names are being looked up already: name prefillers by address, or mend"
+                            + " this machine's name service");
+        }
+    }
+
+    private static void lookUp(String host, Answer answer) {
+        InetAddress found;
+        try {
+            found = InetAddress.getByName(host);
+        } catch (UnknownHostException e) {
+            answer.onUnknown("no such host is known (" + e.getMessage() + ")");
+            return;
+        }
+        answer.onFound(found);
+    }
+
+    private static InetAddress literal(String host) {
+        try {
+            return InetAddress.ofLiteral(host);
+        } catch (IllegalArgumentException e) {
+            return null;
+        }
+    }
+
+    /** A look-up under way is left to its end; its answer is of no use any more. */
+    @Override
+    public void close() {
+        lookups.shutdownNow();
+    }
+}

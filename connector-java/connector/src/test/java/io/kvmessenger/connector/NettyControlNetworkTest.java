@@ -1,0 +1,216 @@
+package io.kvmessenger.connector;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Goodbye;
+import io.kvmessenger.messenger.wire.Heartbeat;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.ServerSocket;
+import java.nio.ByteBuffer;
+import java.nio.channels.SocketChannel;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** How much of this process one peer's links can take. */
+@Timeout(60)
+class NettyControlNetworkTest {
+    private static final int LINKS_MAX = 3;
+    private static final int FRAME_TEXT_BYTES = 32 << 10;
+    private static final long FIRST_LINK = 1;
+
+    private final Inbox inbox = new Inbox(() -> {});
+    private final CloseOnExec closeOnExec = new CloseOnExec();
+    private final NettyControlNetwork network = new NettyControlNetwork(inbox, 5_000, LINKS_MAX, closeOnExec);
+    private final int port = network.listen("127.0.0.1", 0);
+
+    @AfterEach
+    void close() {
+        network.close();
+        closeOnExec.close();
+    }
+
+    @Test
+    void shouldTurnLinksAwayBeyondTheLimitAndTakeNewOnesWhenOthersEnd() throws Exception {
+        ControlSocket[] held = new ControlSocket[LINKS_MAX];
+        for (int i = 0; i < LINKS_MAX; i++) {
+            held[i] = ControlSocket.dial(port);
+        }
+        awaitInputs(LINKS_MAX);
+        try (ControlSocket tooMany = ControlSocket.dial(port)) {
+            assertThat(tooMany.read()).isEmpty();
+        }
+        for (int round = 0; round < 2 * LINKS_MAX; round++) {
+            int inputs = inbox.size();
+            held[0].close();
+            awaitInputs(inputs + 1);
+            held[0] = ControlSocket.dial(port);
+            awaitInputs(inputs + 2);
+            network.send(FIRST_LINK + LINKS_MAX + round, heartbeat());
+            assertThat(held[0].read()).isPresent(); // a link that was turned away would have ended
+        }
+        for (ControlSocket socket : held) {
+            socket.close();
+        }
+    }
+
+    @Test
+    void shouldTakeOneFrameAtATimeFromAStranger() throws Exception {
+        try (SocketChannel stranger = dial()) {
+            awaitInputs(1);
+            flood(stranger, 2);
+            assertThat(inbox.size()).isEqualTo(2);
+        }
+    }
+
+    @Test
+    void shouldNotReadOnWhileTooMuchOfAPeerWaits() throws Exception {
+        try (SocketChannel peer = dial()) {
+            awaitInputs(1);
+            network.trust(FIRST_LINK);
+            flood(peer, (int) (NettyControlNetwork.FRAME_BYTES_WAITING_MAX / FRAME_TEXT_BYTES));
+            assertThat(inbox.size()).isBetween(100, NettyControlNetwork.FRAMES_WAITING_MAX + 2);
+        }
+    }
+
+    @Test
+    void shouldNotReadOnWhileTooManyFramesOfAPeerWait() throws Exception {
+        try (SocketChannel peer = dial()) {
+            awaitInputs(1);
+            network.trust(FIRST_LINK);
+            byte[] frame = ControlSocket.framed(heartbeat().toByteArray());
+            ByteBuffer frames = ByteBuffer.allocate(frame.length * 100_000);
+            while (frames.hasRemaining()) {
+                frames.put(frame);
+            }
+            writeUntilBlocked(peer, frames.flip(), NettyControlNetwork.FRAMES_WAITING_MAX);
+            assertThat(inbox.size()).isLessThanOrEqualTo(NettyControlNetwork.FRAMES_WAITING_MAX + 2);
+        }
+    }
+
+    @Test
+    void shouldHangUpOnAPeerThatNeverReads() throws Exception {
+        try (SocketChannel peer = dial()) {
+            awaitInputs(1);
+            assertThat(peer.isConnected()).isTrue(); // and never read
+            ControlFrame frame = sized(1 << 20);
+            int sent = 0;
+            while (inbox.size() < 2) { // the end of the link comes in
+                network.send(FIRST_LINK, frame);
+                sent++;
+                assertThat((long) sent * frame.getSerializedSize())
+                        .as("bytes taken for a peer that does not read")
+                        .isLessThan(3L * NettyControlNetwork.UNSENT_BYTES_MAX);
+                Thread.sleep(1);
+            }
+            assertThat((long) sent * frame.getSerializedSize()).isGreaterThan(NettyControlNetwork.UNSENT_BYTES_MAX / 2);
+        }
+    }
+
+    @Test
+    void shouldCountNothingInvalidWhenAConnectionIsReset() throws Exception {
+        try (EngineDouble prefiller = EngineDouble.of("prefiller")) {
+            for (int i = 0; i < 5; i++) {
+                ControlSocket.dial(prefiller.opened.controlPort()).close(); // by a reset
+            }
+            try (ControlSocket garbage = ControlSocket.dial(prefiller.opened.controlPort())) {
+                assertThat(garbage.send(new byte[] {0x7f, 0, 0, 0})).isTrue();
+                garbage.awaitEnd();
+            }
+            prefiller.awaitCounter("kv_messenger_frames_invalid", 1);
+            assertThat(prefiller.clean()).isTrue();
+            prefiller.awaitCounter("kv_messenger_frames_invalid", 1);
+        }
+    }
+
+    @Test
+    void shouldServeOthersWhileANameServerIsSilent() {
+        CountDownLatch answer = SlowNames.fallSilent();
+        try (EngineDouble prefiller = EngineDouble.of("prefiller");
+                EngineDouble decoder = EngineDouble.of("decoder")) {
+            decoder.submit(EngineDouble.fetchCommand(
+                    "slow",
+                    "t0",
+                    List.of(Map.of("host", SlowNames.SLOW_HOST, "port", 1)),
+                    EngineDouble.PAGE_TOKENS,
+                    0,
+                    List.of(9)));
+            decoder.fetch("d", "t", prefiller.opened, EngineDouble.PAGE_TOKENS, 0, List.of(1));
+            prefiller.compute(
+                    1, "p", "t", EngineDouble.PAGE_TOKENS, 0, EngineDouble.PAGE_TOKENS, List.of(5), List.of(5));
+            decoder.await("arrived", "d");
+
+            answer.countDown();
+            assertThat(decoder.await("failed", "slow").get("reason"))
+                    .asString()
+                    .contains("slow.invalid:1 cannot be reached: no such host is known");
+        } finally {
+            answer.countDown();
+        }
+    }
+
+    @Test
+    void shouldNotConnectALinkThatWasClosedWhileItsHostWasLookedUp() throws Exception {
+        try (ServerSocket listener = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
+            CountDownLatch answer = SlowNames.fallSilent();
+            long link = network.dial(SlowNames.SLOW_HOST, listener.getLocalPort());
+            network.close(link);
+            answer.countDown();
+            long next = network.dial("127.0.0.1", listener.getLocalPort());
+            listener.accept().close();
+            assertThat(next).isGreaterThan(link);
+        }
+    }
+
+    private SocketChannel dial() throws IOException {
+        return SocketChannel.open(new InetSocketAddress(InetAddress.getLoopbackAddress(), port));
+    }
+
+    /** Writes large frames until the messenger reads no more; what is on the way then is what it has taken. */
+    private void flood(SocketChannel peer, int inputsMin) throws Exception {
+        byte[] frame = ControlSocket.framed(sized(FRAME_TEXT_BYTES).toByteArray());
+        ByteBuffer frames = ByteBuffer.allocate(frame.length * 2_000);
+        while (frames.remaining() >= frame.length) {
+            frames.put(frame);
+        }
+        writeUntilBlocked(peer, frames.flip(), inputsMin);
+    }
+
+    /** Where nothing holds a writer back this ends as well, with all of it in the inbox. */
+    private void writeUntilBlocked(SocketChannel peer, ByteBuffer frames, int inputsMin) throws Exception {
+        peer.configureBlocking(false);
+        int refusals = 0;
+        while (frames.hasRemaining() && (refusals < 300 || inbox.size() < inputsMin)) {
+            refusals = peer.write(frames) == 0 ? refusals + 1 : 0;
+            Thread.sleep(1);
+        }
+        awaitInputs(inputsMin);
+        for (int seen = -1; seen != inbox.size(); Thread.sleep(100)) {
+            seen = inbox.size();
+        }
+    }
+
+    private void awaitInputs(int count) throws InterruptedException {
+        while (inbox.size() < count) {
+            Thread.sleep(1);
+        }
+    }
+
+    private static ControlFrame heartbeat() {
+        return ControlFrame.newBuilder()
+                .setHeartbeat(Heartbeat.newBuilder().setSequence(1))
+                .build();
+    }
+
+    private static ControlFrame sized(int textBytes) {
+        return ControlFrame.newBuilder()
+                .setGoodbye(Goodbye.newBuilder().setSentence("x".repeat(textBytes)))
+                .build();
+    }
+}

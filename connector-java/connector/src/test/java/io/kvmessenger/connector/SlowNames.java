@@ -1,0 +1,50 @@
+package io.kvmessenger.connector;
+
+import java.net.InetAddress;
+import java.net.UnknownHostException;
+import java.net.spi.InetAddressResolver;
+import java.net.spi.InetAddressResolverProvider;
+import java.util.concurrent.CountDownLatch;
+import java.util.stream.Stream;
+
+/** The name service of this module's tests: a name server that is silent, for one name, until a test lets it answer. */
+public final class SlowNames extends InetAddressResolverProvider {
+    static final String SLOW_HOST = "slow.invalid";
+
+    private static volatile CountDownLatch answer = new CountDownLatch(0);
+
+    /** From here on the slow name is not answered; count down to answer that there is no such host. */
+    static CountDownLatch fallSilent() {
+        answer = new CountDownLatch(1);
+        return answer;
+    }
+
+    @Override
+    public InetAddressResolver get(Configuration configuration) {
+        InetAddressResolver builtin = configuration.builtinResolver();
+        return new InetAddressResolver() {
+            @Override
+            public Stream<InetAddress> lookupByName(String host, LookupPolicy policy) throws UnknownHostException {
+                if (host.equals(SLOW_HOST)) {
+                    try {
+                        answer.await();
+                    } catch (InterruptedException e) {
+                        Thread.currentThread().interrupt();
+                    }
+                    throw new UnknownHostException(host);
+                }
+                return builtin.lookupByName(host, policy);
+            }
+
+            @Override
+            public String lookupByAddress(byte[] address) throws UnknownHostException {
+                return builtin.lookupByAddress(address);
+            }
+        };
+    }
+
+    @Override
+    public String name() {
+        return "slow names";
+    }
+}
