@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import logging
 import mmap
 import os
@@ -29,6 +30,15 @@ def test_should_put_the_backing_buffer_where_others_can_map_it(allocation: Share
     buffer.view(torch.float32)[3] = 1.5
     with mmap.mmap(memfd, LENGTH_BYTES) as other:
         assert other[12:16] == b"\x00\x00\xc0\x3f"
+
+
+def test_should_seal_the_memory_against_every_change_of_its_length(allocation: ShareableAllocation) -> None:
+    with allocation:
+        torch.zeros(LENGTH_BYTES, dtype=torch.int8)
+    for length_bytes in (0, LENGTH_BYTES - 1, LENGTH_BYTES + 1):
+        with pytest.raises(PermissionError):
+            os.ftruncate(allocation.memfd, length_bytes)
+    assert fcntl.fcntl(allocation.memfd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SEAL
 
 
 def test_should_leave_every_other_allocation_alone(allocation: ShareableAllocation) -> None:

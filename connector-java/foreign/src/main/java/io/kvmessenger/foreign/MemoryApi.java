@@ -9,9 +9,11 @@ public final class MemoryApi {
     public static final int MFD_ALLOW_SEALING = 2;
     public static final int F_ADD_SEALS = 1033;
     public static final int F_GET_SEALS = 1034;
+    public static final int F_SEAL_SEAL = 1;
     public static final int F_SEAL_SHRINK = 2;
     public static final int F_SETFD = 2;
     public static final int FD_CLOEXEC = 1;
+    public static final int F_SEAL_GROW = 4;
     public static final int SEEK_END = 2;
     public static final int EFD_CLOEXEC = 0x80000;
     public static final int EFD_NONBLOCK = 0x800;

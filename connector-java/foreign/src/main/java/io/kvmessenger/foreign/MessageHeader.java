@@ -61,6 +61,11 @@ public final class MessageHeader {
         return (int) ((control.get(JAVA_LONG, 0) - CONTROL_DATA_OFFSET) / 4);
     }
 
+    /** Whether more came with the message received than the control buffer has room for; the kernel dropped it. */
+    public static boolean isControlTruncated(MemorySegment message) {
+        return (message.get(JAVA_INT, FLAGS_OFFSET) & SocketApi.MSG_CTRUNC) != 0;
+    }
+
     public static int descriptor(MemorySegment control, int index) {
         return control.get(JAVA_INT, CONTROL_DATA_OFFSET + index * 4L);
     }

@@ -13,6 +13,9 @@ import java.lang.foreign.MemorySegment;
  * <p>Allocated and closed by any one thread; the memory is usable from all. It does not register itself.
  */
 public final class HostMemory implements AutoCloseable {
+    /** As the Python side seals an engine's KV memory. */
+    private static final int SEALS = MemoryApi.F_SEAL_SHRINK | MemoryApi.F_SEAL_GROW | MemoryApi.F_SEAL_SEAL;
+
     private final MemorySegment memory;
     private final int memfd;
     private boolean closed;
@@ -34,7 +37,7 @@ public final class HostMemory implements AutoCloseable {
         requireDone("memfd_create", memfd);
         requireDone("ftruncate", LibC.ftruncate(memfd, lengthBytes));
         // A peer that maps memory which then shrinks would die of SIGBUS.
-        requireDone("fcntl", LibC.fcntl(memfd, MemoryApi.F_ADD_SEALS, MemoryApi.F_SEAL_SHRINK));
+        requireDone("fcntl", LibC.fcntl(memfd, MemoryApi.F_ADD_SEALS, SEALS));
         long address =
                 LibC.mmap(0, lengthBytes, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, memfd, 0);
         requireDone("mmap", address);

@@ -35,7 +35,8 @@ public interface TransferEngine extends AutoCloseable {
      * Makes memory a source of writes and, within windows, a target. The memory must outlive the region.
      *
      * @param memory host memory: a mapping of this process
-     * @param memfd the descriptor that {@code memory} maps from offset 0, or {@link Region#NOT_SHAREABLE}
+     * @param memfd the descriptor that {@code memory} maps from offset 0, or {@link Region#NOT_SHAREABLE}; one without the
+     *     seal F_SEAL_SHRINK counts as not shareable
      */
     Region register(MemorySegment memory, int memfd);
 

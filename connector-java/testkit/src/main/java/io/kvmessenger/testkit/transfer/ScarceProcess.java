@@ -157,7 +157,11 @@ final class ScarceProcess {
         String name = "kvmessenger-scarce-" + ProcessHandle.current().pid();
         List<Hello> hellos = new ArrayList<>();
         Listener listener = new Listener(
-                loop, SocketCalls.listenAbstract(name), new Figures(), (fd, hello, atNs) -> hellos.add(hello));
+                loop,
+                SocketCalls.listenAbstract(name),
+                new Figures(),
+                fd -> true,
+                (fd, hello, atNs) -> hellos.add(hello));
         leave(1);
         int first = SocketCalls.connectAbstract(name);
         require(first >= 0, "connecting returned " + first);

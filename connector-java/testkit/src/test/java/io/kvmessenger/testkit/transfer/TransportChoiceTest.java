@@ -3,6 +3,9 @@ package io.kvmessenger.testkit.transfer;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import io.kvmessenger.foreign.ForeignMemory;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
@@ -64,6 +67,31 @@ final class TransportChoiceTest {
             assertThat(memory.mismatch(writer.memory())).isEqualTo(-1);
             writer.engine().close();
             target.engine().close();
+        }
+    }
+
+    /** As an engine would make it that does not know better. */
+    @Test
+    void shouldNotShareMemoryThatMayShrink() {
+        int memfd;
+        try (Arena arena = Arena.ofConfined()) {
+            memfd = LibC.memfd_create(arena.allocateFrom("unsealed"), MemoryApi.MFD_CLOEXEC);
+        }
+        assertThat(LibC.ftruncate(memfd, MEMORY_BYTES)).isZero();
+        long address =
+                LibC.mmap(0, MEMORY_BYTES, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, memfd, 0);
+        try (DrivenEngine writer = new DrivenEngine(TransferOptions.defaults(), "writer", MEMORY_BYTES);
+                DrivenEngine target = new DrivenEngine(TransferOptions.defaults(), "target", MEMORY_BYTES)) {
+            Region region = target.engine().register(ForeignMemory.at(address, MEMORY_BYTES), memfd);
+            assertThat(region.descriptor().shareable()).isFalse();
+            assertThat(target.region().descriptor().shareable()).isTrue();
+            Admission admission = target.engine().admit("writer");
+            Peer peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
+            writer.await("the peer", () -> writer.ready.contains(peer));
+            assertThat(peer.transport()).isEqualTo("tcp");
+        } finally {
+            LibC.munmap(address, MEMORY_BYTES);
+            LibC.close(memfd);
         }
     }
 

@@ -19,14 +19,20 @@ final class RegionTable {
         if (!memory.isNative()) {
             throw new IllegalArgumentException("a region must be native memory, this is on the Java heap");
         }
-        boolean shareable = memfd != Region.NOT_SHAREABLE;
-        if (shareable) {
+        if (memfd != Region.NOT_SHAREABLE) {
             requireBacked(memory, memfd);
         }
+        boolean shareable = memfd != Region.NOT_SHAREABLE && cannotShrink(memfd);
         var descriptor = new RegionDescriptor(++lastId, memory.byteSize(), RegionDescriptor.VERSION, shareable);
-        HostRegion region = new HostRegion(this, descriptor, memory, memfd);
+        HostRegion region = new HostRegion(this, descriptor, memory, shareable ? memfd : Region.NOT_SHAREABLE);
         regions.put(lastId, region);
         return region;
+    }
+
+    /** Every admitted writer holds the descriptor: without the seal one of them could cut the memory off from all. */
+    private static boolean cannotShrink(int memfd) {
+        int seals = LibC.fcntl(memfd, MemoryApi.F_GET_SEALS, 0);
+        return seals >= 0 && (seals & MemoryApi.F_SEAL_SHRINK) != 0;
     }
 
     private static void requireBacked(MemorySegment memory, int memfd) {

@@ -9,6 +9,8 @@ import java.lang.foreign.MemorySegment;
 
 /** A shared mapping of a memfd, ours or a peer's. Worker only; after {@link #close} an access throws. */
 final class MappedFile {
+    private static final int SEALS = MemoryApi.F_SEAL_SHRINK | MemoryApi.F_SEAL_GROW | MemoryApi.F_SEAL_SEAL;
+
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment memory;
 
@@ -27,7 +29,7 @@ final class MappedFile {
             require("memfd_create", fd);
             try {
                 require("ftruncate", LibC.ftruncate(fd, lengthBytes));
-                require("fcntl", LibC.fcntl(fd, MemoryApi.F_ADD_SEALS, MemoryApi.F_SEAL_SHRINK));
+                require("fcntl", LibC.fcntl(fd, MemoryApi.F_ADD_SEALS, SEALS));
             } catch (IllegalStateException e) {
                 LibC.close(fd);
                 throw e;
@@ -39,10 +41,14 @@ final class MappedFile {
     /**
      * Maps the whole length; the descriptor stays the caller's.
      *
-     * @throws IllegalStateException when the operating system refuses, or the file is shorter, since touching what is
-     *     missing would kill the process
+     * @throws IllegalStateException when the operating system refuses, or the file is shorter or could become so: touching
+     *     what is missing would kill the process
      */
     static MappedFile map(int fd, long lengthBytes) {
+        int seals = LibC.fcntl(fd, MemoryApi.F_GET_SEALS, 0);
+        if (seals < 0 || (seals & MemoryApi.F_SEAL_SHRINK) == 0) {
+            throw new IllegalStateException("a file that may shrink is not mapped: it has no seal F_SEAL_SHRINK");
+        }
         long fileBytes = LibC.lseek(fd, 0, MemoryApi.SEEK_END);
         if (lengthBytes <= 0 || fileBytes < lengthBytes) {
             throw new IllegalStateException("a file of " + fileBytes + " bytes cannot be mapped for " + lengthBytes);

@@ -68,7 +68,7 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader {
 
     private ControlStream open(EventLoop loop, int controlFd) {
         try {
-            return new ControlStream(loop, controlFd, this);
+            return new ControlStream(loop, controlFd, this, 0);
         } catch (IllegalStateException e) {
             ringFile.close();
             throw e;

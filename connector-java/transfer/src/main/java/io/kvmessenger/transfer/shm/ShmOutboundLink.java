@@ -21,6 +21,7 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.function.IntPredicate;
 
 /**
  * One peer whose memory this engine maps: copies pages, then pushes their immediate.
@@ -28,6 +29,9 @@ import java.util.Map;
  * <p>Worker only. Regions are mapped when first written to. It never writes after its socket is closed.
  */
 final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
+    /** With its acceptance: the ring and what wakes the target. */
+    private static final int DESCRIPTORS_MAX = 2;
+
     private static final int BATCH_PAGES_MAX = 256;
     private static final long BATCH_BYTES = 256 << 10;
     /** What one turn may copy before other peers get theirs. */
@@ -59,7 +63,8 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             Outbox outbox,
             OutboundEvents events,
             Figures figures,
-            long connectDeadlineNs) {
+            long connectDeadlineNs,
+            IntPredicate ofThisUser) {
         this.outbox = outbox;
         this.events = events;
         this.figures = figures;
@@ -69,8 +74,14 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             connectFault = "connecting to " + name + " failed with " + Errno.name(-fd);
             return;
         }
+        if (!ofThisUser.test(fd)) {
+            // Not even the key: it would open the real target's memory.
+            LibC.close(fd);
+            connectFault = "the socket " + name + " belongs to another user";
+            return;
+        }
         try {
-            control = new ControlStream(loop, fd, this);
+            control = new ControlStream(loop, fd, this, DESCRIPTORS_MAX);
         } catch (IllegalStateException e) {
             LibC.close(fd);
             connectFault = "connecting to " + name + ": " + e.getMessage();
@@ -127,6 +138,10 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
     }
 
     private void onRegion(RegionRecord region) {
+        if (!waitingForRegion || (region != null && region.regionId() != batch.regionId())) {
+            lose(TransferFault.PROTOCOL, "the peer sent a region that was not asked for");
+            return;
+        }
         waitingForRegion = false;
         if (region == null || region.lengthBytes() == RegionRecord.NOT_SHAREABLE) {
             lose(
@@ -141,10 +156,6 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             return;
         }
         try {
-            if (regions.containsKey(region.regionId())) {
-                lose(TransferFault.PROTOCOL, "the peer sent region " + region.regionId() + " twice");
-                return;
-            }
             regions.put(region.regionId(), MappedFile.map(fd, region.lengthBytes()));
         } catch (IllegalStateException e) {
             lose(TransferFault.UNREACHABLE, e.getMessage());

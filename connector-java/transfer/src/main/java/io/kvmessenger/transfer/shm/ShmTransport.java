@@ -1,6 +1,5 @@
 package io.kvmessenger.transfer.shm;
 
-import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
@@ -21,6 +20,7 @@ import java.util.ArrayList;
 import java.util.HexFormat;
 import java.util.Iterator;
 import java.util.List;
+import java.util.function.IntPredicate;
 
 /**
  * Listens on a Unix socket in the abstract namespace and maps peers' memory. Worker only, except where said.
@@ -35,12 +35,18 @@ public final class ShmTransport implements Transport {
     private final TransferOptions options;
     private final InboundPort port;
     private final Figures figures;
+    private final IntPredicate ofThisUser;
     private final String location;
     private final Listener listener;
     private final Farewells farewells;
     private final List<ShmInboundLink> inbound = new ArrayList<>();
 
     public ShmTransport(EventLoop loop, TransferOptions options, InboundPort port, Figures figures) {
+        this(loop, options, port, figures, SocketCalls::isOfThisUser);
+    }
+
+    /** @param ofThisUser whether the other end of a socket is this user's */
+    ShmTransport(EventLoop loop, TransferOptions options, InboundPort port, Figures figures, IntPredicate ofThisUser) {
         this.loop = loop;
         this.options = options;
         this.port = port;
@@ -48,7 +54,8 @@ public final class ShmTransport implements Transport {
         byte[] random = new byte[NAME_RANDOM_BYTES];
         new SecureRandom().nextBytes(random);
         location = "kvmessenger-" + HexFormat.of().formatHex(random);
-        listener = new Listener(loop, SocketCalls.listenAbstract(location), figures, this::onHello);
+        this.ofThisUser = ofThisUser;
+        listener = new Listener(loop, SocketCalls.listenAbstract(location), figures, ofThisUser, this::onHello);
         farewells = new Farewells(loop);
     }
 
@@ -66,15 +73,20 @@ public final class ShmTransport implements Transport {
     public OutboundLink connect(
             String peerLocation, byte[] admissionKey, Outbox outbox, OutboundEvents events, long nowNs) {
         return new ShmOutboundLink(
-                loop, peerLocation, admissionKey, outbox, events, figures, nowNs + options.connectLimitNs());
+                loop,
+                peerLocation,
+                admissionKey,
+                outbox,
+                events,
+                figures,
+                nowNs + options.connectLimitNs(),
+                ofThisUser);
     }
 
     private void onHello(int fd, Hello hello, long nowNs) {
         InboundAdmission admission = port.admissionOf(hello.key());
         if (hello.version() != Hello.VERSION) {
             reject(fd, TransferFault.PROTOCOL, Hello.versionFault(hello));
-        } else if (SocketCalls.peerUid(fd) != LibC.getuid()) {
-            reject(fd, TransferFault.NOT_ADMITTED, "shm is for processes of one user");
         } else if (admission == null) {
             reject(fd, TransferFault.NOT_ADMITTED, "no live admission has this key");
         } else if (admission.link() != null) {

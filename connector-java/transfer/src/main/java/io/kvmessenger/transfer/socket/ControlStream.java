@@ -34,7 +34,9 @@ public final class ControlStream implements Pollable {
     private static final int PREFIX_BYTES = 8;
     private static final int IN_BYTES = PREFIX_BYTES + TransferEngine.MESSAGE_MAX_BYTES;
     private static final int OUT_BYTES = 8 * IN_BYTES;
-    private static final int DESCRIPTORS_MAX = 4;
+    /** The most that travel with one record. */
+    private static final int DESCRIPTORS_MAX = 2;
+
     private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     /** What is done with records, and with the end of the stream. */
@@ -52,6 +54,7 @@ public final class ControlStream implements Pollable {
     private final EventLoop loop;
     private final int fd;
     private final Reader reader;
+    private final int descriptorsMax;
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment in = arena.allocate(IN_BYTES, 8);
     private final MemorySegment out = arena.allocate(OUT_BYTES, 8);
@@ -73,9 +76,12 @@ public final class ControlStream implements Pollable {
     /**
      * Takes the descriptor over.
      *
+     * @param descriptorsMax how many descriptors the peer may send that have not been taken; one more ends the stream. With
+     *     zero the kernel is given no place for any
      * @throws IllegalStateException when the operating system refuses; the descriptor stays the caller's
      */
-    public ControlStream(EventLoop loop, int fd, Reader reader) {
+    public ControlStream(EventLoop loop, int fd, Reader reader, int descriptorsMax) {
+        this.descriptorsMax = Math.min(descriptorsMax, DESCRIPTORS_MAX);
         this.loop = loop;
         this.fd = fd;
         this.reader = reader;
@@ -195,7 +201,7 @@ public final class ControlStream implements Pollable {
         while (!closed && !ended && !refusing) {
             IoVector.set(vector, 0, in.address() + inBytes, IN_BYTES - inBytes);
             MessageHeader.vectors(header, vector, 0, 1);
-            MessageHeader.control(header, control, control.byteSize());
+            MessageHeader.control(header, control, descriptorsMax == 0 || discarding ? 0 : control.byteSize());
             long count = LibC.recvmsg(fd, header, SocketApi.MSG_CMSG_CLOEXEC);
             if (IoResult.wouldBlock(count)) {
                 return;
@@ -204,16 +210,26 @@ public final class ControlStream implements Pollable {
                 end(IoResult.endOf(count), false);
                 return;
             }
-            for (int i = 0; i < MessageHeader.descriptorCount(header, control); i++) {
-                descriptors.add(MessageHeader.descriptor(control, i));
-            }
             if (discarding) {
                 inBytes = 0;
+            } else if (!keepDescriptors()) {
+                end("the peer sent descriptors that were not asked for", true);
             } else {
                 inBytes += (int) count;
                 dispatch(nowNs);
             }
         }
+    }
+
+    /** Whether the peer sent no more descriptors than it may. */
+    private boolean keepDescriptors() {
+        if (descriptorsMax == 0) {
+            return !MessageHeader.isControlTruncated(header);
+        }
+        for (int i = 0; i < MessageHeader.descriptorCount(header, control); i++) {
+            descriptors.add(MessageHeader.descriptor(control, i));
+        }
+        return descriptors.size() <= descriptorsMax;
     }
 
     private void dispatch(long nowNs) {
@@ -242,6 +258,7 @@ public final class ControlStream implements Pollable {
 
     /** After an end by garbage: reads on only to learn when the peer hangs up, which is then the end. */
     public void discard() {
+        closeDescriptors();
         ended = false;
         refusing = false;
         discarding = true;
@@ -306,9 +323,13 @@ public final class ControlStream implements Pollable {
         closed = true;
         unwatch();
         LibC.close(fd);
+        closeDescriptors();
+        arena.close();
+    }
+
+    private void closeDescriptors() {
         while (!descriptors.isEmpty()) {
             LibC.close(descriptors.remove());
         }
-        arena.close();
     }
 }

@@ -56,7 +56,7 @@ public final class Farewells {
 
         Farewell(int fd, long deadlineNs) {
             this.deadlineNs = deadlineNs;
-            stream = new ControlStream(loop, fd, this);
+            stream = new ControlStream(loop, fd, this, 0);
         }
 
         @Override

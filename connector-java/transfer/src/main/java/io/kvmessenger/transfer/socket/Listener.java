@@ -8,6 +8,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.IntPredicate;
 
 /**
  * Accepts sockets and reads their {@link Hello}; strangers get little memory and little time. Worker only.
@@ -33,15 +34,22 @@ public final class Listener {
     private final int listenFd;
     private final long listenKey;
     private final Figures figures;
+    private final IntPredicate mayEnter;
     private final Receptionist receptionist;
     private final List<Stranger> strangers = new ArrayList<>();
     private boolean pausing;
     private long pauseEndNs;
 
-    public Listener(EventLoop loop, int listenFd, Figures figures, Receptionist receptionist) {
+    /**
+     * Takes the listening socket over.
+     *
+     * @param mayEnter whether a socket that was accepted may speak at all; if not, it is closed before a byte is read
+     */
+    public Listener(EventLoop loop, int listenFd, Figures figures, IntPredicate mayEnter, Receptionist receptionist) {
         this.loop = loop;
         this.listenFd = listenFd;
         this.figures = figures;
+        this.mayEnter = mayEnter;
         this.receptionist = receptionist;
         try {
             listenKey = loop.add(listenFd, Epoll.EPOLLIN, new Acceptor());
@@ -58,6 +66,11 @@ public final class Listener {
             if (!IoResult.wouldBlock(fd)) {
                 pause(nowNs);
             }
+            return;
+        }
+        if (!mayEnter.test(fd)) {
+            figures.pathsRejected.incrementAndGet();
+            LibC.close(fd);
             return;
         }
         if (strangers.size() == PENDING_MAX) {

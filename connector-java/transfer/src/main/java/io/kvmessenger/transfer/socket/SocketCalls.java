@@ -135,13 +135,13 @@ public final class SocketCalls {
         }
     }
 
-    /** The user at the other end of a Unix socket. */
-    public static int peerUid(int fd) {
+    /** Whether this process's user made the other end of a Unix socket: connected it, or listens there. */
+    public static boolean isOfThisUser(int fd) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment value = arena.allocate(SocketApi.UCRED_SIZE_BYTES, 4);
             MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketApi.UCRED_SIZE_BYTES);
-            require("getsockopt", LibC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_PEERCRED, value, length));
-            return value.get(ValueLayout.JAVA_INT, SocketApi.UCRED_UID_OFFSET);
+            return LibC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_PEERCRED, value, length) == 0
+                    && value.get(ValueLayout.JAVA_INT, SocketApi.UCRED_UID_OFFSET) == LibC.getuid();
         }
     }
 }

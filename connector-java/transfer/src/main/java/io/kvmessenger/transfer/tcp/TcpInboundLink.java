@@ -58,7 +58,7 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
         this.scrap = scrap;
         this.deadlineNs = deadlineNs;
         paths = new TcpReceivePath[dataPathCount];
-        control = new ControlStream(loop, controlFd, this);
+        control = new ControlStream(loop, controlFd, this, 0);
         from.claim(this);
         control.offer(ControlStream.ACCEPTED, MemorySegment.NULL);
     }

@@ -81,7 +81,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
     private void connected(int role, int fd) {
         try {
             if (role == Hello.CONTROL) {
-                control = new ControlStream(loop, fd, this);
+                control = new ControlStream(loop, fd, this, 0);
             } else {
                 paths.add(new TcpSendPath(loop, fd, outbox.requests(), figures, this));
                 figures.pathsOpened.incrementAndGet();

@@ -50,7 +50,7 @@ public final class TcpTransport implements Transport {
         this.figures = figures;
         int listenFd = SocketCalls.listenInet(listenHost);
         location = SocketLocation.format(advertiseHost, SocketCalls.port(listenFd));
-        listener = new Listener(loop, listenFd, figures, this::onHello);
+        listener = new Listener(loop, listenFd, figures, fd -> true, this::onHello);
         farewells = new Farewells(loop);
         arena = Arena.ofShared();
         scrap = arena.allocate(SCRAP_BYTES);

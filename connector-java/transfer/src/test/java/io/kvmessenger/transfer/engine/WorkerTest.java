@@ -81,7 +81,7 @@ final class WorkerTest {
      * before it sleeps. A wake-up that is lost shows as a test that does not end.
      */
     @Test
-    @Timeout(20)
+    @Timeout(value = 20, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
     void shouldNotSleepOverACommandThatCameWhileItLooked() {
         AtomicBoolean done = new AtomicBoolean();
         transport.onTurn = () -> {

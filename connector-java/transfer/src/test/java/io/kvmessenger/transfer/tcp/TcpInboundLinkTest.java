@@ -6,21 +6,15 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.SocketApi;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.Region;
-import io.kvmessenger.transfer.RegionDescriptor;
-import io.kvmessenger.transfer.WindowArea;
-import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.spi.FakePort;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
-import io.kvmessenger.transfer.spi.InboundPort;
-import io.kvmessenger.transfer.spi.OpenWindow;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
 import org.junit.jupiter.api.AfterEach;
@@ -39,7 +33,7 @@ final class TcpInboundLinkTest {
     private final Figures figures = new Figures();
     private final InboundAdmission admission =
             new InboundAdmission(new Admission(1, "writer", new byte[Admission.KEY_LENGTH_BYTES]));
-    private final FakePort port = new FakePort();
+    private final FakePort port = new FakePort(admission, arena.allocate(PAGE_BYTES * 4L), IMM, PAGE_BYTES);
     private final String name = "kvmessenger-link-" + ProcessHandle.current().pid();
     private final int listenFd = SocketCalls.listenAbstract(name);
     private final List<Integer> writerFds = new ArrayList<>();
@@ -192,103 +186,5 @@ final class TcpInboundLinkTest {
         assertThat(port.closed).hasSize(1);
         assertThat(port.closed.getFirst()).contains("InternalError", "the port has a bug");
         assertThat(port.landings).isZero();
-    }
-
-    /** One window over one region. */
-    private final class FakePort implements InboundPort {
-        final MemorySegment memory = arena.allocate(PAGE_BYTES * 4L);
-        final List<String> closed = new ArrayList<>();
-        final List<String> refused = new ArrayList<>();
-        final FakeWindow window = new FakeWindow();
-        InboundAdmission owner = admission;
-        long arrivedWeight;
-        int landings;
-        int strays;
-        Error thrown;
-
-        @Override
-        public InboundAdmission admissionOf(byte[] key) {
-            return admission;
-        }
-
-        @Override
-        public OpenWindow windowOf(int imm) {
-            return imm == IMM ? window : null;
-        }
-
-        @Override
-        public void onStray() {
-            strays++;
-        }
-
-        @Override
-        public void onArrived(InboundAdmission from, int imm, long weight) {
-            if (thrown != null) {
-                throw thrown;
-            }
-            arrivedWeight += weight;
-        }
-
-        @Override
-        public void onRefused(InboundAdmission from, String detail) {
-            refused.add(detail);
-        }
-
-        @Override
-        public void onClosed(InboundAdmission from, String detail) {
-            closed.add(detail);
-        }
-
-        @Override
-        public boolean onMessage(InboundAdmission from, MemorySegment message) {
-            return true;
-        }
-
-        @Override
-        public Collection<Region> regions() {
-            return List.of();
-        }
-
-        @Override
-        public int memfdOf(int regionId) {
-            return Region.NOT_SHAREABLE;
-        }
-
-        @Override
-        public long lengthBytesOf(int regionId) {
-            return memory.byteSize();
-        }
-
-        final class FakeWindow implements OpenWindow {
-            private final WindowArea area = WindowArea.of(
-                    new RegionDescriptor(1, memory.byteSize(), RegionDescriptor.VERSION, false),
-                    WindowRanges.ofEqual(new long[] {0}, PAGE_BYTES));
-
-            @Override
-            public WindowArea area() {
-                return area;
-            }
-
-            @Override
-            public MemorySegment memory(int partIndex) {
-                return memory;
-            }
-
-            @Override
-            public boolean isOf(InboundAdmission from) {
-                return from == owner;
-            }
-
-            @Override
-            public boolean beginLanding() {
-                landings++;
-                return true;
-            }
-
-            @Override
-            public void endLanding() {
-                landings--;
-            }
-        }
     }
 }

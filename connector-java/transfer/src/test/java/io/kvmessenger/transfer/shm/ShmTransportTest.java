@@ -1,0 +1,213 @@
+package io.kvmessenger.transfer.shm;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.SocketApi;
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.socket.ControlStream;
+import io.kvmessenger.transfer.socket.Descriptors;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.Hello;
+import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.spi.FakePort;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.MessageQueue;
+import io.kvmessenger.transfer.spi.OutboundEvents;
+import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.Outbox;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+/** One end of shared memory against sockets that say what they like. */
+final class ShmTransportTest {
+    private static final byte[] KEY = new byte[Admission.KEY_LENGTH_BYTES];
+    private static final byte[] WRONG_KEY = new byte[] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+    private static final long NOW_NS = 0;
+
+    private final Arena arena = Arena.ofConfined();
+    private final EventLoop loop = new EventLoop(() -> NOW_NS);
+    private final Figures figures = new Figures();
+    private final InboundAdmission admission = new InboundAdmission(new Admission(1, "writer", KEY));
+    private final FakePort port = new FakePort(admission, arena.allocate(4096), Imm.of(1, 0), 4096);
+    private final List<String> lost = new ArrayList<>();
+    private final String name = "kvmessenger-target-" + ProcessHandle.current().pid();
+    private final int listenFd = SocketCalls.listenAbstract(name);
+    private final int gift = Descriptors.gift();
+    private boolean sameUser = true;
+    private final ShmTransport transport =
+            new ShmTransport(loop, TransferOptions.defaults(), port, figures, fd -> sameUser);
+
+    @AfterEach
+    void close() {
+        transport.close();
+        LibC.close(gift);
+        LibC.close(listenFd);
+        loop.close();
+        arena.close();
+    }
+
+    private static byte[] hello(byte[] key) {
+        byte[] bytes = new byte[Hello.LENGTH_BYTES];
+        Hello.of(Hello.CONTROL, 0, key).encode(MemorySegment.ofArray(bytes));
+        return bytes;
+    }
+
+    private static byte[] record(int type, long... words) {
+        byte[] bytes = new byte[8 + words.length * Long.BYTES];
+        MemorySegment record = MemorySegment.ofArray(bytes);
+        record.set(ValueLayout.JAVA_INT_UNALIGNED, 0, type);
+        record.set(ValueLayout.JAVA_INT_UNALIGNED, 4, words.length * Long.BYTES);
+        for (int i = 0; i < words.length; i++) {
+            record.set(ValueLayout.JAVA_LONG_UNALIGNED, 8 + i * (long) Long.BYTES, words[i]);
+        }
+        return bytes;
+    }
+
+    private static void send(int fd, byte[] bytes) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment copy = arena.allocate(bytes.length);
+            copy.copyFrom(MemorySegment.ofArray(bytes));
+            assertThat(LibC.write(fd, copy, bytes.length)).isEqualTo(bytes.length);
+        }
+    }
+
+    private static long read(int fd) {
+        try (Arena arena = Arena.ofConfined()) {
+            return LibC.read(fd, arena.allocate(4096), 4096);
+        }
+    }
+
+    private void turns() {
+        for (int i = 0; i < 4; i++) {
+            loop.poll(0);
+            transport.doWork(NOW_NS);
+        }
+    }
+
+    /** The writer's end, as far as the accept: the target's end of the socket is returned. */
+    private OutboundLink dial() {
+        return transport.connect(
+                name,
+                KEY,
+                new Outbox(null, new MessageQueue(1)),
+                new OutboundEvents() {
+                    @Override
+                    public void onReady() {}
+
+                    @Override
+                    public void onLost(TransferFault fault, String detail) {
+                        lost.add(fault + " " + detail);
+                    }
+                },
+                NOW_NS);
+    }
+
+    private int accept() {
+        return LibC.accept4(
+                listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
+    }
+
+    @Test
+    void shouldCloseAnotherUsersSocketBeforeAByteIsRead() {
+        sameUser = false;
+        int stranger = SocketCalls.connectAbstract(transport.location());
+        send(stranger, hello(KEY));
+        turns();
+        assertThat(figures.pathsRejected).hasValue(1);
+        assertThat(admission.link()).isNull();
+        // The kernel says so when what was sent had not been read.
+        assertThat(read(stranger)).isEqualTo(-io.kvmessenger.foreign.Errno.ECONNRESET);
+        LibC.close(stranger);
+    }
+
+    @Test
+    void shouldNotSayItsKeyToAnotherUsersSocket() {
+        sameUser = false;
+        OutboundLink link = dial();
+        link.doWork(NOW_NS);
+        assertThat(lost).hasSize(1);
+        assertThat(lost.getFirst()).startsWith("UNREACHABLE").contains("belongs to another user");
+        int fd = accept();
+        assertThat(read(fd)).as("bytes said before it hung up").isZero();
+        LibC.close(fd);
+    }
+
+    @Test
+    void shouldTakeNoDescriptorFromThoseTurnedAway() throws IOException {
+        int stranger = SocketCalls.connectAbstract(transport.location());
+        send(stranger, hello(WRONG_KEY));
+        turns();
+        assertThat(figures.pathsRejected).hasValue(1);
+        Descriptors.send(stranger, record(ControlStream.MESSAGE), gift, gift);
+        turns();
+        assertThat(Descriptors.gifts()).isEqualTo(1);
+        assertThat(Descriptors.send(stranger, record(ControlStream.MESSAGE), gift))
+                .as("it was hung up on")
+                .isNegative();
+        LibC.close(stranger);
+    }
+
+    @Test
+    void shouldTakeNoDescriptorFromAnAdmittedPeer() throws IOException {
+        int peer = SocketCalls.connectAbstract(transport.location());
+        send(peer, hello(KEY));
+        turns();
+        assertThat(admission.link()).isNotNull();
+        Descriptors.send(peer, record(ControlStream.READY), gift, gift);
+        turns();
+        assertThat(Descriptors.gifts()).isEqualTo(1);
+        assertThat(port.closed)
+                .as("it may still write: only its hang-up ends the admission")
+                .isEmpty();
+        LibC.close(peer);
+        turns();
+        assertThat(port.closed).hasSize(1);
+    }
+
+    @Test
+    void shouldHangUpOnATargetThatSendsRegionsNobodyAskedFor() throws IOException {
+        OutboundLink link = dial();
+        int fd = accept();
+        int ring = MappedFile.createFile("ring", ImmRing.LENGTH_BYTES);
+        Descriptors.send(fd, record(ControlStream.ACCEPTED), ring, gift);
+        LibC.close(ring);
+        loop.poll(0);
+        assertThat(figures.pathsOpened).hasValue(1);
+        Descriptors.send(fd, record(ControlStream.REGION, 3, 4096), gift);
+        loop.poll(0);
+        assertThat(lost).containsExactly("PROTOCOL the peer sent a region that was not asked for");
+        assertThat(Descriptors.gifts()).isEqualTo(1);
+        link.close();
+        LibC.close(fd);
+    }
+
+    @Test
+    void shouldKeepNothingOfATargetThatSendsTooLittle() throws IOException {
+        OutboundLink link = dial();
+        int fd = accept();
+        Descriptors.send(fd, record(ControlStream.ACCEPTED), gift);
+        loop.poll(0);
+        assertThat(lost).hasSize(1);
+        assertThat(Descriptors.gifts()).isEqualTo(1);
+        link.close();
+        LibC.close(fd);
+    }
+
+    @Test
+    void shouldMapNoFileThatMayShrink() {
+        assertThat(LibC.ftruncate(gift, 4096)).isZero();
+        assertThatThrownBy(() -> MappedFile.map(gift, 4096)).hasMessageContaining("F_SEAL_SHRINK");
+    }
+}

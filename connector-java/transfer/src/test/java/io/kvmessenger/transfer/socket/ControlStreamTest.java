@@ -1,0 +1,95 @@
+package io.kvmessenger.transfer.socket;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.SocketApi;
+import java.io.IOException;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+final class ControlStreamTest {
+    /** Half a prefix, so that no record is complete and nothing is taken. */
+    private static final byte[] HALF_A_PREFIX = {1, 0, 0, 0};
+
+    private final EventLoop loop = new EventLoop(() -> 0);
+    private final String name = "kvmessenger-stream-" + ProcessHandle.current().pid();
+    private final int listenFd = SocketCalls.listenAbstract(name);
+    private final int peerFd = SocketCalls.connectAbstract(name);
+    private final int gift = Descriptors.gift();
+    private final List<String> ends = new ArrayList<>();
+    private ControlStream stream;
+
+    private void open(int descriptorsMax) {
+        int fd = LibC.accept4(
+                listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
+        stream = new ControlStream(
+                loop,
+                fd,
+                new ControlStream.Reader() {
+                    @Override
+                    public boolean onRecord(int type, MemorySegment payload, long nowNs) {
+                        return true;
+                    }
+
+                    @Override
+                    public void onEnd(String detail, boolean garbage) {
+                        ends.add(detail + " " + garbage);
+                    }
+
+                    @Override
+                    public void onError(Throwable error) {
+                        throw new AssertionError(error);
+                    }
+                },
+                descriptorsMax);
+    }
+
+    @AfterEach
+    void close() {
+        stream.close();
+        LibC.close(gift);
+        LibC.close(peerFd);
+        LibC.close(listenFd);
+        loop.close();
+    }
+
+    @Test
+    void shouldTakeNoDescriptorWhereNoneIsExpected() throws IOException {
+        open(0);
+        Descriptors.send(peerFd, HALF_A_PREFIX, gift, gift);
+        loop.poll(0);
+        assertThat(Descriptors.gifts()).isEqualTo(1);
+        assertThat(ends).containsExactly("the peer sent descriptors that were not asked for true");
+        assertThat(stream.takeDescriptor()).isEqualTo(ControlStream.NO_DESCRIPTOR);
+    }
+
+    @Test
+    void shouldKeepNoMoreDescriptorsThanItMayBeSent() throws IOException {
+        open(2);
+        Descriptors.send(peerFd, HALF_A_PREFIX, gift, gift);
+        loop.poll(0);
+        assertThat(Descriptors.gifts()).isEqualTo(3);
+        assertThat(ends).isEmpty();
+        Descriptors.send(peerFd, new byte[] {0}, gift);
+        loop.poll(0);
+        assertThat(ends).containsExactly("the peer sent descriptors that were not asked for true");
+        stream.close();
+        assertThat(Descriptors.gifts()).isEqualTo(1);
+    }
+
+    @Test
+    void shouldKeepNothingWhileItDiscards() throws IOException {
+        open(2);
+        Descriptors.send(peerFd, HALF_A_PREFIX, gift, gift);
+        loop.poll(0);
+        stream.discard();
+        assertThat(Descriptors.gifts()).isEqualTo(1);
+        Descriptors.send(peerFd, HALF_A_PREFIX, gift);
+        loop.poll(0);
+        assertThat(Descriptors.gifts()).isEqualTo(1);
+    }
+}

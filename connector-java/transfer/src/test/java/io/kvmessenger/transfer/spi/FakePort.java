@@ -1,0 +1,126 @@
+package io.kvmessenger.transfer.spi;
+
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.WindowArea;
+import io.kvmessenger.transfer.WindowRanges;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collection;
+import java.util.List;
+
+/** One admission, one window over one region; remembers what it was told. */
+public final class FakePort implements InboundPort {
+    public final MemorySegment memory;
+    public final List<String> closed = new ArrayList<>();
+    public final List<String> refused = new ArrayList<>();
+    public final OpenWindow window;
+    public InboundAdmission owner;
+    public long arrivedWeight;
+    public int landings;
+    public int strays;
+    /** Thrown when something arrives. */
+    public Error thrown;
+
+    private final InboundAdmission admission;
+    private final int windowImm;
+
+    /** @param windowBytes the window's length, from the memory's start */
+    public FakePort(InboundAdmission admission, MemorySegment memory, int windowImm, long windowBytes) {
+        this.admission = admission;
+        this.memory = memory;
+        this.windowImm = windowImm;
+        owner = admission;
+        window = new FakeWindow(windowBytes);
+    }
+
+    @Override
+    public InboundAdmission admissionOf(byte[] key) {
+        return Arrays.equals(admission.admission().key(), key) ? admission : null;
+    }
+
+    @Override
+    public OpenWindow windowOf(int imm) {
+        return imm == windowImm ? window : null;
+    }
+
+    @Override
+    public void onStray() {
+        strays++;
+    }
+
+    @Override
+    public void onArrived(InboundAdmission from, int imm, long weight) {
+        if (thrown != null) {
+            throw thrown;
+        }
+        arrivedWeight += weight;
+    }
+
+    @Override
+    public void onRefused(InboundAdmission from, String detail) {
+        refused.add(detail);
+    }
+
+    @Override
+    public void onClosed(InboundAdmission from, String detail) {
+        closed.add(detail);
+    }
+
+    @Override
+    public boolean onMessage(InboundAdmission from, MemorySegment message) {
+        return true;
+    }
+
+    @Override
+    public Collection<Region> regions() {
+        return List.of();
+    }
+
+    @Override
+    public int memfdOf(int regionId) {
+        return Region.NOT_SHAREABLE;
+    }
+
+    @Override
+    public long lengthBytesOf(int regionId) {
+        return memory.byteSize();
+    }
+
+    private final class FakeWindow implements OpenWindow {
+        private final WindowArea area;
+
+        FakeWindow(long windowBytes) {
+            area = WindowArea.of(
+                    new RegionDescriptor(1, memory.byteSize(), RegionDescriptor.VERSION, false),
+                    WindowRanges.ofEqual(new long[] {0}, windowBytes));
+        }
+
+        @Override
+        public WindowArea area() {
+            return area;
+        }
+
+        @Override
+        public MemorySegment memory(int partIndex) {
+            return memory;
+        }
+
+        @Override
+        public boolean isOf(InboundAdmission from) {
+            return from == owner;
+        }
+
+        @Override
+        public boolean beginLanding() {
+            landings++;
+            return true;
+        }
+
+        @Override
+        public void endLanding() {
+            landings--;
+        }
+    }
+}
