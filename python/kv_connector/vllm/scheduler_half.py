@@ -68,7 +68,7 @@ class SchedulerHalf:
         self._messengers: list[MessengerAddress] = []
         self._step = 0
         self._prefills: dict[str, _Prefill] = {}
-        self._held: dict[str, Announce] = {}
+        self._held: set[str] = set()
         """Ended prefills whose blocks wait for the workers' word."""
         self._awaited: dict[str, list[int]] = {}
         """Requests for which the workers owe a received or failed, with the blocks that are to be filled."""
@@ -237,17 +237,14 @@ class SchedulerHalf:
         return meta
 
     def _preempt(self, request_id: str, meta: StepMetadata) -> None:
-        """Its blocks are overwritten next; it is announced again, so that its decoder hears what becomes of it."""
+        """Its blocks are overwritten next; it stays announced."""
         prefill = self._prefills.get(request_id)
         if prefill is not None and (prefill.sent_tokens or prefill.given_up):
             prefill.forget_progress()
             self._gate.holds(request_id, 0)
             meta.preempted.append(request_id)
-            if not prefill.given_up:
-                meta.announces.append(Announce(request_id, prefill.transfer, prefill.digest))
         elif request_id in self._held:
             meta.preempted.append(request_id)
-            meta.announces.append(self._held[request_id])
 
     def _chunk(
         self,
@@ -320,14 +317,13 @@ class SchedulerHalf:
     def _finished_prefill(self, request: Any, prefill: _Prefill) -> tuple[bool, dict[str, Any] | None]:
         """The workers tell the decoder how it ended, also when it had no chunk yet, and say when it is sent."""
         request_id = request.request_id
-        announce = Announce(request_id, prefill.transfer, prefill.digest)
         if not prefill.told:
-            self._pending.announces = [each for each in self._pending.announces if each != announce]
+            self._pending.announces = [each for each in self._pending.announces if each.request != request_id]
             self._gate.gone(request_id)
             return False, None
         outcome = _outcome(request, prefill)
         self._pending.prefill_ends.append(PrefillEnd(request_id, outcome))
-        self._held[request_id] = announce
+        self._held.add(request_id)
         return True, self._answer(prefill.base, request_id) if outcome == "finished" else None
 
     def _answer(self, base: str, request_id: str) -> dict[str, Any] | None:
@@ -358,7 +354,7 @@ class SchedulerHalf:
             for request_id in news.settled:
                 self._gate.settled(request_id)
         for request_id in sent:
-            self._held.pop(request_id, None)
+            self._held.discard(request_id)
             self._gate.gone(request_id)
         for request_id in received:
             self._awaited.pop(request_id, None)

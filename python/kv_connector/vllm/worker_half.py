@@ -155,7 +155,6 @@ class WorkerHalf:
                 f"the pages of preempted requests {waiting} may still be read by a messenger that can neither be fenced"
                 " nor closed, expected neither: this engine ends before it overwrites them, start it again"
             )
-        self._sending.difference_update(meta.preempted)
         self._released_early.update(self._lost.intersection(meta.preempted))
 
     def begin(self, meta: StepMetadata) -> None:

@@ -189,7 +189,7 @@ def test_should_tell_the_decoder_of_a_request_that_is_aborted_after_a_preemption
     prefiller.abort(REQUEST)
     prefiller.step()
     said = [command["do"] for command in prefiller.messenger.commands]
-    assert said == ["announce", "step", "stepEnded", "announce", "prefillEnded"]
+    assert said == ["announce", "step", "stepEnded", "prefillEnded"]
     prefiller.messenger.release(REQUEST)
     prefiller.steps(2)
     assert prefiller.at_rest()
