@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from bed import Bed, Messenger, decoder, decoder_waits, prefiller, serial, together
-from conftest import Reference
+from conftest import ROOT, Reference
 from server_process import words_of
 from timeline import FetchTimeline, PrefillTimeline, fetches, prefills
-from workload import ANSWER_TOKENS, BOTH_LEGS, DROPPED, OVERLAPPED, OVERLAPPED_LENGTHS
+from workload import ANSWER_TOKENS, BOTH_LEGS, DROPPED, HELD, OVERLAPPED, OVERLAPPED_LENGTHS
 
 WAYS = (serial, decoder_waits, together)
 CHUNK_TOKENS = 256
 PAGE_TOKENS = 128
 LAYERS = 4
+HOLD_PASSES = "KV_MESSENGER_HOLD_PASSES"
+"""See held_passes.py, which only an engine can import."""
 KV_BYTES_A_TOKEN = LAYERS * 4 * 128 * 4  # layers × KV heads × (K and V of 64) × float32
 
 
@@ -123,6 +127,42 @@ def overlapped(bed: Bed, target: Target, reference: Reference) -> dict[int, Over
 def test_first_layer_leaves_before_its_forward_pass_ends(overlapped: dict[int, Overlapped], tokens: int) -> None:
     first = overlapped[tokens].prefill.computed()[0]
     assert first.forward_start_ns < first.layers[0].readable_ns <= first.layers[0].left_ns < first.forward_end_ns
+
+
+@dataclass(frozen=True)
+class Held:
+    """A prefiller whose forward passes stand after each layer but the last until it has left, while `file` exists."""
+
+    prefiller: Messenger
+    file: Path
+
+
+@pytest.fixture(scope="module")
+def held(bed: Bed) -> Iterator[Held]:
+    file = bed.folder / "hold-passes"
+    folders = os.pathsep.join(str(ROOT / folder) for folder in ("e2e-tests", "examples"))
+    options = {"connector_module": "held_passes", "environment": {"PYTHONPATH": folders, HOLD_PASSES: str(file)}}
+    with ExitStack() as stack:
+        (source,) = bed.started(stack, prefiller("prefiller-held", options=options))
+        yield Held(source, file)
+
+
+def test_all_layers_but_the_last_leave_before_their_pass_ends(target: Target, held: Held, reference: Reference) -> None:
+    """Passes are held, so that it is not a race: a layer that does not leave in its pass does so at the end only."""
+    (prompt,) = HELD[target.transport].prompts()
+    held.file.touch()
+    try:
+        answer = decoder_waits(held.prefiller, target.decoder, prompt, ANSWER_TOKENS)
+    finally:
+        held.file.unlink()
+    assert words_of(answer) == reference.to(prompt)
+    held.prefiller.wait_at_rest()
+    (prefill,) = [
+        found for found in prefills(held.prefiller.server.log()).values() if found.transport == target.transport
+    ]
+    chunks = prefill.computed()
+    assert [chunk.end_token for chunk in chunks] == [256, 512, 700]
+    assert all(chunk.left_early() >= LAYERS - 1 for chunk in chunks), [chunk.left_early() for chunk in chunks]
 
 
 @pytest.mark.parametrize("tokens", OVERLAPPED_LENGTHS)

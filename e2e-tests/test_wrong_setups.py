@@ -7,6 +7,7 @@ import socket
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,20 @@ def test_misfitting_decoder_is_refused_with_the_field_named(
         failed_cleanly(bed, misfit, answer, sentence, seen)
     fits = next(prompts)
     assert words_of(serial(bed.prefiller, bed.decoder, fits, ANSWER_TOKENS)) == reference.to(fits)
+
+
+def test_one_byte_numbers_of_another_format_are_refused(bed: Bed, stack: ExitStack) -> None:
+    """Their pages are of one size, and every byte is a number in either format: another one."""
+    source, target = bed.started(
+        stack,
+        prefiller("prefiller-e4m3", options={"arguments": ("--kv-cache-dtype", "fp8_e4m3")}),
+        decoder("decoder-e5m2", extra=LIMITS, options={"arguments": ("--kv-cache-dtype", "fp8_e5m2")}),
+    )
+    request = f"misfit-{uuid.uuid4()}"
+    seen = len(target.server.log())
+    answer = send_decode(target, random_prompt(200, 97), 4, decode_leg(source, request), request)
+    said = "the prefiller's dtype is fp8_e4m3, the decoder's is fp8_e5m2"
+    failed_cleanly(replace(bed, prefiller=source), target, answer, said, seen)
 
 
 def test_prefill_that_nobody_fetches_is_released(model: Path, bed: Bed, stack: ExitStack) -> None:

@@ -151,9 +151,10 @@ def become_server(request: Request) -> None:
 
 
 def be_in(environment: Mapping[str, str]) -> None:
-    """From here on. OpenMP read its variables when it was loaded, long before these were known: it is told."""
+    """From here on. Python and OpenMP read their variables when they began, long before these were known."""
     os.environ.clear()
     os.environ.update(environment)
+    sys.path += [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder not in sys.path]
     torch = sys.modules.get("torch")
     if torch is not None and "OMP_NUM_THREADS" in environment:
         torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))

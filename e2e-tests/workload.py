@@ -61,6 +61,7 @@ OVERLAPPED: Final = {
     "shm": Series(seed=6, lengths=OVERLAPPED_LENGTHS),
     "tcp": Series(seed=26, lengths=OVERLAPPED_LENGTHS),
 }
+HELD: Final = {"shm": Series(seed=18, lengths=(700,)), "tcp": Series(seed=19, lengths=(700,))}
 LOAD: Final = Series(seed=7, lengths=load_lengths())
 CACHED_ON_PREFILLER: Final = Series(seed=8, lengths=(640,))
 CACHED_ON_DECODER: Final = Series(seed=9, lengths=(640,))
@@ -88,6 +89,7 @@ ALL: Final = (
     DECODER_FIRST,
     DROPPED,
     *OVERLAPPED.values(),
+    *HELD.values(),
     LOAD,
     CACHED_ON_PREFILLER,
     CACHED_ON_DECODER,
