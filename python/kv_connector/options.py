@@ -100,6 +100,13 @@ class Options:
         maximum=_PORT_MAX,
         default_said=f"vLLM's kv_port ({PREFILLER_PORT}) on a prefiller, 0 on a decoder",
     )
+    data_port: int = _integer(
+        "Port on which data paths over tcp are listened for; 0 takes any free one.",
+        0,
+        boundary="dataPort",
+        minimum=0,
+        maximum=_PORT_MAX,
+    )
     advertise_host: str = _text(
         "Address that peers are told to use instead of listen_host.",
         "",
@@ -138,7 +145,7 @@ class Options:
         2,
         boundary="streamsPerPeer",
         minimum=1,
-        maximum=64,
+        maximum=16,
     )
     grant_wait_seconds: float = _seconds(
         "How long a finished prefill keeps its pages while no decoder has asked for them.",
@@ -210,6 +217,7 @@ class Options:
         return dataclasses.replace(
             self,
             listen_port=self.listen_port + rank_index if self.listen_port > 0 else self.listen_port,
+            data_port=self.data_port + rank_index if self.data_port > 0 else self.data_port,
             metrics_port=self.metrics_port + rank_index if self.metrics_port > 0 else self.metrics_port,
         )
 

@@ -24,6 +24,7 @@ final class TransferWiring {
         TransferEngine engine = TransferEngines.open(new TransferOptions(
                 request.listenHost(),
                 request.advertiseHost(),
+                request.dataPort(),
                 request.transports(),
                 request.streamsPerPeer(),
                 REQUESTS_PER_PEER_MAX,

@@ -14,6 +14,8 @@ public final class Errno {
     public static final int ENFILE = 23;
     public static final int EMFILE = 24;
     public static final int EPIPE = 32;
+    public static final int EADDRINUSE = 98;
+    public static final int EADDRNOTAVAIL = 99;
     public static final int ECONNRESET = 104;
     public static final int ECONNREFUSED = 111;
     public static final int EINPROGRESS = 115;
@@ -32,6 +34,8 @@ public final class Errno {
             case ENFILE -> "ENFILE";
             case EMFILE -> "EMFILE";
             case EPIPE -> "EPIPE";
+            case EADDRINUSE -> "EADDRINUSE";
+            case EADDRNOTAVAIL -> "EADDRNOTAVAIL";
             case ECONNRESET -> "ECONNRESET";
             case ECONNREFUSED -> "ECONNREFUSED";
             case EINPROGRESS -> "EINPROGRESS";

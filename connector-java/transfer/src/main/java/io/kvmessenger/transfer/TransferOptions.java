@@ -8,6 +8,7 @@ import java.util.Set;
  *
  * @param listenHost literal address or name that the engine listens on
  * @param advertiseHost what peers are told to connect to; empty for {@code listenHost}
+ * @param dataPort where tcp data paths are listened for; 0 for any free port
  * @param transports names of the transports offered and tried, fastest first
  * @param streamsPerPeer data sockets to each tcp peer
  * @param requestsPerPeerMax writes that wait for or are on their way to one peer; a power of two
@@ -17,6 +18,7 @@ import java.util.Set;
 public record TransferOptions(
         String listenHost,
         String advertiseHost,
+        int dataPort,
         List<String> transports,
         int streamsPerPeer,
         int requestsPerPeerMax,
@@ -24,20 +26,24 @@ public record TransferOptions(
         Driver driver) {
     public static final String SHM = "shm";
     public static final String TCP = "tcp";
+    /** One worker moves the bytes of all streams: more of them move no more. */
     public static final int STREAMS_PER_PEER_MAX = 16;
+
+    public static final int PORT_MAX = 65_535;
     public static final int REQUESTS_PER_PEER_MAX = 1 << 12;
 
     private static final Set<String> KNOWN = Set.of(SHM, TCP);
 
     public TransferOptions {
         transports = List.copyOf(transports);
+        require(dataPort >= 0 && dataPort <= PORT_MAX, "data_port", dataPort, "0 to " + PORT_MAX);
         for (String transport : transports) {
             require(KNOWN.contains(transport), "transports", transport, "each one of shm, tcp");
         }
         require(!transports.isEmpty(), "transports", transports, "at least one of shm, tcp");
         require(
                 streamsPerPeer >= 1 && streamsPerPeer <= STREAMS_PER_PEER_MAX,
-                "streamsPerPeer",
+                "streams_per_peer",
                 streamsPerPeer,
                 "1 to " + STREAMS_PER_PEER_MAX);
         require(
@@ -52,37 +58,63 @@ public record TransferOptions(
 
     /** Loopback, shared memory before tcp, a thread of its own. */
     public static TransferOptions defaults() {
-        return new TransferOptions("127.0.0.1", "", List.of(SHM, TCP), 2, 512, 5_000_000_000L, Driver.OWN_THREAD);
+        return new TransferOptions("127.0.0.1", "", 0, List.of(SHM, TCP), 2, 512, 5_000_000_000L, Driver.OWN_THREAD);
     }
 
     public TransferOptions withHosts(String listen, String advertise) {
         return new TransferOptions(
-                listen, advertise, transports, streamsPerPeer, requestsPerPeerMax, connectLimitNs, driver);
+                listen, advertise, dataPort, transports, streamsPerPeer, requestsPerPeerMax, connectLimitNs, driver);
+    }
+
+    public TransferOptions withDataPort(int port) {
+        return new TransferOptions(
+                listenHost,
+                advertiseHost,
+                port,
+                transports,
+                streamsPerPeer,
+                requestsPerPeerMax,
+                connectLimitNs,
+                driver);
     }
 
     public TransferOptions withTransports(String... names) {
         return new TransferOptions(
-                listenHost, advertiseHost, List.of(names), streamsPerPeer, requestsPerPeerMax, connectLimitNs, driver);
+                listenHost,
+                advertiseHost,
+                dataPort,
+                List.of(names),
+                streamsPerPeer,
+                requestsPerPeerMax,
+                connectLimitNs,
+                driver);
     }
 
     public TransferOptions withStreamsPerPeer(int count) {
         return new TransferOptions(
-                listenHost, advertiseHost, transports, count, requestsPerPeerMax, connectLimitNs, driver);
+                listenHost, advertiseHost, dataPort, transports, count, requestsPerPeerMax, connectLimitNs, driver);
     }
 
     public TransferOptions withRequestsPerPeerMax(int count) {
         return new TransferOptions(
-                listenHost, advertiseHost, transports, streamsPerPeer, count, connectLimitNs, driver);
+                listenHost, advertiseHost, dataPort, transports, streamsPerPeer, count, connectLimitNs, driver);
     }
 
     public TransferOptions withConnectLimitNs(long limitNs) {
         return new TransferOptions(
-                listenHost, advertiseHost, transports, streamsPerPeer, requestsPerPeerMax, limitNs, driver);
+                listenHost, advertiseHost, dataPort, transports, streamsPerPeer, requestsPerPeerMax, limitNs, driver);
     }
 
     public TransferOptions withDriver(Driver chosen) {
         return new TransferOptions(
-                listenHost, advertiseHost, transports, streamsPerPeer, requestsPerPeerMax, connectLimitNs, chosen);
+                listenHost,
+                advertiseHost,
+                dataPort,
+                transports,
+                streamsPerPeer,
+                requestsPerPeerMax,
+                connectLimitNs,
+                chosen);
     }
 
     private static void require(boolean holds, String option, Object seen, String expected) {

@@ -39,7 +39,7 @@ public abstract class TransportContractTest {
     protected static final int PAGE_BYTES = 4096;
     protected static final int PAGE_COUNT = 512;
     protected static final long MEMORY_BYTES = (long) PAGE_BYTES * PAGE_COUNT;
-    private static final byte GUARD = 0x5A;
+    protected static final byte GUARD = 0x5A;
     private static final int ROUNDS = 200;
 
     protected DrivenEngine writer;
@@ -49,9 +49,6 @@ public abstract class TransportContractTest {
 
     /** The transport's name. */
     protected abstract String transport();
-
-    /** Whether the target itself refuses a write that leaves its window. */
-    protected abstract boolean targetChecksWrites();
 
     protected TransferOptions options() {
         return TransferOptions.defaults().withTransports(transport()).withStreamsPerPeer(4);
@@ -135,7 +132,7 @@ public abstract class TransportContractTest {
                 == -1;
     }
 
-    private static boolean isGuard(MemorySegment bytes) {
+    protected static boolean isGuard(MemorySegment bytes) {
         for (long i = 0; i < bytes.byteSize(); i++) {
             if (bytes.get(ValueLayout.JAVA_BYTE, i) != GUARD) {
                 return false;
@@ -403,34 +400,6 @@ public abstract class TransportContractTest {
     }
 
     @Test
-    void shouldLetNothingLandAfterAWindowIsClosed() {
-        if (!targetChecksWrites()) {
-            System.out.println("not applicable to " + transport() + ": its target cannot look at writes");
-            return;
-        }
-        fillSource(new Random(7));
-        int[] all = IntStream.range(0, PAGE_COUNT).toArray();
-        for (int round = 0; round < 50; round++) {
-            ImmWindow window = grant(everything(), Long.MAX_VALUE, round);
-            for (int i = 0; i < 8; i++) {
-                writer.submit(peer, paged(window.imm(), all, all), round * 8L + i);
-            }
-            writer.await("some bytes", () -> window.arrivedWeight() > 0);
-            window.close(true);
-            target.memory().fill(GUARD);
-            writer.await("all sent", () -> writer.engine().counters().requestsInFlight() == 0);
-            ImmWindow marker = grant(everything(), 1, 1000L + round);
-            writer.submit(peer, new ImmOnly(Imm.withWeight(marker.imm(), 1)), 1_000_000L + round);
-            long cookie = 1000L + round;
-            DrivenEngine.awaitBoth("the marker", target, writer, () -> target.filled.contains(cookie));
-            assertThat(isGuard(target.memory())).as("round %d", round).isTrue();
-            marker.close(true);
-        }
-        assertThat(target.engine().counters().straysCounted()).isPositive();
-        assertThat(target.closedAdmissions).isEmpty();
-    }
-
-    @Test
     void shouldEndAnAdmissionThatNobodyUsed() {
         Admission unused = target.engine().admit("nobody");
         ImmWindow window = target.openWindow(unused, everything(), 1, 1);
@@ -460,26 +429,60 @@ public abstract class TransportContractTest {
         assertThat(writer.engine().refusal()).contains(why);
     }
 
+    /** More than one immediate can carry, over one batch and over a request. */
     @Test
-    void shouldRefuseAtTheTargetWhatTheWriterLetPass() {
-        if (!targetChecksWrites()) {
-            System.out.println("not applicable to " + transport() + ": its target cannot look at writes");
-            return;
+    void shouldCountPagesOfAnyWeight() {
+        fillSource(new Random(13));
+        int count = 300;
+        int[] all = IntStream.range(0, count).toArray();
+        long cookie = 20;
+        for (int weight : new int[] {1, 61, Imm.WEIGHT_MAX}) {
+            long expected = (long) count * weight;
+            ImmWindow window = grant(everything(), expected, ++cookie);
+            long filled = cookie;
+            writer.submit(
+                    peer,
+                    new PagedWrites(
+                            writer.region(),
+                            list(all),
+                            target.region().descriptor(),
+                            list(all),
+                            PAGE_BYTES,
+                            Imm.withWeight(window.imm(), weight)),
+                    cookie);
+            DrivenEngine.awaitBoth("weight " + weight, target, writer, () -> target.filled.contains(filled));
+            assertThat(window.arrivedWeight()).isEqualTo(expected);
+            assertThat(pageArrived(count - 1, count - 1)).isTrue();
+            window.close(true);
         }
-        fillSource(new Random(5));
-        ImmWindow window = target.openWindow(admission, pages(10, 11), 2, 1);
-        writer.engine().allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), everything()));
-        writer.submit(peer, paged(window.imm(), new int[] {0, 1}, new int[] {10, 12}), 3);
-        target.await("the refusal", () -> !target.refused.isEmpty());
-        assertThat(target.refused.getFirst()).contains("writer", "offset " + 12 * PAGE_BYTES, "leaves its window");
-        target.await("the end", () -> target.closedAdmissions.containsKey(admission.id()));
-        assertThat(isGuard(target.memory()))
-                .as("not even the page that was allowed")
-                .isTrue();
-        writer.await("the loss", () -> writer.lost.containsKey(peer.id()));
-        assertThat(writer.lost.get(peer.id()).fault()).isEqualTo(TransferFault.WRITE_REFUSED);
-        assertThat(writer.endings).containsOnly(java.util.Map.entry(3L, 1));
-        assertThat(target.engine().counters().writesRefused()).isEqualTo(1);
+        assertThat(target.overshot).isEmpty();
+    }
+
+    @Test
+    void shouldNotCountForTheWindowOfAnotherWriter() {
+        ImmWindow window = grant(everything(), 1, 8);
+        try (DrivenEngine other = new DrivenEngine(options(), "other", MEMORY_BYTES)) {
+            Peer second = secondWriter(other, window);
+            other.submit(second, new ImmOnly(Imm.withWeight(window.imm(), 1)), 1);
+            target.await("its refusal", () -> target.engine().counters().straysCounted() + target.refused.size() == 1);
+            assertThat(window.arrivedWeight()).isZero();
+            assertThat(target.closedAdmissions).doesNotContainKey(admission.id());
+        } finally {
+            target.alongside(writer);
+        }
+        writer.submit(peer, new ImmOnly(Imm.withWeight(window.imm(), 1)), 1);
+        DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(8L));
+    }
+
+    /** Another admitted writer, which was told of a window that is not its own. */
+    protected Peer secondWriter(DrivenEngine other, ImmWindow window) {
+        other.alongside(target);
+        target.alongside(other);
+        Admission own = target.engine().admit("other");
+        Peer second = other.engine().connect(target.engine().address(), own.key(), "target");
+        other.await("the peer to be ready", () -> other.ready.contains(second));
+        other.engine().allow(second, window.imm(), WindowArea.of(target.region().descriptor(), everything()));
+        return second;
     }
 
     @Test

@@ -7,9 +7,4 @@ class ShmTransportContractTest extends TransportContractTest {
     protected String transport() {
         return TransferOptions.SHM;
     }
-
-    @Override
-    protected boolean targetChecksWrites() {
-        return false;
-    }
 }

@@ -2,14 +2,9 @@ package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.TransferOptions;
 
-class TcpTransportContractTest extends TransportContractTest {
+class TcpTransportContractTest extends CheckedTransportContractTest {
     @Override
     protected String transport() {
         return TransferOptions.TCP;
-    }
-
-    @Override
-    protected boolean targetChecksWrites() {
-        return true;
     }
 }

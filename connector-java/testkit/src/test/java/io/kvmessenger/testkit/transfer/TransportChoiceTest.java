@@ -15,8 +15,12 @@ import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.socket.SocketLocation;
+import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -96,13 +100,40 @@ final class TransportChoiceTest {
     }
 
     @Test
+    void shouldListenForDataWhereItIsTold() {
+        TransferOptions tcp = TransferOptions.defaults().withTransports("tcp");
+        String any;
+        try (DrivenEngine first = new DrivenEngine(tcp, "first", MEMORY_BYTES)) {
+            any = first.engine().address().transports().getFirst().location();
+        }
+        int port = SocketLocation.parse(any).getPort();
+        try (DrivenEngine fixed = new DrivenEngine(tcp.withDataPort(port), "fixed", MEMORY_BYTES)) {
+            assertThat(fixed.engine().address().transports().getFirst().location())
+                    .isEqualTo("127.0.0.1:" + port);
+            assertThatThrownBy(() -> new DrivenEngine(tcp.withDataPort(port), "second", MEMORY_BYTES))
+                    .hasMessageContainingAll("option data_port is " + port, "EADDRINUSE", "0 for any");
+        }
+        // Again at once, whatever lingers of the first.
+        new DrivenEngine(tcp.withDataPort(port), "again", MEMORY_BYTES).close();
+    }
+
+    @Test
+    void shouldAllowAsManyStreamsAsTheOptionsPageSays() throws IOException {
+        String row = Files.readAllLines(Path.of("../../docs/options.md")).stream()
+                .filter(line -> line.startsWith("| `streams_per_peer` |"))
+                .findFirst()
+                .orElseThrow();
+        assertThat(row).contains("| 1 to " + TransferOptions.STREAMS_PER_PEER_MAX + " |");
+    }
+
+    @Test
     void shouldNameTheOptionThatIsWrong() {
         TransferOptions defaults = TransferOptions.defaults();
         assertThatThrownBy(() -> defaults.withTransports("rdma")).hasMessageContaining("option transports is rdma");
-        assertThatThrownBy(() -> defaults.withStreamsPerPeer(0)).hasMessageContaining("option streamsPerPeer is 0");
+        assertThatThrownBy(() -> defaults.withStreamsPerPeer(0)).hasMessageContaining("option streams_per_peer is 0");
         assertThatThrownBy(() -> new DrivenEngine(defaults.withHosts("192.0.2.1", ""), "x", MEMORY_BYTES))
-                .hasMessageContaining("option listenHost is 192.0.2.1");
+                .hasMessageContaining("option listen_host is 192.0.2.1");
         assertThatThrownBy(() -> new DrivenEngine(defaults.withHosts("0.0.0.0", ""), "x", MEMORY_BYTES))
-                .hasMessageContaining("option advertiseHost is 0.0.0.0");
+                .hasMessageContaining("option advertise_host is 0.0.0.0");
     }
 }

@@ -17,10 +17,15 @@ import io.kvmessenger.transfer.WindowRanges;
  * <p>Messenger's thread only. Only what is refused costs an object.
  */
 final class Allowances {
+    private static final int BLOCK_SLOTS = 64;
+
     private record Allowance(int imm, WindowArea area) {}
 
     private final RegionTable sources;
-    private final Allowance[] allowances = new Allowance[Imm.SLOT_COUNT_MAX];
+    /** By slot, in blocks that exist while something in them is allowed. */
+    private final Allowance[][] blocks = new Allowance[Imm.SLOT_COUNT_MAX / BLOCK_SLOTS][];
+
+    private final int[] counts = new int[Imm.SLOT_COUNT_MAX / BLOCK_SLOTS];
 
     Allowances(RegionTable sources) {
         this.sources = sources;
@@ -28,13 +33,23 @@ final class Allowances {
 
     void allow(int imm, WindowArea area) {
         int window = imm & ~Imm.WEIGHT_MAX;
-        allowances[Imm.slot(window)] = new Allowance(window, area);
+        int block = Imm.slot(window) / BLOCK_SLOTS;
+        if (blocks[block] == null) {
+            blocks[block] = new Allowance[BLOCK_SLOTS];
+        }
+        int entry = Imm.slot(window) % BLOCK_SLOTS;
+        counts[block] += blocks[block][entry] == null ? 1 : 0;
+        blocks[block][entry] = new Allowance(window, area);
     }
 
     void disallow(int imm) {
-        Allowance allowance = allowances[Imm.slot(imm)];
-        if (allowance != null && allowance.imm == (imm & ~Imm.WEIGHT_MAX)) {
-            allowances[Imm.slot(imm)] = null;
+        if (find(imm) == null) {
+            return;
+        }
+        int block = Imm.slot(imm) / BLOCK_SLOTS;
+        blocks[block][Imm.slot(imm) % BLOCK_SLOTS] = null;
+        if (--counts[block] == 0) {
+            blocks[block] = null;
         }
     }
 
@@ -48,7 +63,8 @@ final class Allowances {
     }
 
     private Allowance find(int imm) {
-        Allowance allowance = allowances[Imm.slot(imm)];
+        Allowance[] block = blocks[Imm.slot(imm) / BLOCK_SLOTS];
+        Allowance allowance = block == null ? null : block[Imm.slot(imm) % BLOCK_SLOTS];
         return allowance != null && allowance.imm == (imm & ~Imm.WEIGHT_MAX) ? allowance : null;
     }
 

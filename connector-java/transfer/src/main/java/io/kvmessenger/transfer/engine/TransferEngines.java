@@ -22,11 +22,11 @@ public final class TransferEngines {
      * @throws IllegalArgumentException naming the option that is wrong
      */
     public static TransferEngine open(TransferOptions options) {
-        InetAddress listenHost = resolve("listenHost", options.listenHost());
+        InetAddress listenHost = resolve("listen_host", options.listenHost());
         InetAddress advertiseHost =
-                options.advertiseHost().isEmpty() ? listenHost : resolve("advertiseHost", options.advertiseHost());
+                options.advertiseHost().isEmpty() ? listenHost : resolve("advertise_host", options.advertiseHost());
         if (advertiseHost.isAnyLocalAddress()) {
-            throw new IllegalArgumentException("option advertiseHost is " + advertiseHost.getHostAddress()
+            throw new IllegalArgumentException("option advertise_host is " + advertiseHost.getHostAddress()
                     + ", which no peer can connect to; set it to an address of this machine");
         }
         return new HostTransferEngine(

@@ -24,17 +24,22 @@ public final class SocketCalls {
         return result;
     }
 
-    /** A listening socket; @throws IllegalArgumentException when the host cannot be listened on */
-    public static int listenInet(InetAddress host) {
+    /**
+     * A listening socket.
+     *
+     * @param port 0 for any that is free
+     * @throws IllegalArgumentException when it cannot be listened there
+     */
+    public static int listenInet(InetAddress host, int port) {
         int fd = require("socket", LibC.socket(SocketAddresses.family(host), FLAGS, 0));
+        // A fixed port is listened on again although sockets of the last process linger.
+        setInt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_REUSEADDR, 1);
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
-            int bound = LibC.bind(fd, address, SocketAddresses.setInet(address, host, 0));
+            int bound = LibC.bind(fd, address, SocketAddresses.setInet(address, host, port));
             if (bound < 0) {
                 LibC.close(fd);
-                throw new IllegalArgumentException("option listenHost is " + host.getHostAddress()
-                        + ", which this machine cannot listen on (" + Errno.name(-bound)
-                        + "); name one of its own addresses");
+                throw new IllegalArgumentException(unlistenable(host, port, Errno.name(-bound)));
             }
         }
         return listening(fd);
@@ -51,6 +56,14 @@ public final class SocketCalls {
             require("bind", bound);
         }
         return listening(fd);
+    }
+
+    private static String unlistenable(InetAddress host, int port, String errno) {
+        String at = "option listen_host is " + host.getHostAddress();
+        return port == 0
+                ? at + ", which this machine cannot listen on (" + errno + "); name one of its own addresses"
+                : "option data_port is " + port + " and " + at + ", where this process cannot listen (" + errno
+                        + "); choose a free port above 1023, or 0 for any, and an address of this machine";
     }
 
     private static int listening(int fd) {

@@ -6,16 +6,16 @@ import java.util.concurrent.atomic.AtomicLong;
 
 /** Bounded queue of small messages, copied in and out, from one thread to one other. */
 public final class MessageQueue {
-    private final byte[] bytes;
-    private final int[] lengthsBytes;
+    /** Made by the first message: most queues never see one. Published with the position. */
+    private byte[] bytes;
+
+    private int[] lengthsBytes;
     private final int capacity;
     private final AtomicLong written = new AtomicLong();
     private final AtomicLong released = new AtomicLong();
 
     public MessageQueue(int capacity) {
         this.capacity = capacity;
-        bytes = new byte[capacity * TransferEngine.MESSAGE_MAX_BYTES];
-        lengthsBytes = new int[capacity];
     }
 
     /** Writer: copies the message; false when the queue is full. */
@@ -23,6 +23,10 @@ public final class MessageQueue {
         long position = written.getPlain();
         if (position - released.getAcquire() == capacity) {
             return false;
+        }
+        if (bytes == null) {
+            bytes = new byte[capacity * TransferEngine.MESSAGE_MAX_BYTES];
+            lengthsBytes = new int[capacity];
         }
         int slot = (int) (position % capacity);
         int lengthBytes = (int) message.byteSize();

@@ -48,7 +48,7 @@ public final class TcpTransport implements Transport {
         this.options = options;
         this.port = port;
         this.figures = figures;
-        int listenFd = SocketCalls.listenInet(listenHost);
+        int listenFd = SocketCalls.listenInet(listenHost, options.dataPort());
         location = SocketLocation.format(advertiseHost, SocketCalls.port(listenFd));
         listener = new Listener(loop, listenFd, figures, fd -> true, this::onHello);
         farewells = new Farewells(loop);

@@ -10,6 +10,7 @@ import io.kvmessenger.transfer.spi.OutboundEvents;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.Outbox;
 import io.kvmessenger.transfer.spi.Transport;
+import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -19,6 +20,9 @@ import org.junit.jupiter.api.Timeout;
 
 /** The worker turned by the test's own thread, over a transport that does what the test says. */
 final class WorkerTest {
+    private static final int PEERS = 100;
+    private static final long PEER_HEAP_MAX_BYTES = 8 << 10;
+
     private final EventLoop loop = new EventLoop(System::nanoTime);
     private final Worker worker = new Worker(loop);
     private final FakeTransport transport = new FakeTransport();
@@ -74,6 +78,19 @@ final class WorkerTest {
         worker.doWork();
         assertThat(sound.isLost()).isFalse();
         assertThat(transport.turned).containsExactly("sick", "sound", "sound");
+    }
+
+    /** An engine has heap for hundreds of peers, most of which never see a message. */
+    @Test
+    void shouldCostLittleHeapForEachPeer() {
+        var threads = (com.sun.management.ThreadMXBean) ManagementFactory.getThreadMXBean();
+        peer("first");
+        long before = threads.getCurrentThreadAllocatedBytes();
+        for (int i = 0; i < PEERS; i++) {
+            peer("peer");
+        }
+        long bytes = (threads.getCurrentThreadAllocatedBytes() - before) / PEERS;
+        assertThat(bytes).isLessThan(PEER_HEAP_MAX_BYTES);
     }
 
     /**

@@ -3,12 +3,15 @@ package io.kvmessenger.transfer.shm;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.foreign.SocketApi;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.socket.ControlStream;
 import io.kvmessenger.transfer.socket.Descriptors;
 import io.kvmessenger.transfer.socket.EventLoop;
@@ -21,6 +24,7 @@ import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundEvents;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.Outbox;
+import io.kvmessenger.transfer.spi.RequestQueue;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -98,10 +102,14 @@ final class ShmTransportTest {
 
     /** The writer's end, as far as the accept: the target's end of the socket is returned. */
     private OutboundLink dial() {
+        return dial(null);
+    }
+
+    private OutboundLink dial(RequestQueue requests) {
         return transport.connect(
                 name,
                 KEY,
-                new Outbox(null, new MessageQueue(1)),
+                new Outbox(requests, new MessageQueue(1)),
                 new OutboundEvents() {
                     @Override
                     public void onReady() {}
@@ -128,7 +136,7 @@ final class ShmTransportTest {
         assertThat(figures.pathsRejected).hasValue(1);
         assertThat(admission.link()).isNull();
         // The kernel says so when what was sent had not been read.
-        assertThat(read(stranger)).isEqualTo(-io.kvmessenger.foreign.Errno.ECONNRESET);
+        assertThat(read(stranger)).isEqualTo(-Errno.ECONNRESET);
         LibC.close(stranger);
     }
 
@@ -203,6 +211,80 @@ final class ShmTransportTest {
         assertThat(Descriptors.gifts()).isEqualTo(1);
         link.close();
         LibC.close(fd);
+    }
+
+    /** A writer that a target has accepted, and what it got; the ring is the target's, as the target sees it. */
+    private final class Accepted implements AutoCloseable {
+        final RequestQueue requests = new RequestQueue(1 << 12, new RequestQueue.Completions() {
+            @Override
+            public void onCompleted(long cookie) {}
+
+            @Override
+            public void onFailed(long cookie, TransferFault fault, String detail) {}
+        });
+        final OutboundLink link = dial(requests);
+        final int fd = accept();
+        final int ringFd = MappedFile.createFile("ring", ImmRing.LENGTH_BYTES);
+        final int wakeFd = LibC.eventfd(0, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
+        final MappedFile ringFile = MappedFile.map(ringFd, ImmRing.LENGTH_BYTES);
+        final ImmRing ring = new ImmRing(ringFile.memory());
+
+        Accepted() {
+            Descriptors.send(fd, record(ControlStream.ACCEPTED), ringFd, wakeFd);
+            loop.poll(0);
+        }
+
+        void submit() {
+            assertThat(requests.offer(new TransferRequest.ImmOnly(Imm.withWeight(Imm.of(1, 0), 1)), 0))
+                    .isTrue();
+        }
+
+        boolean wasWoken() {
+            return read(wakeFd) == Long.BYTES;
+        }
+
+        @Override
+        public void close() {
+            link.close();
+            ringFile.close();
+            LibC.close(wakeFd);
+            LibC.close(ringFd);
+            LibC.close(fd);
+        }
+    }
+
+    @Test
+    void shouldWakeATargetThatSleepsOnceAndNoOther() {
+        try (Accepted writer = new Accepted()) {
+            writer.submit();
+            assertThat(writer.link.doWork(NOW_NS)).isEqualTo(1);
+            assertThat(writer.wasWoken()).as("the target was awake").isFalse();
+            writer.ring.park();
+            writer.submit();
+            writer.link.doWork(NOW_NS);
+            assertThat(writer.wasWoken()).isTrue();
+            writer.submit();
+            writer.link.doWork(NOW_NS);
+            assertThat(writer.wasWoken()).as("it is on its way").isFalse();
+        }
+    }
+
+    /** Nothing tells when the target has taken from a full ring. */
+    @Test
+    void shouldAskToBeTurnedSoonWhileTheRingIsFull() {
+        try (Accepted writer = new Accepted()) {
+            int pushed = 0;
+            for (int done = 1; done > 0; pushed += Math.max(0, done)) {
+                writer.submit();
+                done = writer.link.doWork(NOW_NS);
+                if (done <= 0) {
+                    assertThat(done).isEqualTo(OutboundLink.LOOK_SOON);
+                }
+            }
+            assertThat(pushed).isEqualTo(ImmRing.CAPACITY);
+            assertThat(writer.ring.take()).isNotEqualTo(ImmRing.EMPTY);
+            assertThat(writer.link.doWork(NOW_NS)).isEqualTo(1);
+        }
     }
 
     @Test

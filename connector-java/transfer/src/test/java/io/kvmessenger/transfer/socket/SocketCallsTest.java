@@ -16,7 +16,7 @@ class SocketCallsTest {
     @Test
     void shouldNotLetLoopbackBePaced() {
         InetAddress loopback = InetAddress.getLoopbackAddress();
-        int listener = SocketCalls.listenInet(loopback);
+        int listener = SocketCalls.listenInet(loopback, 0);
         int fd = SocketCalls.connectInet(loopback, SocketCalls.port(listener));
         try (Arena arena = Arena.ofConfined()) {
             SocketCalls.chooseReno(fd);

@@ -1,0 +1,78 @@
+package io.kvmessenger.testkit.transfer;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferRequest.ImmOnly;
+import io.kvmessenger.transfer.TransferRequest.SingleWrite;
+import io.kvmessenger.transfer.WindowArea;
+import java.util.Random;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+
+/** What a transport must do besides whose target looks at each write before a byte of it lands. */
+public abstract class CheckedTransportContractTest extends TransportContractTest {
+    @Test
+    void shouldLetNothingLandAfterAWindowIsClosed() {
+        fillSource(new Random(7));
+        int[] all = IntStream.range(0, PAGE_COUNT).toArray();
+        for (int round = 0; round < 50; round++) {
+            ImmWindow window = grant(everything(), Long.MAX_VALUE, round);
+            for (int i = 0; i < 8; i++) {
+                writer.submit(peer, paged(window.imm(), all, all), round * 8L + i);
+            }
+            writer.await("some bytes", () -> window.arrivedWeight() > 0);
+            window.close(true);
+            target.memory().fill(GUARD);
+            writer.await("all sent", () -> writer.engine().counters().requestsInFlight() == 0);
+            ImmWindow marker = grant(everything(), 1, 1000L + round);
+            writer.submit(peer, new ImmOnly(Imm.withWeight(marker.imm(), 1)), 1_000_000L + round);
+            long cookie = 1000L + round;
+            DrivenEngine.awaitBoth("the marker", target, writer, () -> target.filled.contains(cookie));
+            assertThat(isGuard(target.memory())).as("round %d", round).isTrue();
+            marker.close(true);
+        }
+        assertThat(target.engine().counters().straysCounted()).isPositive();
+        assertThat(target.closedAdmissions).isEmpty();
+    }
+
+    @Test
+    void shouldRefuseAtTheTargetWhatTheWriterLetPass() {
+        fillSource(new Random(5));
+        ImmWindow window = target.openWindow(admission, pages(10, 11), 2, 1);
+        writer.engine().allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), everything()));
+        writer.submit(peer, paged(window.imm(), new int[] {0, 1}, new int[] {10, 12}), 3);
+        target.await("the refusal", () -> !target.refused.isEmpty());
+        assertThat(target.refused.getFirst()).contains("writer", "offset " + 12 * PAGE_BYTES, "leaves its window");
+        target.await("the end", () -> target.closedAdmissions.containsKey(admission.id()));
+        assertThat(isGuard(target.memory()))
+                .as("not even the page that was allowed")
+                .isTrue();
+        writer.await("the loss", () -> writer.lost.containsKey(peer.id()));
+        assertThat(writer.lost.get(peer.id()).fault()).isEqualTo(TransferFault.WRITE_REFUSED);
+        assertThat(writer.endings).containsOnly(java.util.Map.entry(3L, 1));
+        assertThat(target.engine().counters().writesRefused()).isEqualTo(1);
+    }
+
+    @Test
+    void shouldRefuseWhatAnotherWriterWritesToAWindow() {
+        ImmWindow window = grant(everything(), 1, 8);
+        try (DrivenEngine other = new DrivenEngine(options(), "other", MEMORY_BYTES)) {
+            Peer second = secondWriter(other, window);
+            other.memory().fill((byte) 7);
+            int imm = Imm.withWeight(window.imm(), 1);
+            other.submit(
+                    second, new SingleWrite(other.region(), 0, target.region().descriptor(), 0, PAGE_BYTES, imm), 1);
+            target.await("the refusal", () -> !target.refused.isEmpty());
+            assertThat(target.refused.getFirst()).contains("other", "names a window of another peer");
+            assertThat(isGuard(target.memory())).isTrue();
+            assertThat(window.arrivedWeight()).isZero();
+            assertThat(target.closedAdmissions).doesNotContainKey(admission.id());
+        } finally {
+            target.alongside(writer);
+        }
+    }
+}
