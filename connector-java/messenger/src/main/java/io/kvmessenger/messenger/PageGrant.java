@@ -25,4 +25,9 @@ record PageGrant(
     EngineRanks ranks() {
         return session.peerRanks;
     }
+
+    /** An imm names one grant of its session. */
+    boolean isSame(PageGrant other) {
+        return imm == other.imm && session.link == other.session.link;
+    }
 }

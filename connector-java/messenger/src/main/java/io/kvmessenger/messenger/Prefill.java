@@ -143,9 +143,32 @@ final class Prefill {
         }
     }
 
-    /** Whether a grant of these ranks is the first word from each of them, and from the engine that the others are of. */
+    /**
+     * Whether a grant of these ranks may be the first from each of them, and from the engine that the others are of. What
+     * they declined before it counts no more.
+     */
     boolean mayHear(EngineRanks ranks) {
-        return heardOf == null || (heardOf.fits(ranks) && !heardOf.intersects(ranks));
+        return heardOf == null
+                || (heardOf.fits(ranks)
+                        && (!heardOf.intersects(ranks) || grantsOf(ranks).isEmpty()));
+    }
+
+    /** Whether these ranks have had what they granted, or have taken it back: another grant is for another life. */
+    boolean servedBefore(EngineRanks ranks) {
+        List<Delivery> earlier = grantsOf(ranks);
+        return !earlier.isEmpty() && earlier.stream().allMatch(Delivery::over);
+    }
+
+    private List<Delivery> grantsOf(EngineRanks ranks) {
+        return deliveries.stream()
+                .filter(delivery -> delivery.grant.ranks().fits(ranks)
+                        && delivery.grant.ranks().intersects(ranks))
+                .toList();
+    }
+
+    /** Ranks that have granted or declined; null when none has. */
+    EngineRanks answeredRanks() {
+        return heardOf == null ? null : EngineRanks.copyOf(heardOf);
     }
 
     /** Every rank of the decoder that needs something has said so, or that it does not. */

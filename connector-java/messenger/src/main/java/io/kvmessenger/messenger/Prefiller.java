@@ -11,7 +11,6 @@ import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
-import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -28,10 +27,11 @@ import java.util.Map;
  * <p>Owned by the messenger's thread.
  */
 final class Prefiller {
+    private static final String GIVEN_UP = "its pages were given up already";
+
     private final TransferEngine transfer;
     private final Sessions sessions;
     private final EngineEvents engine;
-    private final LayerProgress progress;
     private final LayerWriter writer;
     private final Replies replies;
     private final WaitingGrants waiting;
@@ -44,24 +44,26 @@ final class Prefiller {
     private final Map<String, Prefill> byRequest = new LinkedHashMap<>();
     private final Map<String, Prefill> byTransfer = new HashMap<>();
     private final Map<Peer, Session> byPeer = new HashMap<>();
-    /** Prompts that the running forward pass computes a chunk of. */
-    private final List<Prefill> running = new ArrayList<>();
-    /** A forward pass has begun and not ended. */
-    private boolean stepOpen;
+    private final RunningStep running;
 
     private final Fences fences;
+    private final Expectations expectations = new Expectations();
+    private final EndedTransfers ended;
+    private final NanoClock clock;
 
     Prefiller(
             KvGeometry geometry, Sessions sessions, LayerWriter writer, Messenger.Ports ports, ProtocolLimits limits) {
         this.transfer = ports.transfer();
         this.sessions = sessions;
         this.engine = ports.engine();
-        this.progress = ports.progress();
+        this.running = new RunningStep(ports.progress());
         this.writer = writer;
         this.fences = new Fences(writer.contextFollows());
         this.tally = ports.tally();
         this.replies = new Replies(sessions, tally);
-        this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits);
+        this.clock = ports.clock();
+        this.ended = new EndedTransfers(limits.grantWaitNs());
+        this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, ended);
         this.deliveries = new Deliveries(geometry.pageTokens(), writer, sessions, replies, ports, this::settle);
         this.limits = limits;
         this.pageTokens = geometry.pageTokens();
@@ -71,11 +73,10 @@ final class Prefiller {
     // ---- from the engine
 
     void stepBegan(EngineCommand.Step step, long nowNs) {
-        if (stepOpen) {
+        if (running.open()) {
             abandonStep();
         }
-        stepOpen = true;
-        progress.stepBegan(step.stepIndex(), step.counterStart());
+        running.begin(step);
         for (Chunk chunk : step.chunks()) {
             Prefill prefill = take(chunk);
             if (prefill != null) {
@@ -88,7 +89,10 @@ final class Prefiller {
 
     void announce(EngineCommand.Announce announce) {
         Prefill prefill = start(announce.request(), announce.transferId(), announce.promptDigest());
-        if (prefill != null) {
+        if (prefill == null) {
+            engine.stopped(
+                    announce.request(), "another request with transfer id " + announce.transferId() + " is being sent");
+        } else {
             prefill.announced = true;
             match(prefill);
         }
@@ -104,24 +108,19 @@ final class Prefiller {
     }
 
     void stepEnded(long stepIndex, long nowNs) {
-        progress.stepEnded(stepIndex);
-        stepOpen = false;
-        for (Prefill prefill : running) {
+        for (Prefill prefill : running.end(stepIndex)) {
             prefill.stepEnded(nowNs);
             deliveries.advance(prefill);
             settle(prefill);
         }
-        running.clear();
     }
 
     /** The last forward pass never ended: what it was to compute is not there. */
     private void abandonStep() {
-        progress.stepAbandoned();
-        for (Prefill prefill : running) {
+        for (Prefill prefill : running.abandon()) {
             prefill.runningEndToken = 0;
             stop(prefill, Reason.PREFILL_ABORTED, "the prefiller's forward pass failed");
         }
-        running.clear();
     }
 
     void prefillEnded(EngineCommand.PrefillEnded ended, long nowNs) {
@@ -146,10 +145,15 @@ final class Prefiller {
             Prefill prefill = byRequest.get(request);
             if (prefill != null) {
                 running.remove(prefill);
+                boolean again = prefill.announced && !prefill.engineEnded && !prefill.stopped;
                 dismissServed(prefill);
                 detach(prefill);
+                prefill.announced = prefill.announced && !again; // nothing has stopped: it waits in the queue again
                 stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
                 fences.add(prefill, preempt.fenced());
+                if (again) {
+                    announce(new EngineCommand.Announce(request, prefill.transferId, prefill.promptDigest));
+                }
             }
         }
         fences.waitAgain(preempt.requests(), preempt.fenced());
@@ -160,7 +164,7 @@ final class Prefiller {
     private void dismissServed(Prefill prefill) {
         for (Delivery delivery : prefill.deliveries) {
             if (delivery.sent || delivery.stopped) {
-                waiting.dismiss(prefill.transferId, delivery.grant.session());
+                waiting.dismiss(prefill.transferId, delivery.grant.session(), clock.nowNs());
             }
         }
     }
@@ -198,6 +202,7 @@ final class Prefiller {
             case GRANT -> onGrant(session, frame.getGrant(), nowNs);
             case CANCEL -> onCancel(session, frame.getCancel());
             case DECLINE -> onDecline(session, frame.getDecline());
+            case EXPECT -> expectations.add(session, frame.getExpect().getTransferId());
             default -> {
                 tally.add(MessengerMetric.FRAMES_INVALID, 1);
                 sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a prefiller");
@@ -228,11 +233,23 @@ final class Prefiller {
     void onEnded(Session session, String reason) {
         stopAll(session, reason);
         waiting.drop(session);
+        forgetExpected(session);
         if (session.peer != null) {
             byPeer.remove(session.peer);
             transfer.disconnect(session.peer);
             session.peer = null;
             session.peerReady = false;
+        }
+    }
+
+    /** The decoder may come back: what it expected is kept as long as if its prefill had ended now. */
+    private void forgetExpected(Session session) {
+        long deadlineNs = clock.nowNs() + limits.grantWaitNs();
+        for (String transferId : expectations.drop(session)) {
+            Prefill prefill = byTransfer.get(transferId);
+            if (prefill != null && prefill.engineEnded) {
+                prefill.grantDeadlineNs = deadlineNs;
+            }
         }
     }
 
@@ -262,16 +279,11 @@ final class Prefiller {
     /** Submits what the running forward pass has completed, and ends waits that have lasted too long. */
     int tick(long nowNs) {
         int work = 0;
-        if (!running.isEmpty()) {
-            int readable = progress.readableLayerCount();
-            for (Prefill prefill : running) {
-                prefill.runningChunk.onReadableBefore(readable, nowNs);
-            }
-        }
+        running.note(nowNs);
         work += deliveries.doWork();
         for (Prefill prefill : List.copyOf(byTransfer.values())) {
             work += deliveries.advance(prefill);
-            if (prefill.engineEnded && prefill.awaitsGrants() && nowNs - prefill.grantDeadlineNs >= 0) {
+            if (mayExpire(prefill) && nowNs - prefill.grantDeadlineNs >= 0) {
                 expire(prefill);
                 work++;
             }
@@ -282,23 +294,20 @@ final class Prefiller {
     long nextDeadlineNs(long nowNs) {
         long earliest = nowNs + limits.heartbeatNs();
         for (Prefill prefill : byRequest.values()) {
-            if (prefill.engineEnded && prefill.awaitsGrants() && prefill.grantDeadlineNs - earliest < 0) {
+            if (mayExpire(prefill) && prefill.grantDeadlineNs - earliest < 0) {
                 earliest = prefill.grantDeadlineNs;
             }
         }
         return waiting.earliestNs(earliest);
     }
 
+    private boolean mayExpire(Prefill prefill) {
+        return prefill.engineEnded && prefill.awaitsGrants() && !expectations.any(prefill.transferId);
+    }
+
     /** A forward pass runs whose layers somebody waits for: the counter is worth watching closely. */
     boolean watching() {
-        for (Prefill prefill : running) {
-            for (Delivery delivery : prefill.deliveries) {
-                if (!delivery.stopped) {
-                    return true;
-                }
-            }
-        }
-        return false;
+        return running.awaited();
     }
 
     int prefillCount() {
@@ -375,7 +384,7 @@ final class Prefiller {
 
     /** Joins a prefill that has just begun with what its decoders said before. */
     private void match(Prefill prefill) {
-        waiting.takeDismissed(prefill.transferId)
+        waiting.takeDismissed(prefill.transferId, clock.nowNs())
                 .ifPresent(dismissal -> prefill.hear(dismissal.ranks(), dismissal.needing()));
         for (PageGrant grant : waiting.take(prefill.transferId)) {
             join(prefill, grant);
@@ -385,6 +394,7 @@ final class Prefiller {
 
     private void onGrant(Session session, Grant wire, long nowNs) {
         tally.add(MessengerMetric.GRANTS_RECEIVED, 1);
+        expectations.remove(session, wire.getTransferId());
         PageGrant grant = new PageGrant(
                 session,
                 wire.getTransferId(),
@@ -404,12 +414,14 @@ final class Prefiller {
             replies.decline(grant, Reason.GRANT_UNFIT, unfit);
         } else if (!waiting.shutDownReason().isEmpty()) {
             replies.decline(grant, Reason.SHUTTING_DOWN, waiting.shutDownReason());
-        } else if (prefill != null) {
+        } else if (prefill != null && !prefill.servedBefore(grant.ranks())) {
             join(prefill, grant);
-        } else if (waiting.endOf(grant.transferId()).isPresent()
-                && (prompt.absent() || !waiting.isNewPrompt(grant.transferId()))) {
+        } else if (prefill == null && !prompt.absent() && ended.takeOwed(session, grant.transferId(), nowNs)) {
+            // The prompt was brought by another messenger of this decoder, computed, and given up since.
             replies.decline(
-                    grant, Reason.EXPIRED, waiting.endOf(grant.transferId()).get());
+                    grant,
+                    Reason.EXPIRED,
+                    ended.endFor(session, grant.transferId()).orElse(GIVEN_UP));
         } else {
             waiting.await(grant, prompt);
         }
@@ -438,7 +450,7 @@ final class Prefiller {
 
     private void onCancel(Session session, Cancel cancel) {
         String transferId = cancel.getTransferId();
-        if (waiting.cancel(session, transferId, cancel.getImm())) {
+        if (waiting.cancel(session, transferId, cancel.getImm(), clock.nowNs())) {
             replies.confirm(session, transferId, cancel.getImm());
             return;
         }
@@ -454,13 +466,18 @@ final class Prefiller {
             return;
         }
         replies.confirm(session, transferId, cancel.getImm());
-        dismiss(session, transferId);
+        if (prefill != null || !ended.knows(transferId)) {
+            dismiss(session, transferId); // it crossed a preemption: the next life need not wait
+        }
     }
 
     private void onDecline(Session session, Decline decline) {
         String transferId = decline.getTransferId();
+        expectations.remove(session, transferId);
         waiting.enqueue(transferId, PromptWire.decode(decline.getPrompt()));
-        dismiss(session, transferId);
+        if (byTransfer.containsKey(transferId) || !ended.takeOwed(session, transferId, clock.nowNs())) {
+            dismiss(session, transferId);
+        }
     }
 
     /** A decoder's messenger wants nothing (more) of a transfer: its ranks' grants need not be waited for. */
@@ -470,8 +487,8 @@ final class Prefiller {
             prefill.hear(session.peerRanks, session.needingRanks);
             deliveries.tellIfSilent(prefill, "the decoder declined the transfer");
             settle(prefill);
-        } else if (waiting.endOf(transferId).isEmpty()) {
-            waiting.dismiss(transferId, session);
+        } else {
+            waiting.dismiss(transferId, session, clock.nowNs());
         }
     }
 
@@ -528,17 +545,14 @@ final class Prefiller {
         if (!prefill.over()) {
             return;
         }
-        if (!prefill.concluded) {
+        if (!prefill.concluded && (prefill.engineEnded || prefill.stopped)) {
             prefill.concluded = true;
             conclude(prefill);
         }
         if (prefill.engineEnded && byRequest.get(prefill.request) == prefill) {
             detach(prefill);
-            waiting.remember(
-                    prefill.transferId,
-                    prefill.sent() || !prefill.stopped
-                            ? "transfer " + prefill.transferId + " was sent, or given up, already"
-                            : prefill.stopReason);
+            waiting.forgetPrompt(prefill.transferId);
+            ended.remember(prefill, clock.nowNs());
             engine.released(prefill.request);
         }
     }

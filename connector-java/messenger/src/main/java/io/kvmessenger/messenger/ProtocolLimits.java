@@ -22,6 +22,8 @@ public record ProtocolLimits(
     public static final int DECODERS_MAX = 512;
     /** Ended transfers remembered, so that a late message gets a precise answer. */
     public static final int ENDED_TRANSFERS_MAX = 4096;
+    /** Transfers that one decoder's session may expect. */
+    public static final int EXPECTED_TRANSFERS_MAX = 65_536;
     /** A grant that asks for checksums asks for at least one page in so many. */
     public static final int CHECKSUM_INTERVAL_MAX = 1 << 16;
     /** Grants that wait for their prefill, over all decoders. */

@@ -1,8 +1,8 @@
 package io.kvmessenger.messenger;
 
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -26,8 +26,10 @@ final class WaitingGrants {
 
     private final Map<String, List<PageGrant>> byTransfer = new LinkedHashMap<>();
     private int count;
-    /** Why recent transfers ended, so that a late grant gets a precise answer. */
-    private final Map<String, String> ended = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    /** In the order of their deadlines; those that wait no more are passed over. */
+    private final ArrayDeque<PageGrant> byDeadline = new ArrayDeque<>();
+    /** How recent transfers ended, so that a grant that waited in vain gets a precise answer. */
+    private final EndedTransfers ended;
     /** Ranks that want nothing (more) of a transfer whose prefill has not begun: nobody need wait for their grant. */
     private final Map<String, Dismissal> dismissed = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
@@ -38,10 +40,13 @@ final class WaitingGrants {
      *
      * @param ranks those that want nothing (more)
      * @param needing all of that decoder that need something of this prefiller
+     * @param untilNs later it counts no more: its request is long over, and the id may be used again
      */
-    record Dismissal(EngineRanks ranks, EngineRanks needing) {}
+    record Dismissal(EngineRanks ranks, EngineRanks needing, long untilNs) {}
 
-    WaitingGrants(Replies replies, EngineIntake intake, EngineEvents engine, ProtocolLimits limits) {
+    WaitingGrants(
+            Replies replies, EngineIntake intake, EngineEvents engine, ProtocolLimits limits, EndedTransfers ended) {
+        this.ended = ended;
         this.replies = replies;
         this.intake = intake;
         this.engine = engine;
@@ -70,9 +75,9 @@ final class WaitingGrants {
         }
     }
 
-    /** Whether a decoder may still bring this prompt. */
-    boolean isNewPrompt(String transferId) {
-        return !enqueued.containsKey(transferId);
+    /** The engine has computed a prompt or given it up: one of that id that is brought from now on is another. */
+    void forgetPrompt(String transferId) {
+        enqueued.remove(transferId);
     }
 
     /** The engine did not take a prompt; it may be brought again. */
@@ -99,6 +104,7 @@ final class WaitingGrants {
             byTransfer
                     .computeIfAbsent(grant.transferId(), transfer -> new ArrayList<>())
                     .add(grant);
+            byDeadline.add(grant);
             count++;
         }
     }
@@ -118,32 +124,33 @@ final class WaitingGrants {
     }
 
     /** Takes a grant away that its decoder cancels; false when it does not wait here. */
-    boolean cancel(Session session, String transferId, int imm) {
+    boolean cancel(Session session, String transferId, int imm, long nowNs) {
         List<PageGrant> grants = byTransfer.get(transferId);
         if (grants != null && grants.removeIf(grant -> grant.session() == session && grant.imm() == imm)) {
             count--;
             if (grants.isEmpty()) {
                 byTransfer.remove(transferId);
             }
-            dismiss(transferId, session);
+            dismiss(transferId, session, nowNs);
             return true;
         }
         return false;
     }
 
     /** No grant will come from the peer's ranks for a prefill that has not begun, or for its next life. */
-    void dismiss(String transferId, Session session) {
+    void dismiss(String transferId, Session session, long nowNs) {
         Dismissal known = dismissed.get(transferId);
-        if (known == null || !known.ranks().fits(session.peerRanks)) {
-            dismissed.put(transferId, new Dismissal(EngineRanks.copyOf(session.peerRanks), session.needingRanks));
-        } else {
-            known.ranks().add(session.peerRanks);
-        }
+        boolean adds =
+                known != null && nowNs - known.untilNs() < 0 && known.ranks().fits(session.peerRanks);
+        EngineRanks ranks = EngineRanks.copyOf(adds ? known.ranks() : session.peerRanks);
+        ranks.add(session.peerRanks);
+        dismissed.put(transferId, new Dismissal(ranks, session.needingRanks, nowNs + limits.grantWaitNs()));
     }
 
     /** The ranks that had dismissed a transfer before its prefill began; asked once, when it begins. */
-    Optional<Dismissal> takeDismissed(String transferId) {
+    Optional<Dismissal> takeDismissed(String transferId, long nowNs) {
         return Optional.ofNullable(dismissed.remove(transferId))
+                .filter(dismissal -> nowNs - dismissal.untilNs() < 0)
                 .filter(dismissal -> !dismissal.ranks().isEmpty());
     }
 
@@ -163,6 +170,7 @@ final class WaitingGrants {
                 .flatMap(List::stream)
                 .forEach(grant -> replies.decline(grant, Reason.SHUTTING_DOWN, sentence));
         byTransfer.clear();
+        byDeadline.clear();
         count = 0;
     }
 
@@ -171,51 +179,53 @@ final class WaitingGrants {
         return shutDownReason;
     }
 
-    void remember(String transferId, String howItEnded) {
-        ended.put(transferId, howItEnded);
-    }
-
-    /** How a transfer ended that a grant comes too late for. */
-    Optional<String> endOf(String transferId) {
-        return Optional.ofNullable(ended.get(transferId));
-    }
-
     /** Declines grants whose prefill has not come in time. Returns how many. */
     int expire(long nowNs) {
         int expired = 0;
-        for (Iterator<List<PageGrant>> i = byTransfer.values().iterator(); i.hasNext(); ) {
-            List<PageGrant> grants = i.next();
-            for (PageGrant grant : List.copyOf(grants)) {
-                if (nowNs - grant.deadlineNs() >= 0) {
-                    grants.remove(grant);
-                    count--;
-                    expired++;
-                    replies.decline(grant, Reason.NEVER_CAME, neverCame(grant));
-                }
-            }
-            if (grants.isEmpty()) {
-                i.remove();
-            }
+        for (PageGrant grant = nextDue(); grant != null && nowNs - grant.deadlineNs() >= 0; grant = nextDue()) {
+            byDeadline.remove();
+            remove(grant);
+            expired++;
+            enqueued.remove(grant.transferId());
+            replies.decline(grant, Reason.NEVER_CAME, neverCame(grant));
+            dismiss(grant.transferId(), grant.session(), nowNs); // a prefill that comes now waits for others only
         }
         return expired;
     }
 
+    /** The waiting grant whose deadline is first; null when none waits. */
+    private PageGrant nextDue() {
+        while (!byDeadline.isEmpty() && !waits(byDeadline.peek())) {
+            byDeadline.remove();
+        }
+        return byDeadline.peek();
+    }
+
+    private boolean waits(PageGrant grant) {
+        return byTransfer.getOrDefault(grant.transferId(), List.of()).stream().anyMatch(grant::isSame);
+    }
+
+    private void remove(PageGrant grant) {
+        List<PageGrant> grants = byTransfer.get(grant.transferId());
+        grants.removeIf(grant::isSame);
+        count--;
+        if (grants.isEmpty()) {
+            byTransfer.remove(grant.transferId());
+        }
+    }
+
     private String neverCame(PageGrant grant) {
         return "no request with transfer id " + grant.transferId() + " reached the prefiller within "
-                + limits.grantWaitNs() / 1_000_000 + " ms (grant_wait_seconds)";
+                + limits.grantWaitNs() / 1_000_000 + " ms (grant_wait_seconds)"
+                + ended.endFor(grant.session(), grant.transferId())
+                        .map(end -> "; of an earlier one with that id: " + end)
+                        .orElse("");
     }
 
     /** The earliest deadline, or {@code latestNs} when none is earlier. */
     long earliestNs(long latestNs) {
-        long earliest = latestNs;
-        for (List<PageGrant> grants : byTransfer.values()) {
-            for (PageGrant grant : grants) {
-                if (grant.deadlineNs() - earliest < 0) {
-                    earliest = grant.deadlineNs();
-                }
-            }
-        }
-        return earliest;
+        PageGrant next = nextDue();
+        return next != null && next.deadlineNs() - latestNs < 0 ? next.deadlineNs() : latestNs;
     }
 
     int count() {

@@ -1,0 +1,67 @@
+package io.kvmessenger.messenger;
+
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.stream.Collectors;
+
+/**
+ * How recent transfers ended, and which words of decoders they still owed when they did. An id may be used again: what is
+ * remembered here refuses nothing, it explains, and tells the last word of an old life from the first of a new one.
+ *
+ * <p>Owned by the messenger's thread.
+ */
+final class EndedTransfers {
+    /** @param links of the sessions that had grants of it; what it was is nobody else's business */
+    private record Ended(String sentence, EngineRanks heardOf, Set<Long> links, long endedNs) {}
+
+    private final Map<String, Ended> byTransfer = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    private final long memoryNs;
+
+    /** @param memoryNs how long a decoder's word may be on its way */
+    EndedTransfers(long memoryNs) {
+        this.memoryNs = memoryNs;
+    }
+
+    void remember(Prefill prefill, long nowNs) {
+        String sentence = prefill.sent() || !prefill.stopped ? "it was sent, or given up, already" : prefill.stopReason;
+        Set<Long> links = prefill.deliveries.stream()
+                .map(delivery -> delivery.grant.session().link)
+                .collect(Collectors.toSet());
+        byTransfer.put(prefill.transferId, new Ended(sentence, prefill.answeredRanks(), links, nowNs));
+    }
+
+    /** How a transfer of this id ended that the session had; or any, if nobody had it. */
+    Optional<String> endFor(Session session, String transferId) {
+        return Optional.ofNullable(byTransfer.get(transferId))
+                .filter(ended -> ended.links.isEmpty() || ended.links.contains(session.link))
+                .map(Ended::sentence);
+    }
+
+    /**
+     * Whether the session's word on a transfer is the one that an ended life was owed: each rank speaks once in each life.
+     * Asked once for each word.
+     */
+    boolean takeOwed(Session session, String transferId, long nowNs) {
+        Ended ended = byTransfer.get(transferId);
+        if (ended == null || nowNs - ended.endedNs >= memoryNs) {
+            return false;
+        }
+        if (ended.heardOf == null) {
+            byTransfer.put(
+                    transferId,
+                    new Ended(ended.sentence, EngineRanks.copyOf(session.peerRanks), ended.links, ended.endedNs));
+            return true;
+        }
+        if (!ended.heardOf.fits(session.peerRanks) || ended.heardOf.intersects(session.peerRanks)) {
+            return false;
+        }
+        ended.heardOf.add(session.peerRanks);
+        return true;
+    }
+
+    /** Whether a transfer of this id has ended. */
+    boolean knows(String transferId) {
+        return byTransfer.containsKey(transferId);
+    }
+}

@@ -1,0 +1,255 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import org.junit.jupiter.api.Test;
+
+/** Ids that are used again, requests that queue for long, and words that are meant for a life that is over. */
+class TransferLivesTest extends MessengerPair {
+    private static final long LONG_NS = 1_000_000;
+    private static final List<PrefillerAddress> PREFILLER = List.of(new PrefillerAddress("host", 7, ""));
+
+    /** Lets time pass in steps that keep the session alive. */
+    private void pass(long ns) {
+        for (long passed = 0; passed < ns; passed += LIMITS.heartbeatNs() / 2) {
+            nowNs += LIMITS.heartbeatNs() / 2;
+            carry();
+        }
+    }
+
+    private void finish(String request) {
+        compute(request, 0);
+        end(request, PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        carry();
+    }
+
+    private void completeAllWrites() {
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            completeOneWrite();
+        }
+        carry();
+    }
+
+    private void fillNewestWindow() {
+        long cookie = decoder.transfer.windowCookies.getLast();
+        decoder.transfer.completions.add(handler -> handler.onWindowFilled(cookie));
+        decoder.messenger.doWork();
+    }
+
+    private void transferOnce(String request) {
+        fetch(request, 1, LONG_NS);
+        carry();
+        finish(request);
+        completeAllWrites();
+        fillNewestWindow();
+    }
+
+    @Test
+    void shouldServeATransferIdAgainWhicheverSideIsFirst() {
+        transferOnce("r");
+        transferOnce("r");
+        finish("r"); // the prefiller's leg first
+        assertThat(prefiller.told).containsExactly("released r", "released r");
+        fetch("r", 1, LONG_NS);
+        carry();
+        completeAllWrites();
+        fillNewestWindow();
+
+        assertThat(decoder.told).containsExactly("arrived r", "arrived r", "arrived r");
+        assertThat(prefiller.told).containsExactly("released r", "released r", "released r");
+    }
+
+    @Test
+    void shouldSayHowTheEarlierTransferEndedWhenNoSecondOneComes() {
+        transferOnce("r");
+        fetch("r", 1, LONG_NS);
+        pass(LIMITS.grantWaitNs() - LIMITS.heartbeatNs());
+        assertThat(decoder.told).containsExactly("arrived r");
+        pass(2 * LIMITS.heartbeatNs());
+
+        assertThat(decoder.told).containsExactly("arrived r", "failed r");
+        assertThat(decoder.lastFailure).contains("grant_wait_seconds", "an earlier one with that id: it was sent");
+    }
+
+    @Test
+    void shouldLetAGrantWaitForASecondLifeWhileTheFirstIsNotEndedYet() {
+        announce("r");
+        fetch("r", 1, LONG_NS);
+        carry();
+        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        carry();
+        fetch(
+                "r", 1,
+                LONG_NS); // a decoder that retracts asks under the same id before the prefiller's engine has ended it
+        carry();
+        end("r", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        finish("r");
+        completeAllWrites();
+        fillNewestWindow();
+
+        assertThat(decoder.told).containsExactly("failed r", "arrived r");
+    }
+
+    @Test
+    void shouldKeepAGrantOfAQueuedRequestBeyondItsLimit() {
+        announce("r");
+        fetch("r", 1, LONG_NS);
+        pass(3 * LIMITS.grantWaitNs());
+        finish("r");
+        completeAllWrites();
+
+        assertThat(decoder.told).isEmpty();
+        assertThat(prefiller.told).endsWith("released r");
+        assertThat(prefiller.messenger.held().prefills()).isZero();
+    }
+
+    @Test
+    void shouldKeepAFinishedPrefillThatADecoderExpectsBeyondItsLimit() {
+        decoder.messenger.onCommand(new EngineCommand.Expect("t-r", PREFILLER));
+        carry();
+        finish("r");
+        pass(3 * LIMITS.grantWaitNs());
+        assertThat(prefiller.told).isEmpty();
+        fetch("r", 1, LONG_NS);
+        carry();
+        completeAllWrites();
+
+        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(decoder.told).isEmpty();
+    }
+
+    @Test
+    void shouldReleaseAnExpectedPrefillThatIsDeclined() {
+        decoder.messenger.onCommand(new EngineCommand.Expect("t-r", PREFILLER));
+        carry();
+        finish("r");
+        decoder.messenger.onCommand(new EngineCommand.Decline("t-r", PREFILLER));
+        carry();
+
+        assertThat(prefiller.told).containsExactly("released r");
+    }
+
+    @Test
+    void shouldKeepAnExpectedPrefillForOneLimitMoreWhenTheSessionEnds() {
+        decoder.messenger.onCommand(new EngineCommand.Expect("t-r", PREFILLER));
+        carry();
+        finish("r");
+        pass(3 * LIMITS.grantWaitNs());
+        prefiller.messenger.onLinkClosed(Wire.DIALLED_LINK, "the link broke");
+        nowNs += LIMITS.grantWaitNs() - 1;
+        prefiller.messenger.doWork();
+        assertThat(prefiller.told).isEmpty();
+        nowNs += 1;
+        prefiller.messenger.doWork();
+
+        assertThat(prefiller.told).containsExactly("released r");
+    }
+
+    @Test
+    void shouldHoldNoPagesForADecoderWhoseGrantWaitedInVain() {
+        fetch("r", 1, LONG_NS);
+        pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
+        assertThat(decoder.told).containsExactly("failed r");
+        finish("r");
+
+        assertThat(prefiller.told).containsExactly("released r");
+    }
+
+    @Test
+    void shouldForgetADeclineWhenItsTimeIsOver() {
+        decoder.messenger.onCommand(new EngineCommand.Decline("t-r", PREFILLER));
+        pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
+        finish("r");
+        assertThat(prefiller.told).isEmpty();
+        fetch("r", 1, LONG_NS);
+        carry();
+        completeAllWrites();
+
+        assertThat(prefiller.told).containsExactly("released r");
+    }
+
+    @Test
+    void shouldTakeADeclineForTheLifeThatIsOverWhenThatLifeWasOwedOne() {
+        finish("r");
+        pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
+        assertThat(prefiller.told).containsExactly("released r");
+        decoder.messenger.onCommand(new EngineCommand.Decline("t-r", PREFILLER));
+        carry();
+        finish("r");
+        assertThat(prefiller.told).containsExactly("released r");
+        fetch("r", 1, LONG_NS);
+        carry();
+        completeAllWrites();
+
+        assertThat(prefiller.told).containsExactly("released r", "released r");
+    }
+
+    @Test
+    void shouldTakeADeclineForTheNextLifeWhenTheLastHadItsWord() {
+        transferOnce("r");
+        decoder.messenger.onCommand(new EngineCommand.Decline("t-r", PREFILLER));
+        carry();
+        finish("r");
+
+        assertThat(prefiller.told).containsExactly("released r", "released r");
+    }
+
+    @Test
+    void shouldServeAGrantThatFollowsADecline() {
+        decoder.messenger.onCommand(new EngineCommand.Decline("t-r", PREFILLER));
+        carry();
+        compute("r", 0);
+        fetch("r", 1, LONG_NS);
+        carry();
+        end("r", PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        completeAllWrites();
+        fillNewestWindow();
+
+        assertThat(decoder.told).containsExactly("arrived r");
+        assertThat(prefiller.told).containsExactly("released r");
+    }
+
+    @Test
+    void shouldBringADecoderFirstPromptAgainWhenItsTransferIsOver() {
+        fetch("r", 1, LONG_NS, new int[PROMPT_TOKENS]);
+        carry();
+        finish("r");
+        completeAllWrites();
+        fillNewestWindow();
+        fetch("r", 1, LONG_NS, new int[PROMPT_TOKENS]);
+        carry();
+
+        assertThat(prefiller.enqueued).containsExactly("t-r", "t-r");
+    }
+
+    @Test
+    void shouldTellTheDecoderWhenAnAnnouncedRequestEndsWhileItIsPreempted() {
+        announce("r");
+        fetch("r", 1, LONG_NS);
+        carry();
+        compute("r", 0);
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        completeAllWrites();
+        pass(2 * LIMITS.grantWaitNs());
+        assertThat(decoder.told).isEmpty();
+        assertThat(prefiller.told).doesNotContain("stopped r");
+        end("r", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        carry();
+
+        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(prefiller.told).endsWith("stopped r", "released r");
+        assertThat(prefiller.messenger.held().prefills()).isZero();
+    }
+
+    @Test
+    void shouldStopAnAnnouncedRequestWhoseIdIsTaken() {
+        announce("r");
+        prefiller.messenger.onCommand(new EngineCommand.Announce("second", "t-r"));
+
+        assertThat(prefiller.told).containsExactly("stopped second");
+    }
+}
