@@ -79,17 +79,25 @@ final class ShardedEngine implements AutoCloseable {
         }
     }
 
-    /** Words: role, transport, then those of the shape. */
-    public static void main(String[] words) throws IOException {
-        ShardedShape shape = ShardedShape.parse(List.of(words).subList(2, words.length));
-        try (ShardedEngine engine = new ShardedEngine(words[0], words[1], shape)) {
+    /** One engine after the other: a line {@code open} makes one, {@code close} ends it. */
+    public static void main(String[] none) throws IOException {
+        var input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        // Its parent's death closes the pipe, and with it this process.
+        for (String line = input.readLine(); line != null; line = input.readLine()) {
+            serve(List.of(line.split(" ", -1)), input);
+        }
+    }
+
+    /** Until the line {@code close}. Words: open, role, transport, then those of the shape. */
+    private static void serve(List<String> words, BufferedReader input) throws IOException {
+        ShardedShape shape = ShardedShape.parse(words.subList(3, words.size()));
+        try (ShardedEngine engine = new ShardedEngine(words.get(1), words.get(2), shape)) {
             System.out.println(engine.opened.controlHost() + ":" + engine.opened.controlPort());
-            var input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-            // Its parent's death closes the pipe, and with it this process.
-            for (String line = input.readLine(); line != null; line = input.readLine()) {
+            for (String line = input.readLine(); line != null && !line.equals("close"); line = input.readLine()) {
                 System.out.println(engine.answer(List.of(line.split(" ", -1))));
             }
         }
+        System.out.println("closed");
     }
 
     @Override

@@ -5,17 +5,26 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Deque;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 
-/** The test's end of a {@link ShardedEngine} in a process of its own. */
+/**
+ * The test's end of a {@link ShardedEngine} in a process of its own. A process that has closed its engine in good order
+ * serves another one later: starting a JVM costs more than what most tests do with it.
+ *
+ * <p>Used by the test's thread alone.
+ */
 final class ShardedProcess implements AutoCloseable {
+    private static final Deque<ShardedProcess> IDLE = new ArrayDeque<>();
+
     private final Process process;
     private final BufferedReader output;
     private String address = "";
 
-    ShardedProcess(String role, String transport, ShardedShape shape) throws IOException {
+    private ShardedProcess() throws IOException {
         List<String> command = new ArrayList<>();
         command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
         command.addAll(List.of(
@@ -26,12 +35,25 @@ final class ShardedProcess implements AutoCloseable {
                 "-XX:+UseSerialGC",
                 "-XX:TieredStopAtLevel=1"));
         String classPath = System.getProperty("surefire.test.class.path", System.getProperty("java.class.path"));
-        command.addAll(List.of("-cp", classPath, ShardedEngine.class.getName(), role, transport));
-        command.addAll(shape.words());
+        command.addAll(List.of("-cp", classPath, ShardedEngine.class.getName()));
         process = new ProcessBuilder(command)
                 .redirectError(ProcessBuilder.Redirect.INHERIT)
                 .start();
         output = new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8));
+    }
+
+    /** An engine in a process that no other engine is in. Its messenger opens meanwhile. */
+    static ShardedProcess open(String role, String transport, ShardedShape shape) throws IOException {
+        ShardedProcess free = IDLE.isEmpty() ? new ShardedProcess() : IDLE.pop();
+        free.address = "";
+        free.tell("open " + role + " " + transport + " " + String.join(" ", shape.words()));
+        return free;
+    }
+
+    /** Ends the processes that wait for another engine. */
+    static void endIdle() {
+        IDLE.forEach(ShardedProcess::end);
+        IDLE.clear();
     }
 
     /** Where its messenger listens; waits until it does. */
@@ -59,9 +81,23 @@ final class ShardedProcess implements AutoCloseable {
         }
     }
 
-    /** Closes its input, which ends it in good order. */
+    /** Closes its engine; the process is used again when that went well. */
     @Override
     public void close() {
+        try {
+            tell("close");
+            for (String line = answer(); !line.equals("closed"); line = answer()) {
+                // what a test that failed did not wait for
+            }
+            IDLE.push(this);
+        } catch (IOException | AssertionError e) {
+            end();
+            throw new AssertionError("the engine at " + address + " does not close", e);
+        }
+    }
+
+    /** Closes its input, which ends it in good order. */
+    private void end() {
         try {
             process.getOutputStream().close();
             if (!process.waitFor(20, TimeUnit.SECONDS)) {

@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
@@ -53,6 +54,11 @@ class ShardingTest {
         public String toString() {
             return layout + ", " + heads + " heads, " + prefiller + " to " + decoder + ", " + transport;
         }
+    }
+
+    @AfterAll
+    static void endProcesses() {
+        ShardedProcess.endIdle();
     }
 
     static Stream<Case> cases() {
@@ -108,7 +114,7 @@ class ShardingTest {
             throws IOException {
         List<ShardedProcess> engine = new ArrayList<>();
         for (ShardedShape shape : side.shapes(sides.layout, sides.heads)) {
-            ShardedProcess process = new ShardedProcess(role, sides.transport, shape);
+            ShardedProcess process = ShardedProcess.open(role, sides.transport, shape);
             processes.add(process);
             engine.add(process);
         }
