@@ -105,7 +105,7 @@ class SchedulerHalf:
 
     def _begin(self, request: Any, ask: Send) -> _Prefill:
         prefill = _Prefill(ask.transfer, ask.base, request.num_prompt_tokens, digest_of(request))
-        self._gate.queued(request.request_id)
+        self._gate.queued(request.request_id, self._blocks_for(request.num_prompt_tokens))
         return prefill
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
@@ -119,8 +119,7 @@ class SchedulerHalf:
         if isinstance(ask, Sibling) and not ask.sends and ask.first_choice in self._loading_first:
             return None, False
         if isinstance(ask, Send):
-            needed = self._blocks_for(request.num_prompt_tokens)
-            return (None, False) if self._gate.holds_back(request.request_id, needed) else (0, False)
+            return (None, False) if self._gate.holds_back(request.request_id) else (0, False)
         if not isinstance(ask, Receive | Refused):
             return 0, False
         missing = request.num_prompt_tokens - computed_tokens
@@ -132,7 +131,7 @@ class SchedulerHalf:
         if isinstance(ask, Send):
             if request.request_id not in self._prefills:
                 self._prefills[request.request_id] = self._begin(request, ask)
-            self._gate.holds(request.request_id, self._blocks_for(request.num_prompt_tokens))
+            self._gate.begun(request.request_id)
         elif isinstance(ask, Receive | Refused):
             # Not changed in place: requests that were split from one share the object.
             request.kv_transfer_params = {
@@ -218,7 +217,8 @@ class SchedulerHalf:
         meta.step = self._step
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
         for announce in meta.announces:
-            self._prefills[announce.request].told = True
+            if (prefill := self._prefills.get(announce.request)) is not None:
+                prefill.told = True
         for request_id in scheduler_output.preempted_req_ids or ():
             self._preempt(request_id, meta)
         for request_id, blocks, whole_table, first_token in _scheduled(scheduler_output):
@@ -241,7 +241,7 @@ class SchedulerHalf:
         prefill = self._prefills.get(request_id)
         if prefill is not None and (prefill.sent_tokens or prefill.given_up):
             prefill.forget_progress()
-            self._gate.holds(request_id, 0)
+            self._gate.preempted(request_id)
             meta.preempted.append(request_id)
         elif request_id in self._held:
             meta.preempted.append(request_id)
@@ -317,8 +317,7 @@ class SchedulerHalf:
     def _finished_prefill(self, request: Any, prefill: _Prefill) -> tuple[bool, dict[str, Any] | None]:
         """The workers tell the decoder how it ended, also when it had no chunk yet, and say when it is sent."""
         request_id = request.request_id
-        if not prefill.told:
-            self._pending.announces = [each for each in self._pending.announces if each.request != request_id]
+        if not prefill.told and all(each.request != request_id for each in self._pending.announces):
             self._gate.gone(request_id)
             return False, None
         outcome = _outcome(request, prefill)
@@ -368,7 +367,7 @@ class SchedulerHalf:
 
     def is_idle(self) -> bool:
         """Whether nothing at all is remembered; for leak checks at rest."""
-        pending = self._pending.fetches or self._pending.expects or self._pending.announces
+        pending = self._pending.fetches or self._pending.expects
         remembered = self._prefills or self._held or self._awaited or self._loading_first or pending
         return not (remembered or self.has_work()) and self._quarantine.is_empty() and self._gate.is_empty()
 

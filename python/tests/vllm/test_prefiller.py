@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -154,12 +155,14 @@ def test_should_hold_blocks_of_an_aborted_prefill(engine: EngineMaker, steps: in
     assert prefiller.at_rest()
 
 
-def test_should_say_nothing_of_a_request_that_ends_before_the_next_step(engine: EngineMaker) -> None:
+def test_should_tell_the_decoder_of_a_request_that_ends_before_the_next_step(engine: EngineMaker) -> None:
     prefiller = engine("kv_producer")
     prefiller.add(REQUEST, 700, remote_decode())
     prefiller.abort(REQUEST)
     prefiller.step()
-    assert prefiller.messenger.commands == []
+    assert [command["do"] for command in prefiller.messenger.commands] == ["announce", "prefillEnded"]
+    prefiller.messenger.release(REQUEST)
+    prefiller.steps(2)
     assert prefiller.at_rest()
 
 
@@ -301,16 +304,22 @@ def test_should_hold_prompts_back_that_no_decoder_has_pages_for(engine: EngineMa
     assert prefiller.at_rest()
 
 
-def test_should_never_hold_back_a_prompt_beside_which_nothing_waits(engine: EngineMaker) -> None:
+def test_should_begin_a_long_prompt_beside_which_nothing_waits_after_a_moment(
+    engine: EngineMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prefiller = engine("kv_producer", block_count=16, chunk_tokens=4096)
     prefiller.add(REQUEST, 15 * 128, remote_decode())
+    prefiller.steps(2)
+    assert REQUEST not in prefiller.ended
+    now_seconds = time.monotonic()
+    monkeypatch.setattr(prefiller.scheduler._half._gate, "_now_seconds", lambda: now_seconds + 3)
     prefiller.steps(2)
     assert REQUEST in prefiller.ended
 
 
 @pytest.mark.parametrize("ends", ["stopped", "released"])
 def test_should_go_on_when_what_waited_ends_without_a_grant(engine: EngineMaker, ends: str) -> None:
-    prefiller = engine("kv_producer", block_count=32, chunk_tokens=4096)
+    prefiller = engine("kv_producer", block_count=40, chunk_tokens=4096)
     prefiller.add("first-00000000", 12 * 128, remote_decode())
     prefiller.add(REQUEST, 12 * 128, remote_decode())
     prefiller.steps(3)

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from release import Release
 
 from kv_connector.prompt_digest import prompt_digest
 from kv_connector.vllm.prompts import digest_of
@@ -46,11 +45,6 @@ def test_should_leave_out_what_each_side_makes_up() -> None:
         digest_of(request(mm_features=[image(mm_hash=None, identifier=f"renderer{n}-mm-{n}-image-0")])) for n in (1, 2)
     ]
     assert uncached[0] == uncached[1]
-
-
-def test_should_know_how_the_release_makes_identities_up(vllm_release: Release) -> None:
-    renderer = (vllm_release.folder / "vllm" / "renderers" / "base.py").read_text()
-    assert 'mm_req_id = f"renderer{self.api_process_rank}-mm-{self._mm_req_counter.inc(1)}"' in renderer
 
 
 def test_should_tell_prompts_of_vectors_apart() -> None:

@@ -244,3 +244,8 @@ def test_should_bring_the_news_of_all_messengers(vllm_release: Release) -> None:
     news = vllm_release.metadata.WorkerNews
     both = news(["a"], ["b"], ["c"]).aggregate(news(["d"], [], ["c"]))
     assert both == news(["a", "d"], ["b"], ["c", "c"])
+
+
+def test_should_know_how_the_release_makes_identities_up(vllm_release: Release) -> None:
+    renderer = (vllm_release.folder / "vllm" / "renderers" / "base.py").read_text()
+    assert 'mm_req_id = f"renderer{self.api_process_rank}-mm-{self._mm_req_counter.inc(1)}"' in renderer
