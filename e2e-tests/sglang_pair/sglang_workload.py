@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from prompts import random_prompt
 from workload import ANSWER_TOKENS, Series
 
 __all__ = ["ANSWER_TOKENS"]
@@ -37,6 +38,10 @@ PREFILLER_KILLED: Final = Series(seed=39, lengths=(500,) * 6)
 DECODER_KILLED: Final = Series(seed=40, lengths=(500,) * 6)
 LEFT: Final = Series(seed=41, lengths=(500,))
 AFTER_FAULTS: Final = Series(seed=42, lengths=(150,) * 8)
+MIXED_REQUESTS: Final = 208
+MIXED_AT_ONCE: Final = 8
+MIXED_TOKENS_MAX: Final = 700
+HIT_TOKENS: Final = 720
 PREFILLER_STAGED: Final = Series(seed=43, lengths=(1, 17, 257, 720))
 STAGED_AT_ONCE: Final = Series(seed=44, lengths=(400, 65, 720, 33, 512, 720))
 
@@ -58,5 +63,31 @@ ALL: Final = (
 )
 
 
+def mixed_groups() -> list[list[str]]:
+    """Prompts of a few beginnings, middles and endings, as chats have them; each group is asked at the same moment.
+
+    Some are the same, some are another one's beginning, and some end on a page or on a chunk.
+    """
+    draw = random.Random(45)
+    beginnings = [random_prompt(length, 4500 + length) for length in (16, 48, 250, 256, 272, 400)]
+    others = [random_prompt(length, 4600 + length) for length in (1, 15, 16, 31, 100, 128, 240)]
+    prompts: list[str] = []
+    while len(prompts) < MIXED_REQUESTS:
+        parts = [draw.choice(beginnings), *draw.choices(others, k=draw.randint(0, 3))]
+        words = " ".join(parts).split()
+        if len(words) <= MIXED_TOKENS_MAX:
+            prompts.append(" ".join(words))
+    return [prompts[at : at + MIXED_AT_ONCE] for at in range(0, len(prompts), MIXED_AT_ONCE)]
+
+
+def hits() -> list[str]:
+    """A prompt, then others with its beginning in the cache: two passes are left, three, and two again."""
+    first = random_prompt(HIT_TOKENS, 46).split()
+    ends = [random_prompt(HIT_TOKENS, 460 + kept).split()[kept:] for kept in (256, 96, 400)]
+    return [" ".join(first)] + [" ".join(first[: HIT_TOKENS - len(end)] + end) for end in ends]
+
+
 def all_prompts() -> list[str]:
-    return [prompt for series in ALL for prompt in series.prompts()]
+    drawn = [prompt for series in ALL for prompt in series.prompts()]
+    mixed = [prompt for group in mixed_groups() for prompt in group]
+    return list(dict.fromkeys([*drawn, *mixed, *hits()]))

@@ -28,6 +28,8 @@ from sglang_workload import (
     LEFT,
     LOAD,
     LOAD_IN_FLIGHT,
+    MIXED_AT_ONCE,
+    MIXED_REQUESTS,
     OVERLAPPED,
     OVERLAPPED_TOKENS,
     PREFILLER_KILLED,
@@ -36,6 +38,8 @@ from sglang_workload import (
     STAGED_AT_ONCE,
     TOKENS,
     all_prompts,
+    hits,
+    mixed_groups,
 )
 from timeline import prefills
 from workload import Series
@@ -95,6 +99,23 @@ def test_pages_in_the_prefillers_cache_are_sent_without_being_computed(pair: Pai
         assert [words_of(answer) for answer in answers] == 2 * [by_sglang.to(prompt)]
         cached = answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"]  # came in the metadata buffers
         assert cached == (len(prompt.split()) - 1) // PAGE_TOKENS * PAGE_TOKENS
+    pair.wait_at_rest()
+
+
+def test_two_or_three_passes_behind_a_cached_beginning(pair: Pair, by_sglang: Reference) -> None:
+    """SGLang sends the cached pages inside the first of these passes."""
+    answers = {prompt: words_of(pair.ask(prompt, ANSWER_TOKENS)) for prompt in hits()}
+    assert [len(prompt.split()) for prompt, words in answers.items() if words != by_sglang.to(prompt)] == []
+    pair.wait_at_rest()
+
+
+def test_prompts_that_share_beginnings_asked_at_the_same_moment(pair: Pair, by_sglang: Reference) -> None:
+    wrong = []
+    with ThreadPoolExecutor(MIXED_AT_ONCE) as pool:
+        for group in mixed_groups():
+            answers = pool.map(lambda prompt: words_of(pair.ask(prompt, ANSWER_TOKENS)), group)
+            wrong += [p for p, words in zip(group, answers, strict=True) if words != by_sglang.to(p)]
+    assert [len(prompt.split()) for prompt in wrong] == [], f"{len(wrong)} of {MIXED_REQUESTS} answers differ"
     pair.wait_at_rest()
 
 

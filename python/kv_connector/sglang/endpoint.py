@@ -21,6 +21,7 @@ from kv_connector.sglang import engine_facts, geometry
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps
 from kv_connector.sglang.prefillers import LOOKUP_LIMIT_SECONDS, Prefillers, RankPlace
+from kv_connector.sglang.prompt_name import NO_DIGEST
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
 from kv_connector.sglang.twins import Twins
 
@@ -50,6 +51,7 @@ class TransferEndpoint(CommonEndpoint):
         self.steps: LayerwiseSteps | None = None
         """A prefiller's forward passes; None when chunks leave after them."""
         self.prefillers = Prefillers()
+        self.next_prompt_digest = NO_DIGEST
         self._server_args = server_args
         self._exit_when_lost = True
         self._latent = bool(is_mla_backend)
@@ -156,6 +158,11 @@ class TransferEndpoint(CommonEndpoint):
             f"room {room} came to data-parallel rank {self.attn_dp_rank}, expected {expected}, where decoders look for"
             " it: set SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK=1 to allow any"
         )
+
+    def take_prompt_digest(self) -> str:
+        """Of the request whose sender is being made."""
+        digest, self.next_prompt_digest = self.next_prompt_digest, NO_DIGEST
+        return digest
 
     def tell_stages(self, room: int, state: int) -> None:
         """Lets the first pipeline stage know what has become of a room on this one."""

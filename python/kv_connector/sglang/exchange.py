@@ -43,6 +43,7 @@ class Outgoing:
 
     request: str
     transfer: str
+    prompt_digest: str = ""
     granted: Granted | None = None
     failure: str = ""
     """Why it will not be sent; "" while it may be."""
@@ -107,11 +108,12 @@ class Exchange:
 
     # ---- prefiller
 
-    def announce(self, room: int) -> Outgoing:
+    def announce(self, room: int, prompt_digest: str = "") -> Outgoing:
         """A request is queued: its decoder's grant is waited for."""
-        out = Outgoing(f"{room}#{next(self._count)}", str(room))
+        out = Outgoing(f"{room}#{next(self._count)}", str(room), prompt_digest)
         self._outgoing[out.request] = out
-        if not self._submit([{"do": "announce", "request": out.request, "transfer": out.transfer}]):
+        named = {"request": out.request, "transfer": out.transfer, "promptDigest": prompt_digest}
+        if not self._submit([{"do": "announce", **named}]):
             self._lose(out)
         return out
 
@@ -187,6 +189,7 @@ class Exchange:
         pages: Sequence[int],
         context_slot: int,
         limit_seconds: float,
+        prompt_digest: str = "",
     ) -> Incoming:
         """Asks all ranks that hold some of it for the KV of tokens ``[first_token, prompt_tokens)``.
 
@@ -202,6 +205,7 @@ class Exchange:
             "firstToken": first_token,
             "pages": list(pages),
             "contextSlot": context_slot,
+            "promptDigest": prompt_digest,
             "limitMillis": max(1, round(limit_seconds * 1000)),
         }
         if self._submit([command]):
@@ -327,6 +331,7 @@ def chunk_fields(out: Outgoing, prompt_tokens: int, end_token: int, told: Pages)
         "endToken": end_token,
         "firstPage": told.first_page,
         "pages": told.pages,
+        "promptDigest": out.prompt_digest,
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Incoming, PrefillerAddress
 from kv_connector.sglang.prefillers import Lookup, RankPlace
+from kv_connector.sglang.prompt_name import NO_DIGEST
 from kv_connector.sglang.sglang_api import BaseKVReceiver, KVPoll, KVTransferError
 
 _ABORTED = "Aborted by AbortReq."
@@ -26,6 +27,7 @@ class Receiver(BaseKVReceiver):
         self.bootstrap_room = bootstrap_room or 0
         self.conclude_state: int | None = None
         self.require_staging = False
+        self.prompt_digest = NO_DIGEST
         self.abort_notified = False
         """Whether the pages may still be written to although the request has failed: SGLang holds them then."""
         self.bootstrap_infos: Sequence[PrefillerAddress] = ()
@@ -101,6 +103,7 @@ class Receiver(BaseKVReceiver):
             "first_token": prefix,
             "pages": pages,
             "context_slot": -1 if aux_index is None else int(aux_index),
+            "prompt_digest": self.prompt_digest,
             "limit_seconds": self.kv_mgr.waiting_timeout,
         }
         self._fetch()

@@ -1,7 +1,9 @@
 """Puts the backend beside SGLang's own, by SGLang's public list of choices and its plugins' hooks.
 
-Nothing here starts anything: the JVM boots with the endpoint, in the scheduler's process. A plugin that raises is only
-logged by SGLang, so what may not fit is checked when the backend is asked for, where a refusal ends the start.
+Two hooks come before it is known which backend a process uses, and look for themselves; the others are put in place
+when this one is asked for. Nothing here starts anything: the JVM boots with the endpoint, in the scheduler's process.
+A plugin that raises is only logged by SGLang, so what may not fit is checked when the backend is asked for, where a
+refusal ends the start.
 """
 
 from __future__ import annotations
@@ -11,11 +13,15 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from kv_connector.sglang import BACKEND_NAME, layerwise, stages
+from kv_connector.sglang import BACKEND_NAME, layerwise, prompt_name, stages
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
 _MEMBER = "KV_MESSENGER"
+_LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
+_TRANSFER_QUEUE = "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__"
+_PREFILL_QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
+_DECODE_QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 
 def register_backend() -> None:
@@ -32,21 +38,28 @@ def register_backend() -> None:
     backends = enum.Enum("TransferBackend", members, module=utils.__name__)  # type: ignore[misc]
     HookRegistry.register(f"{utils.__name__}.TransferBackend", backends, HookType.REPLACE)
     HookRegistry.register(f"{utils.__name__}.get_kv_class", kv_class, HookType.AROUND)
-    HookRegistry.register(
-        "sglang.srt.model_executor.model_runner.ModelRunner.load_model", layerwise.install_hooks, HookType.AFTER
-    )
-    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.run_batch", layerwise.run_batch, HookType.AROUND)
-    HookRegistry.register(
-        "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.pop_bootstrapped", stages.poll_queued, HookType.BEFORE
-    )
-    HookRegistry.register(
-        "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.release_memory_occupation",
-        abort_queued,
-        HookType.BEFORE,
-    )
-    HookRegistry.register(
-        "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__", never_release_by_time, HookType.AFTER
-    )
+    HookRegistry.register(_LOAD_MODEL, layerwise.install_hooks, HookType.AFTER)
+    HookRegistry.register(_TRANSFER_QUEUE, never_release_by_time, HookType.AFTER)
+
+
+def hook_scheduler() -> None:
+    """The hooks of a scheduler that uses this backend; one with another backend runs without them."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from kv_connector.sglang import sglang_api
+
+    hooks = {
+        "sglang.srt.managers.scheduler.Scheduler.run_batch": (layerwise.run_batch, HookType.AROUND),
+        f"{_PREFILL_QUEUE}.pop_bootstrapped": (stages.poll_queued, HookType.BEFORE),
+        f"{_PREFILL_QUEUE}.create_sender": (prompt_name.name_sender, HookType.BEFORE),
+        f"{_PREFILL_QUEUE}.release_memory_occupation": (abort_queued, HookType.BEFORE),
+        f"{_DECODE_QUEUE}._send_kv_metadata": (prompt_name.name_receiver, HookType.BEFORE),
+    }
+    for target, (hook, kind) in hooks.items():
+        if all(known is not hook for _kind, known, _source in HookRegistry._hooks[target]):
+            HookRegistry.register(target, hook, kind)
+    HookRegistry.apply_hooks()
+    sglang_api.require_hooked((_LOAD_MODEL, _TRANSFER_QUEUE, *hooks))
 
 
 def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: Any) -> Any:
@@ -56,6 +69,8 @@ def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: An
     from kv_connector.sglang import sglang_api
 
     sglang_api.check()
+    if class_type.value == "manager":
+        hook_scheduler()
     from kv_connector.sglang.endpoint import TransferEndpoint
     from kv_connector.sglang.receiver import Receiver
     from kv_connector.sglang.sender import Sender

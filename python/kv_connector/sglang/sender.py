@@ -53,7 +53,7 @@ class Sender(BaseKVSender):
         """What the first pipeline stage knows of it."""
         self._with_stages = True
         """Whether the stages have yet to agree that it is computed, or is not."""
-        self._outgoing = mgr.exchange.announce(bootstrap_room)
+        self._outgoing = mgr.exchange.announce(bootstrap_room, mgr.take_prompt_digest())
         self._tell_stages(KVPoll.Bootstrapping)
         refusal = mgr.place_room(bootstrap_addr, bootstrap_room, req_has_disagg_prefill_dp_rank)
         if refusal:

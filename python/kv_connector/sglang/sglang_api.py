@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
+import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from kv_connector.exceptions import OptionError
+
+logger = logging.getLogger("sglang.srt.kv_messenger")
 
 KNOWN_VERSIONS = ("0.5.23",)
 """Releases with which the backend was tested."""
@@ -91,6 +95,7 @@ __all__ = [
     "KVTransferMetric",
     "PrefillServerInfo",
     "check",
+    "require_hooked",
 ]
 
 _DISAGGREGATION = "sglang.srt.disaggregation"
@@ -128,22 +133,74 @@ _SIGNATURES = (
     ),
     (f"{_DISAGGREGATION}.common.conn.CommonKVReceiver.ensure_abort_notified", "self, force_arm"),
     (f"{_DISAGGREGATION}.decode.DecodeTransferQueue.resolve_deferred_releases", "self"),
+    (f"{_DISAGGREGATION}.prefill.PrefillBootstrapQueue.create_sender", "self, req, num_kv_heads"),
+    (f"{_DISAGGREGATION}.prefill.PrefillBootstrapQueue.release_memory_occupation", "self"),
+    (
+        f"{_DISAGGREGATION}.decode.DecodePreallocQueue._send_kv_metadata",
+        "self, decode_req, kv_indices, page_size, state_indices, metadata_kwargs",
+    ),
+    ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self, batch, pp_proxy_tensors"),
+    ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", "self, input_len"),
     (f"{_DISAGGREGATION}.utils.get_kv_class", "transfer_backend, class_type"),
 )
 
 
+_ATTRIBUTES = (
+    (f"{_DISAGGREGATION}.decode.DecodeTransferQueue.__init__", "self.deferred_kv_release_timeout"),
+    (f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin.maybe_send_cached_prefix_chunk", "_early_send"),
+    (f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin._send_kv_chunk", "extend_end"),
+    (f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin._send_kv_chunk", "kv.req_pool_idx"),
+    (f"{_DISAGGREGATION}.prefill.PrefillBootstrapQueue.create_sender", "pending_bootstrap"),
+    (f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__", "_zmq_ctx"),
+    (f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__", "self.failure_records"),
+    (f"{_DISAGGREGATION}.common.conn.CommonKVManager._fail_prefill_recompute", "kv_receiver._lifecycle_lock"),
+    ("sglang.srt.managers.scheduler.Scheduler.run_batch", "maybe_send_cached_prefix_chunk"),
+    ("sglang.srt.managers.schedule_batch.Req.__init__", "self.prefix_len"),
+    ("sglang.srt.managers.schedule_batch.Req.__init__", "self.cache_salt"),
+    ("sglang.srt.managers.schedule_batch.Req.__init__", "self.positional_embed_overrides"),
+    ("sglang.srt.model_executor.model_runner.ModelRunner.__init__", "self.is_draft_worker"),
+)
+"""Attributes that the backend reads or sets, and functions that must name them: setting one that has gone harms nothing
+that anyone would see, but the KV."""
+
+
 def check() -> None:
     """Refuses an SGLang whose private interfaces are not those this backend was made for."""
+    installed = importlib.metadata.version("sglang")
+    if installed not in KNOWN_VERSIONS:
+        logger.warning("SGLang %s was not tested with KV Messenger; %s was", installed, ", ".join(KNOWN_VERSIONS))
     for path, expected in _SIGNATURES:
         seen = _parameters(path)
         if seen != expected:
-            raise OptionError(
-                f"SGLang {importlib.metadata.version('sglang')} has {path}({seen}), expected ({expected}): the backend"
-                f" kv_messenger was made for SGLang {', '.join(KNOWN_VERSIONS)}; install one of these"
-            )
+            raise _unknown(f"has {path}({seen}), expected ({expected})")
+    for path, attribute in _ATTRIBUTES:
+        function = _resolve(path)
+        if function is None or attribute not in inspect.getsource(inspect.unwrap(function)):
+            raise _unknown(f"has {path} without {attribute}")
+
+
+def require_hooked(targets: Iterable[str]) -> None:
+    """Refuses an SGLang in which a hook could not be put in place, which SGLang itself only logs."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    for target in targets:
+        if target not in HookRegistry._patched:
+            raise _unknown(f"has not let a plugin hook {target}")
+
+
+def _unknown(what: str) -> OptionError:
+    return OptionError(
+        f"SGLang {importlib.metadata.version('sglang')} {what}: the backend kv_messenger was made for SGLang"
+        f" {', '.join(KNOWN_VERSIONS)}; install one of these"
+    )
 
 
 def _parameters(path: str) -> str:
+    function = _resolve(path)
+    return "missing" if function is None else ", ".join(inspect.signature(inspect.unwrap(function)).parameters)
+
+
+def _resolve(path: str) -> Any:
     parts = path.split(".")
     depth = next(i for i, part in enumerate(parts) if part[0].isupper() or i == len(parts) - 1)
     try:
@@ -151,5 +208,5 @@ def _parameters(path: str) -> str:
         for name in parts[depth:]:
             found = getattr(found, name)
     except (ImportError, AttributeError):
-        return "missing"
-    return ", ".join(inspect.signature(inspect.unwrap(found)).parameters)
+        return None
+    return found

@@ -256,8 +256,9 @@ def test_should_fill_pages_once_when_a_room_is_asked_for_twice(pair: Pair) -> No
     pair.assert_nothing_held()
 
 
-def test_should_fail_a_fetch_that_comes_when_its_room_has_ended(pair: Pair) -> None:
-    from one_process import pages, until
+def test_should_serve_a_fetch_that_comes_before_its_room_is_computed_again(pair: Pair) -> None:
+    """As after ``pause_generation`` with "retract": the decoder asks first, then has the prompt computed again."""
+    from one_process import pages, wait_for
     from sglang.srt.disaggregation.base.conn import KVPoll
 
     room = pair.next_room()
@@ -266,12 +267,19 @@ def test_should_fail_a_fetch_that_comes_when_its_room_has_ended(pair: Pair) -> N
     pair.write_metadata(2, room, 6)
     sender.send(pages(3), [])
     finish(sender, receiver)
-    late = pair.receiver(room)
-    late.send_metadata(pages(30), 5, decode_prefix_len=0)
-    until(lambda: late.poll() == KVPoll.Failed, "it is told that there is nothing any more")
-    with pytest.raises(Exception, match="was sent, or given up, already"):
-        late.failure_exception()
-    late.clear()
+    again = pair.receiver(room)
+    again.send_metadata(pages(30), 5, decode_prefix_len=0)
+    assert again.poll() == KVPoll.Transferring
+    sender = pair.sender(room)
+    wait_for(sender, KVPoll.WaitingForInput)
+    assert again.poll() == KVPoll.Transferring
+    sender.init(1, 3)
+    pair.write_metadata(3, room, 7)
+    sender.send(pages(12), [])
+    finish(sender, again)
+
+    pair.assert_equal_pages([3, 12], [9, 30])
+    assert pair.decoder.metadata.output_ids[5, 0] == 7
     pair.assert_nothing_held()
 
 
@@ -479,6 +487,73 @@ def test_should_say_which_private_interface_of_sglang_has_changed(monkeypatch: p
     monkeypatch.setattr(CommonKVSender, "send", lambda self, pages: None)  # noqa: ARG005
     with pytest.raises(OptionError, match=r"CommonKVSender\.send\(self, pages\), expected .* made for SGLang 0\.5\.23"):
         sglang_api.check()
+
+
+def test_should_say_which_private_attribute_of_sglang_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.disaggregation.decode import DecodeTransferQueue
+
+    from kv_connector import OptionError
+    from kv_connector.sglang import sglang_api
+
+    def without(self: Any) -> None:
+        self.release_timeout = 30.0
+
+    monkeypatch.setattr(DecodeTransferQueue, "__init__", without)
+    with pytest.raises(OptionError, match=r"DecodeTransferQueue.__init__ without self.deferred_kv_release_timeout"):
+        sglang_api.check()
+
+
+def test_should_say_which_hook_was_not_put_in_place(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    from kv_connector import OptionError
+    from kv_connector.sglang.registration import hook_scheduler
+
+    assert pair.prefiller.endpoint.steps is None, "an endpoint has been opened, and with it the hooks are in place"
+    hooked = Scheduler.run_batch
+    hook_scheduler()
+    assert Scheduler.run_batch is hooked, "hooked once"
+    target = "sglang.srt.managers.scheduler.Scheduler.run_batch"
+    monkeypatch.setattr(HookRegistry, "_patched", HookRegistry._patched - {target})
+    monkeypatch.delattr(Scheduler, "run_batch")
+    with pytest.raises(OptionError, match=r"has not let a plugin hook .*Scheduler\.run_batch"):
+        hook_scheduler()
+
+
+def test_should_name_the_prompt_of_a_request_of_sglangs_on_both_sides(pair: Pair) -> None:
+    from array import array
+
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    from kv_connector.prompt_digest import prompt_digest
+    from kv_connector.sglang.prompt_name import name_receiver, name_sender
+
+    request = Req("r", "", array("q", [5, 6, 7]), SamplingParams())
+    queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint)
+    name_sender(queue, request, 4)
+    receiver = pair.receiver(pair.next_room())
+    name_receiver(queue, SimpleNamespace(kv_receiver=receiver, req=request), [1], 16)
+    assert pair.prefiller.endpoint.take_prompt_digest() == receiver.prompt_digest == prompt_digest([5, 6, 7])
+    assert pair.prefiller.endpoint.take_prompt_digest() == "", "the next sender's is its own"
+    receiver.abort()
+
+
+def test_should_refuse_a_room_whose_prompts_differ(pair: Pair) -> None:
+    from one_process import pages, until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    room = pair.next_room()
+    pair.prefiller.endpoint.next_prompt_digest = "aa" * 16
+    sender, receiver = pair.sender(room), pair.receiver(room)
+    receiver.prompt_digest = "bb" * 16
+    receiver.send_metadata(pages(9), 4, decode_prefix_len=0)
+    until(lambda: receiver.poll() == KVPoll.Failed, "the decoder is refused")
+    with pytest.raises(Exception, match="names another prompt"):
+        receiver.failure_exception()
+    sender.abort()
+    pair.assert_nothing_held()
 
 
 def test_should_refuse_pools_with_state(pair: Pair) -> None:

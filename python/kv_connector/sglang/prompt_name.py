@@ -1,0 +1,40 @@
+"""What the KV of one of SGLang's requests is computed from. Pure; reads a request and changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kv_connector.prompt_digest import prompt_digest
+
+NO_DIGEST = ""
+"""Of prompts that the two sides may well describe otherwise: with images or sounds, or given as vectors."""
+
+
+def digest_of(request: Any) -> str:
+    """The digest of what a prefiller computes for this request, the same on both sides; or NO_DIGEST.
+
+    A decoder that was paused wants what it has generated computed as well. SGLang names adapters by numbers that each
+    server may draw for itself, so only whether there is one is compared.
+    """
+    if request.multimodal_inputs is not None or request.input_embeds or request.positional_embed_overrides is not None:
+        return NO_DIGEST
+    tokens = request.origin_input_ids
+    if getattr(request, "pd_rebootstrap_in_progress", False):
+        tokens = tokens + request.output_ids
+    return prompt_digest(tokens, lora="an adapter" if request.lora_id else "")
+
+
+def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before ``PrefillBootstrapQueue.create_sender``, which gives the sender nothing of its request but the room."""
+    from kv_connector.sglang.endpoint import TransferEndpoint
+
+    if isinstance(queue.kv_manager, TransferEndpoint):
+        queue.kv_manager.next_prompt_digest = digest_of(request)
+
+
+def name_receiver(_queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None:
+    """Before ``DecodePreallocQueue._send_kv_metadata``."""
+    from kv_connector.sglang.receiver import Receiver
+
+    if isinstance(waiting.kv_receiver, Receiver):
+        waiting.kv_receiver.prompt_digest = digest_of(waiting.req)

@@ -1,0 +1,70 @@
+"""Questions to bootstrap servers: each is under way once, and one that does not answer delays no other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from kv_connector.sglang.exchange import PrefillerAddress
+from kv_connector.sglang.prefillers import Lookup, Prefillers, RankPlace
+
+LIMIT_SECONDS = 30.0
+PLACES = [RankPlace(0, 0, rank, 0) for rank in range(8)]
+
+
+class Servers:
+    """One that never answers while it is black, and others that do."""
+
+    def __init__(self) -> None:
+        self.black = threading.Event()
+        self.asked: list[tuple[str, int]] = []
+        self.port = 7
+
+    def __call__(self, url: str, query: Mapping[str, int]) -> Mapping[str, Any]:
+        self.asked.append((url, query["target_tp_rank"]))
+        if "black" in url:
+            self.black.wait(LIMIT_SECONDS)
+            raise OSError("no answer")
+        return {"rank_ip": "there", "rank_port": self.port + query["target_tp_rank"]}
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    made = Servers()
+    yield made
+    made.black.set()
+
+
+def done(lookup: Lookup) -> Lookup:
+    for question in lookup._waiting:
+        question.exception(LIMIT_SECONDS)
+    assert lookup.done()
+    return lookup
+
+
+def test_should_find_another_prefiller_while_one_does_not_answer(servers: Servers) -> None:
+    prefillers = Prefillers(servers)
+    lost = [prefillers.find("black:1", PLACES) for _ in range(20)]
+    found = done(prefillers.find("white:1", PLACES[:1]))
+    assert found.addresses == (PrefillerAddress("there", 7),)
+    assert not any(lookup.done() for lookup in lost)
+    servers.black.set()
+    assert all("no answer" in done(lookup).failure for lookup in lost)
+    assert len([url for url, _rank in servers.asked if "black" in url]) == len(PLACES)
+    prefillers.close()
+
+
+def test_should_ask_again_only_when_it_is_told_to(servers: Servers) -> None:
+    prefillers = Prefillers(servers)
+    first = done(prefillers.find("white:1", PLACES[:2]))
+    servers.port = 70
+    assert prefillers.find("white:1", PLACES[:2]).addresses == first.addresses
+    assert done(prefillers.find_again("white:1", PLACES[:2])).addresses[1] == PrefillerAddress("there", 71)
+    assert prefillers.find("white:1", PLACES[:1]).addresses == (PrefillerAddress("there", 70),)
+    prefillers.forget("white:1")
+    servers.port = 700
+    assert done(prefillers.find("white:1", PLACES[:1])).addresses == (PrefillerAddress("there", 700),)
+    prefillers.close()

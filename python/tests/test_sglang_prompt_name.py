@@ -1,0 +1,48 @@
+"""What of one of SGLang's requests its digest is made of."""
+
+from __future__ import annotations
+
+from array import array
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kv_connector.prompt_digest import prompt_digest
+from kv_connector.sglang.prompt_name import NO_DIGEST, digest_of
+
+
+def request(**said: Any) -> Any:
+    plain = {
+        "origin_input_ids": array("q", [5, 6, 7]),
+        "output_ids": array("q", [8]),
+        "multimodal_inputs": None,
+        "input_embeds": None,
+        "positional_embed_overrides": None,
+        "lora_id": None,
+    }
+    return SimpleNamespace(**plain | said)
+
+
+def test_should_be_the_prompts() -> None:
+    assert digest_of(request()) == prompt_digest([5, 6, 7])
+
+
+def test_should_tell_other_tokens_and_adapters_apart() -> None:
+    names = [
+        digest_of(request()),
+        digest_of(request(origin_input_ids=array("q", [5, 7, 6]))),
+        digest_of(request(lora_id="a")),
+    ]
+    assert len(set(names)) == 3
+    assert digest_of(request(lora_id="b")) == names[2], "each server may number its adapters by itself"
+
+
+def test_should_be_that_of_what_a_paused_decoder_wants_computed_again() -> None:
+    recomputed = request(origin_input_ids=array("q", [5, 6, 7, 8]), output_ids=array("q"))
+    assert digest_of(request(pd_rebootstrap_in_progress=True)) == digest_of(recomputed)
+
+
+@pytest.mark.parametrize("field", ["multimodal_inputs", "input_embeds", "positional_embed_overrides"])
+def test_should_not_name_what_both_sides_may_describe_otherwise(field: str) -> None:
+    assert digest_of(request(**{field: [1.0]})) == NO_DIGEST
