@@ -86,7 +86,7 @@ class SchedulerHalf:
     def bind(self, block_pool: Any) -> None:
         """Where blocks are taken from; before any request."""
         self._quarantine.bind(block_pool)
-        self._gate.size(len(block_pool.blocks))
+        self._gate.size(len(block_pool.blocks) - 1)  # vLLM keeps one, the null block, for itself
 
     # ---- a request comes
 

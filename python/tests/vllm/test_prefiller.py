@@ -284,7 +284,7 @@ def test_should_end_the_request_alone_whose_command_fails(
 
 
 def test_should_hold_prompts_back_that_no_decoder_has_pages_for(engine: EngineMaker) -> None:
-    prefiller = engine("kv_producer", block_count=16, chunk_tokens=4096)
+    prefiller = engine("kv_producer", block_count=17, chunk_tokens=4096)
     names = [f"request-{index}-0000000{index}" for index in range(4)]
     for name in names:
         prefiller.add(name, 500, remote_decode())
@@ -307,7 +307,7 @@ def test_should_hold_prompts_back_that_no_decoder_has_pages_for(engine: EngineMa
 def test_should_begin_a_long_prompt_beside_which_nothing_waits_after_a_moment(
     engine: EngineMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prefiller = engine("kv_producer", block_count=16, chunk_tokens=4096)
+    prefiller = engine("kv_producer", block_count=17, chunk_tokens=4096)
     prefiller.add(REQUEST, 15 * 128, remote_decode())
     prefiller.steps(2)
     assert REQUEST not in prefiller.ended
@@ -317,9 +317,17 @@ def test_should_begin_a_long_prompt_beside_which_nothing_waits_after_a_moment(
     assert REQUEST in prefiller.ended
 
 
+def test_should_not_count_on_the_block_that_the_engine_keeps_for_itself(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer", block_count=21, chunk_tokens=4096)
+    prefiller.add("first-00000000", 10 * 128, remote_decode())
+    prefiller.add(REQUEST, 11 * 128, remote_decode())
+    prefiller.step()
+    assert not prefiller.ended, "beside the first one the second would not fit into 20 blocks"
+
+
 @pytest.mark.parametrize("ends", ["stopped", "released"])
 def test_should_go_on_when_what_waited_ends_without_a_grant(engine: EngineMaker, ends: str) -> None:
-    prefiller = engine("kv_producer", block_count=40, chunk_tokens=4096)
+    prefiller = engine("kv_producer", block_count=41, chunk_tokens=4096)
     prefiller.add("first-00000000", 12 * 128, remote_decode())
     prefiller.add(REQUEST, 12 * 128, remote_decode())
     prefiller.steps(3)
