@@ -176,9 +176,11 @@ def decoder_waits(prefiller: Messenger, decoder: Messenger, prompt: str, tokens:
         return leg.result()
 
 
-def together(prefiller: Messenger, decoder: Messenger, prompt: str, tokens: int) -> dict[str, Any]:
+def together(
+    prefiller: Messenger, decoder: Messenger, prompt: str, tokens: int, request: str | None = None
+) -> dict[str, Any]:
     """Both legs at the same time; either may come first."""
-    request = f"together-{uuid.uuid4()}"
+    request = request or f"together-{uuid.uuid4()}"
     with ThreadPoolExecutor(1) as other:
         prefill = other.submit(send_prefill, prefiller, prompt, request)
         answer = send_decode(decoder, prompt, tokens, decode_leg(prefiller, request), request)

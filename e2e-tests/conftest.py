@@ -14,7 +14,7 @@ from plain_vllm import reference_answers
 from prompts import cache_home
 from traffic import DEFAULT_REQUESTS, DEFAULT_SEED, Traffic
 from warm_starts import LAUNCHER
-from workload import ALL, ANSWER_TOKENS, OF_EVERYDAY, OF_FAULTS, prompts_of
+from workload import ALL, ANSWER_TOKENS, OF_EVERYDAY, prompts_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -53,11 +53,6 @@ def traffic(request: pytest.FixtureRequest) -> Traffic:
 @pytest.fixture(scope="session")
 def reference(model: Path) -> Reference:
     return asked(model, prompts_of(ALL))
-
-
-@pytest.fixture(scope="session")
-def fault_reference(model: Path) -> Reference:
-    return asked(model, prompts_of(OF_FAULTS))
 
 
 @pytest.fixture(scope="session")

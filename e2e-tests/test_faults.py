@@ -46,6 +46,7 @@ from faults import (
 )
 from processes import descendants, kill, kill_alone, maps_a_jvm, stopped
 from server_process import LOOPBACK, complete, free_port, start_all, wait_until, words_of
+from timeline import fetches
 from workload import ABORTED, ANSWER_TOKENS, FAULTS
 
 GRANT_WAIT_SECONDS = 20.0
@@ -79,19 +80,59 @@ class Faulty:
         return outcome.words == self.reference.to(prompt)
 
     def at_rest_and_serving(self) -> None:
-        """Everything works, and nothing is held."""
+        """Everything works, KV comes over both transports, and nothing is held."""
         sides = (self.prefiller, self.failing, self.recomputing)
         for side in sides:
             still_serves(side.server)
         for target in (self.failing, self.recomputing):
-            prompt = self.prompt()
+            prompt, before = self.prompt(), target.tokens_by_transfer()
             assert words_of(together(self.prefiller, target, prompt, ANSWER_TOKENS)) == self.reference.to(prompt)
+            came = target.tokens_by_transfer() - before
+            assert came == len(prompt.split()), f"{target.server.name} answered, and computed the prompt itself"
         for side in sides:
             side.wait_at_rest()
 
 
+@dataclass
+class Servers:
+    """Those of all tests here, with what they are used through."""
+
+    prefiller: Messenger
+    failing: Messenger
+    recomputing: Messenger
+    gate: Gate
+    clients: Clients
+    failed_tests: int
+    """How many tests had failed when they were last known to be as they should."""
+
+    def be_new_after_a_failure(self, failed_tests: int) -> None:
+        """A test that failed may have left a server dead, stopped or with pages held: the next one gets new ones."""
+        sides = [side.server for side in (self.prefiller, self.failing, self.recomputing)]
+        self.gate.open()
+        if failed_tests > self.failed_tests or not all(server.alive() for server in sides):
+            for server in sides:
+                server.kill()
+            start_all(sides, print)
+        self.failed_tests = failed_tests
+
+
+@pytest.fixture
+def faulty(servers: Servers, reference: Reference, request: pytest.FixtureRequest) -> Faulty:
+    servers.be_new_after_a_failure(request.session.testsfailed)
+    prompts = FAULTS[request.node.name.removeprefix("test_")].prompts()
+    return Faulty(
+        servers.prefiller,
+        servers.failing,
+        servers.recomputing,
+        servers.gate,
+        servers.clients,
+        reference,
+        iter(prompts),
+    )
+
+
 @pytest.fixture(scope="module")
-def faulty(model: Path, run_folder: Path, fault_reference: Reference) -> Iterator[Faulty]:
+def servers(model: Path, run_folder: Path, request: pytest.FixtureRequest) -> Iterator[Servers]:
     gate = Gate(run_folder / "held-writes")
     sides = (
         prefiller(
@@ -113,7 +154,7 @@ def faulty(model: Path, run_folder: Path, fault_reference: Reference) -> Iterato
         source, failing, recomputing = (messenger(side, model, run_folder) for side in sides)
         start_messengers(stack, [source, failing, recomputing])
         stack.callback(gate.open)
-        yield Faulty(source, failing, recomputing, gate, clients, fault_reference, iter(FAULTS.prompts()))
+        yield Servers(source, failing, recomputing, gate, clients, request.session.testsfailed)
 
 
 def noticed(what: str, since_seconds: float, ended: Outcome) -> None:
@@ -329,12 +370,15 @@ def test_random_aborts_leave_right_tokens_and_nothing_behind(faulty: Faulty) -> 
         for prompt in ABORTED.prompts()
     ]
 
+    targets = (faulty.failing, faulty.recomputing)
+    seen = [len(target.server.log()) for target in targets]
+    names = [f"aborts-{uuid.uuid4()}" for _ in plans]
+
     def one(index: int) -> Outcome | None:
         prompt, leaves, at_decoder, after_seconds = plans[index]
-        source, to = faulty.prefiller, (faulty.failing, faulty.recomputing)[index % 2]
+        source, to, name = faulty.prefiller, targets[index % 2], names[index]
         if not leaves:
-            return attempt(together, source, to, prompt, ABORT_TOKENS)
-        name = f"aborted-{index}-{uuid.uuid4()}"
+            return attempt(together, source, to, prompt, ABORT_TOKENS, name)
         leg, leaving = (decode_leg(source, name), to) if at_decoder else (PREFILL_LEG, source)
         with ThreadPoolExecutor(1) as other:
             if at_decoder:
@@ -356,5 +400,12 @@ def test_random_aborts_leave_right_tokens_and_nothing_behind(faulty: Faulty) -> 
     assert not wrong, f"{len(wrong)} answers differ from a single vLLM's"
     lost = [plan for plan, outcome in judged if outcome.failed and not plan[1]]
     assert not lost, f"{len(lost)} requests failed although nobody left them"
+    arrived = "\n".join(
+        transfer
+        for target, known in zip(targets, seen, strict=True)
+        for transfer in fetches(target.server.log()[known:])
+    )
+    computed = [name for name, plan in zip(names, plans, strict=True) if not plan[1] and name not in arrived]
+    assert not computed, f"{len(computed)} answers were right without their KV: {computed}"
     print(f"aborts: {sum(plan[1] for plan in plans)} of {len(plans)} were left, {len(judged)} answers were compared")
     faulty.at_rest_and_serving()

@@ -54,7 +54,7 @@ class TwoHosts:
 
 
 @pytest.fixture(scope="module")
-def hosts(model: Path, run_folder: Path, fault_reference: Reference) -> Iterator[TwoHosts]:
+def hosts(model: Path, run_folder: Path, reference: Reference) -> Iterator[TwoHosts]:
     lack = lack_of_privilege()
     if lack is not None:
         pytest.skip(lack)
@@ -74,7 +74,7 @@ def hosts(model: Path, run_folder: Path, fault_reference: Reference) -> Iterator
         move(target, host)
         start_messengers(stack, [source, target])
         stack.callback(gate.open)
-        yield TwoHosts(source, target, host, gate, pool, fault_reference, iter(LINKS.prompts()))
+        yield TwoHosts(source, target, host, gate, pool, reference, iter(LINKS.prompts()))
 
 
 def move(made: Messenger, host: Host) -> None:

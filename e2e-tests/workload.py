@@ -76,8 +76,24 @@ SHARDED_PAIRS: Final = (
 )
 """Engines of two ranks are named by what they have a messenger for."""
 SHARDED: Final = {pair: Series(seed=100 + index, lengths=SHARDED_LENGTHS) for index, pair in enumerate(SHARDED_PAIRS)}
-FAULTS: Final = Series(seed=12, lengths=tuple([260] * 72))
-"""Drawn from one after the other by the tests of faults."""
+FAULT_TESTS: Final = (
+    "killed_prefiller_fails_what_waits_for_it",
+    "killed_decoder_costs_its_prefiller_nothing",
+    "idle_prefiller_whose_worker_is_killed_comes_back_at_its_address",
+    "late_writes_of_a_stopped_prefiller_reach_no_page_in_use[shm]",
+    "late_writes_of_a_stopped_prefiller_reach_no_page_in_use[tcp]",
+    "requests_to_a_prefiller_that_is_silent_for_ever_end_within_their_limit",
+    "stop_shorter_than_the_silence_limit_only_delays[prefiller]",
+    "stop_shorter_than_the_silence_limit_only_delays[decoder]",
+    "decoder_stopped_beyond_the_silence_limit_is_given_up_and_comes_back",
+    "router_that_sends_one_leg_leaves_nothing_behind",
+    "client_that_leaves_while_it_waits_leaves_nothing_behind[waiting for all]",
+    "client_that_leaves_while_it_waits_leaves_nothing_behind[streaming]",
+    "next_prefiller_is_asked_when_the_first_is_not_there",
+    "random_aborts_leave_right_tokens_and_nothing_behind",
+)
+FAULTS: Final = {name: Series(seed=40_000 + index, lengths=tuple([260] * 8)) for index, name in enumerate(FAULT_TESTS)}
+"""Each test of faults has prompts of its own, so that one that fails takes none from another."""
 ABORTED: Final = Series(seed=13, lengths=aborted_lengths())
 LINKS: Final = Series(seed=14, lengths=tuple([260] * 12))
 IDS: Final = Series(seed=15, lengths=tuple([100] * 16))
@@ -96,9 +112,10 @@ ALL: Final = (
     AFTER_FAILURES,
     ALONE,
     *SHARDED.values(),
+    *FAULTS.values(),
+    ABORTED,
+    LINKS,
 )
-OF_FAULTS: Final = (FAULTS, ABORTED, LINKS)
-"""Asked apart, so that only the tests of faults wait for these answers."""
 OF_EVERYDAY: Final = (IDS,)
 
 
