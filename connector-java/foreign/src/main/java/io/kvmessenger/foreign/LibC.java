@@ -46,6 +46,7 @@ public final class LibC {
     private static final MethodHandle getuid = handle("getuid", JAVA_INT);
     private static final MethodHandle listen = handle("listen", JAVA_INT, JAVA_INT, JAVA_INT);
     private static final MethodHandle lseek = handle("lseek", JAVA_LONG, JAVA_INT, JAVA_LONG, JAVA_INT);
+    private static final MethodHandle madvise = handle("madvise", JAVA_INT, JAVA_LONG, JAVA_LONG, JAVA_INT);
     private static final MethodHandle memfd_create = handle("memfd_create", JAVA_INT, ADDRESS, JAVA_INT);
     private static final MethodHandle mmap =
             handle("mmap", JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, JAVA_INT, JAVA_LONG);
@@ -60,7 +61,11 @@ public final class LibC {
     private static final MethodHandle shutdown = handle("shutdown", JAVA_INT, JAVA_INT, JAVA_INT);
     private static final MethodHandle sigaction = handle("sigaction", JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
     private static final MethodHandle socket = handle("socket", JAVA_INT, JAVA_INT, JAVA_INT, JAVA_INT);
+    private static final MethodHandle syscall = variadic("syscall", 1, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG);
     private static final MethodHandle write = handle("write", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG);
+
+    /** The same on x86_64 and aarch64; C libraries before glibc 2.36 have no function for it. */
+    private static final long SYS_PIDFD_OPEN = 434;
 
     private LibC() {}
 
@@ -240,6 +245,17 @@ public final class LibC {
         }
     }
 
+    /** <a href="https://man7.org/linux/man-pages/man2/madvise.2.html">madvise(2)</a>. */
+    public static int madvise(long address, long lengthBytes, int advice) {
+        MemorySegment state = STATE.get();
+        try {
+            int result = (int) madvise.invokeExact(state, address, lengthBytes, advice);
+            return result == -1 ? -errno(state) : result;
+        } catch (Throwable t) {
+            throw unexpected(t);
+        }
+    }
+
     /** <a href="https://man7.org/linux/man-pages/man2/memfd_create.2.html">memfd_create(2)</a>. */
     public static int memfd_create(MemorySegment name, int flags) {
         MemorySegment state = STATE.get();
@@ -268,6 +284,17 @@ public final class LibC {
         try {
             int result = (int) munmap.invokeExact(state, address, lengthBytes);
             return result == -1 ? -errno(state) : result;
+        } catch (Throwable t) {
+            throw unexpected(t);
+        }
+    }
+
+    /** <a href="https://man7.org/linux/man-pages/man2/pidfd_open.2.html">pidfd_open(2)</a>, without flags. */
+    public static int pidfd_open(int pid) {
+        MemorySegment state = STATE.get();
+        try {
+            long result = (long) syscall.invokeExact(state, SYS_PIDFD_OPEN, (long) pid, 0L);
+            return result == -1 ? -errno(state) : (int) result;
         } catch (Throwable t) {
             throw unexpected(t);
         }

@@ -5,6 +5,7 @@ public final class MemoryApi {
     public static final int PROT_READ = 1;
     public static final int PROT_WRITE = 2;
     public static final int MAP_SHARED = 1;
+    public static final int MADV_DONTFORK = 10;
     public static final int MFD_CLOEXEC = 1;
     public static final int MFD_ALLOW_SEALING = 2;
     public static final int F_ADD_SEALS = 1033;

@@ -25,6 +25,7 @@ public final class SocketApi {
     /** {@code struct ucred}, what SO_PEERCRED yields: pid, uid, gid. */
     public static final long UCRED_SIZE_BYTES = 12;
 
+    public static final long UCRED_PID_OFFSET = 0;
     public static final long UCRED_UID_OFFSET = 4;
 
     private SocketApi() {}

@@ -59,6 +59,7 @@ final class LayoutProbeTest {
         expected.put("offsetof(struct sockaddr_in6, sin6_addr)", SocketAddresses.INET6_ADDRESS_OFFSET);
         expected.put("offsetof(struct sockaddr_un, sun_path)", SocketAddresses.PATH_OFFSET);
         expected.put("sizeof(struct ucred)", SocketApi.UCRED_SIZE_BYTES);
+        expected.put("offsetof(struct ucred, pid)", SocketApi.UCRED_PID_OFFSET);
         expected.put("offsetof(struct ucred, uid)", SocketApi.UCRED_UID_OFFSET);
         return expected;
     }

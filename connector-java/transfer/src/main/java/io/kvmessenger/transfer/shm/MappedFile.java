@@ -56,6 +56,8 @@ final class MappedFile {
         long address =
                 LibC.mmap(0, lengthBytes, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, fd, 0);
         require("mmap", address);
+        // A child of this process cannot write there: the end of this process is the end of its writes.
+        LibC.madvise(address, lengthBytes, MemoryApi.MADV_DONTFORK);
         return new MappedFile(address, lengthBytes);
     }
 

@@ -13,15 +13,17 @@ import io.kvmessenger.transfer.spi.InboundLink;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.LinkError;
 import java.lang.foreign.MemorySegment;
+import java.util.function.IntUnaryOperator;
 
 /**
  * One admitted peer that maps our memory: hands out descriptors and takes immediates from its ring.
  *
- * <p>Worker only. The end of the peer's socket is the proof that it writes no more: its engine unmaps before it closes
- * the socket, and the kernel closes a dead process's sockets after its last thread has ended. Without that proof the
- * admission does not end, however long it takes.
+ * <p>Worker only. Two things prove that the peer writes no more. Its socket ends: its engine unmaps before it closes the
+ * socket, and the kernel closes a dead process's sockets after its last thread has ended. Or its process has ended,
+ * although a child may still hold the socket: no child has its mappings. Without proof the admission does not end,
+ * however long it takes.
  */
-final class ShmInboundLink implements InboundLink, ControlStream.Reader {
+final class ShmInboundLink implements InboundLink, ControlStream.Reader, DeathWatch.Events {
     /** What one turn may take before other peers get theirs. */
     private static final int TURN_IMMS = 4096;
 
@@ -29,6 +31,7 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader {
     private final InboundAdmission from;
     private final Figures figures;
     private final ControlStream control;
+    private final DeathWatch death;
     private final MappedFile ringFile;
     private final ImmRing ring;
     private final long readyDeadlineNs;
@@ -49,7 +52,8 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader {
             InboundAdmission from,
             Figures figures,
             int controlFd,
-            long readyDeadlineNs) {
+            long readyDeadlineNs,
+            IntUnaryOperator deathOfPeer) {
         this.port = port;
         this.from = from;
         this.figures = figures;
@@ -64,6 +68,7 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader {
         } finally {
             LibC.close(fd);
         }
+        death = new DeathWatch(loop, deathOfPeer.applyAsInt(controlFd), this);
     }
 
     private ControlStream open(EventLoop loop, int controlFd) {
@@ -187,6 +192,13 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader {
         close(detail);
     }
 
+    @Override
+    public void onDeath(long nowNs) {
+        // What it said before it died has arrived.
+        control.drain(nowNs);
+        close("the peer's process has ended");
+    }
+
     /** Nothing is taken from the peer any more, but it may still write: its hang-up is what counts. */
     @Override
     public void onError(Throwable error) {
@@ -210,6 +222,7 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader {
         for (int left = ImmRing.CAPACITY; !broken && left > 0 && drain() > 0; ) {
             left -= TURN_IMMS;
         }
+        death.close();
         control.close();
         ringFile.close();
         if (ready || dismissed) {
@@ -224,6 +237,7 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader {
     void abandon() {
         if (!closed) {
             closed = true;
+            death.close();
             control.close();
             ringFile.close();
         }

@@ -21,6 +21,7 @@ import java.util.HexFormat;
 import java.util.Iterator;
 import java.util.List;
 import java.util.function.IntPredicate;
+import java.util.function.IntUnaryOperator;
 
 /**
  * Listens on a Unix socket in the abstract namespace and maps peers' memory. Worker only, except where said.
@@ -36,17 +37,27 @@ public final class ShmTransport implements Transport {
     private final InboundPort port;
     private final Figures figures;
     private final IntPredicate ofThisUser;
+    private final IntUnaryOperator deathOfPeer;
     private final String location;
     private final Listener listener;
     private final Farewells farewells;
     private final List<ShmInboundLink> inbound = new ArrayList<>();
 
     public ShmTransport(EventLoop loop, TransferOptions options, InboundPort port, Figures figures) {
-        this(loop, options, port, figures, SocketCalls::isOfThisUser);
+        this(loop, options, port, figures, SocketCalls::isOfThisUser, SocketCalls::deathOfPeer);
     }
 
-    /** @param ofThisUser whether the other end of a socket is this user's */
-    ShmTransport(EventLoop loop, TransferOptions options, InboundPort port, Figures figures, IntPredicate ofThisUser) {
+    /**
+     * @param ofThisUser whether the other end of a socket is this user's
+     * @param deathOfPeer a descriptor that becomes readable when the process at a socket's other end has ended
+     */
+    ShmTransport(
+            EventLoop loop,
+            TransferOptions options,
+            InboundPort port,
+            Figures figures,
+            IntPredicate ofThisUser,
+            IntUnaryOperator deathOfPeer) {
         this.loop = loop;
         this.options = options;
         this.port = port;
@@ -55,6 +66,7 @@ public final class ShmTransport implements Transport {
         new SecureRandom().nextBytes(random);
         location = "kvmessenger-" + HexFormat.of().formatHex(random);
         this.ofThisUser = ofThisUser;
+        this.deathOfPeer = deathOfPeer;
         listener = new Listener(loop, SocketCalls.listenAbstract(location), figures, ofThisUser, this::onHello);
         farewells = new Farewells(loop);
     }
@@ -101,7 +113,8 @@ public final class ShmTransport implements Transport {
     private void accept(int fd, InboundAdmission admission, long nowNs) {
         ShmInboundLink link;
         try {
-            link = new ShmInboundLink(loop, port, admission, figures, fd, nowNs + options.connectLimitNs());
+            link = new ShmInboundLink(
+                    loop, port, admission, figures, fd, nowNs + options.connectLimitNs(), deathOfPeer);
         } catch (IllegalStateException e) {
             // The peer may still reach this engine by another transport.
             reject(fd, TransferFault.UNREACHABLE, e.getMessage());

@@ -148,6 +148,21 @@ public final class SocketCalls {
         }
     }
 
+    /**
+     * A descriptor that becomes readable when the process has ended that made the other end of a Unix socket; negative
+     * when the operating system gives none.
+     */
+    public static int deathOfPeer(int fd) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment value = arena.allocate(SocketApi.UCRED_SIZE_BYTES, 4);
+            MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketApi.UCRED_SIZE_BYTES);
+            int result = LibC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_PEERCRED, value, length);
+            int pid = value.get(ValueLayout.JAVA_INT, SocketApi.UCRED_PID_OFFSET);
+            // Zero where the peer is in a namespace that this process cannot see.
+            return result < 0 || pid == 0 ? -Errno.ENOENT : LibC.pidfd_open(pid);
+        }
+    }
+
     /** Whether this process's user made the other end of a Unix socket: connected it, or listens there. */
     public static boolean isOfThisUser(int fd) {
         try (Arena arena = Arena.ofConfined()) {

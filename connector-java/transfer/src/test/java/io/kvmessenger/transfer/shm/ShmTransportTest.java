@@ -29,6 +29,8 @@ import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.AfterEach;
@@ -50,8 +52,9 @@ final class ShmTransportTest {
     private final int listenFd = SocketCalls.listenAbstract(name);
     private final int gift = Descriptors.gift();
     private boolean sameUser = true;
+    private int peersDeath = -1;
     private final ShmTransport transport =
-            new ShmTransport(loop, TransferOptions.defaults(), port, figures, fd -> sameUser);
+            new ShmTransport(loop, TransferOptions.defaults(), port, figures, fd -> sameUser, fd -> peersDeath);
 
     @AfterEach
     void close() {
@@ -210,6 +213,46 @@ final class ShmTransportTest {
         assertThat(lost).hasSize(1);
         assertThat(Descriptors.gifts()).isEqualTo(1);
         link.close();
+        LibC.close(fd);
+    }
+
+    /** A child that the writer forked holds a copy of its socket, and lives on. */
+    @Test
+    void shouldTakeTheEndOfTheProcessForProofAlthoughItsSocketLivesOn() throws IOException, InterruptedException {
+        Process process = new ProcessBuilder("sleep", "600").start();
+        peersDeath = LibC.pidfd_open((int) process.pid());
+        assertThat(peersDeath).isNotNegative();
+        int peer = SocketCalls.connectAbstract(transport.location());
+        send(peer, hello(KEY));
+        turns();
+        send(peer, record(ControlStream.READY));
+        turns();
+        assertThat(figures.pathsOpened).hasValue(1);
+        assertThat(port.closed).isEmpty();
+        process.destroyForcibly().waitFor();
+        turns();
+        assertThat(port.closed).containsExactly("the peer's process has ended");
+        assertThat(LibC.pidfd_open(Integer.MAX_VALUE))
+                .as("a process that does not exist")
+                .isNegative();
+        LibC.close(peer);
+    }
+
+    /** In the words of proc(5), the mapping is not copied at a fork. */
+    @Test
+    void shouldKeepMappingsFromChildren() throws IOException {
+        int fd = MappedFile.createFile("kvm-no-child", ImmRing.LENGTH_BYTES);
+        MappedFile file = MappedFile.map(fd, ImmRing.LENGTH_BYTES);
+        List<String> lines = Files.readAllLines(Path.of("/proc/self/smaps"));
+        int at = 0;
+        while (!lines.get(at).contains("kvm-no-child")) {
+            at++;
+        }
+        while (!lines.get(at).startsWith("VmFlags:")) {
+            at++;
+        }
+        assertThat(lines.get(at).split(" ", -1)).contains("dc");
+        file.close();
         LibC.close(fd);
     }
 

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.socket;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.foreign.Epoll;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.SocketApi;
 import java.lang.foreign.Arena;
@@ -12,6 +13,28 @@ import org.junit.jupiter.api.Test;
 
 class SocketCallsTest {
     private static final int NAME_LENGTH_MAX_BYTES = 16;
+
+    @Test
+    void shouldWatchTheProcessAtTheOtherEnd() {
+        String name = "kvmessenger-death-" + ProcessHandle.current().pid();
+        int listener = SocketCalls.listenAbstract(name);
+        int fd = SocketCalls.connectAbstract(name);
+        int death = SocketCalls.deathOfPeer(fd);
+        assertThat(death).isNotNegative();
+        try (EventLoop loop = new EventLoop(() -> 0)) {
+            loop.add(death, Epoll.EPOLLIN, new Pollable() {
+                @Override
+                public void onReady(int mask, long nowNs) {}
+
+                @Override
+                public void onError(Throwable error) {}
+            });
+            assertThat(loop.poll(0)).as("this process lives").isZero();
+        }
+        LibC.close(death);
+        LibC.close(fd);
+        LibC.close(listener);
+    }
 
     @Test
     void shouldNotLetLoopbackBePaced() {

@@ -1,0 +1,65 @@
+package io.kvmessenger.transfer.shm;
+
+import io.kvmessenger.foreign.Epoll;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.Pollable;
+
+/**
+ * Tells once when a peer's process has ended. Worker only. Where the operating system gives no descriptor for it, it
+ * never tells.
+ */
+final class DeathWatch implements Pollable {
+    /** What the link is told. */
+    interface Events {
+        void onDeath(long nowNs);
+
+        void onError(Throwable error);
+    }
+
+    private static final int NONE = -1;
+
+    private final EventLoop loop;
+    private final Events events;
+    private int fd;
+    private long key;
+
+    /** @param deathFd becomes readable at the end of the process; now the watch's; negative for none */
+    DeathWatch(EventLoop loop, int deathFd, Events events) {
+        this.loop = loop;
+        this.events = events;
+        fd = deathFd < 0 ? NONE : deathFd;
+        if (fd >= 0) {
+            watch();
+        }
+    }
+
+    private void watch() {
+        try {
+            key = loop.add(fd, Epoll.EPOLLIN, this);
+        } catch (IllegalStateException e) {
+            // The end of the socket is a proof as well.
+            LibC.close(fd);
+            fd = NONE;
+        }
+    }
+
+    @Override
+    public void onReady(int mask, long nowNs) {
+        close();
+        events.onDeath(nowNs);
+    }
+
+    @Override
+    public void onError(Throwable error) {
+        events.onError(error);
+    }
+
+    void close() {
+        if (fd >= 0) {
+            loop.remove(key, fd);
+            LibC.close(fd);
+            fd = NONE;
+        }
+    }
+}
