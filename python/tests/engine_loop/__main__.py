@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--world", type=int, default=100, help="requests of a world")
     parser.add_argument("--patience", type=float, default=10.0, help="seconds after which a world stands still")
     parser.add_argument("--keep-going", action="store_true", help="also after a violation")
+    parser.add_argument("--log", action="store_true", help="print what the connector and the messengers log")
     said = parser.parse_args()
     vllm_release.choose(said.release)
     from engine_loop.loop import World
@@ -34,6 +35,9 @@ def main() -> int:
     log = logging.getLogger("vllm.kv_messenger")
     log.setLevel(logging.ERROR)
     log.propagate = False
+    if said.log:
+        log.setLevel(logging.INFO)
+        log.addHandler(logging.StreamHandler(sys.stdout))
     gc.freeze()
     kinds = list(KINDS) if said.kind == "all" else said.kind.split(",")
     begun, done, seed, found = time.monotonic(), 0, said.seed, False
@@ -49,7 +53,7 @@ def main() -> int:
             f" {time.monotonic() - began:.1f} s",
             flush=True,
         )
-        for violation in violations[:3]:
+        for violation in (*violations[:3], *violations[3:][-3:]):
             found = True
             print(f"VIOLATION kind {kind} seed {seed}: {violation}", flush=True)
         if found and not said.keep_going:

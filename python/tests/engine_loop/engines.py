@@ -39,7 +39,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from engine_loop.kv_pages import BLOCK_TOKENS, HEADS, LAYERS, VOCABULARY, KvPages, digests
 from engine_loop.model_runner import ModelRunner, Rank
-from kv_connector import Messenger
+from kv_connector import Log, Messenger
 from kv_connector.vllm.connector import KvMessengerConnector
 
 engine_core.freeze_gc_heap = lambda: None
@@ -326,6 +326,11 @@ class Engine:
             if not leaks.clean:
                 found.append(f"a messenger holds {dict(leaks.held)}")
         return f"{self.plan.name}: {', '.join(found)}" if found else ""
+
+    def last_words(self) -> list[str]:
+        """What its messengers have logged and the engine has not heard, as it had no reason to step."""
+        events = [event for messenger in self.executor.messengers for event in messenger.poll()]
+        return [f"{self.plan.name}'s messenger: {event.message}" for event in events if isinstance(event, Log)]
 
     def check_prefix_cache(self) -> None:
         """Every block that a request could hit holds the KV of the tokens that its hash stands for."""

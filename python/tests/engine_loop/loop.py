@@ -130,6 +130,9 @@ class World:
             if not self.violations.found:
                 for engine in self._engines.values():
                     engine.check_prefix_cache()
+            if self.violations.found:
+                for engine in self._engines.values():
+                    self.violations.found += engine.last_words()
         finally:
             self._log.removeHandler(self.violations)
             for engine in self._engines.values():
@@ -299,7 +302,7 @@ class World:
     def _send_prefill(self, state: AskState) -> None:
         state.prefill_sent = True
         ask = state.ask
-        if state.gone and ask.gone_from != "decode" and self._random.random() < 0.5:
+        if state.gone and ask.gone_from == "both" and self._random.random() < 0.5:
             return  # the router has seen that the client is gone
         transfer = {"do_remote_decode": True} | ({"transfer_id": ask.transfer_id} if ask.transfer_id else {})
         for request, prompt in self._request_ids(ask):

@@ -308,6 +308,30 @@ def _long_ids(t: Traffic) -> None:
     t.groups(group)
 
 
+def _routes(t: Traffic) -> None:
+    """Every route at once, with room for all."""
+    t.roomy()
+    t.plan.open_groups = t.random.choice([1, 3, 8, 16])
+
+    def group() -> list[Ask]:
+        asks = [_any(t) for _ in range(t.random.choice([1, 1, 2, 4]))]
+        for ask in asks:
+            ask.gone_after = None
+        return asks
+
+    t.groups(group)
+
+
+def _preemption(t: Traffic) -> None:
+    """One pool is nearly full: its engine preempts, and starts the requests again."""
+    full = t.random.choice(["prefiller", "decoder"])
+    t.roomy()
+    least = t.longest_prompt // BLOCK_TOKENS + 5
+    t.set(full, blocks=least + t.random.randrange(least), whole_prompt_must_fit=False)
+    t.plan.open_groups = 12
+    t.groups(lambda: [t.ask(max_tokens=t.random.choice([4, 36]), route=t.random.choice([HANDED_ON, HANDED_ON, BOTH]))])
+
+
 def _mixed(t: Traffic) -> None:
     """Everything at once."""
     t.plan.open_groups = t.random.choice([1, 3, 8, 16])
@@ -350,5 +374,7 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "crossed": _crossed,
     "children": _children,
     "long-ids": _long_ids,
+    "routes": _routes,
+    "preemption": _preemption,
     "mixed": _mixed,
 }
