@@ -232,6 +232,17 @@ def failed(answer: Mapping[str, Any]) -> bool:
     return "choices" not in answer or answer["choices"][0]["finish_reason"] in ENDED_EARLY
 
 
+@pytest.mark.parametrize("order", Order)
+def test_id_of_a_request_that_has_ended_serves_again(
+    pair: tuple[Messenger, Messenger], plain: Callable[..., Asked], reference: Reference, order: Order
+) -> None:
+    request, client = f"again-{uuid.uuid4()}", Client(*pair)
+    for asked in (plain(order), plain(order)):
+        answer = client.ask(asked, request)
+        assert answer is not None
+        assert not faults_of(asked, answer, reference)
+
+
 def test_very_long_id_harms_no_other_request(
     pair: tuple[Messenger, Messenger], plain: Callable[..., Asked], reference: Reference
 ) -> None:

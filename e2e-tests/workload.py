@@ -97,6 +97,11 @@ FAULTS: Final = {name: Series(seed=40_000 + index, lengths=tuple([260] * 8)) for
 ABORTED: Final = Series(seed=13, lengths=aborted_lengths())
 LINKS: Final = Series(seed=14, lengths=tuple([260] * 12))
 IDS: Final = Series(seed=15, lengths=tuple([100] * 16))
+QUEUED_REQUESTS: Final = 200
+QUEUED: Final = {
+    "prefiller": Series(seed=16, lengths=tuple([20] * QUEUED_REQUESTS)),
+    "decoder": Series(seed=17, lengths=tuple([20] * QUEUED_REQUESTS)),
+}
 
 ALL: Final = (
     *BOTH_LEGS.values(),
@@ -116,7 +121,7 @@ ALL: Final = (
     ABORTED,
     LINKS,
 )
-OF_EVERYDAY: Final = (IDS,)
+OF_EVERYDAY: Final = (IDS, *QUEUED.values())
 
 
 def prompts_of(serieses: tuple[Series, ...]) -> list[str]:
