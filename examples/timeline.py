@@ -80,7 +80,7 @@ def prefills(log: str) -> dict[str, PrefillTimeline]:
     found = {}
     for fields in lines(log):
         if fields["side"] == "prefiller":
-            chunks = tuple(ChunkTimes.parse(chunk) for chunk in fields["chunks"])
+            chunks = tuple(ChunkTimes.parse(chunk) for chunk in fields.get("chunks", ()))
             found[fields["transfer"]] = PrefillTimeline(fields["transfer"], fields["transport"], chunks)
     return found
 

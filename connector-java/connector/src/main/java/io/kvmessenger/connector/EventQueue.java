@@ -53,6 +53,12 @@ final class EventQueue implements EngineEvents {
     /** How much of a dropped event is logged. */
     private static final int EXCERPT_LENGTH_BYTES = 256;
 
+    /** A timeline with its chunks is no longer than that; one that would be has its sums only. */
+    static final int TIMELINE_LENGTH_MAX_BYTES = 32 << 10;
+
+    /** What one layer of a chunk takes at least. */
+    private static final int TIMELINE_LAYER_LENGTH_MIN_BYTES = 50;
+
     private static final byte[] HEAD = "{\"events\":[".getBytes(StandardCharsets.UTF_8);
     private static final byte[] TAIL = "]}".getBytes(StandardCharsets.UTF_8);
     private static final byte[] NOTHING = new byte[0];
@@ -63,9 +69,11 @@ final class EventQueue implements EngineEvents {
     private final AtomicInteger notes = new AtomicInteger();
     private final AtomicLong noteBytes = new AtomicLong();
     private final Tally tally;
+    private final OpenRequest.Timelines timelines;
 
-    EventQueue(Tally tally) {
+    EventQueue(Tally tally, OpenRequest.Timelines timelines) {
         this.tally = tally;
+        this.timelines = timelines;
     }
 
     @Override
@@ -105,6 +113,9 @@ final class EventQueue implements EngineEvents {
 
     @Override
     public void timeline(FetchTimeline timeline) {
+        if (timelines == OpenRequest.Timelines.OFF) {
+            return;
+        }
         Map<String, Object> json = new LinkedHashMap<>();
         json.put("event", "timeline");
         json.put("side", "decoder");
@@ -121,20 +132,39 @@ final class EventQueue implements EngineEvents {
 
     @Override
     public void timeline(PrefillTimeline timeline) {
+        if (timelines == OpenRequest.Timelines.OFF) {
+            return;
+        }
         Map<String, Object> json = new LinkedHashMap<>();
         json.put("event", "timeline");
         json.put("side", "prefiller");
         json.put("transfer", timeline.transferId());
         json.put("request", timeline.request());
+        json.put("peer", cut(timeline.decoder()));
         json.put("promptTokens", timeline.promptTokens());
         json.put("pages", timeline.pagesSent());
         json.put("bytes", timeline.bytesSent());
-        json.put("grantedNs", timeline.grantedNs());
+        json.put("grantReceivedNs", timeline.grantedNs());
+        json.put("firstSubmittedNs", timeline.firstSubmittedNs());
         json.put("lastLeftNs", timeline.lastLeftNs());
+        json.put("forwardEndNs", timeline.forwardEndNs());
         json.put("transport", cut(timeline.transport()));
+        json.put("chunkCount", timeline.chunks().size());
+        json.put("layersSent", timeline.layersSent());
         json.put("layersSentEarly", timeline.layersSentEarly());
-        json.put("chunks", timeline.chunks().stream().map(EventQueue::chunk).toList());
-        note(json);
+        note(withChunks(json, timeline));
+    }
+
+    private Map<String, Object> withChunks(Map<String, Object> sums, PrefillTimeline timeline) {
+        long layers =
+                timeline.chunks().stream().mapToLong(ChunkTimeline::layerCount).sum();
+        if (timelines != OpenRequest.Timelines.FULL
+                || layers * TIMELINE_LAYER_LENGTH_MIN_BYTES > TIMELINE_LENGTH_MAX_BYTES) {
+            return sums;
+        }
+        Map<String, Object> whole = new LinkedHashMap<>(sums);
+        whole.put("chunks", timeline.chunks().stream().map(EventQueue::chunk).toList());
+        return encode(whole).length > TIMELINE_LENGTH_MAX_BYTES ? sums : whole;
     }
 
     /** The next events that fit, or an empty array. A poll smaller than all must have room for may fit none: the caller's error. */

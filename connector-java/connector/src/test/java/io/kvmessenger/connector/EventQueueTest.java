@@ -4,9 +4,11 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.messenger.ChunkTimeline;
 import io.kvmessenger.messenger.EngineEvents;
 import io.kvmessenger.messenger.FetchTimeline;
 import io.kvmessenger.messenger.MessengerMetric;
+import io.kvmessenger.messenger.PrefillTimeline;
 import io.kvmessenger.messenger.Tally;
 import java.lang.reflect.Method;
 import java.lang.reflect.RecordComponent;
@@ -23,7 +25,7 @@ class EventQueueTest {
     private static final int POLL_BYTES = 64 << 10;
 
     private final List<MessengerMetric> counted = new ArrayList<>();
-    private final EventQueue queue = new EventQueue(new CountingTally(counted));
+    private final EventQueue queue = new EventQueue(new CountingTally(counted), OpenRequest.Timelines.FULL);
 
     @Test
     void shouldSayNothingInNoBytes() {
@@ -130,6 +132,41 @@ class EventQueueTest {
 
         assertThat(new String(queue.drain(POLL_BYTES), StandardCharsets.UTF_8)).contains("released");
         assertThat(counted).containsExactly(MessengerMetric.EVENTS_DROPPED);
+    }
+
+    private static PrefillTimeline timeline(int chunkCount, int layerCount) {
+        List<ChunkTimeline> chunks = new ArrayList<>();
+        for (int chunk = 0; chunk < chunkCount; chunk++) {
+            chunks.add(new ChunkTimeline(512 * chunk, 512 * (chunk + 1), layerCount, System.nanoTime()));
+        }
+        return new PrefillTimeline("r", "t", 1_000_000, 1, 2, 3, 4, "shm", "decoder", chunks);
+    }
+
+    private String told(OpenRequest.Timelines timelines, PrefillTimeline timeline) {
+        EventQueue events = new EventQueue(new CountingTally(counted), timelines);
+        events.timeline(timeline);
+        return new String(events.drain(POLL_BYTES), StandardCharsets.UTF_8);
+    }
+
+    @Test
+    void shouldTellASumOfALongPromptWhateverIsAskedFor() {
+        PrefillTimeline million = timeline(1954, 126);
+        for (OpenRequest.Timelines asked : List.of(OpenRequest.Timelines.SUMMARY, OpenRequest.Timelines.FULL)) {
+            assertThat(told(asked, million))
+                    .hasSizeLessThan(1024)
+                    .contains("\"chunkCount\":1954", "\"layersSent\":0")
+                    .doesNotContain("\"chunks\"");
+        }
+        assertThat(counted).isEmpty();
+    }
+
+    @Test
+    void shouldTellChunksOnlyWhereTheyAreAskedFor() {
+        assertThat(told(OpenRequest.Timelines.FULL, timeline(2, 2))).contains("\"chunks\"");
+        assertThat(told(OpenRequest.Timelines.SUMMARY, timeline(2, 2)))
+                .contains("\"forwardEndNs\":0")
+                .doesNotContain("\"chunks\"");
+        assertThat(told(OpenRequest.Timelines.OFF, timeline(2, 2))).isEmpty();
     }
 
     @Test

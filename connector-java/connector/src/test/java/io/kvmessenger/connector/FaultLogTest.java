@@ -12,7 +12,7 @@ import java.util.Map;
 import org.junit.jupiter.api.Test;
 
 class FaultLogTest {
-    private final EventQueue events = new EventQueue(new NoTally());
+    private final EventQueue events = new EventQueue(new NoTally(), OpenRequest.Timelines.SUMMARY);
     private long nowNs = 5;
     private final FaultLog log = new FaultLog(events, () -> nowNs);
 

@@ -15,7 +15,7 @@ public final class ChunkTimeline {
     private final long[] leftNs;
     private long forwardEndNs;
 
-    ChunkTimeline(int firstToken, int endToken, int layerCount, long forwardStartNs) {
+    public ChunkTimeline(int firstToken, int endToken, int layerCount, long forwardStartNs) {
         this.firstToken = firstToken;
         this.endToken = endToken;
         this.forwardStartNs = forwardStartNs;
@@ -54,6 +54,24 @@ public final class ChunkTimeline {
 
     public long leftNs(int layerIndex) {
         return leftNs[layerIndex];
+    }
+
+    /** When its first layer was submitted; 0 = none was. */
+    public long firstSubmittedNs() {
+        long first = 0;
+        for (long submitted : submittedNs) {
+            first = submitted != 0 && (first == 0 || submitted < first) ? submitted : first;
+        }
+        return first;
+    }
+
+    /** Layers that have left. */
+    public int layersSent() {
+        int sent = 0;
+        for (long left : leftNs) {
+            sent += left == 0 ? 0 : 1;
+        }
+        return sent;
     }
 
     /** Layers that had left before this chunk's forward pass ended. */

@@ -5,8 +5,8 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * Preempted prompts whose writes have not all completed, and who waits for that. Owned by the messenger's thread; it
- * stops nothing itself.
+ * Preempted prompts whose writes have not all completed, and the fences that wait for that. Owned by the messenger's
+ * thread; it stops no prompt, and ends the sessions that keep a fence waiting for too long.
  */
 final class Fences {
     private final boolean contextFollows;
@@ -21,8 +21,9 @@ final class Fences {
     }
 
     /** Keeps a preempted prompt if anything still reads its pages. */
-    void add(Prefill prefill, CompletableFuture<Void> fenced) {
+    void add(Prefill prefill, CompletableFuture<Void> fenced, long nowNs) {
         if (!prefill.writesOver()) {
+            prefill.fencedNs = nowNs;
             prefill.fenced = fenced;
             busy.add(prefill);
         }
@@ -48,6 +49,55 @@ final class Fences {
         if (busy.stream().noneMatch(p -> p.fenced == fenced && mayStillBeTaken(p))) {
             fenced.complete(null);
         }
+    }
+
+    /** A peer that has stopped does not hold the engine up: what it holds of a preempted prompt ends with its session. */
+    int endLate(Sessions sessions, ProtocolLimits limits, long nowNs) {
+        List<Session> late = holdersAfter(nowNs - limits.fenceLimitNs());
+        for (Session session : late) {
+            sessions.end(
+                    session,
+                    session.peerName() + " still held writes of a preempted prompt after "
+                            + limits.fenceLimitNs() / 1_000_000 + " ms (a fifth of silence_limit_seconds)");
+        }
+        return late.size();
+    }
+
+    /** Sessions whose writes have kept a fence waiting since that time or longer. */
+    private List<Session> holdersAfter(long sinceNs) {
+        if (busy.isEmpty()) {
+            return List.of();
+        }
+        return busy.stream()
+                .filter(prefill -> isAwaited(prefill) && prefill.fencedNs - sinceNs <= 0)
+                .flatMap(prefill -> prefill.deliveries.stream())
+                .filter(delivery ->
+                        delivery.writesInFlight > 0 && delivery.grant.session().ready())
+                .map(delivery -> delivery.grant.session())
+                .distinct()
+                .toList();
+    }
+
+    /** When the first of them has waited so long, or {@code latestNs} when that is earlier. */
+    long earliestNs(long latestNs, long limitNs) {
+        long earliest = latestNs;
+        for (Prefill prefill : busy) {
+            long lateNs = prefill.fencedNs + limitNs;
+            if (isAwaited(prefill) && holdsSession(prefill) && lateNs - earliest < 0) {
+                earliest = lateNs;
+            }
+        }
+        return earliest;
+    }
+
+    private static boolean holdsSession(Prefill prefill) {
+        return prefill.deliveries.stream()
+                .anyMatch(delivery ->
+                        delivery.writesInFlight > 0 && delivery.grant.session().ready());
+    }
+
+    private boolean isAwaited(Prefill prefill) {
+        return mayStillBeTaken(prefill) && !prefill.fenced.isDone();
     }
 
     private boolean mayStillBeTaken(Prefill prefill) {

@@ -56,6 +56,8 @@ final class Prefill {
     long grantDeadlineNs;
 
     CompletableFuture<Void> fenced;
+    /** Since when its last writes are waited for. */
+    long fencedNs;
 
     Prefill(String request, String transferId, String promptDigest) {
         this.request = request;

@@ -82,7 +82,7 @@ final class Prefiller {
             if (prefill != null) {
                 prefill.begin(chunk, writer.layerCount(), nowNs);
                 running.add(prefill);
-                deliveries.advance(prefill); // pages of the prefix cache are in place and go out at once
+                advance(prefill); // pages of the prefix cache are in place and go out at once
             }
         }
     }
@@ -110,7 +110,7 @@ final class Prefiller {
     void stepEnded(long stepIndex, long nowNs) {
         for (Prefill prefill : running.end(stepIndex)) {
             prefill.stepEnded(nowNs);
-            deliveries.advance(prefill);
+            advance(prefill);
             settle(prefill);
         }
     }
@@ -150,7 +150,7 @@ final class Prefiller {
                 detach(prefill);
                 prefill.announced = prefill.announced && !again; // nothing has stopped: it waits in the queue again
                 stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
-                fences.add(prefill, preempt.fenced());
+                fences.add(prefill, preempt.fenced(), clock.nowNs());
                 if (again) {
                     announce(new EngineCommand.Announce(request, prefill.transferId, prefill.promptDigest));
                 }
@@ -282,13 +282,13 @@ final class Prefiller {
         running.note(nowNs);
         work += deliveries.doWork();
         for (Prefill prefill : List.copyOf(byTransfer.values())) {
-            work += deliveries.advance(prefill);
+            work += advance(prefill);
             if (mayExpire(prefill) && nowNs - prefill.grantDeadlineNs >= 0) {
                 expire(prefill);
                 work++;
             }
         }
-        return work + waiting.expire(nowNs);
+        return work + fences.endLate(sessions, limits, nowNs) + waiting.expire(nowNs);
     }
 
     long nextDeadlineNs(long nowNs) {
@@ -298,7 +298,17 @@ final class Prefiller {
                 earliest = prefill.grantDeadlineNs;
             }
         }
-        return waiting.earliestNs(earliest);
+        return waiting.earliestNs(fences.earliestNs(earliest, limits.fenceLimitNs()));
+    }
+
+    /** A bug that one prompt meets stops that prompt; the others are sound. */
+    private int advance(Prefill prefill) {
+        try {
+            return deliveries.advance(prefill);
+        } catch (RuntimeException | AssertionError bug) {
+            refuse(prefill, "a bug in the messenger, met by transfer " + prefill.transferId + ": " + bug);
+            return 1;
+        }
     }
 
     private boolean mayExpire(Prefill prefill) {

@@ -29,6 +29,11 @@ public record ProtocolLimits(
     /** Grants that wait for their prefill, over all decoders. */
     public static final int GRANTS_WAITING_MAX = 16_384;
 
+    /** How long a peer may hold writes of a preempted prompt: the whole engine stands still for them. */
+    long fenceLimitNs() {
+        return silenceLimitNs / 5;
+    }
+
     /**
      * Silence after which a peer is declared lost: half a heartbeat less than the limit, which leaves the engine time to
      * end the requests before the limit is over.

@@ -191,4 +191,19 @@ class ChunkRulesTest extends MessengerPair {
         fetch("bystander", 3, 0);
         assertThat(decoder.wire.sent).singleElement().matches(frame -> frame.hasGrant());
     }
+
+    @Test
+    void shouldStopOnlyThePromptThatMeetsABug() {
+        fetch("r", 1, 0);
+        fetch("bystander", 3, 0);
+        carry();
+        prefiller.transfer.poisonedPage = 5;
+        step(chunk("r", 0, PROMPT_TOKENS, 0, 5, 6), chunk("bystander", 0, PROMPT_TOKENS, 0, 7, 2));
+        prefiller.messenger.doWork();
+        finish("bystander");
+
+        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.lastFailure).contains("a bug");
+        assertThat(prefiller.told).containsExactly("released bystander");
+    }
 }

@@ -242,4 +242,21 @@ class MessengerTest extends MessengerPair {
         assertThat(prefiller.told).endsWith("stopped r");
         assertThat(decoder.told).containsExactly("failed r");
     }
+
+    @Test
+    void shouldEndTheSessionOfADecoderThatHoldsAFenceUp() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        nowNs += LIMITS.fenceLimitNs() - 1;
+        prefiller.messenger.doWork();
+        assertThat(prefiller.transfer.disconnected).isEmpty();
+        assertThat(prefiller.messenger.nextDeadlineNs()).isEqualTo(nowNs + 1);
+        nowNs += 1;
+        prefiller.messenger.doWork();
+
+        assertThat(prefiller.transfer.disconnected).hasSize(1);
+        assertThat(prefiller.wire.closed).isTrue();
+    }
 }

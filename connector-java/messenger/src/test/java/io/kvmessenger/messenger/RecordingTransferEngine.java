@@ -29,6 +29,9 @@ final class RecordingTransferEngine implements TransferEngine {
     final List<Peer> disconnected = new ArrayList<>();
     final List<Long> windowCookies = new ArrayList<>();
     int freeSlots = 8;
+    /** A write that begins with it meets a bug. */
+    int poisonedPage = -1;
+
     /** Set by a test: the engine has ended by this error. */
     Throwable bug;
     /** Set by a test: thrown by the next {@code allow}. */
@@ -127,6 +130,10 @@ final class RecordingTransferEngine implements TransferEngine {
 
     @Override
     public int submit(Peer peer, TransferRequest request, long cookie) {
+        if (request instanceof TransferRequest.PagedWrites writes
+                && writes.sourcePages().indices()[0] == poisonedPage) {
+            throw new IllegalStateException("a bug");
+        }
         submitted.add(cookie);
         requests.add(request);
         return ACCEPTED;
