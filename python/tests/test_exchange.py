@@ -156,8 +156,7 @@ def test_should_say_when_a_fetch_is_given_up(exchange: Exchange, messenger: Scri
 
 def test_should_add_up_what_left_to_the_ranks_of_a_decoder(exchange: Exchange, messenger: ScriptedMessenger) -> None:
     out = exchange.announce(5)
-    passes = [{"forwardEndNs": 1_000_000_000}, {"forwardEndNs": 3_000_000_000}]
-    head = {"request": out.request, "side": "prefiller", "chunks": passes}
+    head = {"request": out.request, "side": "prefiller", "forwardEndNs": 3_000_000_000}
     messenger.events = [
         Timeline("5", head | {"bytes": 100, "lastLeftNs": 3_500_000_000}),
         Timeline("5", head | {"bytes": 20, "lastLeftNs": 2_900_000_000}),

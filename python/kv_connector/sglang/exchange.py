@@ -287,9 +287,8 @@ class Exchange:
         out = self._outgoing.get(fields.get("request", ""))
         if out is not None and fields.get("side") == "prefiller":
             out.bytes_sent += int(fields["bytes"])
-            ended_ns = max((chunk["forwardEndNs"] for chunk in fields.get("chunks", ())), default=0)
-            if ended_ns:
-                tail_seconds = max(0, fields["lastLeftNs"] - ended_ns) / _NANOS
+            if fields.get("forwardEndNs"):
+                tail_seconds = max(0, fields["lastLeftNs"] - fields["forwardEndNs"]) / _NANOS
                 out.tail_seconds = max(tail_seconds, out.tail_seconds or 0.0)
 
     def _submit(self, commands: Sequence[Command]) -> bool:
