@@ -16,6 +16,7 @@ from typing import Any
 from bed import Messenger, decode_leg, send_decode, send_prefill
 from server_process import LOOPBACK, Server, complete, greedy_completion, wait_until
 
+TREE = Path(__file__).resolve().parents[1]
 STEP_LIMIT_SECONDS = 60.0
 LEAVE_FIRST = 3
 """Writes that leave of a request that is stopped halfway: fewer than the model has layers, so never all of them."""
@@ -23,11 +24,32 @@ ENDED_EARLY = ("error", "abort")
 """How the engines name the reason when a request did not run to its end."""
 
 
+def fault_options(decorator: str, *more: str) -> list[str]:
+    """`jvm_options` that put a fault below a messenger. Faults are in the jar of the test kit: no wheel has them."""
+    jars = sorted((TREE / "connector-java" / "testkit" / "target").glob("testkit-*.jar"))
+    if len(jars) != 1:
+        raise FileNotFoundError(f"expected one testkit-*.jar in connector-java/testkit/target, found {jars}: make java")
+    return [
+        f"-Dkvmessenger.transferDecorator=io.kvmessenger.testkit.fault.{decorator}",
+        f"-Dkvmessenger.transferDecoratorJar={jars[0]}",
+        *more,
+    ]
+
+
+def dropped_payload() -> list[str]:
+    """`jvm_options` of a messenger that sends everything but the payload."""
+    return fault_options("DroppedPayload")
+
+
 @dataclass(frozen=True)
 class Gate:
-    """Holds writes of a prefiller back that was started with `-Dkvmessenger.fault.holdWrites=<file>`."""
+    """Holds writes of a prefiller back that was started with its `jvm_options`."""
 
     file: Path
+
+    @property
+    def jvm_options(self) -> list[str]:
+        return fault_options("HeldWrites", f"-Dkvmessenger.fault.holdWrites={self.file}")
 
     @contextmanager
     def closed(self, after: int = LEAVE_FIRST) -> Iterator[None]:

@@ -138,7 +138,7 @@ def servers(model: Path, run_folder: Path, request: pytest.FixtureRequest) -> It
         prefiller(
             "prefiller-faulty",
             extra={
-                "jvm_options": [f"-Dkvmessenger.fault.holdWrites={gate.file}"],
+                "jvm_options": gate.jvm_options,
                 "grant_wait_seconds": GRANT_WAIT_SECONDS,
             },
         ),

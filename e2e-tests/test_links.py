@@ -62,7 +62,7 @@ def hosts(model: Path, run_folder: Path, reference: Reference) -> Iterator[TwoHo
     with ExitStack() as stack:
         host = stack.enter_context(second_host())
         pool = stack.enter_context(ThreadPoolExecutor(4))
-        near = {"listen_host": host.data.near, "jvm_options": [f"-Dkvmessenger.fault.holdWrites={gate.file}"], **LIMITS}
+        near = {"listen_host": host.data.near, "jvm_options": gate.jvm_options, **LIMITS}
         far = {
             "listen_host": host.data.far,
             "metrics_host": host.management.far,

@@ -62,7 +62,7 @@ def two_rank_prefiller(request: pytest.FixtureRequest, bed: Bed) -> Iterator[Two
     per = request.param
     gate = Gate(bed.folder / f"held-writes-{per}")
     with ExitStack() as stack:
-        (engine,) = bed.started(stack, two_ranks(prefiller, per, f"-Dkvmessenger.fault.holdWrites={gate.file}"))
+        (engine,) = bed.started(stack, two_ranks(prefiller, per, *gate.jvm_options))
         yield TwoRanks(per, engine, gate)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from bed import Bed, Messenger, decoder, decoder_waits, prefiller, serial, together
 from conftest import ROOT, Reference
+from faults import dropped_payload
 from server_process import words_of
 from timeline import FetchTimeline, PrefillTimeline, fetches, prefills
 from workload import ANSWER_TOKENS, BOTH_LEGS, DROPPED, HELD, OVERLAPPED, OVERLAPPED_LENGTHS
@@ -66,7 +67,7 @@ class Damaged:
 
 @pytest.fixture(scope="module")
 def damaged(bed: Bed) -> Iterator[Damaged]:
-    faulty = prefiller("prefiller-dropping", extra={"jvm_options": ["-Dkvmessenger.fault.dropPayload=true"]})
+    faulty = prefiller("prefiller-dropping", extra={"jvm_options": dropped_payload()})
     with ExitStack() as stack:
         yield Damaged(*bed.started(stack, faulty, decoder("decoder-comparing", extra={"page_checksum": "full"})))
 

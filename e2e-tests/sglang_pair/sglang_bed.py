@@ -149,7 +149,7 @@ class Ground:
             rank_count = kind.tp_size * kind.pp_size
             first = free_port(rank_count)
             metrics_ports = range(first, first + rank_count)
-            faults = {"jvm_options": [f"-Dkvmessenger.fault.holdWrites={self.gate.file}"]}
+            faults = {"jvm_options": self.gate.jvm_options}
             holdable = faults if kind.holdable and role == "prefill" else {}
             told = {"metrics_port": first, "timelines": "full", **holdable, **kind.options}
             environment["KV_MESSENGER_OPTIONS"] = json.dumps(told)

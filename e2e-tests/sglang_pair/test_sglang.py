@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Reference
-from faults import Outcome, attempt, leave
+from faults import Outcome, attempt, dropped_payload, leave
 from plain_sglang import sglang_answers, transformers_answers
 from server_process import free_port, start_all, wait_until, words_of
 from sglang_bed import COMPLETIONS, KV_MESSENGER, Ground, Kind, Pair, Side, start
@@ -136,7 +136,7 @@ def test_tokens_differ_when_the_bytes_are_dropped(
 ) -> None:
     """The comparison can fail: everything but the payload crosses. The prefiller samples the first token itself."""
     port = free_port()
-    faulty = Kind(options={"jvm_options": ["-Dkvmessenger.fault.dropPayload=true"]})
+    faulty = Kind(options={"jvm_options": dropped_payload()})
     dropping = ground.side("prefill", faulty, port, name="dropping-prefill")
     start(stack, [dropping.server])
     dropped = replace(pair, prefiller=dropping, bootstrap_port=port)

@@ -1,20 +1,24 @@
 package io.kvmessenger.connector;
 
 import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.TransferDecorator;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.engine.TransferEngines;
+import java.net.MalformedURLException;
+import java.net.URL;
+import java.net.URLClassLoader;
 import java.nio.file.Path;
 import java.util.Set;
 import java.util.stream.Collectors;
 
 /** Chooses and opens the transfer engine of a messenger. */
 final class TransferWiring {
-    /** System property of the end-to-end tests: send zeros instead of KV, to see that somebody notices. */
-    static final String DROP_PAYLOAD_PROPERTY = "kvmessenger.fault.dropPayload";
+    /** System property: the class of a {@link TransferDecorator}; none in production. */
+    static final String DECORATOR_PROPERTY = "kvmessenger.transferDecorator";
 
-    /** System property of the end-to-end tests: the file that {@link WriteHoldingEngine} looks at. */
-    static final String HOLD_WRITES_PROPERTY = "kvmessenger.fault.holdWrites";
+    /** System property: the jar that has the class, where it is not on the class path. */
+    static final String DECORATOR_JAR_PROPERTY = "kvmessenger.transferDecoratorJar";
 
     private static final int REQUESTS_PER_PEER_MAX = 1024;
 
@@ -30,15 +34,37 @@ final class TransferWiring {
                 REQUESTS_PER_PEER_MAX,
                 request.limits().connectLimitNs(),
                 Driver.forCores(Runtime.getRuntime().availableProcessors())));
-        return withFaults(engine, request);
+        return decorated(engine, request);
     }
 
-    private static TransferEngine withFaults(TransferEngine engine, OpenRequest request) {
-        if (Boolean.getBoolean(DROP_PAYLOAD_PROPERTY)) {
-            return new PayloadDroppingEngine(engine, contextAddresses(request));
+    private static TransferEngine decorated(TransferEngine engine, OpenRequest request) {
+        String name = System.getProperty(DECORATOR_PROPERTY);
+        if (name == null) {
+            return engine;
         }
-        String holdingFile = System.getProperty(HOLD_WRITES_PROPERTY);
-        return holdingFile == null ? engine : new WriteHoldingEngine(engine, Path.of(holdingFile));
+        try {
+            return decorator(name).decorate(engine, contextAddresses(request));
+        } catch (ReflectiveOperationException | MalformedURLException | RuntimeException e) {
+            engine.close();
+            throw new IllegalArgumentException(
+                    "system property " + DECORATOR_PROPERTY + " is " + name
+                            + ", expected a class that decorates transfer" + " engines (" + e
+                            + "): take it out of jvm_options, it is for tests only",
+                    e);
+        }
+    }
+
+    @SuppressWarnings("resource") // its classes are used until the process ends
+    private static TransferDecorator decorator(String name) throws ReflectiveOperationException, MalformedURLException {
+        ClassLoader loader = TransferWiring.class.getClassLoader();
+        String jar = System.getProperty(DECORATOR_JAR_PROPERTY);
+        if (jar != null) {
+            loader = new URLClassLoader(new URL[] {Path.of(jar).toUri().toURL()}, loader);
+        }
+        return Class.forName(name, true, loader)
+                .asSubclass(TransferDecorator.class)
+                .getDeclaredConstructor()
+                .newInstance();
     }
 
     private static Set<Long> contextAddresses(OpenRequest request) {

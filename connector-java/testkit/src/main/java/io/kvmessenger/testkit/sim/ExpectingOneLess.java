@@ -1,8 +1,8 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.testkit.fault.PassingTransferEngine;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.ImmWindow;
-import io.kvmessenger.transfer.PassingTransferEngine;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.WindowArea;
 

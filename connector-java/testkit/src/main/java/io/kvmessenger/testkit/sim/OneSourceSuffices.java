@@ -1,9 +1,9 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.testkit.fault.PassingTransferEngine;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.ImmWindow;
-import io.kvmessenger.transfer.PassingTransferEngine;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.WindowArea;
 import java.util.ArrayList;

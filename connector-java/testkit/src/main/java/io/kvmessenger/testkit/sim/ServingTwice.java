@@ -1,7 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.testkit.fault.PassingTransferEngine;
 import io.kvmessenger.transfer.CompletionHandler;
-import io.kvmessenger.transfer.PassingTransferEngine;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;

@@ -1,8 +1,7 @@
-package io.kvmessenger.connector;
+package io.kvmessenger.testkit.fault;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.transfer.PassingTransferEngine;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;

@@ -1,7 +1,6 @@
-package io.kvmessenger.connector;
+package io.kvmessenger.testkit.fault;
 
 import io.kvmessenger.transfer.CompletionHandler;
-import io.kvmessenger.transfer.PassingTransferEngine;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
@@ -125,7 +124,7 @@ final class WriteHoldingEngine extends PassingTransferEngine {
             return Integer.parseInt(Files.readString(file).strip());
         } catch (IOException | NumberFormatException e) {
             throw new IllegalStateException(
-                    TransferWiring.HOLD_WRITES_PROPERTY + " names " + file + ", which holds no number of writes", e);
+                    HeldWrites.FILE_PROPERTY + " names " + file + ", which holds no number of writes", e);
         }
     }
 }

@@ -1,6 +1,5 @@
-package io.kvmessenger.connector;
+package io.kvmessenger.testkit.fault;
 
-import io.kvmessenger.transfer.PassingTransferEngine;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferEngine;

@@ -1,5 +1,16 @@
-package io.kvmessenger.transfer;
+package io.kvmessenger.testkit.fault;
 
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.CompletionHandler;
+import io.kvmessenger.transfer.EngineAddress;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferCounters;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.WindowArea;
 import java.lang.foreign.MemorySegment;
 
 /**
