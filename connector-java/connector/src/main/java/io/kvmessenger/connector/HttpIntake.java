@@ -6,6 +6,7 @@ import io.kvmessenger.messenger.EngineIntake;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.URI;
+import java.net.URISyntaxException;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpRequest.BodyPublishers;
@@ -15,59 +16,137 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
 
 /**
  * Enqueues a prompt in this prefiller's own engine by its OpenAI-style completions endpoint, one token long: the engine
  * offers a connector no other way in.
  *
- * <p>Called by the messenger's thread; answers come back through the inbox. It does not retry.
+ * <p>Called by the messenger's thread, which only hands over: a daemon thread, which ends when there is nothing to do, makes
+ * the request, and answers come back through the inbox. It does not retry.
  */
-final class HttpIntake implements EngineIntake {
-    private final String apiUrl;
+final class HttpIntake implements EngineIntake, AutoCloseable {
+    /** What is shown of an answer that is no success: it travels to the decoder in one sentence. */
+    static final int ANSWER_SHOWN_MAX = 300;
+
+    private static final long IDLE_THREAD_SECONDS = 5;
+    private static final String VERSION_PATH = "/v1";
+
+    private final Optional<URI> completions;
+    private final String apiKey;
     private final Duration limit;
     private final Inbox inbox;
-    private HttpClient client;
+    private final Optional<HttpClient> client;
+    private final ThreadPoolExecutor requests;
 
-    HttpIntake(String apiUrl, Duration limit, Inbox inbox) {
-        this.apiUrl = apiUrl.endsWith("/") ? apiUrl.substring(0, apiUrl.length() - 1) : apiUrl;
+    /**
+     * @param apiUrl where the engine answers, with or without {@code /v1}; empty = nowhere
+     * @param apiKey what the engine asks for; empty = nothing
+     * @throws IllegalArgumentException with a sentence that names the option
+     */
+    HttpIntake(String apiUrl, String apiKey, Duration limit, Inbox inbox) {
+        this.completions = apiUrl.isEmpty() ? Optional.empty() : Optional.of(completionsAt(apiUrl));
+        this.apiKey = apiKey;
         this.limit = limit;
         this.inbox = inbox;
+        this.client = completions.map(url -> HttpClient.newBuilder()
+                .version(HttpClient.Version.HTTP_1_1) // vLLM's server drops the body of an offer to upgrade
+                .connectTimeout(limit)
+                .build());
+        requests = new ThreadPoolExecutor(
+                1,
+                1,
+                IDLE_THREAD_SECONDS,
+                TimeUnit.SECONDS,
+                new LinkedBlockingQueue<>(),
+                Thread.ofPlatform().daemon().name("kv-messenger-intake-", 0).factory());
+        requests.allowCoreThreadTimeOut(true);
+    }
+
+    private static URI completionsAt(String apiUrl) {
+        URI url;
+        try {
+            url = new URI(apiUrl);
+        } catch (URISyntaxException e) {
+            throw malformed(apiUrl, e);
+        }
+        boolean web = "http".equals(url.getScheme()) || "https".equals(url.getScheme());
+        if (!web || url.getHost() == null || url.getRawQuery() != null || url.getRawFragment() != null) {
+            throw malformed(apiUrl, null);
+        }
+        String path = apiUrl;
+        while (path.endsWith("/") || path.endsWith(VERSION_PATH)) {
+            path = path.substring(0, path.length() - (path.endsWith("/") ? 1 : VERSION_PATH.length()));
+        }
+        return URI.create(path + VERSION_PATH + "/completions");
+    }
+
+    private static IllegalArgumentException malformed(String apiUrl, URISyntaxException cause) {
+        return new IllegalArgumentException(
+                "engine_api_url is '" + apiUrl + "', expected a URL like http://127.0.0.1:8000"
+                        + (cause == null ? "" : " (" + cause.getReason() + ")")
+                        + ": set it to where this engine's own server listens",
+                cause);
     }
 
     @Override
     public boolean available() {
-        return !apiUrl.isEmpty();
+        return completions.isPresent();
     }
 
     @Override
     public void enqueue(String transferId, EngineCommand.Prompt prompt) {
-        if (client == null) {
-            client = HttpClient.newBuilder()
-                    .version(HttpClient.Version.HTTP_1_1) // vLLM's server drops the body of an offer to upgrade
-                    .connectTimeout(limit)
-                    .build();
-        }
-        HttpRequest request = HttpRequest.newBuilder(URI.create(apiUrl + "/v1/completions"))
+        requests.execute(() -> {
+            try {
+                send(transferId, prompt);
+            } catch (RuntimeException e) { // a decline, not a decoder that waits for its limit
+                failed(transferId, e.toString());
+            }
+        });
+    }
+
+    private void send(String transferId, EngineCommand.Prompt prompt) {
+        HttpRequest.Builder request = HttpRequest.newBuilder(completions.orElseThrow())
                 .timeout(limit)
                 .header("Content-Type", "application/json")
-                .POST(BodyPublishers.ofByteArray(body(transferId, prompt)))
-                .build();
-        var unused = client.sendAsync(request, BodyHandlers.ofString())
+                .POST(BodyPublishers.ofByteArray(body(transferId, prompt)));
+        if (!apiKey.isEmpty()) {
+            request.header("Authorization", "Bearer " + apiKey);
+        }
+        var unused = client.orElseThrow()
+                .sendAsync(request.build(), BodyHandlers.ofString())
                 .whenComplete((answer, fault) -> onAnswer(transferId, answer, fault));
     }
 
     private void onAnswer(String transferId, HttpResponse<String> answer, Throwable fault) {
         if (fault != null) {
             failed(transferId, String.valueOf(fault.getMessage()));
+        } else if (answer.statusCode() == 401 || answer.statusCode() == 403) {
+            failed(transferId, "status " + answer.statusCode() + ": set engine_api_key to the engine's --api-key");
         } else if (answer.statusCode() != 200) {
             failed(transferId, "status " + answer.statusCode() + ": " + answer.body());
         }
     }
 
     private void failed(String transferId, String why) {
-        String sentence = "the prefiller could not enqueue the prompt in its own engine at engine_api_url " + apiUrl
-                + " (" + why + ")";
+        String sentence = "the prefiller could not enqueue the prompt in its own engine at engine_api_url "
+                + completions.orElseThrow() + " (" + shown(why) + ")";
         inbox.add(messenger -> messenger.onEnqueueFailed(transferId, sentence));
+    }
+
+    /** One short line. */
+    private static String shown(String why) {
+        String cut = why.length() <= ANSWER_SHOWN_MAX ? why : why.substring(0, ANSWER_SHOWN_MAX) + " …";
+        return cut.replaceAll("\\p{Cntrl}+", " ").strip();
+    }
+
+    @Override
+    public void close() {
+        requests.shutdownNow();
+        client.ifPresent(HttpClient::shutdownNow);
     }
 
     private static byte[] body(String transferId, EngineCommand.Prompt prompt) {

@@ -67,6 +67,7 @@ final class OpenMessenger {
     private final Inbox inbox;
     private final TransferEngine transfer;
     private final NettyControlNetwork network;
+    private final HttpIntake intake;
     private final Messenger messenger;
     private final int controlPort;
 
@@ -91,6 +92,12 @@ final class OpenMessenger {
                 NettyControlNetwork.LINKS_MAX,
                 closeOnExec);
         started.push(network);
+        this.intake = new HttpIntake(
+                request.engineApiUrl(),
+                request.engineApiKey(),
+                Duration.ofNanos(request.limits().fetchLimitNs()),
+                inbox);
+        started.push(intake);
         this.messenger = new Messenger(
                 new MessengerIdentity(
                         request.engineId(), incarnation, request.sharedSecret().getBytes(StandardCharsets.UTF_8)),
@@ -103,10 +110,7 @@ final class OpenMessenger {
                         transfer,
                         network,
                         events,
-                        new HttpIntake(
-                                request.engineApiUrl(),
-                                Duration.ofNanos(request.limits().fetchLimitNs()),
-                                inbox),
+                        intake,
                         new HookedLayerProgress(
                                 new LayerProgressWatcher(
                                         new LayerCounter(counterWord.asSlice(0, LayerCounter.LENGTH_BYTES)),
@@ -226,6 +230,7 @@ final class OpenMessenger {
         inbox.add(m -> m.leave(reason, left));
         awaitOrWarn(left, LEAVE_LIMIT_MILLIS, "the goodbyes of peers");
         boolean stopped = agent.stop(STOP_LIMIT_MILLIS);
+        intake.close();
         network.close();
         metrics.close();
         closeOnExec.close();

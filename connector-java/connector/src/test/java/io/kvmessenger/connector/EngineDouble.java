@@ -35,12 +35,18 @@ final class EngineDouble implements AutoCloseable {
     private long bumps;
 
     EngineDouble(String role, Map<String, Object> optionChanges, Map<String, Object> geometryChanges) {
+        this(role, optionChanges, geometryChanges, 0);
+    }
+
+    EngineDouble(
+            String role, Map<String, Object> optionChanges, Map<String, Object> geometryChanges, int layerCounterLag) {
         memory = arena.allocate(LAYER_BYTES * LAYER_COUNT, 4096);
         Map<String, Object> options = options(role);
         options.putAll(optionChanges);
         Map<String, Object> geometry = geometry();
         geometry.putAll(geometryChanges);
-        opened = host.open(encode(Map.of("options", options, "geometry", geometry, "layerCounterLag", 0)));
+        opened =
+                host.open(encode(Map.of("options", options, "geometry", geometry, "layerCounterLag", layerCounterLag)));
         counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
     }
 
@@ -67,9 +73,14 @@ final class EngineDouble implements AutoCloseable {
             for (int k = from / PAGE_TOKENS; k < Math.ceilDiv(to, PAGE_TOKENS); k++) {
                 fill(layer, allPages.get(k), content(transfer, layer, k));
             }
-            counter.setAtIndex(ValueLayout.JAVA_LONG, 0, ++bumps);
+            bump();
         }
         submit(Map.of("do", "stepEnded", "step", step));
+    }
+
+    /** Says that the next layer of the pass is complete. */
+    void bump() {
+        counter.setAtIndex(ValueLayout.JAVA_LONG, 0, ++bumps);
     }
 
     /** Tells the messenger that a forward pass begins; nothing is computed. */

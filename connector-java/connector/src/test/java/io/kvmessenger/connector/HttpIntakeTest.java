@@ -1,0 +1,128 @@
+package io.kvmessenger.connector;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import com.fasterxml.jackson.jr.ob.JSON;
+import com.sun.net.httpserver.HttpExchange;
+import com.sun.net.httpserver.HttpServer;
+import io.kvmessenger.connector.boot.RefusedException;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** How a prefiller asks its own engine for a prompt that only a decoder was given, and what comes of its answer. */
+@Timeout(60)
+class HttpIntakeTest {
+    private static final int PROMPT_TOKENS = 2;
+
+    private record Asked(String path, String authorization, Map<String, Object> body) {}
+
+    private final CompletableFuture<Asked> asked = new CompletableFuture<>();
+    private HttpServer engineApi;
+    private int status = 200;
+    private String answer = "{}";
+
+    @BeforeEach
+    void listen() throws IOException {
+        engineApi = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 1);
+        engineApi.createContext("/", this::answer);
+        engineApi.start();
+    }
+
+    @AfterEach
+    void stop() {
+        engineApi.stop(0);
+    }
+
+    private void answer(HttpExchange exchange) throws IOException {
+        try (exchange) {
+            asked.complete(new Asked(
+                    exchange.getRequestURI().getPath(),
+                    String.valueOf(exchange.getRequestHeaders().getFirst("Authorization")),
+                    JSON.std.mapFrom(exchange.getRequestBody().readAllBytes())));
+            byte[] body = answer.getBytes(StandardCharsets.UTF_8);
+            exchange.sendResponseHeaders(status, body.length);
+            exchange.getResponseBody().write(body);
+        }
+    }
+
+    private Map<String, Object> api(String path) {
+        return Map.of(
+                "engineApiUrl", "http://127.0.0.1:" + engineApi.getAddress().getPort() + path, "engineApiKey", "a key");
+    }
+
+    private static void fetch(EngineDouble decoder, EngineDouble prefiller) {
+        Map<String, Object> command = new HashMap<>(EngineDouble.fetchCommand(
+                "d",
+                "t",
+                List.of(Map.of("host", "127.0.0.1", "port", prefiller.opened.controlPort())),
+                PROMPT_TOKENS,
+                0,
+                List.of(1)));
+        command.putAll(Map.of("promptTokenIds", List.of(7, 8), "cacheSalt", "salt", "priority", 3));
+        decoder.submit(command);
+    }
+
+    @Test
+    void shouldSendPromptKeySaltAndPriorityToTheCompletionsOfTheEngine() throws Exception {
+        try (EngineDouble prefiller = new EngineDouble("prefiller", api("/v1/"), Map.of());
+                EngineDouble decoder = EngineDouble.of("decoder")) {
+            fetch(decoder, prefiller);
+
+            Asked seen = asked.get(20, TimeUnit.SECONDS);
+            assertThat(seen.path()).isEqualTo("/v1/completions");
+            assertThat(seen.authorization()).isEqualTo("Bearer a key");
+            assertThat(seen.body())
+                    .containsEntry("prompt", List.of(7, 8))
+                    .containsEntry("max_tokens", 1)
+                    .containsEntry("cache_salt", "salt")
+                    .containsEntry("priority", 3);
+        }
+    }
+
+    @Test
+    void shouldDeclineAtOnceWithAShortSentenceWhenTheEngineRefuses() {
+        status = 500;
+        answer = "<html>\n" + "x".repeat(1 << 20);
+        try (EngineDouble prefiller = new EngineDouble("prefiller", api(""), Map.of());
+                EngineDouble decoder = EngineDouble.of("decoder")) {
+            fetch(decoder, prefiller);
+
+            assertThat((String) decoder.await("failed", "d").get("reason"))
+                    .contains("engine_api_url", "status 500: <html> xxx")
+                    .hasSizeLessThan(HttpIntake.ANSWER_SHOWN_MAX + 300);
+        }
+    }
+
+    @Test
+    void shouldNameTheOptionWhenTheEngineAsksForAKey() {
+        status = 401;
+        try (EngineDouble prefiller = new EngineDouble("prefiller", api(""), Map.of());
+                EngineDouble decoder = EngineDouble.of("decoder")) {
+            fetch(decoder, prefiller);
+
+            assertThat((String) decoder.await("failed", "d").get("reason")).contains("status 401", "engine_api_key");
+        }
+    }
+
+    @Test
+    void shouldRefuseAMalformedUrlWhenItOpens() {
+        for (String url : List.of("http://a b:8000", "ftp://host", "http://", "http://host:8000?x=1", "host:8000")) {
+            assertThatThrownBy(() -> new EngineDouble("prefiller", Map.of("engineApiUrl", url), Map.of()))
+                    .as(url)
+                    .isInstanceOf(RefusedException.class)
+                    .hasMessageContaining("engine_api_url is '" + url + "', expected a URL like");
+        }
+    }
+}
