@@ -242,6 +242,9 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         }
 
         void send(ControlFrame frame) {
+            if (!channel.isActive()) {
+                return; // it has ended, and why comes in
+            }
             if (!channel.isWritable()) {
                 reason = "the peer does not read: more than " + UNSENT_BYTES_MAX + " bytes wait for it";
                 hangUp(channel);

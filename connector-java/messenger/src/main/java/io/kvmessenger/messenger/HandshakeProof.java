@@ -1,37 +1,46 @@
 package io.kvmessenger.messenger;
 
-import java.nio.charset.StandardCharsets;
-import java.security.GeneralSecurityException;
+import com.google.protobuf.ByteString;
+import com.google.protobuf.MessageLite;
 import java.security.MessageDigest;
-import javax.crypto.Mac;
-import javax.crypto.spec.SecretKeySpec;
+import java.security.NoSuchAlgorithmException;
 
-/** Proves knowledge of the shared secret without sending it: HMAC-SHA256 over the side's name and both nonces. Pure. */
+/**
+ * Proves knowledge of the shared secret, and that both sides have seen the same handshake: HMAC-SHA256, with a key of the
+ * session and of the side that proves, over all that was said before. Pure.
+ */
 final class HandshakeProof {
     static final int NONCE_LENGTH_BYTES = 32;
 
+    private static final String HASH = "SHA-256";
+
     private HandshakeProof() {}
 
-    /** The proof of one side; empty when there is no secret. */
-    static byte[] of(byte[] secret, String side, byte[] prefillerNonce, byte[] decoderNonce) {
-        if (secret.length == 0) {
-            return new byte[0];
-        }
+    /** What was said before, and one message more; an empty array is the beginning. */
+    static byte[] transcript(byte[] before, MessageLite message) {
         try {
-            Mac mac = Mac.getInstance("HmacSHA256");
-            mac.init(new SecretKeySpec(secret, "HmacSHA256"));
-            mac.update(side.getBytes(StandardCharsets.UTF_8));
-            mac.update((byte) 0);
-            mac.update(prefillerNonce);
-            mac.update(decoderNonce);
-            return mac.doFinal();
-        } catch (GeneralSecurityException e) {
-            throw new AssertionError("every Java runtime has HmacSHA256", e);
+            MessageDigest digest = MessageDigest.getInstance(HASH);
+            digest.update(before);
+            return digest.digest(message.toByteArray());
+        } catch (NoSuchAlgorithmException e) {
+            throw new AssertionError("every Java runtime has " + HASH, e);
         }
     }
 
+    /**
+     * The proof of one side.
+     *
+     * @param keys of the session; null when there is no secret, and then the proof is empty
+     */
+    static ByteString of(SessionKeys keys, String side, byte[] transcript) {
+        return keys == null
+                ? ByteString.EMPTY
+                : ByteString.copyFrom(
+                        SessionKeys.mac(keys.keyFor("proof of the " + side)).doFinal(transcript));
+    }
+
     /** Compares without telling, by its duration, where two proofs differ. */
-    static boolean matches(byte[] expected, byte[] presented) {
-        return MessageDigest.isEqual(expected, presented);
+    static boolean matches(ByteString expected, ByteString presented) {
+        return MessageDigest.isEqual(expected.toByteArray(), presented.toByteArray());
     }
 }

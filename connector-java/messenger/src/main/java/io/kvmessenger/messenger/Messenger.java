@@ -74,8 +74,15 @@ public final class Messenger {
         this.engine = ports.engine();
         this.tally = ports.tally();
         this.clock = ports.clock();
-        this.sessions =
-                new Sessions(identity, geometry, ports.network(), limits, tally, ports.random(), new SessionEvents());
+        this.sessions = new Sessions(
+                identity,
+                geometry,
+                ports.network(),
+                limits,
+                tally,
+                ports.random(),
+                new PeerWarnings(ports.engine(), clock),
+                new SessionEvents());
         this.writer = new LayerWriter(geometry, memory, context, transfer);
         this.prefiller = new Prefiller(geometry, sessions, writer, ports, limits);
         this.decoder = new Decoder(

@@ -37,6 +37,14 @@ final class Session {
     KvGeometry peerGeometry;
     byte[] ownNonce = new byte[0];
     byte[] peerNonce = new byte[0];
+    /** Of what was said in the handshake: {@link HandshakeProof#transcript}. */
+    byte[] transcript = new byte[0];
+    /** Null when there is no secret, and before both nonces are known. */
+    SessionKeys keys;
+    /** Seals what is sent; null until the peer can check it, and always when there is no secret. */
+    FrameSeal sealOut;
+    /** Checks what comes in; null until the peer is proven, and always when there is no secret. */
+    FrameSeal sealIn;
 
     long handshakeDeadlineNs;
     long lastHeardNs;

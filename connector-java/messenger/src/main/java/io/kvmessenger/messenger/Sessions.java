@@ -55,6 +55,7 @@ final class Sessions {
     private final Tally tally;
     private final RandomGenerator random;
     private final Listener listener;
+    private final PeerWarnings warnings;
     private final Map<Long, Session> byLink = new LinkedHashMap<>();
     /** Opened by peers that have not attached yet, oldest first. */
     private final Set<Session> strangers = new LinkedHashSet<>();
@@ -68,6 +69,7 @@ final class Sessions {
             ProtocolLimits limits,
             Tally tally,
             RandomGenerator random,
+            PeerWarnings warnings,
             Listener listener) {
         this.identity = identity;
         this.geometry = geometry;
@@ -75,6 +77,7 @@ final class Sessions {
         this.limits = limits;
         this.tally = tally;
         this.random = random;
+        this.warnings = warnings;
         this.listener = listener;
     }
 
@@ -103,16 +106,7 @@ final class Sessions {
             makeRoomForStranger();
             strangers.add(session);
             byLink.put(link, session);
-            session.ownNonce = nonce();
-            network.send(
-                    link,
-                    ControlFrame.newBuilder()
-                            .setChallenge(Challenge.newBuilder()
-                                    .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
-                                    .setEngineId(identity.engineId())
-                                    .setIncarnation(identity.incarnation())
-                                    .setNonce(ByteString.copyFrom(session.ownNonce)))
-                            .build());
+            challenge(session);
         }
         if (session != null) {
             session.state = Session.State.HANDSHAKING;
@@ -123,6 +117,7 @@ final class Sessions {
     void onLinkClosed(long link, String reason) {
         Session session = byLink.remove(link);
         if (session != null) {
+            warn(session, session.peerName() + ": " + reason);
             ended(session, reason);
         }
     }
@@ -132,7 +127,22 @@ final class Sessions {
         if (session == null) {
             return; // closed by us while the frame was on its way
         }
+        if (session.sealIn != null && !session.sealIn.proves(frame)) {
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+            end(
+                    session,
+                    session.peerName() + " sent " + frame.getBodyCase()
+                            + " without the seal of the one that proved the shared_secret: something on the way changes or"
+                            + " makes control frames");
+            return;
+        }
         String broken = FrameRules.broken(frame);
+        if (!broken.isEmpty() && session.ready() && UnfitFrames.concernsOneTransfer(session, frame)) {
+            session.lastHeardNs = nowNs;
+            UnfitFrames.answer(frame, session.peerName() + " sent " + frame.getBodyCase() + " with " + broken)
+                    .ifPresent(answer -> send(session, answer));
+            return;
+        }
         if (!broken.isEmpty()) {
             tally.add(MessengerMetric.FRAMES_INVALID, 1);
             end(session, session.peerName() + " sent " + frame.getBodyCase() + " with " + broken);
@@ -147,13 +157,13 @@ final class Sessions {
             case ATTACH -> onAttach(session, frame.getAttach(), nowNs);
             case REFUSAL -> {
                 tally.add(MessengerMetric.LINKS_REFUSED, 1);
-                end(
+                hangUp(
                         session,
                         "refused by " + session.peerName() + ": "
                                 + PeerWords.fit(frame.getRefusal().getSentence()));
             }
             case GOODBYE ->
-                end(
+                hangUp(
                         session,
                         session.peerName() + " said goodbye: "
                                 + PeerWords.fit(frame.getGoodbye().getSentence()));
@@ -202,21 +212,38 @@ final class Sessions {
                 tally.add(MessengerMetric.HEARTBEATS_MISSED, 1);
             }
             session.lastHeartbeatNs = nowNs;
-            network.send(
-                    session.link,
+            send(
+                    session,
                     ControlFrame.newBuilder()
-                            .setHeartbeat(Heartbeat.newBuilder().setSequence(++session.heartbeatsSent))
-                            .build());
+                            .setHeartbeat(Heartbeat.newBuilder().setSequence(++session.heartbeatsSent)));
             return 1;
         }
         return 0;
     }
 
-    /** Closes a link and ends its session. */
+    /** Tells the peer why, closes the link and ends its session. */
     void end(Session session, String reason) {
+        if (byLink.containsKey(session.link) && session.state != Session.State.DIALLING && goodbye == null) {
+            send(
+                    session,
+                    ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(PeerWords.fit(reason))));
+        }
+        hangUp(session, reason);
+    }
+
+    /** Closes a link, whose peer knows why, and ends its session. */
+    private void hangUp(Session session, String reason) {
         if (byLink.remove(session.link) != null) {
             network.close(session.link);
+            warn(session, reason);
             ended(session, reason);
+        }
+    }
+
+    /** What strangers do is counted, and not worth a line each. */
+    private void warn(Session session, String reason) {
+        if (goodbye == null && (!session.inbound || session.peerNonce.length > 0)) {
+            warnings.add(session.peerAddress, reason);
         }
     }
 
@@ -257,7 +284,7 @@ final class Sessions {
 
     void send(Session session, ControlFrame.Builder frame) {
         if (session.state != Session.State.ENDED) {
-            network.send(session.link, frame.build());
+            network.send(session.link, session.sealOut == null ? frame.build() : session.sealOut.seal(frame));
         }
     }
 
@@ -322,17 +349,18 @@ final class Sessions {
         }
         session.peerNonce = challenge.getNonce().toByteArray();
         session.ownNonce = nonce();
-        byte[] proof = HandshakeProof.of(identity.sharedSecret(), DECODER, session.peerNonce, session.ownNonce);
-        send(
-                session,
-                ControlFrame.newBuilder()
-                        .setHello(Hello.newBuilder()
-                                .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
-                                .setEngineId(identity.engineId())
-                                .setIncarnation(identity.incarnation())
-                                .setNonce(ByteString.copyFrom(session.ownNonce))
-                                .setProof(ByteString.copyFrom(proof))
-                                .setGeometry(GeometryWire.encode(geometry))));
+        session.keys = keys(session.peerNonce, session.ownNonce);
+        Hello.Builder hello = Hello.newBuilder()
+                .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                .setEngineId(identity.engineId())
+                .setIncarnation(identity.incarnation())
+                .setNonce(ByteString.copyFrom(session.ownNonce))
+                .setGeometry(GeometryWire.encode(geometry));
+        session.transcript =
+                HandshakeProof.transcript(HandshakeProof.transcript(session.transcript, challenge), hello.build());
+        hello.setProof(HandshakeProof.of(session.keys, DECODER, session.transcript));
+        send(session, ControlFrame.newBuilder().setHello(hello));
+        session.sealOut = seal(session, DECODER);
     }
 
     private void onHello(Session session, Hello hello) {
@@ -346,18 +374,19 @@ final class Sessions {
         if (versionDiffers(session, hello.getProtocolVersion())) {
             return;
         }
-        byte[] expected = HandshakeProof.of(identity.sharedSecret(), DECODER, session.ownNonce, session.peerNonce);
-        if (secretDiffers(session, expected, hello.getProof()) || geometryDiffers(session, hello.getGeometry())) {
+        session.keys = keys(session.ownNonce, session.peerNonce);
+        session.transcript = HandshakeProof.transcript(
+                session.transcript, hello.toBuilder().clearProof().build());
+        if (secretDiffers(session, DECODER, hello.getProof()) || geometryDiffers(session, hello.getGeometry())) {
             return;
         }
+        session.sealIn = seal(session, DECODER);
         network.trust(session.link); // its next frames may be long, and come as soon as it is welcome
-        byte[] proof = HandshakeProof.of(identity.sharedSecret(), PREFILLER, session.ownNonce, session.peerNonce);
-        send(
-                session,
-                ControlFrame.newBuilder()
-                        .setWelcome(Welcome.newBuilder()
-                                .setProof(ByteString.copyFrom(proof))
-                                .setGeometry(GeometryWire.encode(geometry))));
+        Welcome.Builder welcome = Welcome.newBuilder().setGeometry(GeometryWire.encode(geometry));
+        session.transcript = HandshakeProof.transcript(session.transcript, welcome.build());
+        welcome.setProof(HandshakeProof.of(session.keys, PREFILLER, session.transcript));
+        send(session, ControlFrame.newBuilder().setWelcome(welcome));
+        session.sealOut = seal(session, PREFILLER);
     }
 
     private void onWelcome(Session session, Welcome welcome, long nowNs) {
@@ -365,15 +394,39 @@ final class Sessions {
             outOfPlace(session, "Welcome");
             return;
         }
-        byte[] expected = HandshakeProof.of(identity.sharedSecret(), PREFILLER, session.peerNonce, session.ownNonce);
-        if (secretDiffers(session, expected, welcome.getProof()) || geometryDiffers(session, welcome.getGeometry())) {
+        session.transcript = HandshakeProof.transcript(
+                session.transcript, welcome.toBuilder().clearProof().build());
+        if (secretDiffers(session, PREFILLER, welcome.getProof()) || geometryDiffers(session, welcome.getGeometry())) {
             return;
         }
+        session.sealIn = seal(session, PREFILLER);
         network.trust(session.link);
         Attach.Builder attach = Attach.newBuilder();
         listener.onAdmitting(session, attach);
-        send(session, ControlFrame.newBuilder().setAttach(attach));
+        send(session, ControlFrame.newBuilder().setAttach(AttachWire.hideKey(attach, session.keys)));
         ready(session, nowNs);
+    }
+
+    private void challenge(Session session) {
+        session.ownNonce = nonce();
+        Challenge challenge = Challenge.newBuilder()
+                .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                .setEngineId(identity.engineId())
+                .setIncarnation(identity.incarnation())
+                .setNonce(ByteString.copyFrom(session.ownNonce))
+                .build();
+        session.transcript = HandshakeProof.transcript(session.transcript, challenge);
+        send(session, ControlFrame.newBuilder().setChallenge(challenge));
+    }
+
+    /** Null when there is no secret. */
+    private SessionKeys keys(byte[] prefillerNonce, byte[] decoderNonce) {
+        byte[] secret = identity.sharedSecret();
+        return secret.length == 0 ? null : SessionKeys.of(secret, prefillerNonce, decoderNonce);
+    }
+
+    private static FrameSeal seal(Session session, String sender) {
+        return session.keys == null ? null : new FrameSeal(session.keys.keyFor("frames of the " + sender));
     }
 
     private void onAttach(Session session, Attach attach, long nowNs) {
@@ -389,7 +442,8 @@ final class Sessions {
                             + " decoders already: use another prefiller");
             return;
         }
-        listener.onAttached(session, attach);
+        listener.onAttached(
+                session, AttachWire.hideKey(attach.toBuilder(), session.keys).build());
         if (session.state != Session.State.ENDED) {
             ready(session, nowNs);
         }
@@ -416,8 +470,8 @@ final class Sessions {
         return true;
     }
 
-    private boolean secretDiffers(Session session, byte[] expected, ByteString presented) {
-        if (HandshakeProof.matches(expected, presented.toByteArray())) {
+    private boolean secretDiffers(Session session, String side, ByteString presented) {
+        if (HandshakeProof.matches(HandshakeProof.of(session.keys, side, session.transcript), presented)) {
             return false;
         }
         refuse(
@@ -474,7 +528,7 @@ final class Sessions {
                 session,
                 ControlFrame.newBuilder()
                         .setRefusal(Refusal.newBuilder().setField(field).setSentence(sentence)));
-        end(session, sentence);
+        hangUp(session, sentence);
     }
 
     private void outOfPlace(Session session, ControlFrame frame) {

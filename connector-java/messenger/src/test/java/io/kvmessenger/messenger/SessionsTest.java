@@ -5,13 +5,14 @@ import static org.assertj.core.api.Assertions.assertThat;
 import com.google.protobuf.ByteString;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.Challenge;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.messenger.wire.Goodbye;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.messenger.wire.Heartbeat;
 import io.kvmessenger.messenger.wire.Hello;
-import io.kvmessenger.messenger.wire.Welcome;
 import io.kvmessenger.transfer.Admission;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -22,14 +23,18 @@ import org.junit.jupiter.api.Test;
 class SessionsTest {
     private static final ProtocolLimits LIMITS = new ProtocolLimits(1000, 1000, 500, 100, 300);
 
+    /** Frames are put in by hand here; what a secret changes is {@link HandshakeTest}'s. */
+    private static final String NO_SECRET = "";
+
     /** One side: its sessions, its end of the network, and what it heard. */
-    private static final class Side implements Sessions.Listener {
+    static final class Side implements Sessions.Listener {
         final Wire wire = new Wire();
         final Sessions sessions;
         final List<String> ended = new ArrayList<>();
         final List<ControlFrame> frames = new ArrayList<>();
         boolean ready;
         Session session;
+        Attach attached;
 
         Side(String name, String secret, KvGeometry geometry, long seed) {
             sessions = new Sessions(
@@ -39,6 +44,7 @@ class SessionsTest {
                     LIMITS,
                     new SilentTally(),
                     new SplittableRandom(seed),
+                    new PeerWarnings(new SilentEngine(), () -> 0),
                     this);
         }
 
@@ -48,7 +54,9 @@ class SessionsTest {
         }
 
         @Override
-        public void onAttached(Session session, Attach attach) {}
+        public void onAttached(Session session, Attach attach) {
+            attached = attach;
+        }
 
         @Override
         public void onReady(Session session) {
@@ -67,7 +75,7 @@ class SessionsTest {
         }
     }
 
-    private final Side prefiller = new Side("prefiller-1", "secret", Geometries.of("m"), 1);
+    private final Side prefiller = new Side("prefiller-1", NO_SECRET, Geometries.of("m"), 1);
     private long nowNs;
 
     private void open(Side decoder) {
@@ -85,7 +93,7 @@ class SessionsTest {
     }
 
     private Side connected() {
-        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
         open(decoder);
         carry(decoder);
         return decoder;
@@ -100,33 +108,8 @@ class SessionsTest {
     }
 
     @Test
-    void shouldRefuseAnotherSecretAndNameTheOption() {
-        Side decoder = new Side("decoder-1", "other", Geometries.of("m"), 2);
-        open(decoder);
-        carry(decoder);
-
-        assertThat(prefiller.ready || decoder.ready).isFalse();
-        assertThat(prefiller.wire.closed).isTrue();
-        assertThat(decoder.ended).singleElement().asString().contains("shared_secret", "decoder-1", "prefiller-1");
-    }
-
-    @Test
-    void shouldRefuseAPrefillerThatCannotProveTheSecret() {
-        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
-        open(decoder);
-        prefiller.wire.take().forEach(f -> decoder.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
-        ControlFrame unproven = ControlFrame.newBuilder()
-                .setWelcome(Welcome.newBuilder().setGeometry(GeometryWire.encode(Geometries.of("m"))))
-                .build();
-        decoder.sessions.onFrame(Wire.DIALLED_LINK, unproven, nowNs);
-
-        assertThat(decoder.ready).isFalse();
-        assertThat(decoder.ended).singleElement().asString().contains("shared_secret");
-    }
-
-    @Test
     void shouldRefuseAnotherGeometryAndNameTheField() {
-        Side decoder = new Side("decoder-1", "secret", Geometries.of("another"), 2);
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("another"), 2);
         open(decoder);
         carry(decoder);
 
@@ -136,7 +119,7 @@ class SessionsTest {
 
     @Test
     void shouldRefuseAGeometryThatMakesNoSense() {
-        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
         open(decoder);
         prefiller.wire.take().forEach(f -> decoder.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
         Hello hello = decoder.wire.take().getLast().getHello();
@@ -151,7 +134,7 @@ class SessionsTest {
 
     @Test
     void shouldRefuseAnotherVersionOnEitherSide() {
-        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
         open(decoder);
         decoder.sessions.onFrame(
                 Wire.DIALLED_LINK,
@@ -172,7 +155,7 @@ class SessionsTest {
 
     @Test
     void shouldEndALinkThatSendsAGrantBeforeTheHandshakeIsOver() {
-        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
         open(decoder);
         ControlFrame grant = ControlFrame.newBuilder()
                 .setGrant(Grant.newBuilder().setTransferId("t"))
@@ -200,7 +183,7 @@ class SessionsTest {
 
     @Test
     void shouldEndAHandshakeThatTakesTooLong() {
-        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
         open(decoder);
         nowNs += LIMITS.connectLimitNs();
         decoder.sessions.tick(nowNs);
@@ -268,7 +251,7 @@ class SessionsTest {
 
     @Test
     void shouldTrustALinkOnlyOnceItsPeerHasProvenItself() {
-        Side decoder = new Side("decoder-1", "secret", Geometries.of("m"), 2);
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
         open(decoder);
         prefiller.wire.take().forEach(f -> decoder.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
         assertThat(prefiller.wire.trusted || decoder.wire.trusted).isFalse();
@@ -291,6 +274,35 @@ class SessionsTest {
     }
 
     @Test
+    void shouldServeSoManyDecodersAndNoMore() {
+        for (int link = 0; link < ProtocolLimits.DECODERS_MAX; link++) {
+            attach(link);
+        }
+        assertThat(prefiller.sessions.readyCount()).isEqualTo(ProtocolLimits.DECODERS_MAX);
+        assertThat(prefiller.ended).isEmpty();
+
+        attach(ProtocolLimits.DECODERS_MAX);
+        assertThat(prefiller.ended).singleElement().asString().contains("serves 512 decoders already");
+        assertThat(prefiller.sessions.readyCount()).isEqualTo(ProtocolLimits.DECODERS_MAX);
+    }
+
+    private void attach(long link) {
+        prefiller.sessions.onLinkOpened(link, true, "there:" + link, nowNs);
+        Hello hello = Hello.newBuilder()
+                .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                .setNonce(ByteString.copyFrom(new byte[HandshakeProof.NONCE_LENGTH_BYTES]))
+                .setGeometry(GeometryWire.encode(Geometries.of("m")))
+                .build();
+        Attach attach = Attach.newBuilder()
+                .setAdmissionKey(ByteString.copyFrom(new byte[Admission.KEY_LENGTH_BYTES]))
+                .build();
+        prefiller.sessions.onFrame(
+                link, ControlFrame.newBuilder().setHello(hello).build(), nowNs);
+        prefiller.sessions.onFrame(
+                link, ControlFrame.newBuilder().setAttach(attach).build(), nowNs);
+    }
+
+    @Test
     void shouldCutAndFlattenWhatAPeerSaysBeforeAnybodySeesIt() {
         Side decoder = connected();
         String said = "one\ntwo" + "x".repeat(100_000);
@@ -303,15 +315,54 @@ class SessionsTest {
     }
 
     @Test
-    void shouldEndALinkWhoseFrameBreaksARuleOfItsFields() {
+    void shouldDeclineATransferWithAnUnfitFieldAndLeaveTheOthersAlone() {
+        connected();
+        String endless = "t".repeat(FrameRules.TRANSFER_ID_LENGTH_MAX + 1);
+        ControlFrame grant = ControlFrame.newBuilder()
+                .setGrant(Grant.newBuilder().setTransferId(endless).setImm(7))
+                .build();
+        ControlFrame cancel = ControlFrame.newBuilder()
+                .setCancel(Cancel.newBuilder().setTransferId(endless).setImm(7))
+                .build();
+        ControlFrame decline = ControlFrame.newBuilder()
+                .setDecline(Decline.newBuilder().setTransferId("two\u0085lines"))
+                .build();
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, grant, nowNs);
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, cancel, nowNs);
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, decline, nowNs);
+
+        assertThat(prefiller.frames).isEmpty();
+        assertThat(prefiller.ended).isEmpty();
+        List<ControlFrame> answers = prefiller.wire.take();
+        assertThat(answers).hasSize(2);
+        assertThat(answers.getFirst().getCannotDeliver().getSentence()).contains("a transfer_id of 513 characters");
+        assertThat(answers.getFirst().getCannotDeliver().getTransferId()).isEqualTo(endless);
+        assertThat(answers.getLast().getCancelConfirmed().getImm()).isEqualTo(7);
+    }
+
+    @Test
+    void shouldEndALinkWhoseFrameBreaksARuleThatNoTransferCanAnswerFor() {
         connected();
         ControlFrame endless = ControlFrame.newBuilder()
-                .setGrant(Grant.newBuilder().setTransferId("t".repeat(FrameRules.TRANSFER_ID_LENGTH_MAX + 1)))
+                .setGrant(Grant.newBuilder().setTransferId("t".repeat(UnfitFrames.ANSWERABLE_ID_LENGTH_MAX + 1)))
                 .build();
         prefiller.sessions.onFrame(Wire.DIALLED_LINK, endless, nowNs);
 
         assertThat(prefiller.frames).isEmpty();
-        assertThat(prefiller.ended).singleElement().asString().contains("a transfer_id of 513 characters");
+        assertThat(prefiller.ended).singleElement().asString().contains("a transfer_id of 65537 characters");
+    }
+
+    @Test
+    void shouldTellThePeerWhyItEndsASession() {
+        Side decoder = connected();
+        prefiller.sessions.end(prefiller.session, "the data paths to decoder-1 ended (UNREACHABLE): no route");
+        carry(decoder);
+
+        assertThat(decoder.ended)
+                .singleElement()
+                .asString()
+                .contains("prefiller-1", "the data paths to decoder-1 ended (UNREACHABLE): no route");
+        assertThat(prefiller.wire.sent).isEmpty();
     }
 
     @Test
