@@ -26,6 +26,10 @@ public record ProtocolLimits(
     public static final int EXPECTED_TRANSFERS_MAX = 65_536;
     /** A grant that asks for checksums asks for at least one page in so many. */
     public static final int CHECKSUM_INTERVAL_MAX = 1 << 16;
+    /** What the page lists of one decoder's waiting grants may take of the heap: two of a million-token prompt fit. */
+    public static final long GRANT_BYTES_WAITING_MAX = 4 << 20;
+    /** The same over all decoders. */
+    public static final long GRANT_BYTES_WAITING_ALL_MAX = 32 << 20;
     /** Grants that wait for their prefill, over all decoders. */
     public static final int GRANTS_WAITING_MAX = 16_384;
 

@@ -3,6 +3,7 @@ package io.kvmessenger.messenger;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -26,10 +27,14 @@ final class WaitingGrants {
 
     private final Map<String, List<PageGrant>> byTransfer = new LinkedHashMap<>();
     private int count;
-    /** In the order of their deadlines; those that wait no more are passed over. */
+    /** In the order of their deadlines. */
     private final ArrayDeque<PageGrant> byDeadline = new ArrayDeque<>();
     /** How recent transfers ended, so that a grant that waited in vain gets a precise answer. */
     private final EndedTransfers ended;
+    /** Of the page lists that wait, by decoder. */
+    private final Map<Session, Long> bytesOf = new HashMap<>();
+
+    private long bytes;
     /** Ranks that want nothing (more) of a transfer whose prefill has not begun: nobody need wait for their grant. */
     private final Map<String, Dismissal> dismissed = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
@@ -99,14 +104,36 @@ final class WaitingGrants {
                     grant, Reason.GRANT_UNFIT, "transfer " + grant.transferId() + " is granted already by " + other);
         } else if (count >= ProtocolLimits.GRANTS_WAITING_MAX) {
             replies.decline(grant, Reason.GRANT_UNFIT, ProtocolLimits.GRANTS_WAITING_MAX + " grants wait already");
+        } else if (bytesOf.getOrDefault(grant.session(), 0L) + bytesOf(grant) > ProtocolLimits.GRANT_BYTES_WAITING_MAX
+                || bytes + bytesOf(grant) > ProtocolLimits.GRANT_BYTES_WAITING_ALL_MAX) {
+            replies.decline(
+                    grant,
+                    Reason.GRANT_UNFIT,
+                    "the page lists of grants that wait for their prefill take too much memory already: send fewer"
+                            + " requests at once, or their prefill legs sooner");
         } else {
             forgetDismissal(grant);
             byTransfer
                     .computeIfAbsent(grant.transferId(), transfer -> new ArrayList<>())
                     .add(grant);
             byDeadline.add(grant);
-            count++;
+            note(grant, 1);
         }
+    }
+
+    /** Counts a grant that begins (1) or ends (-1) to wait. Always true. */
+    private boolean note(PageGrant grant, int sign) {
+        count += sign;
+        if (sign < 0) {
+            byDeadline.remove(grant); // it would keep its page list
+        }
+        bytes += sign * bytesOf(grant);
+        bytesOf.merge(grant.session(), sign * bytesOf(grant), (one, other) -> one + other == 0 ? null : one + other);
+        return true;
+    }
+
+    private static long bytesOf(PageGrant grant) {
+        return (long) grant.pages().length * Integer.BYTES;
     }
 
     private void forgetDismissal(PageGrant grant) {
@@ -119,15 +146,18 @@ final class WaitingGrants {
     /** All grants of a transfer; none of them waits any more. */
     List<PageGrant> take(String transferId) {
         List<PageGrant> grants = byTransfer.remove(transferId);
-        count -= grants == null ? 0 : grants.size();
-        return grants == null ? List.of() : grants;
+        if (grants == null) {
+            return List.of();
+        }
+        grants.forEach(grant -> note(grant, -1));
+        return grants;
     }
 
     /** Takes a grant away that its decoder cancels; false when it does not wait here. */
     boolean cancel(Session session, String transferId, int imm, long nowNs) {
         List<PageGrant> grants = byTransfer.get(transferId);
-        if (grants != null && grants.removeIf(grant -> grant.session() == session && grant.imm() == imm)) {
-            count--;
+        if (grants != null
+                && grants.removeIf(grant -> grant.session() == session && grant.imm() == imm && note(grant, -1))) {
             if (grants.isEmpty()) {
                 byTransfer.remove(transferId);
             }
@@ -156,9 +186,7 @@ final class WaitingGrants {
 
     void drop(Session session) {
         byTransfer.values().removeIf(grants -> {
-            count -= grants.size();
-            grants.removeIf(grant -> grant.session() == session);
-            count += grants.size();
+            grants.removeIf(grant -> grant.session() == session && note(grant, -1));
             return grants.isEmpty();
         });
     }
@@ -171,6 +199,8 @@ final class WaitingGrants {
                 .forEach(grant -> replies.decline(grant, Reason.SHUTTING_DOWN, sentence));
         byTransfer.clear();
         byDeadline.clear();
+        bytesOf.clear();
+        bytes = 0;
         count = 0;
     }
 
@@ -182,8 +212,9 @@ final class WaitingGrants {
     /** Declines grants whose prefill has not come in time. Returns how many. */
     int expire(long nowNs) {
         int expired = 0;
-        for (PageGrant grant = nextDue(); grant != null && nowNs - grant.deadlineNs() >= 0; grant = nextDue()) {
-            byDeadline.remove();
+        for (PageGrant grant = byDeadline.peek();
+                grant != null && nowNs - grant.deadlineNs() >= 0;
+                grant = byDeadline.peek()) {
             remove(grant);
             expired++;
             enqueued.remove(grant.transferId());
@@ -193,22 +224,10 @@ final class WaitingGrants {
         return expired;
     }
 
-    /** The waiting grant whose deadline is first; null when none waits. */
-    private PageGrant nextDue() {
-        while (!byDeadline.isEmpty() && !waits(byDeadline.peek())) {
-            byDeadline.remove();
-        }
-        return byDeadline.peek();
-    }
-
-    private boolean waits(PageGrant grant) {
-        return byTransfer.getOrDefault(grant.transferId(), List.of()).stream().anyMatch(grant::isSame);
-    }
-
     private void remove(PageGrant grant) {
         List<PageGrant> grants = byTransfer.get(grant.transferId());
         grants.removeIf(grant::isSame);
-        count--;
+        note(grant, -1);
         if (grants.isEmpty()) {
             byTransfer.remove(grant.transferId());
         }
@@ -224,7 +243,7 @@ final class WaitingGrants {
 
     /** The earliest deadline, or {@code latestNs} when none is earlier. */
     long earliestNs(long latestNs) {
-        PageGrant next = nextDue();
+        PageGrant next = byDeadline.peek();
         return next != null && next.deadlineNs() - latestNs < 0 ? next.deadlineNs() : latestNs;
     }
 
