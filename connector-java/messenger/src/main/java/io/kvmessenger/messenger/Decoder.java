@@ -438,11 +438,15 @@ final class Decoder {
     }
 
     private void onCannotDeliver(Session session, CannotDeliver message) {
-        FetchSource source = find(session, message.getTransferId(), message.getImm());
-        if (source == null) {
-            return; // its last write and this message crossed a cancellation
-        }
+        String transferId = message.getTransferId();
+        FetchSource source = find(session, transferId, message.getImm());
         boolean preempted = message.getReason() == CannotDeliver.Reason.PREEMPTED;
+        if (source == null) { // its last write and this message crossed a cancellation, or its last byte had landed
+            if (preempted && sourcesAt(session).stream().noneMatch(other -> other.isOf(transferId) && !other.over())) {
+                links.decline(session, transferId, EngineCommand.Prompt.NONE); // the prompt's next life need not wait
+            }
+            return;
+        }
         if (preempted && !source.fetch.failing()) {
             source.end(FetchSource.State.WAITING);
             tally.add(MessengerMetric.FETCHES_REGRANTED, 1);
@@ -478,13 +482,14 @@ final class Decoder {
         }
     }
 
-    /** The source that the prefiller means: an answer to an earlier grant of the same transfer finds nothing. */
+    /**
+     * The source that the prefiller means: one that may be written to, or that has all and has not been told what the pages
+     * hold. An answer to an earlier grant of the same transfer finds nothing.
+     */
     private FetchSource find(Session session, String transferId, int imm) {
-        for (FetchSource source : byCookie.values()) {
-            if (source.session == session
-                    && source.holdsWindow()
-                    && source.window.imm() == imm
-                    && source.fetch.ask.transferId().equals(transferId)) {
+        for (FetchSource source : sourcesAt(session)) {
+            boolean untold = source.state == FetchSource.State.FILLED && !verifier.told(source);
+            if ((source.holdsWindow() || untold) && source.imm == imm && source.isOf(transferId)) {
                 return source;
             }
         }

@@ -67,6 +67,10 @@ final class FetchSource {
         checksummedWeight = 0;
     }
 
+    boolean isOf(String transferId) {
+        return fetch.ask.transferId().equals(transferId);
+    }
+
     boolean holdsWindow() {
         return window != null;
     }

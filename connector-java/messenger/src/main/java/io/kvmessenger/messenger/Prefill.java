@@ -25,9 +25,9 @@ final class Prefill {
     String promptDigest;
 
     /** The decoder's ranks that have granted or dismissed it; null until the first has. */
-    private EngineRanks heardOf;
+    EngineRanks heardOf;
     /** The decoder's ranks that will. */
-    private EngineRanks toHear;
+    EngineRanks toHear;
 
     /** The engine listens to what becomes of it before it has ended. */
     boolean announced;
@@ -143,6 +143,17 @@ final class Prefill {
         } else if (heardOf.fits(ranks)) {
             heardOf.add(ranks);
         }
+    }
+
+    /** Those heard of that have everything, or want nothing (any more): all but those whose deliveries go on. */
+    EngineRanks heardForGood() {
+        EngineRanks heard = EngineRanks.copyOf(heardOf);
+        for (Delivery delivery : deliveries) {
+            if (!delivery.sent && !delivery.stopped) {
+                heard.remove(delivery.grant.ranks());
+            }
+        }
+        return heard;
     }
 
     /**

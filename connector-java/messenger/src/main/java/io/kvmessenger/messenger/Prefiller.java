@@ -160,12 +160,10 @@ final class Prefiller {
         fences.completeIfQuiet(preempt.fenced());
     }
 
-    /** Ranks that have everything, or want nothing any more, will not grant the prompt's next life. */
+    /** Ranks that have everything, or want nothing (any more), will not grant the prompt's next life. */
     private void dismissServed(Prefill prefill) {
-        for (Delivery delivery : prefill.deliveries) {
-            if (delivery.sent || delivery.stopped) {
-                waiting.dismiss(prefill.transferId, delivery.grant.session(), clock.nowNs());
-            }
+        if (prefill.heardOf != null) {
+            waiting.dismiss(prefill.transferId, prefill.heardForGood(), prefill.toHear, clock.nowNs());
         }
     }
 

@@ -169,12 +169,19 @@ final class WaitingGrants {
 
     /** No grant will come from the peer's ranks for a prefill that has not begun, or for its next life. */
     void dismiss(String transferId, Session session, long nowNs) {
+        dismiss(transferId, session.peerRanks, session.needingRanks, nowNs);
+    }
+
+    /** The same of some ranks that need something of this prefiller. */
+    void dismiss(String transferId, EngineRanks done, EngineRanks needing, long nowNs) {
+        if (done.isEmpty()) {
+            return;
+        }
         Dismissal known = dismissed.get(transferId);
-        boolean adds =
-                known != null && nowNs - known.untilNs() < 0 && known.ranks().fits(session.peerRanks);
-        EngineRanks ranks = EngineRanks.copyOf(adds ? known.ranks() : session.peerRanks);
-        ranks.add(session.peerRanks);
-        dismissed.put(transferId, new Dismissal(ranks, session.needingRanks, nowNs + limits.grantWaitNs()));
+        boolean adds = known != null && nowNs - known.untilNs() < 0 && known.ranks().fits(done);
+        EngineRanks ranks = EngineRanks.copyOf(adds ? known.ranks() : done);
+        ranks.add(done);
+        dismissed.put(transferId, new Dismissal(ranks, needing, nowNs + limits.grantWaitNs()));
     }
 
     /** The ranks that had dismissed a transfer before its prefill began; asked once, when it begins. */
