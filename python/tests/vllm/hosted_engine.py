@@ -181,17 +181,12 @@ class HostedEngine(SimulatedEngine):
         self._add(request, transfer, prompt_tokens, params)
         return request
 
-    def ask_again(self) -> None:
-        """A request without any transfer."""
-        request, _ = self._new_id("again")
-        self._add(request, request, self.block_tokens, None)
-
     def _new_id(self, transfer: str) -> tuple[str, dict[str, str]]:
         """A request id as vLLM makes it, and the transfer's id unless the request's is to say it."""
         self._requests_made += 1
         return f"{transfer}-{self._requests_made:08x}", {"transfer_id": transfer} if self.random.random() < 0.5 else {}
 
-    def _add(self, request: str, transfer: str, prompt_tokens: int, params: dict[str, Any] | None) -> None:
+    def _add(self, request: str, transfer: str, prompt_tokens: int, params: dict[str, Any]) -> None:
         cached_blocks = (prompt_tokens - 1) // self.block_tokens
         cached = self.random.randint(0, cached_blocks) * self.block_tokens if self.random.random() < 0.3 else 0
         self.transfers[request] = transfer

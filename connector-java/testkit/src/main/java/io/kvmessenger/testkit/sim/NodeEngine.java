@@ -41,12 +41,6 @@ interface NodeEngine {
 
     String describeUnended();
 
-    /**
-     * A client asks once more, for something that concerns no other engine. All else has ended, and an engine without
-     * requests does not step: it hears what its messenger has said since with this one.
-     */
-    default void askAgain() {}
-
     /** Throws a violation if anything is remembered although all requests have ended. */
     default void checkAtRest() {}
 }

@@ -121,7 +121,7 @@ final class PythonEngine implements NodeEngine, EngineIntake {
     @Override
     public void decode(String transferId, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst) {
         String prefiller = prefillers.getFirst().host(); // all engines of its world have one messenger
-        boolean garbled = random.nextDouble() < swarm.wrongPrompt();
+        boolean garbled = !healed && random.nextDouble() < swarm.wrongPrompt();
         if (!decoderFirst && !garbled) {
             host.expectWord(transferId);
         }
@@ -302,12 +302,6 @@ final class PythonEngine implements NodeEngine, EngineIntake {
     @Override
     public String describeUnended() {
         return (String) python.invoke("call", engine, "describe_unended");
-    }
-
-    @Override
-    public void askAgain() {
-        checked("ask_again");
-        wake();
     }
 
     @Override

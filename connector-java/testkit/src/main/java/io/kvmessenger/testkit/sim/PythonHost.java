@@ -118,16 +118,14 @@ public final class PythonHost {
             }
             case EngineCommand.Fetch fetch -> {
                 unheard.remove(fetch.transferId());
-                listener.fetchAsked(new FetchFacts(
-                        node.process(),
-                        fetch.request(),
-                        fetch.transferId(),
-                        fetch.promptTokens(),
-                        fetch.firstToken(),
-                        IntStream.of(fetch.pages()).boxed().toList()));
+                listener.fetchAsked(FetchFacts.of(node.process(), fetch));
             }
             case EngineCommand.Abandon abandon -> listener.fetchAbandoned(node.process(), abandon.request());
-            case EngineCommand.Decline decline -> unheard.remove(decline.transferId());
+            case EngineCommand.Decline decline -> {
+                unheard.remove(decline.transferId());
+                listener.transferDeclined(
+                        node.process(), decline.transferId(), FetchFacts.hostsOf(decline.prefillers()));
+            }
             default -> {} // nothing that a checker follows
         }
         trace.add(node.process(), "command", describe(command));
@@ -144,7 +142,9 @@ public final class PythonHost {
     }
 
     private void chunkTold(EngineCommand.Chunk chunk) {
-        transferByPrefill.put(chunk.request(), chunk.transferId());
+        if (transferByPrefill.put(chunk.request(), chunk.transferId()) == null) {
+            listener.prefillBegun(node.process(), chunk.request(), chunk.transferId());
+        }
         toldInStep.add(chunk.request());
         listener.prefillPagesTaken(
                 node.process(),

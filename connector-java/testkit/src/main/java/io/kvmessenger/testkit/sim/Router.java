@@ -1,10 +1,14 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
 
-/** Sends requests to prefillers and decoders: both legs in any order, the decoder's only, or one leg lost. */
+/**
+ * Sends requests to prefillers and decoders: both legs in any order, the decoder's only, or one leg lost. When all is healed,
+ * one for each two engines, whose KV has to arrive.
+ */
 final class Router {
     private final Simulation world;
     private final SplittableRandom random;
@@ -16,6 +20,36 @@ final class Router {
         for (int i = 0; i < world.scenario().requestCount(); i++) {
             world.clock().at(random.nextLong(Scenario.SAFETY_NS), this::send);
         }
+    }
+
+    /** Both legs between each prefiller and each engine that decodes. */
+    void sendBetweenAll() {
+        Scenario scenario = world.scenario();
+        for (int p = 0; p < scenario.prefillerCount(); p++) {
+            for (int d = 0; d < scenario.decoderCount(); d++) {
+                sendBetween("P" + p, "D" + d);
+            }
+            if (scenario.bothRoles()) {
+                sendBetween("P" + p, p == 0 ? "P1" : "P0");
+            }
+        }
+    }
+
+    private void sendBetween(String prefiller, String decoder) {
+        Scenario scenario = world.scenario();
+        String transferId = "t" + ++lastTransfer;
+        int tokens = scenario.pageTokens() + 1;
+        world.trace().add("router", "request", transferId + " after all, from " + prefiller + " to " + decoder);
+        world.listener()
+                .requestRouted(transferId, scenario.messengersOf(prefiller), scenario.messengersOf(decoder), true);
+        world.enqueue(prefiller, transferId, tokens);
+        for (String name : scenario.messengersOf(decoder)) {
+            world.process(name).engine.decode(transferId, addresses(scenario.messengersOf(prefiller)), tokens, false);
+        }
+    }
+
+    private static List<PrefillerAddress> addresses(List<String> names) {
+        return names.stream().map(name -> new PrefillerAddress(name, 1, "")).toList();
     }
 
     private void send() {
@@ -39,22 +73,39 @@ final class Router {
                         "request",
                         transferId + " " + tokens + " tokens" + (prefillLeg ? " " + prefiller : "")
                                 + (decodeLeg ? " " + decoder : "") + (decoderFirst ? " decoder first" : ""));
+        List<String> prefillers = scenario.messengersOf(prefiller);
+        List<String> decoders = scenario.messengersOf(decoder);
+        world.listener()
+                .requestRouted(
+                        transferId,
+                        prefillLeg || decoderFirst ? prefillers : List.of(),
+                        decodeLeg ? decoders : List.of(),
+                        false);
         if (prefillLeg) {
             world.clock().after(legDelayNs(), () -> world.enqueue(prefiller, transferId, prefillTokens));
         }
         if (decodeLeg) {
-            List<PrefillerAddress> prefillers = scenario.messengersOf(prefiller).stream()
-                    .map(name -> new PrefillerAddress(name, 1, ""))
-                    .toList();
-            for (String name : scenario.messengersOf(decoder)) {
+            List<PrefillerAddress> named = addresses(decoderFirst ? prefillers : forgetOne(prefillers));
+            for (String name : decoders) {
                 world.clock().after(legDelayNs(), () -> {
                     SimulatedProcess process = world.process(name);
                     if (process != null) {
-                        process.engine.decode(transferId, prefillers, tokens, decoderFirst);
+                        process.engine.decode(transferId, named, tokens, decoderFirst);
                     }
                 });
             }
         }
+    }
+
+    /** A router that knows all but one of an engine's messengers. */
+    private List<String> forgetOne(List<String> names) {
+        double rate = world.scenario().swarm().forgottenMessenger();
+        if (names.size() == 1 || rate == 0 || random.nextDouble() >= rate) {
+            return names;
+        }
+        List<String> some = new ArrayList<>(names);
+        some.remove(random.nextInt(some.size()));
+        return some;
     }
 
     private long legDelayNs() {

@@ -40,17 +40,29 @@ record Scenario(
     /** After that long without faults everything must have ended: a generous multiple of all limits. */
     static final long LIVENESS_NS = 4_000 * MILLI;
 
-    /** @param quiet whether all faults are off */
-    static Scenario draw(long seed, boolean quiet) {
-        return draw(seed, quiet, true);
+    private static final int SLOTS_ENOUGH = 64;
+    private static final int QUEUE_LONG = 64;
+
+    /** Which of its faults a run has. */
+    enum Weather {
+        /** All that were drawn. */
+        FAULTY,
+        /** Only what engines, clients and routers do. */
+        SOUND,
+        /** None: everything has to arrive. */
+        QUIET
+    }
+
+    static Scenario draw(long seed, Weather weather) {
+        return draw(seed, weather, true);
     }
 
     /** The same with engines of one rank, and of one role, each. */
-    static Scenario drawAlone(long seed, boolean quiet) {
-        return draw(seed, quiet, false);
+    static Scenario drawAlone(long seed, Weather weather) {
+        return draw(seed, weather, false);
     }
 
-    private static Scenario draw(long seed, boolean quiet, boolean shardable) {
+    private static Scenario draw(long seed, Weather weather, boolean shardable) {
         SplittableRandom random = new SplittableRandom(seed * 0x9E3779B97F4A7C15L + 1);
         SplittableRandom checksums = new SplittableRandom(seed * 0xA0761D6478BD642FL + 1);
         SplittableRandom shards = new SplittableRandom(seed * 0xD1B54A32D192ED03L + 1);
@@ -68,24 +80,32 @@ record Scenario(
         }
         ModelShape model = new ModelShape(layout, heads, pageTokens, bytesPerToken);
         boolean sharded = shards.nextBoolean() && shardable;
-        boolean bothRoles = shards.nextInt(4) == 0 && !quiet && shardable;
+        boolean bothRoles = shards.nextInt(4) == 0 && weather != Weather.QUIET && shardable;
         int prefillerCount = 1 + random.nextInt(2);
+        int decoderCount = 1 + random.nextInt(2);
+        int requestCount = 4 + random.nextInt(40);
+        FabricKind fabric = List.of(FabricKind.values()).get(random.nextInt(FabricKind.values().length));
+        int slotCount = random.nextInt(3) == 0 ? 2 + random.nextInt(4) : SLOTS_ENOUGH;
         return new Scenario(
                 seed,
                 bothRoles ? 2 : prefillerCount,
-                1 + random.nextInt(2),
-                4 + random.nextInt(40),
-                List.of(FabricKind.values()).get(random.nextInt(FabricKind.values().length)),
-                random.nextInt(3) == 0 ? 2 + random.nextInt(4) : 64,
+                decoderCount,
+                requestCount,
+                fabric,
+                weather == Weather.SOUND ? SLOTS_ENOUGH : slotCount, // a fetch that waits for a slot has no bound
                 random.nextBoolean(),
-                1 + random.nextInt(8),
+                Math.max(1 + random.nextInt(8), weather == Weather.SOUND ? QUEUE_LONG : 0),
                 random.nextBoolean() ? "secret" : "",
                 model.drawEngine(random, shards, sharded),
                 model.drawEngine(random, shards, sharded),
                 bothRoles,
                 new ProtocolLimits(60 * MILLI, 150 * MILLI, 25 * MILLI, 5 * MILLI, 30 * MILLI),
                 List.of(ChecksumMode.values()).get(checksums.nextInt(ChecksumMode.values().length)),
-                quiet ? Swarm.quiet(random) : Swarm.draw(random));
+                switch (weather) {
+                    case FAULTY -> Swarm.draw(random);
+                    case SOUND -> Swarm.sound(random);
+                    case QUIET -> Swarm.quiet(random);
+                });
     }
 
     Scenario with(ChecksumMode mode) {

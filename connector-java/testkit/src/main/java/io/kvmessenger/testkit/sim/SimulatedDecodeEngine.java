@@ -9,7 +9,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.SplittableRandom;
-import java.util.stream.IntStream;
 
 /**
  * A decoder's inference engine: takes pages, fetches, abandons; pages of an ended fetch that failed have their next owner
@@ -56,6 +55,8 @@ final class SimulatedDecodeEngine {
     /** Requests that decode: they hold pages that arrived. */
     private int decodingCount;
 
+    private boolean healed;
+
     SimulatedDecodeEngine(
             SimulatedClock clock,
             SimulatedNode node,
@@ -76,9 +77,13 @@ final class SimulatedDecodeEngine {
         Request request = new Request(id, transferId, prefillers, promptTokens, decoderFirst);
         requests.put(id, request);
         schedule();
-        if (random.nextDouble() < swarm.fetchAbandon()) {
+        if (!healed && random.nextDouble() < swarm.fetchAbandon()) {
             clock.after(random.nextLong(ABANDON_WITHIN_NS), () -> node.whenRunning(() -> abandon(request)));
         }
+    }
+
+    void heal() {
+        healed = true;
     }
 
     int unendedCount() {
@@ -95,6 +100,7 @@ final class SimulatedDecodeEngine {
         }
         if (!request.asked) {
             requests.remove(request.id); // it had no pages yet
+            listener.transferDeclined(node.process(), request.transferId, FetchFacts.hostsOf(request.prefillers));
             node.command(new EngineCommand.Decline(request.transferId, request.prefillers));
         } else if (!request.ended || random.nextBoolean()) {
             listener.fetchAbandoned(node.process(), request.id);
@@ -152,14 +158,7 @@ final class SimulatedDecodeEngine {
         }
         request.asked = true;
         request.pages = pool.take(pageCount);
-        listener.fetchAsked(new FetchFacts(
-                node.process(),
-                request.id,
-                request.transferId,
-                request.promptTokens,
-                cachedPages * pageTokens,
-                IntStream.of(request.pages).boxed().toList()));
-        node.command(new EngineCommand.Fetch(
+        EngineCommand.Fetch fetch = new EngineCommand.Fetch(
                 request.id,
                 request.transferId,
                 request.prefillers,
@@ -171,6 +170,8 @@ final class SimulatedDecodeEngine {
                 "",
                 request.decoderFirst
                         ? new EngineCommand.Prompt(new int[request.promptTokens], "", 0)
-                        : EngineCommand.Prompt.NONE));
+                        : EngineCommand.Prompt.NONE);
+        listener.fetchAsked(FetchFacts.of(node.process(), fetch));
+        node.command(fetch);
     }
 }

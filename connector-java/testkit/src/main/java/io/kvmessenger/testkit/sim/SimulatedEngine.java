@@ -61,6 +61,7 @@ final class SimulatedEngine implements NodeEngine {
     @Override
     public void heal() {
         prefill.heal();
+        decode.heal();
     }
 
     @Override

@@ -187,6 +187,7 @@ final class SimulatedNetwork {
             end.closed = true;
             clock.after(delayNs(), () -> end.node.input(m -> m.onLinkClosed(end.id, "closed")));
             End peer = end.link.other(end);
+            listener.linkClosed(node.process(), peer == null ? "nobody" : peer.node.process(), "it closed the link");
             if (peer != null) {
                 inOrder(peer, () -> {
                     if (!peer.deaf) {
@@ -254,6 +255,7 @@ final class SimulatedNetwork {
             clock.after(delayNs(), () -> {
                 if (!end.closed) {
                     end.closed = true;
+                    listener.linkClosed(end.node.process(), "its peer", reason);
                     end.node.input(m -> m.onLinkClosed(end.id, reason));
                 }
             });

@@ -261,6 +261,9 @@ final class SimulatedPrefillEngine implements EngineIntake {
         int firstToken = first ? cachedTokens : prompt.computedTokens;
         int chunkTokens = 1 + random.nextInt(3 * pool.geometry().pageTokens() + 2);
         prompt.endToken = Math.min(prompt.tokenCount, firstToken + chunkTokens);
+        if (first) {
+            listener.prefillBegun(node.process(), prompt.request, prompt.transferId);
+        }
         int[] newPages = pool.take(pool.pagesFor(prompt.endToken) - prompt.pages.length);
         int had = prompt.pages.length;
         prompt.pages = Arrays.copyOf(prompt.pages, had + newPages.length);

@@ -1,6 +1,8 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.messenger.ChecksumMode;
+import io.kvmessenger.testkit.sim.Scenario.Weather;
+import io.kvmessenger.testkit.sim.check.BoundChecker;
 import io.kvmessenger.testkit.sim.check.Checkers;
 import io.kvmessenger.testkit.sim.check.Violation;
 import io.kvmessenger.testkit.sim.check.WorldListener;
@@ -30,11 +32,12 @@ public final class Simulation {
     private final SimulatedClock clock = new SimulatedClock();
     private final Trace trace = new Trace(clock);
     private final Partitions partitions = new Partitions();
-    private final WorldListener listener = Checkers.all();
+    private final WorldListener listener;
     private final SimulatedFabric fabric;
     private final SimulatedNetwork network;
     private final Map<String, SimulatedProcess> processes = new LinkedHashMap<>();
     private long lastIncarnation;
+    private boolean healed;
 
     /**
      * How a run ended.
@@ -60,9 +63,12 @@ public final class Simulation {
         }
     }
 
-    private Simulation(Scenario scenario, Mutation mutation, NodeEngine.Maker engines) {
+    private Simulation(Scenario scenario, Weather weather, Mutation mutation, NodeEngine.Maker engines) {
         long seed = scenario.seed();
         this.scenario = scenario;
+        this.listener = weather == Weather.SOUND
+                ? Checkers.allAnd(new BoundChecker(clock::nowNs, scenario.limits()))
+                : Checkers.all();
         this.mutation = mutation;
         this.engines = engines;
         this.random = new SplittableRandom(seed);
@@ -78,30 +84,50 @@ public final class Simulation {
     }
 
     public static Result run(long seed, Mutation mutation) {
-        return run(Scenario.draw(seed, false), mutation, SimulatedEngine::new);
+        return run(Weather.FAULTY, seed, mutation);
     }
 
-    /** The same, with all pages that arrive compared with their source. */
+    private static Result run(Weather weather, long seed, Mutation mutation) {
+        return run(Scenario.draw(seed, weather), weather, mutation, SimulatedEngine::new);
+    }
+
+    /**
+     * A run in which network, fabric and processes are sound, and requests are given up, preempted, sent to one side only or
+     * wrong: each end comes soon after its cause.
+     */
+    public static Result runSoundly(long seed, Mutation mutation) {
+        return run(Weather.SOUND, seed, mutation);
+    }
+
+    public static Result runSoundly(long seed, PythonEngines engines) {
+        return run(Scenario.drawAlone(seed, Weather.SOUND), Weather.SOUND, Mutation.NONE, engines);
+    }
+
+    /** The same as the first, with all pages that arrive compared with their source. */
     static Result runComparing(long seed, Mutation mutation) {
-        return run(Scenario.draw(seed, false).with(ChecksumMode.FULL), mutation, SimulatedEngine::new);
+        return run(
+                Scenario.draw(seed, Weather.FAULTY).with(ChecksumMode.FULL),
+                Weather.FAULTY,
+                mutation,
+                SimulatedEngine::new);
     }
 
     /** The same world with the real Python connector beside each messenger. */
     public static Result run(long seed, PythonEngines engines) {
-        return run(Scenario.drawAlone(seed, false), Mutation.NONE, engines);
+        return run(Scenario.drawAlone(seed, Weather.FAULTY), Weather.FAULTY, Mutation.NONE, engines);
     }
 
     /** A run in which nothing goes wrong: every request has to arrive. */
     public static Result runQuietly(long seed) {
-        return runQuietly(Scenario.draw(seed, true), SimulatedEngine::new);
+        return runQuietly(Scenario.draw(seed, Weather.QUIET), SimulatedEngine::new);
     }
 
     public static Result runQuietly(long seed, PythonEngines engines) {
-        return runQuietly(Scenario.drawAlone(seed, true), engines);
+        return runQuietly(Scenario.drawAlone(seed, Weather.QUIET), engines);
     }
 
     private static Result runQuietly(Scenario scenario, NodeEngine.Maker engines) {
-        Result result = run(scenario, Mutation.NONE, engines);
+        Result result = run(scenario, Weather.QUIET, Mutation.NONE, engines);
         int requests = result.countByKind.getOrDefault("request", 0)
                 * scenario.decoderGeometries().size();
         int arrived = result.countByKind.getOrDefault("arrived", 0);
@@ -114,9 +140,9 @@ public final class Simulation {
                 scenario.seed(), result.traceHash, result.eventCount, result.countByKind, violation, result.lastEvents);
     }
 
-    private static Result run(Scenario scenario, Mutation mutation, NodeEngine.Maker engines) {
+    private static Result run(Scenario scenario, Weather weather, Mutation mutation, NodeEngine.Maker engines) {
         long seed = scenario.seed();
-        Simulation world = new Simulation(scenario, mutation, engines);
+        Simulation world = new Simulation(scenario, weather, mutation, engines);
         Violation violation = null;
         try {
             world.run();
@@ -136,15 +162,16 @@ public final class Simulation {
     }
 
     private void run() {
-        new Router(this, random.split());
+        Router router = new Router(this, random.split());
         Faults faults = new Faults(this, random.split());
         advanceTo(Scenario.SAFETY_NS);
         faults.end();
         heal();
         awaitEnds();
+        List.copyOf(processes.keySet()).forEach(this::restart);
         advanceTo(clock.nowNs()
                 + 2 * (scenario.limits().grantWaitNs() + scenario.limits().silenceLimitNs()));
-        alive().forEach(process -> process.engine.askAgain());
+        router.sendBetweenAll();
         awaitEnds();
         advanceTo(clock.nowNs() + CHECK_PERIOD_NS); // an engine tells its workers in one step more that a request ended
         checkAtRest();
@@ -178,6 +205,7 @@ public final class Simulation {
     }
 
     private void heal() {
+        healed = true;
         trace.add("world", "heal", "");
         fabric.heal();
         network.heal();
@@ -215,7 +243,11 @@ public final class Simulation {
                 random.nextBoolean() ? scenario.swarm().slowNode() : 0,
                 clockOffsetNs);
         trace.add(node.process(), "start", "");
-        processes.put(name, new SimulatedProcess(this, node, scenario.geometryOf(name), random.split()));
+        SimulatedProcess process = new SimulatedProcess(this, node, scenario.geometryOf(name), random.split());
+        processes.put(name, process);
+        if (healed) {
+            process.engine.heal();
+        }
     }
 
     void kill(SimulatedProcess process, boolean silentDeath) {

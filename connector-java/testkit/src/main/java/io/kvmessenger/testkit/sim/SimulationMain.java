@@ -1,24 +1,26 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.testkit.sim.Scenario.Weather;
 import io.kvmessenger.testkit.sim.check.DeterminismChecker;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.function.LongFunction;
 import java.util.stream.LongStream;
 
 /**
- * Runs seeds from the command line: {@code --seed N} one, {@code --seeds A..B} a range, {@code --faults off} with none, so
- * that everything has to arrive, {@code --mutation M} with a bug put in. Ends with status 1 when a seed fails.
+ * Runs seeds from the command line: {@code --seed N} one, {@code --seeds A..B} a range, {@code --weather quiet} without faults,
+ * so that everything has to arrive, {@code --weather sound} with those of engines, clients and routers alone, {@code --mutation M} with a bug put in. Ends with status 1 when a seed fails.
  */
 public final class SimulationMain {
     /** Seeds 1 to this are run by default, here and by the tests: about 10 s of two cores, with Python a minute of one. */
     public static final long SEEDS = 1000;
 
     /** What the command line asks for. */
-    private record Asked(long from, long to, boolean faults, String mutation) {
+    private record Asked(long from, long to, Weather weather, String mutation) {
         static Asked read(String[] args) {
-            Asked asked = new Asked(1, SEEDS, true, "NONE");
+            Asked asked = new Asked(1, SEEDS, Weather.FAULTY, "NONE");
             for (int i = 0; i + 1 < args.length; i += 2) {
                 asked = asked.with(args[i], args[i + 1]);
             }
@@ -29,12 +31,12 @@ public final class SimulationMain {
             String[] ends = value.split("\\.\\.", 2);
             return switch (option) {
                 case "--seed", "--seeds" ->
-                    new Asked(Long.parseLong(ends[0]), Long.parseLong(ends[ends.length - 1]), faults, mutation);
-                case "--faults" -> new Asked(from, to, value.equals("on"), mutation);
-                case "--mutation" -> new Asked(from, to, faults, value);
+                    new Asked(Long.parseLong(ends[0]), Long.parseLong(ends[ends.length - 1]), weather, mutation);
+                case "--weather" -> new Asked(from, to, Weather.valueOf(value.toUpperCase(Locale.ROOT)), mutation);
+                case "--mutation" -> new Asked(from, to, weather, value);
                 default ->
-                    throw new IllegalArgumentException(
-                            option + " is none of --seed N, --seeds A..B, --faults on|off, --mutation NAME");
+                    throw new IllegalArgumentException(option
+                            + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME");
             };
         }
     }
@@ -49,7 +51,14 @@ public final class SimulationMain {
     public static int run(String[] args) {
         Asked asked = Asked.read(args);
         Mutation mutation = Mutation.valueOf(asked.mutation);
-        return run(asked, true, asked.faults ? seed -> Simulation.run(seed, mutation) : Simulation::runQuietly);
+        return run(
+                asked,
+                true,
+                switch (asked.weather) {
+                    case FAULTY -> seed -> Simulation.run(seed, mutation);
+                    case SOUND -> seed -> Simulation.runSoundly(seed, mutation);
+                    case QUIET -> Simulation::runQuietly;
+                });
     }
 
     /** With the real connector in Python, in this thread; the exit status. */
@@ -59,7 +68,11 @@ public final class SimulationMain {
         return run(
                 asked,
                 false,
-                asked.faults ? seed -> Simulation.run(seed, mutated) : seed -> Simulation.runQuietly(seed, mutated));
+                switch (asked.weather) {
+                    case FAULTY -> seed -> Simulation.run(seed, mutated);
+                    case SOUND -> seed -> Simulation.runSoundly(seed, mutated);
+                    case QUIET -> seed -> Simulation.runQuietly(seed, mutated);
+                });
     }
 
     private static int run(Asked asked, boolean allCores, LongFunction<Simulation.Result> run) {

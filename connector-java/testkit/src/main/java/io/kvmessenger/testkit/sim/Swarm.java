@@ -28,7 +28,8 @@ record Swarm(
         double unhookedLayers,
         double stepFails,
         double enqueueFails,
-        double wrongPrompt) {
+        double wrongPrompt,
+        double forgottenMessenger) {
 
     /** No faults; the counter still jumps, and prompts still come to the decoder first, for those are none. */
     static Swarm quiet(RandomGenerator random) {
@@ -55,7 +56,37 @@ record Swarm(
                 drawn.unhookedLayers(),
                 0,
                 0,
+                0,
                 0);
+    }
+
+    /** What engines, clients and routers do to each other; network, fabric and processes are sound, and nothing is slow. */
+    static Swarm sound(RandomGenerator random) {
+        Swarm drawn = draw(random);
+        return new Swarm(
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                drawn.prefillAbort(),
+                drawn.fetchAbandon(),
+                drawn.preempt(),
+                drawn.preemptInStep(),
+                drawn.singleLeg(),
+                drawn.decoderFirst(),
+                drawn.counterJump(),
+                drawn.unhookedLayers(),
+                drawn.stepFails(),
+                0,
+                drawn.wrongPrompt(),
+                maybe(random, 0.2));
     }
 
     static Swarm draw(RandomGenerator random) {
@@ -81,7 +112,8 @@ record Swarm(
                 maybe(random, 0.3),
                 maybe(random, 0.3),
                 maybe(random, 0.3),
-                maybe(random, 0.1));
+                maybe(random, 0.1),
+                0);
     }
 
     private static double maybe(RandomGenerator random, double most) {

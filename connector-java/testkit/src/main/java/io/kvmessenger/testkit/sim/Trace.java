@@ -6,7 +6,7 @@ import java.util.TreeMap;
 
 /** What happened, in order: a hash over everything, and the last events to be read by people, heartbeats left out. */
 final class Trace {
-    static final int EVENTS_KEPT = 200;
+    private static final int EVENTS_KEPT = Integer.getInteger("kvmessenger.sim.events", 200);
 
     private record Event(long timeNs, String process, String kind, String detail) {
         String line() {

@@ -5,30 +5,55 @@ import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.HeldCounts;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
 
-/** All checkers that watch a run, as one listener. They know nothing of each other. */
+/**
+ * All checkers that watch a run, as one listener. They know nothing of each other. The first violation is the run's: it is
+ * thrown again at each later event, since the code under test may catch it and end a link.
+ */
 public final class Checkers implements WorldListener {
     private final List<WorldListener> all;
+    private Violation first;
 
     private Checkers(List<WorldListener> all) {
         this.all = all;
     }
 
     public static WorldListener all() {
-        return new Checkers(List.of(
+        return new Checkers(always());
+    }
+
+    /** With the one more that judges a run on a sound network. */
+    public static WorldListener allAnd(BoundChecker bounds) {
+        List<WorldListener> all = always();
+        all.add(bounds);
+        return new Checkers(all);
+    }
+
+    private static List<WorldListener> always() {
+        return new ArrayList<>(List.of(
                 new GrantChecker(),
                 new SourceChecker(),
                 new ReuseChecker(),
                 new CountChecker(),
                 new ContentChecker(),
                 new AccountingChecker(),
-                new TerminalChecker()));
+                new TerminalChecker(),
+                new ArrivalChecker()));
     }
 
     private void tell(Consumer<WorldListener> event) {
-        all.forEach(event);
+        if (first != null) {
+            throw first;
+        }
+        try {
+            all.forEach(event);
+        } catch (Violation violation) {
+            first = violation;
+            throw violation;
+        }
     }
 
     @Override
@@ -39,6 +64,16 @@ public final class Checkers implements WorldListener {
     @Override
     public void processDied(String process) {
         tell(c -> c.processDied(process));
+    }
+
+    @Override
+    public void requestRouted(String transferId, List<String> prefillers, List<String> decoders, boolean mustArrive) {
+        tell(c -> c.requestRouted(transferId, prefillers, decoders, mustArrive));
+    }
+
+    @Override
+    public void linkClosed(String process, String peer, String reason) {
+        tell(c -> c.linkClosed(process, peer, reason));
     }
 
     @Override
@@ -92,6 +127,11 @@ public final class Checkers implements WorldListener {
     }
 
     @Override
+    public void prefillBegun(String process, String request, String transferId) {
+        tell(c -> c.prefillBegun(process, request, transferId));
+    }
+
+    @Override
     public void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {
         tell(c -> c.prefillPagesTaken(process, request, promptTokens, pages));
     }
@@ -124,6 +164,11 @@ public final class Checkers implements WorldListener {
     @Override
     public void fetchAsked(FetchFacts fetch) {
         tell(c -> c.fetchAsked(fetch));
+    }
+
+    @Override
+    public void transferDeclined(String process, String transferId, List<String> prefillers) {
+        tell(c -> c.transferDeclined(process, transferId, prefillers));
     }
 
     @Override

@@ -17,7 +17,21 @@ public interface WorldListener {
 
     default void processDied(String process) {}
 
+    // ---- router
+
+    /**
+     * A request is on its way to engines.
+     *
+     * @param prefillers nodes that get the prompt, those that hear of it from the decoder included
+     * @param decoders nodes that will be asked to fetch it
+     * @param mustArrive whether nothing can keep its KV from arriving
+     */
+    default void requestRouted(String transferId, List<String> prefillers, List<String> decoders, boolean mustArrive) {}
+
     // ---- control network
+
+    /** A process closed its end of a link, or was told that the link is closed. */
+    default void linkClosed(String process, String peer, String reason) {}
 
     default void frameSent(String from, String to, ControlFrame frame) {}
 
@@ -50,6 +64,9 @@ public interface WorldListener {
     /** The engine did not take the prompt; the messenger may ask again. */
     default void promptRefused(String process, String transferId) {}
 
+    /** The messenger is told of a request's first chunk, also of its first after a preemption. */
+    default void prefillBegun(String process, String request, String transferId) {}
+
     /** The request's page list grew by these pages. */
     default void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {}
 
@@ -70,6 +87,9 @@ public interface WorldListener {
     // ---- decoder's engine
 
     default void fetchAsked(FetchFacts fetch) {}
+
+    /** There will be no fetch. */
+    default void transferDeclined(String process, String transferId, List<String> prefillers) {}
 
     default void fetchAbandoned(String process, String request) {}
 

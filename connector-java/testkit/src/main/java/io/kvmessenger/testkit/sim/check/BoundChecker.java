@@ -1,0 +1,221 @@
+package io.kvmessenger.testkit.sim.check;
+
+import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.ProtocolLimits;
+import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.LongSupplier;
+
+/**
+ * On a sound network every end comes soon after its cause, and no control link is closed: a fetch's after the engine gave
+ * it up, its limit, or the ends of its prefills; a prefill's release after its end and what its decoders said of it.
+ *
+ * <p>A limit is the cause of an end only where the other side has nothing to say: one leg only, or one that is too late.
+ */
+public final class BoundChecker implements WorldListener {
+    /** From a cause to its end: some messages one after the other, a handshake among them, and the writes. */
+    public static final long BOUND_NS = 10_000_000;
+
+    private static final long NEVER = Long.MAX_VALUE / 2;
+
+    /** What one node's engine has done with the prompt of a transfer. */
+    private static final class Prompt {
+        /** Since when it has no pages; NEVER while it has some. */
+        long goneNs;
+
+        long begunNs = NEVER;
+        long endedNs = NEVER;
+        boolean finished;
+    }
+
+    /** What one decoder's node has done with a transfer. */
+    private static final class Wanted {
+        FetchFacts fetch;
+        long askedNs = NEVER;
+        long abandonedNs = NEVER;
+        /** The fetch ended, or there will be none. */
+        long overNs = NEVER;
+        /** It was for another prompt than the prefiller's: the right one may still come. */
+        boolean unfit;
+
+        /** The prefillers' nodes that are told of it; a router may have forgotten one. */
+        List<String> named = List.of();
+        /** Those of them that send it nothing. */
+        final Set<String> notNeeded = new HashSet<>();
+    }
+
+    private record Route(List<String> prefillers, List<String> decoders) {}
+
+    private final LongSupplier clock;
+    private final ProtocolLimits limits;
+    private final Map<String, Route> routes = new HashMap<>();
+    private final Map<String, Prompt> prompts = new HashMap<>();
+    private final Map<String, String> transferByPrefill = new HashMap<>();
+    private final Map<String, Wanted> wanted = new HashMap<>();
+    private final Map<String, Wanted> byFetch = new HashMap<>();
+
+    public BoundChecker(LongSupplier clock, ProtocolLimits limits) {
+        this.clock = clock;
+        this.limits = limits;
+    }
+
+    static String nodeOf(String process) {
+        return process.substring(0, process.indexOf('#'));
+    }
+
+    private Prompt prompt(String node, String transferId) {
+        return prompts.computeIfAbsent(node + " " + transferId, key -> new Prompt());
+    }
+
+    private Wanted wanted(String node, String transferId) {
+        return wanted.computeIfAbsent(node + " " + transferId, key -> new Wanted());
+    }
+
+    @Override
+    public void requestRouted(String transferId, List<String> prefillers, List<String> decoders, boolean mustArrive) {
+        routes.put(transferId, new Route(prefillers, decoders));
+    }
+
+    @Override
+    public void linkClosed(String process, String peer, String reason) {
+        throw violation("nothing is wrong with the network, and " + process + " has no link to " + peer + " any more: "
+                + reason);
+    }
+
+    @Override
+    public void frameSent(String from, String to, ControlFrame frame) {
+        if (frame.hasCannotDeliver() && frame.getCannotDeliver().getReason() == Reason.GRANT_UNFIT) {
+            wanted(nodeOf(to), frame.getCannotDeliver().getTransferId()).unfit = true;
+        } else if (frame.hasDecline()) {
+            wanted(nodeOf(from), frame.getDecline().getTransferId()).notNeeded.add(nodeOf(to));
+        }
+    }
+
+    // ---- prefills
+
+    @Override
+    public void prefillBegun(String process, String request, String transferId) {
+        transferByPrefill.put(process + " " + request, transferId);
+        Prompt prompt = prompt(nodeOf(process), transferId);
+        prompt.goneNs = NEVER;
+        prompt.begunNs = clock.getAsLong();
+    }
+
+    @Override
+    public void prefillPagesTakenBack(String process, String request, String transferId) {
+        Prompt prompt = prompt(nodeOf(process), transferId);
+        prompt.goneNs = clock.getAsLong();
+        prompt.begunNs = NEVER;
+    }
+
+    @Override
+    public void prefillEnded(String process, String request, String transferId, PrefillOutcome outcome) {
+        transferByPrefill.put(process + " " + request, transferId);
+        Prompt prompt = prompt(nodeOf(process), transferId);
+        prompt.endedNs = clock.getAsLong();
+        prompt.finished = outcome == PrefillOutcome.FINISHED;
+    }
+
+    @Override
+    public void prefillReleased(String process, String request) {
+        String transferId = transferByPrefill.get(process + " " + request);
+        Prompt prompt = prompt(nodeOf(process), transferId);
+        long dueNs = prompt.endedNs;
+        if (prompt.finished) {
+            Route route = routes.get(transferId);
+            boolean mayExpire = route.decoders.isEmpty();
+            for (String decoder : route.decoders) {
+                Wanted by = wanted(decoder, transferId);
+                dueNs = Math.max(dueNs, by.overNs);
+                mayExpire |= by.unfit || !by.named.contains(nodeOf(process));
+                mayExpire |= by.overNs + limits.grantWaitNs() < prompt.begunNs;
+            }
+            dueNs = mayExpire ? Math.max(dueNs, prompt.endedNs + limits.grantWaitNs()) : dueNs;
+        }
+        check(request + " was released", dueNs);
+    }
+
+    // ---- fetches
+
+    @Override
+    public void fetchAsked(FetchFacts fetch) {
+        Wanted by = wanted(nodeOf(fetch.process()), fetch.transferId());
+        by.fetch = fetch;
+        by.named = fetch.prefillers();
+        by.askedNs = clock.getAsLong();
+        byFetch.put(fetch.process() + " " + fetch.request(), by);
+    }
+
+    @Override
+    public void transferDeclined(String process, String transferId, List<String> prefillers) {
+        Wanted by = wanted(nodeOf(process), transferId);
+        by.named = List.copyOf(prefillers);
+        by.overNs = clock.getAsLong();
+    }
+
+    @Override
+    public void fetchAbandoned(String process, String request) {
+        byFetch.get(process + " " + request).abandonedNs = clock.getAsLong();
+    }
+
+    @Override
+    public void fetchArrived(String process, String request, int pageCount) {
+        fetchOver(process, request);
+    }
+
+    @Override
+    public void fetchFailed(String process, String request, String reason) {
+        fetchOver(process, request);
+    }
+
+    private void fetchOver(String process, String request) {
+        Wanted by = byFetch.get(process + " " + request);
+        by.overNs = clock.getAsLong();
+        check(request + " ended", Math.min(by.abandonedNs, Math.min(limitNs(by), sourcesNs(by))));
+    }
+
+    private long limitNs(Wanted by) {
+        return by.askedNs + (by.fetch.limitNs() > 0 ? by.fetch.limitNs() : limits.fetchLimitNs());
+    }
+
+    /** When it was clear what the prefillers would do: all had finished, or one of them would not deliver. */
+    private long sourcesNs(Wanted by) {
+        long allFinishedNs = by.askedNs;
+        long oneFailsNs = NEVER;
+        for (String prefiller : by.named) {
+            if (by.notNeeded.contains(prefiller)) {
+                continue;
+            }
+            Prompt prompt = prompt(prefiller, by.fetch.transferId());
+            boolean ended = prompt.endedNs < NEVER;
+            if (!ended || !prompt.finished) {
+                allFinishedNs = NEVER;
+            }
+            if (ended && prompt.finished) {
+                allFinishedNs = Math.max(allFinishedNs, prompt.endedNs);
+            } else if (ended && by.askedNs + BOUND_NS < prompt.endedNs && prompt.begunNs < NEVER) {
+                oneFailsNs = Math.min(oneFailsNs, prompt.endedNs);
+            } else if (ended || prompt.begunNs == NEVER) {
+                long sinceNs = Math.max(by.askedNs, ended ? prompt.endedNs : prompt.goneNs);
+                oneFailsNs = Math.min(oneFailsNs, sinceNs + limits.grantWaitNs());
+            }
+        }
+        return Math.min(allFinishedNs, oneFailsNs);
+    }
+
+    private void check(String what, long dueNs) {
+        long lateNs = clock.getAsLong() - dueNs;
+        if (lateNs > BOUND_NS) {
+            throw violation(what + " " + lateNs / 1000 + " us after its cause, expected " + BOUND_NS / 1000);
+        }
+    }
+
+    private static Violation violation(String sentence) {
+        return new Violation("Bound", sentence);
+    }
+}
