@@ -178,7 +178,8 @@ final class WaitingGrants {
             return;
         }
         Dismissal known = dismissed.get(transferId);
-        boolean adds = known != null && nowNs - known.untilNs() < 0 && known.ranks().fits(done);
+        boolean adds =
+                known != null && nowNs - known.untilNs() < 0 && known.ranks().fits(done);
         EngineRanks ranks = EngineRanks.copyOf(adds ? known.ranks() : done);
         ranks.add(done);
         dismissed.put(transferId, new Dismissal(ranks, needing, nowNs + limits.grantWaitNs()));
