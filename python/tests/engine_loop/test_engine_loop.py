@@ -15,8 +15,10 @@ REQUESTS = int(os.environ.get("LOOP_REQUESTS", "10000"))
 SEED = int(os.environ.get("LOOP_SEED", "1"))
 LIMIT_SECONDS = 60.0 + REQUESTS / 5
 """Ten times what it takes on a quiet core."""
-CLEAN_KINDS = ("beginnings", "logprobs", "children", "long-ids", "reused-id", "prefiller-queue", "crossed", "aborts")
+CLEAN_KINDS = ("beginnings", "logprobs", "children", "long-ids", "reused-id", "prefiller-queue", "aborts")
 """Those that have been clean in every run; docs/testing.md says what the others still find."""
+OPEN_KINDS = ("crossed", "decoder-queue", "same-id", "routes", "preemption", "mixed")
+"""Not in the suite, and why not: docs/testing.md."""
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -28,4 +30,4 @@ def test_should_serve_every_request_right(release: str) -> None:
     ]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_SECONDS, check=False)
     assert ended.returncode == 0, ended.stdout
-    print(ended.stdout.splitlines()[-1])
+    print(ended.stdout.splitlines()[-1], "not run here:", ", ".join(OPEN_KINDS))

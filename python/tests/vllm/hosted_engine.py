@@ -281,7 +281,7 @@ class HostedEngine(SimulatedEngine):
         waits = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
         if not waits and self._blocks_missing(request) > self.host.freePages() - self._blocks_promised():
             return False
-        looks_up = request.num_computed_tokens == 0 or request.request_id in self.failed
+        looks_up = request.num_computed_tokens == 0
         admitted = super()._admit(request)
         if looks_up and request.cached_tokens and request.blocks:
             self._fills.append((self.transfers[request.request_id], list(request.blocks), request.cached_tokens))

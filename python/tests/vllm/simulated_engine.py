@@ -313,7 +313,9 @@ class SimulatedEngine:
             if request.request_id in self.failed:
                 self.failed.discard(request.request_id)
                 request.num_computed_tokens = 0
+                request.status = Status.WAITING
                 self._free(request)
+                return self._admit(request)  # like a new one: what is kept out of use may leave it no room
             request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
             request.status = Status.WAITING
         external, is_async = 0, False

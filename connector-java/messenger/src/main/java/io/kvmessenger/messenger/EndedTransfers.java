@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger;
 
+import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -13,7 +14,8 @@ import java.util.stream.Collectors;
  */
 final class EndedTransfers {
     /** @param links of the sessions that had grants of it; what it was is nobody else's business */
-    private record Ended(String sentence, EngineRanks heardOf, Set<Long> links, long endedNs) {}
+    private record Ended(
+            String sentence, String digest, boolean aborted, EngineRanks heardOf, Set<Long> links, long endedNs) {}
 
     private final Map<String, Ended> byTransfer = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
     private final long memoryNs;
@@ -28,7 +30,25 @@ final class EndedTransfers {
         Set<Long> links = prefill.deliveries.stream()
                 .map(delivery -> delivery.grant.session().link)
                 .collect(Collectors.toSet());
-        byTransfer.put(prefill.transferId, new Ended(sentence, prefill.answeredRanks(), links, nowNs));
+        boolean aborted = prefill.stopped && prefill.stopCode == Reason.PREFILL_ABORTED;
+        byTransfer.put(
+                prefill.transferId,
+                new Ended(sentence, prefill.promptDigest, aborted, prefill.answeredRanks(), links, nowNs));
+    }
+
+    /**
+     * Whether a grant may be meant for the life that has ended: the engine gave that prompt up, and the decoder's word was on
+     * its way; or the grant brings a prompt that another messenger of its decoder has brought before.
+     */
+    boolean mayOwe(PageGrant grant, EngineCommand.Prompt prompt) {
+        Ended ended = byTransfer.get(grant.transferId());
+        return ended != null && (!prompt.absent() || (ended.aborted && ended.digest.equals(grant.promptDigest())));
+    }
+
+    /** What to tell a decoder whose word came too late. */
+    Reason reasonOf(String transferId) {
+        Ended ended = byTransfer.get(transferId);
+        return ended != null && ended.aborted ? Reason.PREFILL_ABORTED : Reason.EXPIRED;
     }
 
     /** How a transfer of this id ended that the session had; or any, if nobody had it. */
@@ -50,7 +70,13 @@ final class EndedTransfers {
         if (ended.heardOf == null) {
             byTransfer.put(
                     transferId,
-                    new Ended(ended.sentence, EngineRanks.copyOf(session.peerRanks), ended.links, ended.endedNs));
+                    new Ended(
+                            ended.sentence,
+                            ended.digest,
+                            ended.aborted,
+                            EngineRanks.copyOf(session.peerRanks),
+                            ended.links,
+                            ended.endedNs));
             return true;
         }
         if (!ended.heardOf.fits(session.peerRanks) || ended.heardOf.intersects(session.peerRanks)) {

@@ -88,13 +88,18 @@ final class Prefiller {
     }
 
     void announce(EngineCommand.Announce announce) {
+        queue(announce, true);
+    }
+
+    /** The engine will compute the prompt later; it wants to be told of its grants if it has announced it. */
+    private void queue(EngineCommand.Announce announce, boolean announced) {
         Prefill prefill = start(announce.request(), announce.transferId(), announce.promptDigest());
-        if (prefill == null) {
+        if (prefill != null) {
+            prefill.announced = announced;
+            match(prefill);
+        } else if (announced) {
             engine.stopped(
                     announce.request(), "another request with transfer id " + announce.transferId() + " is being sent");
-        } else {
-            prefill.announced = true;
-            match(prefill);
         }
     }
 
@@ -126,7 +131,7 @@ final class Prefiller {
     void prefillEnded(EngineCommand.PrefillEnded ended, long nowNs) {
         Prefill prefill = byRequest.get(ended.request());
         if (prefill == null) {
-            engine.released(ended.request()); // preempted and never resumed, or ended before its first chunk
+            engine.released(ended.request()); // ended before its first chunk, and never announced
             return;
         }
         prefill.engineEnded = true;
@@ -145,14 +150,15 @@ final class Prefiller {
             Prefill prefill = byRequest.get(request);
             if (prefill != null) {
                 running.remove(prefill);
-                boolean again = prefill.announced && !prefill.engineEnded && !prefill.stopped;
+                boolean again = !prefill.engineEnded && !prefill.stopped;
+                boolean announced = prefill.announced;
                 dismissServed(prefill);
                 detach(prefill);
-                prefill.announced = prefill.announced && !again; // nothing has stopped: it waits in the queue again
+                prefill.announced = announced && !again; // nothing has stopped: it waits in the queue again
                 stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
                 fences.add(prefill, preempt.fenced(), clock.nowNs());
                 if (again) {
-                    announce(new EngineCommand.Announce(request, prefill.transferId, prefill.promptDigest));
+                    queue(new EngineCommand.Announce(request, prefill.transferId, prefill.promptDigest), announced);
                 }
             }
         }
@@ -424,11 +430,12 @@ final class Prefiller {
             replies.decline(grant, Reason.SHUTTING_DOWN, waiting.shutDownReason());
         } else if (prefill != null && !prefill.servedBefore(grant.ranks())) {
             join(prefill, grant);
-        } else if (prefill == null && !prompt.absent() && ended.takeOwed(session, grant.transferId(), nowNs)) {
-            // The prompt was brought by another messenger of this decoder, computed, and given up since.
+        } else if (prefill == null
+                && ended.mayOwe(grant, prompt)
+                && ended.takeOwed(session, grant.transferId(), nowNs)) {
             replies.decline(
                     grant,
-                    Reason.EXPIRED,
+                    ended.reasonOf(grant.transferId()),
                     ended.endFor(session, grant.transferId()).orElse(GIVEN_UP));
         } else {
             waiting.await(grant, prompt);
@@ -482,10 +489,10 @@ final class Prefiller {
     private void onDecline(Session session, Decline decline) {
         String transferId = decline.getTransferId();
         expectations.remove(session, transferId);
-        waiting.enqueue(transferId, PromptWire.decode(decline.getPrompt()));
         if (byTransfer.containsKey(transferId) || !ended.takeOwed(session, transferId, clock.nowNs())) {
+            waiting.enqueue(transferId, PromptWire.decode(decline.getPrompt()));
             dismiss(session, transferId);
-        }
+        } // else the prompt was brought by another messenger of this decoder, computed, and given up since
     }
 
     /** A decoder's messenger wants nothing (more) of a transfer: its ranks' grants need not be waited for. */

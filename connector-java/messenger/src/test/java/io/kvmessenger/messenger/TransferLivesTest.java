@@ -252,4 +252,37 @@ class TransferLivesTest extends MessengerPair {
 
         assertThat(prefiller.told).containsExactly("stopped second");
     }
+
+    @Test
+    void shouldTellADecoderAtOnceWhoseGrantWasOnItsWayWhenTheEngineGaveThePromptUp() {
+        announce("r");
+        end("r", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        fetch("r", 1, LONG_NS);
+        carry();
+
+        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.lastFailure).contains("ABORTED");
+
+        fetch("r", 1, LONG_NS);
+        carry();
+        finish("r");
+        completeAllWrites();
+        fillNewestWindow();
+        assertThat(decoder.told).as("a later request with that id").containsExactly("failed r", "arrived r");
+    }
+
+    @Test
+    void shouldTellADecoderAtOnceThatAPreemptedPromptIsNotComputedAgain() {
+        fetch("r", 1, LONG_NS);
+        carry();
+        prefiller.messenger.onCommand(new EngineCommand.Step(
+                1, 0, List.of(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}))));
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        end("r", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        carry();
+
+        assertThat(prefiller.told).containsExactly("released r");
+        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(decoder.lastFailure).contains("ABORTED");
+    }
 }

@@ -45,6 +45,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
         int computedTokens;
         int endToken;
         State state = State.QUEUED;
+        /** The messenger knows of it, and must be told of its end. */
+        boolean told;
 
         Prompt(String request, String transferId, int tokenCount) {
             this.request = request;
@@ -165,7 +167,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         if (healed || !abortable || !node.alive()) {
             return;
         }
-        if (prompt.state == State.QUEUED && random.nextBoolean()) {
+        if (prompt.state == State.QUEUED && !prompt.told && random.nextBoolean()) {
             prompts.remove(prompt.request); // never scheduled: the connector hears nothing of it
         } else {
             end(prompt, random.nextInt(4) == 0 ? PrefillOutcome.FAILED : PrefillOutcome.ABORTED);
@@ -258,6 +260,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             cachedTokens = random.nextInt((prompt.tokenCount - 1) / pageTokens + 1) * pageTokens;
         }
         boolean first = prompt.state == State.QUEUED;
+        prompt.told = true;
         int firstToken = first ? cachedTokens : prompt.computedTokens;
         int chunkTokens = 1 + random.nextInt(3 * pool.geometry().pageTokens() + 2);
         prompt.endToken = Math.min(prompt.tokenCount, firstToken + chunkTokens);

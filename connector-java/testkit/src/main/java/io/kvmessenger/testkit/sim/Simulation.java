@@ -168,10 +168,14 @@ public final class Simulation {
         faults.end();
         heal();
         awaitEnds();
+        advanceTo(clock.nowNs()
+                + 2 * (DRAIN_LIMIT_NS + LEAVE_LIMIT_NS)); // a process that was told to end before the heal is dead then
         List.copyOf(processes.keySet()).forEach(this::restart);
         advanceTo(clock.nowNs()
                 + 2 * (scenario.limits().grantWaitNs() + scenario.limits().silenceLimitNs()));
-        router.sendBetweenAll();
+        if (mutation != Mutation.PAYLOAD_DAMAGED) { // whose damage must fail a request, also now
+            router.sendBetweenAll();
+        }
         awaitEnds();
         advanceTo(clock.nowNs() + CHECK_PERIOD_NS); // an engine tells its workers in one step more that a request ended
         checkAtRest();

@@ -12,9 +12,8 @@ import org.junit.jupiter.api.Test;
 
 class SimulationTest {
     private static final long SEEDS = Long.getLong("kvmessenger.sim.seeds", SimulationMain.SEEDS);
-    private static final long SEEDS_SOUND = 250;
-    /** A prompt that several of a decoder's messengers bring is enqueued twice there: open, left out until that is mended. */
-    private static final long SEED_SOUND_OPEN = 1;
+    /** Seeds 1 and 280 once enqueued a prompt twice that several of a decoder's messengers bring. */
+    private static final long SEEDS_SOUND = 280;
 
     private static final long SEEDS_QUIET = 200;
     private static final long SEEDS_RUN_TWICE = 20;
@@ -45,8 +44,7 @@ class SimulationTest {
 
     @Test
     void shouldEndEverythingSoonAfterItsCauseOnASoundNetwork() {
-        System.out.printf("simulation on a sound network: seed %d is left out, it fails%n", SEED_SOUND_OPEN);
-        LongStream.rangeClosed(SEED_SOUND_OPEN + 1, SEEDS_SOUND).parallel().forEach(seed -> {
+        LongStream.rangeClosed(1, SEEDS_SOUND).parallel().forEach(seed -> {
             Simulation.Result result = Simulation.runSoundly(seed, Mutation.NONE);
             assertThat(result.passed()).as(result.report()).isTrue();
         });
