@@ -68,12 +68,16 @@ def occupied(engine: Messenger) -> Iterator[None]:
         connection.close()
 
 
-def queued(engine: Messenger, count: int) -> None:
+def wait_until_queued(engine: Messenger, count: int) -> None:
     wait_until(
         lambda: engine.server.metric("vllm:num_requests_waiting") >= count,
         SERVED_LIMIT_SECONDS,
         f"{count} requests are queued at {engine.server.name}",
     )
+
+
+def stay_queued(engine: Messenger, count: int) -> None:
+    wait_until_queued(engine, count)
     time.sleep(QUEUED_SECONDS)  # the length of the queue in time; nothing happens that could be waited for
 
 
@@ -112,11 +116,15 @@ def test_requests_queued_for_long_are_all_served(
             ]
 
         with occupied(source if side == "prefiller" else target):
-            first, legs = prefills(), decodes()
-            if side == "decoder":
+            if side == "prefiller":
+                first, legs = prefills(), decodes()
+            else:  # the decoder says what it expects before the prefiller's limit begins to count
+                legs = decodes()
+                wait_until_queued(target, QUEUED_REQUESTS)
+                first = prefills()
                 finished = [leg.result(SERVED_LIMIT_SECONDS) for leg in first]
                 assert not any(outcome.failed for outcome in finished), "a prefill failed"
-            queued(source if side == "prefiller" else target, QUEUED_REQUESTS)
+            stay_queued(source if side == "prefiller" else target, QUEUED_REQUESTS)
         served(legs, prompts, reference)
         for leg in first:
             assert not leg.result(SERVED_LIMIT_SECONDS).failed
