@@ -11,6 +11,7 @@ import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.EngineEndedException;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
@@ -19,6 +20,7 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.IntSupplier;
 
 /**
  * The receiving side: grants pages to prefillers, counts what arrives, and knows for each request when nothing can write
@@ -90,7 +92,7 @@ final class Decoder {
         long limitNs = ask.limitNs() > 0 ? ask.limitNs() : limits.fetchLimitNs();
         Fetch fetch = new Fetch(ask, nowNs, nowNs + limitNs);
         byRequest.put(ask.request(), fetch);
-        String unfit = unfit(ask);
+        String unfit = coverage.unfit(ask);
         if (unfit.isEmpty()) {
             try {
                 fetch.area = GrantedRanges.of(geometry, regions, ask.pages(), context, ask.contextSlot());
@@ -109,28 +111,6 @@ final class Decoder {
             byCookie.put(source.cookie, source);
         }
         grantAll(fetch);
-    }
-
-    private String unfit(EngineCommand.Fetch ask) {
-        String broken = FrameRules.broken(ask);
-        if (!broken.isEmpty()) {
-            return "the engine asked for a transfer with " + broken;
-        }
-        int expectedPages = pageCount(ask.promptTokens()) - ask.firstToken() / geometry.pageTokens();
-        if (ask.firstToken() % geometry.pageTokens() != 0
-                || ask.pages().length != expectedPages
-                || (expectedPages == 0 && ask.contextSlot() == PeerContextRow.NO_SLOT)) {
-            return "the engine gave " + ask.pages().length + " pages for tokens " + ask.firstToken() + " to "
-                    + ask.promptTokens() + ", which need " + expectedPages;
-        }
-        long different = ask.prefillers().stream()
-                .map(address -> address.host() + ":" + address.port())
-                .distinct()
-                .count();
-        return different == 0 || different < ask.prefillers().size()
-                ? "the fetch names prefillers " + ask.prefillers()
-                        + ", expected each messenger of the prefiller's engine once"
-                : "";
     }
 
     /** Tells prefillers that no grant will come; if one cannot be reached its own limit ends the wait. */
@@ -268,7 +248,7 @@ final class Decoder {
     int tick(long nowNs) {
         int work = 0;
         for (Fetch fetch : List.copyOf(byRequest.values())) {
-            work += tick(fetch, nowNs);
+            work += isolated(fetch, () -> tick(fetch, nowNs));
         }
         if (slotsExhausted) {
             slotsExhausted = false;
@@ -348,8 +328,12 @@ final class Decoder {
 
     /** Grants to every source that can be granted to now. */
     private void grantAll(Fetch fetch) {
+        isolated(fetch, () -> grantEach(fetch));
+    }
+
+    private int grantEach(Fetch fetch) {
         if (!fetch.covered && !cover(fetch)) {
-            return;
+            return 0;
         }
         for (FetchSource source : fetch.sources) {
             if (!fetch.failing() && source.state == FetchSource.State.WAITING && source.session.ready()) {
@@ -357,6 +341,22 @@ final class Decoder {
             }
         }
         conclude(fetch);
+        return 1;
+    }
+
+    /** A bug that one fetch meets fails that fetch; the others are sound. */
+    private int isolated(Fetch fetch, IntSupplier work) {
+        try {
+            return work.getAsInt();
+        } catch (EngineEndedException dead) {
+            throw dead;
+        } catch (RuntimeException | AssertionError bug) {
+            if (fetch.failing()) {
+                return 0;
+            }
+            fail(fetch, "a bug in the messenger, met by transfer " + fetch.ask.transferId() + ": " + bug);
+            return 1;
+        }
     }
 
     /** Whether all sources' geometries are known and leave no gap; a fetch with a gap fails before it is granted. */
@@ -577,9 +577,5 @@ final class Decoder {
     /** Layers of all ranks together. */
     private int layerCount() {
         return geometry.ranks().stream().mapToInt(rank -> rank.layers().size()).sum();
-    }
-
-    private int pageCount(int tokens) {
-        return Math.ceilDiv(tokens, geometry.pageTokens());
     }
 }

@@ -34,6 +34,30 @@ record SourceCoverage(KvGeometry geometry) {
                 + mismatch.map(sentence -> "; " + sentence).orElse("");
     }
 
+    /** Why the engine's pages or names cannot make a fetch; empty when they can. */
+    String unfit(EngineCommand.Fetch ask) {
+        String broken = FrameRules.broken(ask);
+        if (!broken.isEmpty()) {
+            return "the engine asked for a transfer with " + broken;
+        }
+        int expectedPages =
+                Math.ceilDiv(ask.promptTokens(), geometry.pageTokens()) - ask.firstToken() / geometry.pageTokens();
+        if (ask.firstToken() % geometry.pageTokens() != 0
+                || ask.pages().length != expectedPages
+                || (expectedPages == 0 && ask.contextSlot() == PeerContextRow.NO_SLOT)) {
+            return "the engine gave " + ask.pages().length + " pages for tokens " + ask.firstToken() + " to "
+                    + ask.promptTokens() + ", which need " + expectedPages;
+        }
+        long different = ask.prefillers().stream()
+                .map(address -> address.host() + ":" + address.port())
+                .distinct()
+                .count();
+        return different == 0 || different < ask.prefillers().size()
+                ? "the fetch names prefillers " + ask.prefillers()
+                        + ", expected each messenger of the prefiller's engine once"
+                : "";
+    }
+
     private static boolean cutAlike(List<KvGeometry> sources) {
         KvGeometry first = sources.getFirst();
         return sources.stream()

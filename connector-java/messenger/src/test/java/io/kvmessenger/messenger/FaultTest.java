@@ -35,6 +35,21 @@ class FaultTest extends MessengerPair {
     }
 
     @Test
+    void shouldFailTheFetchThatMeetsABugAndNoOther() {
+        decoder.transfer.bugOfOpenWindow = new IllegalStateException("a bug of a window");
+        fetch("broken", 1, LIMITS.fetchLimitNs());
+        decoder.transfer.bugOfOpenWindow = null;
+        fetch("sound", 3, LIMITS.fetchLimitNs());
+        carry();
+
+        assertThat(decoder.told).containsExactly("failed broken");
+        assertThat(decoder.lastFailure).contains("a bug in the messenger", "a bug of a window");
+        compute("sound", 0);
+        carry();
+        assertThat(prefiller.transfer.submitted).isNotEmpty();
+    }
+
+    @Test
     void shouldFailFetchesWhoseEndIsProvenWhenTheTransferEngineEnds() {
         fetch("granted", 1, 0);
         carry();

@@ -37,6 +37,8 @@ final class RecordingTransferEngine implements TransferEngine {
     /** Set by a test: thrown by the next {@code allow}. */
     RuntimeException bugOfAllow;
 
+    RuntimeException bugOfOpenWindow;
+
     final List<Admission> admitted = new ArrayList<>();
     private int lastSlot;
     private int lastRegionId;
@@ -151,6 +153,9 @@ final class RecordingTransferEngine implements TransferEngine {
 
     @Override
     public ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie) {
+        if (bugOfOpenWindow != null) {
+            throw bugOfOpenWindow;
+        }
         if (freeSlots == 0) {
             return null;
         }
