@@ -108,7 +108,9 @@ def suites() -> list[Suite]:
         ),
         Suite(
             "python, with vLLM",
-            in_engine(*pytest("python/tests/vllm/test_shareable_memory.py", "vllm")),
+            in_engine(
+                *pytest("python/tests/vllm/test_shareable_memory.py", "vllm"), "python/tests/vllm/test_prompts.py"
+            ),
             "build/reports/vllm.xml",
             quick=False,
         ),
