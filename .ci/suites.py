@@ -31,7 +31,7 @@ EXAMPLE_FOLDERS = ("examples", "e2e-tests", ".ci")
 CPU_KERNELS = ("-o", f"pythonpath=. tests {ROOT}/examples/sglang-1p1d/cpu_kernels")
 """SGLang without a GPU needs a stand-in for its kernels, beside what python/pyproject.toml puts on the path."""
 
-LIMIT_SECONDS = 15 * 60.0
+LIMIT_SECONDS = 25 * 60.0
 """Several times what a suite needs on two busy cores: one that is still at it then will not end."""
 ENGINES_LIMIT_SECONDS = 60 * 60.0
 INTERRUPTED_SECONDS = 90.0
