@@ -45,6 +45,11 @@ class Side:
         """A figure of the messengers', added up."""
         return sum(self.metric_by_rank(name))
 
+    def running(self) -> int:
+        """How many requests are being computed."""
+        (load,) = json.loads(self.server.get("/v1/loads"))["loads"]
+        return int(load["num_running_reqs"])
+
     def held(self) -> dict[str, float]:
         """Whatever is held for requests: in SGLang's queues, in its pool beyond what its cache may evict, by us."""
         (load,) = json.loads(self.server.get("/v1/loads"))["loads"]
@@ -123,11 +128,12 @@ class Kind:
     """KV Messenger's own."""
     tp_size: int = 1
     pp_size: int = 1
+    warm_up: bool = False
     holdable: bool = False
     """The prefiller's writes can be held back, by a KV Messenger that looks at a file before each."""
 
 
-KV_MESSENGER = Kind(holdable=True)
+KV_MESSENGER = Kind(holdable=True, warm_up=True)
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,7 @@ class Ground:
     def gate(self) -> Gate:
         return Gate(self.folder / "held-writes")
 
-    def side(self, role: Role, kind: Kind, bootstrap_port: int = 0, name: str = "") -> Side:
+    def side(self, role: Role, kind: Kind, bootstrap_port: int = 0, name: str = "", port: int = 0) -> Side:
         """A server that is made, not started. Its ports are fixed, so that it can come back at them."""
         environment = dict(kind.environment)
         metrics_ports: Sequence[int] = ()
@@ -162,8 +168,9 @@ class Ground:
             tp_size=kind.tp_size,
             pp_size=kind.pp_size,
             environment=environment,
+            warm_up=kind.warm_up,
         )
-        return Side(engine(name or f"{kind.backend}-{role}", options, self.folder), metrics_ports)
+        return Side(engine(name or f"{kind.backend}-{role}", options, self.folder, port), metrics_ports)
 
     def started_pair(self, stack: ExitStack, kind: Kind) -> Pair:
         """Both sides, side by side, then the load balancer; all end with `stack`."""

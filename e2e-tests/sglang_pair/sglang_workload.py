@@ -42,6 +42,8 @@ MIXED_REQUESTS: Final = 208
 MIXED_AT_ONCE: Final = 8
 MIXED_TOKENS_MAX: Final = 700
 HIT_TOKENS: Final = 720
+RETRACTED_ANSWER_TOKENS: Final = 200
+"""Long enough to be paused in the middle."""
 PREFILLER_STAGED: Final = Series(seed=43, lengths=(1, 17, 257, 720))
 STAGED_AT_ONCE: Final = Series(seed=44, lengths=(400, 65, 720, 33, 512, 720))
 

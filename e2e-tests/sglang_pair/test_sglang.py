@@ -35,6 +35,7 @@ from sglang_workload import (
     PREFILLER_KILLED,
     PREFILLER_SHARDED,
     PREFILLER_STAGED,
+    RETRACTED_ANSWER_TOKENS,
     STAGED_AT_ONCE,
     TOKENS,
     all_prompts,
@@ -46,7 +47,7 @@ from workload import Series
 
 NOTICED_LIMIT_SECONDS = 90.0
 """Bounds a test that fails; the limits of the engines that would end any request are 300 s."""
-TWO_RANKS = Kind(tp_size=2)
+TWO_RANKS = Kind(tp_size=2, holdable=True)
 TWO_STAGES = Kind(pp_size=2)
 CHUNK_ENDS = [*range(CHUNK_TOKENS, OVERLAPPED_TOKENS, CHUNK_TOKENS), OVERLAPPED_TOKENS]
 
@@ -145,15 +146,6 @@ def test_tokens_differ_when_the_bytes_are_dropped(
         assert words is not None
         assert words[0] == by_sglang.to(prompt)[0]
         assert words[1:] != by_sglang.to(prompt)[1:]
-
-
-def test_prefiller_of_two_ranks_fills_a_decoder_of_one(
-    pair: Pair, ground: Ground, by_sglang: Reference, stack: ExitStack
-) -> None:
-    port = free_port()
-    sharded = ground.side("prefill", TWO_RANKS, port, name="prefill-tp2")
-    start(stack, [sharded.server])
-    assert_right_across_shardings(replace(pair, prefiller=sharded, bootstrap_port=port), PREFILLER_SHARDED, by_sglang)
 
 
 def test_prefiller_of_one_rank_fills_a_decoder_of_two(
@@ -256,6 +248,21 @@ def test_client_that_leaves_while_its_kv_comes_leaves_nothing_behind(pair: Pair,
     assert_serving(pair, by_sglang, AFTER_FAULTS.prompts()[:2])
 
 
+def test_paused_decoder_has_its_requests_computed_again(pair: Pair, by_sglang: Reference) -> None:
+    """As before a weight update: their pages are given up, and SGLang asks for their KV under the same room."""
+    prompts, decoder = LOAD.prompts()[:2], pair.decoder.server
+    expected = [words_of(pair.ask(prompt, RETRACTED_ANSWER_TOKENS)) for prompt in prompts]
+    assert [words[:ANSWER_TOKENS] for words in expected] == [by_sglang.to(prompt) for prompt in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        answers = [pool.submit(pair.ask, prompt, RETRACTED_ANSWER_TOKENS) for prompt in prompts]
+        wait_until(lambda: pair.decoder.running() == len(prompts), NOTICED_LIMIT_SECONDS, "all are being answered")
+        decoder.post("/pause_generation", {"mode": "retract"})
+        assert not any(answer.done() for answer in answers), "the pause came too late"
+        decoder.post("/continue_generation", {})
+        assert [words_of(answer.result(NOTICED_LIMIT_SECONDS)) for answer in answers] == expected
+    pair.wait_at_rest()
+
+
 def killed_halfway(pair: Pair, side: Side, prompts: list[str]) -> None:
     """kill -9 with requests at several steps, of which none can be answered, since their writes are held back."""
     other = pair.decoder if side is pair.prefiller else pair.prefiller
@@ -274,13 +281,18 @@ def killed_halfway(pair: Pair, side: Side, prompts: list[str]) -> None:
         print(f"noticed: {side.server.name} killed: nothing is held after {time.monotonic() - killed_seconds:.2f} s")
 
 
-def test_killed_prefiller_comes_back_at_its_address(pair: Pair, by_sglang: Reference) -> None:
-    killed_halfway(pair, pair.prefiller, PREFILLER_KILLED.prompts())
-    start_all([pair.prefiller.server], print)
-    assert_serving(pair, by_sglang, AFTER_FAULTS.prompts()[2:5])
-
-
 def test_killed_decoder_comes_back_at_its_address(pair: Pair, by_sglang: Reference) -> None:
     killed_halfway(pair, pair.decoder, DECODER_KILLED.prompts())
     start_all([pair.decoder.server], print)
     assert_serving(pair, by_sglang, AFTER_FAULTS.prompts()[5:])
+
+
+def test_killed_prefiller_comes_back_at_its_address_with_two_ranks(
+    pair: Pair, ground: Ground, by_sglang: Reference, stack: ExitStack
+) -> None:
+    killed_halfway(pair, pair.prefiller, PREFILLER_KILLED.prompts())
+    port = pair.prefiller.server.port
+    pair.prefiller = ground.side("prefill", TWO_RANKS, pair.bootstrap_port, name="prefill-tp2", port=port)
+    start(stack, [pair.prefiller.server])
+    assert_serving(pair, by_sglang, AFTER_FAULTS.prompts()[2:5])
+    assert_right_across_shardings(pair, PREFILLER_SHARDED, by_sglang)

@@ -31,7 +31,7 @@ ENGINE_ENVIRONMENT = {
 CPU_ARGUMENTS = (
     *("--device", "cpu", "--dtype", "float32", "--kv-cache-dtype", "auto"),
     *("--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none"),
-    *("--disable-cuda-graph", "--skip-server-warmup"),
+    "--disable-cuda-graph",
     "--sleep-on-idle",  # or each idle scheduler takes a whole core from whatever starts beside it
 )
 
@@ -50,6 +50,8 @@ class EngineOptions:
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+    warm_up: bool = False
+    """Whether the server sends itself a request before it says that it is ready; costs a start some seconds."""
 
 
 def role_arguments(options: EngineOptions) -> tuple[str, ...]:
@@ -70,6 +72,7 @@ def engine(name: str, options: EngineOptions, folder: Path, port: int | None = N
         *("--model-path", str(options.model), "--served-model-name", MODEL_NAME),
         *("--host", LOOPBACK, "--port", str(chosen_port)),
         *CPU_ARGUMENTS,
+        *(() if options.warm_up else ("--skip-server-warmup",)),
         *("--page-size", str(PAGE_TOKENS), "--chunked-prefill-size", str(CHUNK_TOKENS)),
         *("--context-length", str(CONTEXT_TOKENS), "--max-total-tokens", str(POOL_TOKENS)),
         *("--max-running-requests", str(REQUESTS_MAX), "--enable-metrics", "--enable-cache-report"),
