@@ -1,4 +1,4 @@
-"""Ordinary traffic gets ordinary answers: those of a single vLLM, whoever asks what at the same moment.
+"""Ordinary traffic gets ordinary answers: those of a single vLLM, whatever else is asked meanwhile.
 
 Prefix caching is on at both sides, prompts of a group share their beginnings, and the legs come in all orders. What a
 decoder keeps of a beginning answers later requests too: they are asked as well, without any transfer.

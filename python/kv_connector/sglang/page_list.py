@@ -24,7 +24,7 @@ class Pages:
 
 
 class PageList:
-    """Position k of the prompt is page k, whoever says it first: a plan that runs ahead, or the pages SGLang gives.
+    """Position k of the prompt is page k, whichever call says it first: an early plan, or the pages SGLang gives.
 
     The first positions are those of pages that the decoder has: they are counted, and no page is ever named for them.
     """

@@ -84,7 +84,7 @@ class EventQueueTest {
                 "x\uD83D\uDE00".repeat(1 << 20));
     }
 
-    /** A free text that nobody has thought of yet would be found here. */
+    /** Finds the free texts of new events by itself. */
     @Test
     void shouldCutEveryFreeTextOfEveryEvent() throws Exception {
         for (Method event : EngineEvents.class.getMethods()) {

@@ -13,9 +13,13 @@ import java.util.stream.Collectors;
  * <p>Owned by the messenger's thread.
  */
 final class EndedTransfers {
-    /** @param links of the sessions that had grants of it; what it was is nobody else's business */
+    /** @param links of the sessions that had grants of it; other sessions are told nothing of it */
     private record Ended(
-            String sentence, String digest, boolean aborted, EngineRanks heardOf, Set<Long> links, long endedNs) {}
+            String sentence, String digest, boolean aborted, EngineRanks heardOf, Set<Long> links, long endedNs) {
+        Ended withWordOf(EngineRanks ranks) {
+            return new Ended(sentence, digest, aborted, EngineRanks.copyOf(ranks), links, endedNs);
+        }
+    }
 
     private final Map<String, Ended> byTransfer = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
     private final long memoryNs;
@@ -51,7 +55,7 @@ final class EndedTransfers {
         return ended != null && ended.aborted ? Reason.PREFILL_ABORTED : Reason.EXPIRED;
     }
 
-    /** How a transfer of this id ended that the session had; or any, if nobody had it. */
+    /** How a transfer of this id ended that the session had; or any, if no session had it. */
     Optional<String> endFor(Session session, String transferId) {
         return Optional.ofNullable(byTransfer.get(transferId))
                 .filter(ended -> ended.links.isEmpty() || ended.links.contains(session.link))
@@ -68,15 +72,7 @@ final class EndedTransfers {
             return false;
         }
         if (ended.heardOf == null) {
-            byTransfer.put(
-                    transferId,
-                    new Ended(
-                            ended.sentence,
-                            ended.digest,
-                            ended.aborted,
-                            EngineRanks.copyOf(session.peerRanks),
-                            ended.links,
-                            ended.endedNs));
+            byTransfer.put(transferId, ended.withWordOf(session.peerRanks));
             return true;
         }
         if (!ended.heardOf.fits(session.peerRanks) || ended.heardOf.intersects(session.peerRanks)) {

@@ -235,7 +235,7 @@ public final class Messenger {
         decoder.shutDown(reason);
         sessions.endAll(reason);
         prefiller.onTransferEnded(reason);
-        death = reason; // last: whoever sees it finds the ends of all requests told
+        death = reason; // last: when it is seen, the ends of all requests have been told
     }
 
     /** Whether nothing is left to do for a command, since it needs the transfer engine. */
@@ -258,7 +258,7 @@ public final class Messenger {
             }
             case EngineCommand.Fetch fetch -> engine.failed(fetch.request(), death);
             case EngineCommand.Announce announce -> engine.stopped(announce.request(), death);
-            default -> {} // nothing is sent, and nobody is dialled
+            default -> {} // nothing is sent, and no peer is dialled
         }
         return true;
     }

@@ -19,7 +19,7 @@ final class MappedFile {
     }
 
     /**
-     * Makes a new memfd that cannot shrink under whoever maps it; the descriptor is the caller's.
+     * Makes a new memfd that cannot shrink under the processes that map it; the descriptor is the caller's.
      *
      * @throws IllegalStateException when the operating system refuses
      */
