@@ -53,7 +53,7 @@ final class EventQueue implements EngineEvents {
     /** How much of a dropped event is logged. */
     private static final int EXCERPT_LENGTH_BYTES = 256;
 
-    /** A timeline with its chunks is no longer than that; one that would be has its sums only. */
+    /** A timeline with its chunks, of a long prompt the first and the last ones, is no longer than that, or has sums only. */
     static final int TIMELINE_LENGTH_MAX_BYTES = 32 << 10;
 
     /** What one layer of a chunk takes at least. */
@@ -145,13 +145,13 @@ final class EventQueue implements EngineEvents {
         json.put("pages", timeline.pagesSent());
         json.put("bytes", timeline.bytesSent());
         json.put("grantReceivedNs", timeline.grantedNs());
-        json.put("firstSubmittedNs", timeline.firstSubmittedNs());
+        json.put("firstSubmittedNs", timeline.sums().firstSubmittedNs());
         json.put("lastLeftNs", timeline.lastLeftNs());
-        json.put("forwardEndNs", timeline.forwardEndNs());
+        json.put("forwardEndNs", timeline.sums().forwardEndNs());
         json.put("transport", cut(timeline.transport()));
-        json.put("chunkCount", timeline.chunks().size());
-        json.put("layersSent", timeline.layersSent());
-        json.put("layersSentEarly", timeline.layersSentEarly());
+        json.put("chunkCount", timeline.sums().chunkCount());
+        json.put("layersSent", timeline.sums().layersSent());
+        json.put("layersSentEarly", timeline.sums().layersSentEarly());
         note(withChunks(json, timeline));
     }
 

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.messenger.ChunkSums;
 import io.kvmessenger.messenger.ChunkTimeline;
 import io.kvmessenger.messenger.EngineEvents;
 import io.kvmessenger.messenger.FetchTimeline;
@@ -139,7 +140,8 @@ class EventQueueTest {
         for (int chunk = 0; chunk < chunkCount; chunk++) {
             chunks.add(new ChunkTimeline(512 * chunk, 512 * (chunk + 1), layerCount, System.nanoTime()));
         }
-        return new PrefillTimeline("r", "t", 1_000_000, 1, 2, 3, 4, "shm", "decoder", chunks);
+        ChunkSums sums = new ChunkSums(chunkCount, 5, 0, 0, 0);
+        return new PrefillTimeline("r", "t", 1_000_000, 1, 2, 3, 4, "shm", "decoder", sums, chunks);
     }
 
     private String told(OpenRequest.Timelines timelines, PrefillTimeline timeline) {

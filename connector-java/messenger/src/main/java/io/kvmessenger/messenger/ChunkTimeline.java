@@ -13,6 +13,7 @@ public final class ChunkTimeline {
     private final long[] readableNs;
     private final long[] submittedNs;
     private final long[] leftNs;
+    private int readableCount;
     private long forwardEndNs;
 
     public ChunkTimeline(int firstToken, int endToken, int layerCount, long forwardStartNs) {
@@ -56,40 +57,9 @@ public final class ChunkTimeline {
         return leftNs[layerIndex];
     }
 
-    /** When its first layer was submitted; 0 = none was. */
-    public long firstSubmittedNs() {
-        long first = 0;
-        for (long submitted : submittedNs) {
-            first = submitted != 0 && (first == 0 || submitted < first) ? submitted : first;
-        }
-        return first;
-    }
-
-    /** Layers that have left. */
-    public int layersSent() {
-        int sent = 0;
-        for (long left : leftNs) {
-            sent += left == 0 ? 0 : 1;
-        }
-        return sent;
-    }
-
-    /** Layers that had left before this chunk's forward pass ended. */
-    public int layersSentEarly() {
-        int early = 0;
-        for (long left : leftNs) {
-            if (left != 0 && (forwardEndNs == 0 || left < forwardEndNs)) {
-                early++;
-            }
-        }
-        return early;
-    }
-
     void onReadableBefore(int layerIndex, long nowNs) {
-        for (int layer = 0; layer < layerIndex; layer++) {
-            if (readableNs[layer] == 0) {
-                readableNs[layer] = nowNs;
-            }
+        while (readableCount < layerIndex) {
+            readableNs[readableCount++] = nowNs;
         }
     }
 

@@ -138,7 +138,7 @@ final class Deliveries {
         long nowNs = clock.nowNs();
         Delivery delivery = write.delivery;
         Prefill prefill = delivery.prefill;
-        delivery.onLeft(write, pageTokens, nowNs);
+        delivery.onLeft(write, nowNs);
         tally.add(MessengerMetric.PAGES_SENT, write.pageCount);
         tally.add(MessengerMetric.BYTES_SENT, write.bytes);
         tally.add(MessengerMetric.STRIDED_PIECES_SENT, write.stridedPieceCount);

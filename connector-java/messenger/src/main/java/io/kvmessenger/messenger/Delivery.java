@@ -87,29 +87,23 @@ final class Delivery {
 
     /** Pieces of a page have been submitted as one. */
     void onSubmitted(int routeIndex, int joinedCount, long nowNs) {
-        if (!prefill.chunks.isEmpty()) {
-            for (int i = 0, at = routeIndex;
-                    i < joinedCount;
-                    i++, at = routes.get(at).continuation()) {
-                prefill.chunks.getLast().onSubmitted(routes.get(at).layerOrdinal(), nowNs);
-            }
+        for (int i = 0, at = routeIndex;
+                i < joinedCount;
+                i++, at = routes.get(at).continuation()) {
+            prefill.chunks.onSubmitted(routes.get(at).layerOrdinal(), nowNs);
         }
     }
 
     /** A write has completed: counts it, and marks the chunks whose pages of its layers have all left. */
-    void onLeft(LayerWrite write, int pageTokens, long nowNs) {
+    void onLeft(LayerWrite write, long nowNs) {
         writesInFlight--;
         pagesSent += write.pageCount;
         bytesSent += write.bytes;
         lastLeftNs = nowNs;
-        for (ChunkTimeline chunk : prefill.chunks) {
-            if (prefill.pagesOf(chunk.endToken(), pageTokens) <= write.toPage) {
-                for (int i = 0, at = write.routeIndex;
-                        i < write.joinedCount;
-                        i++, at = routes.get(at).continuation()) {
-                    chunk.onLeft(routes.get(at).layerOrdinal(), nowNs);
-                }
-            }
+        for (int i = 0, at = write.routeIndex;
+                i < write.joinedCount;
+                i++, at = routes.get(at).continuation()) {
+            prefill.chunks.onLeft(routes.get(at).layerOrdinal(), write.toPage, nowNs);
         }
     }
 
@@ -125,6 +119,7 @@ final class Delivery {
                 lastLeftNs,
                 session.peer == null ? "" : session.peer.transport(),
                 session.peerName(),
-                prefill.chunks);
+                prefill.chunks.sums(),
+                prefill.chunks.kept());
     }
 }

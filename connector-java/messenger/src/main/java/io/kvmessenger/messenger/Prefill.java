@@ -15,7 +15,7 @@ final class Prefill {
     /** 0 until the engine has told: an announced prompt is not tokenised here. */
     int promptTokens;
 
-    final List<ChunkTimeline> chunks = new ArrayList<>();
+    final ChunkTimelines chunks = new ChunkTimelines();
     /** One for each decoder's messenger that has granted it, whatever has become of it. */
     final List<Delivery> deliveries = new ArrayList<>();
 
@@ -38,8 +38,6 @@ final class Prefill {
 
     /** Tokens whose KV is in place in every layer. */
     int settledTokens;
-    /** Of the running forward pass, or of the last one. */
-    ChunkTimeline runningChunk;
     /** End of the chunk that the running forward pass computes; 0 when it computes none of this prompt. */
     int runningEndToken;
 
@@ -66,25 +64,27 @@ final class Prefill {
     }
 
     /** A forward pass begins that computes a chunk of the prompt. */
-    void begin(EngineCommand.Chunk chunk, int layerCount, long nowNs) {
+    void begin(EngineCommand.Chunk chunk, int layerCount, int pageTokens, long nowNs) {
         runningEndToken = chunk.endToken();
-        runningChunk = new ChunkTimeline(chunk.firstToken(), chunk.endToken(), layerCount, nowNs);
-        chunks.add(runningChunk);
+        chunks.begin(
+                new ChunkTimeline(chunk.firstToken(), chunk.endToken(), layerCount, nowNs),
+                pagesOf(chunk.endToken(), pageTokens));
     }
 
     /** The forward pass is over, and its chunk in place. */
     void stepEnded(long nowNs) {
-        runningChunk.onComputed(nowNs);
+        chunks.onComputed(nowNs);
         settledTokens = Math.max(settledTokens, runningEndToken);
         runningEndToken = 0;
     }
 
     /** Tokens before the chunk's end are in place in every layer. */
-    void onComputed(EngineCommand.Chunk chunk, int layerCount, long nowNs) {
+    void onComputed(EngineCommand.Chunk chunk, int layerCount, int pageTokens, long nowNs) {
         if (chunk.endToken() > settledTokens) {
-            ChunkTimeline timeline = new ChunkTimeline(settledTokens, chunk.endToken(), layerCount, nowNs);
-            timeline.onComputed(nowNs);
-            chunks.add(timeline);
+            chunks.begin(
+                    new ChunkTimeline(settledTokens, chunk.endToken(), layerCount, nowNs),
+                    pagesOf(chunk.endToken(), pageTokens));
+            chunks.onComputed(nowNs);
             settledTokens = chunk.endToken();
         }
     }

@@ -2,7 +2,12 @@ package io.kvmessenger.messenger;
 
 import java.util.List;
 
-/** When a prefill's chunks were computed and left for one decoder, on the machine's monotonic clock; 0 = not reached. */
+/**
+ * When a prefill's chunks were computed and left for one decoder, on the machine's monotonic clock; 0 = not reached.
+ *
+ * @param sums over all chunks
+ * @param chunks the first and the last ones; all of them where they are few
+ */
 public record PrefillTimeline(
         String request,
         String transferId,
@@ -13,32 +18,9 @@ public record PrefillTimeline(
         long lastLeftNs,
         String transport,
         String decoder,
+        ChunkSums sums,
         List<ChunkTimeline> chunks) {
     public PrefillTimeline {
         chunks = List.copyOf(chunks);
-    }
-
-    /** When the first write was submitted; 0 = none was. */
-    public long firstSubmittedNs() {
-        return chunks.stream()
-                .mapToLong(ChunkTimeline::firstSubmittedNs)
-                .filter(ns -> ns != 0)
-                .min()
-                .orElse(0);
-    }
-
-    /** When the last forward pass ended. */
-    public long forwardEndNs() {
-        return chunks.stream().mapToLong(ChunkTimeline::forwardEndNs).max().orElse(0);
-    }
-
-    /** Layers of chunks that have left. */
-    public int layersSent() {
-        return chunks.stream().mapToInt(ChunkTimeline::layersSent).sum();
-    }
-
-    /** Layer writes that had left before the forward pass of their chunk ended. */
-    public int layersSentEarly() {
-        return chunks.stream().mapToInt(ChunkTimeline::layersSentEarly).sum();
     }
 }

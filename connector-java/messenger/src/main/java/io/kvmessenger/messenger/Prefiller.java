@@ -80,7 +80,7 @@ final class Prefiller {
         for (Chunk chunk : step.chunks()) {
             Prefill prefill = take(chunk);
             if (prefill != null) {
-                prefill.begin(chunk, writer.layerCount(), nowNs);
+                prefill.begin(chunk, writer.layerCount(), pageTokens, nowNs);
                 running.add(prefill);
                 advance(prefill); // pages of the prefix cache are in place and go out at once
             }
@@ -106,7 +106,7 @@ final class Prefiller {
     void computed(Chunk chunk, long nowNs) {
         Prefill prefill = take(chunk);
         if (prefill != null) {
-            prefill.onComputed(chunk, writer.layerCount(), nowNs);
+            prefill.onComputed(chunk, writer.layerCount(), pageTokens, nowNs);
             deliveries.advance(prefill);
             settle(prefill);
         }
@@ -582,8 +582,8 @@ final class Prefiller {
         for (Delivery delivery : prefill.deliveries) {
             lastLeftNs = Math.max(lastLeftNs, delivery.lastLeftNs);
         }
-        long forwardEndNs = prefill.chunks.getLast().forwardEndNs();
-        tally.observe(MessengerMetric.PREFILL_TAIL_SECONDS, Math.max(0, lastLeftNs - forwardEndNs) / 1e9);
+        tally.observe(
+                MessengerMetric.PREFILL_TAIL_SECONDS, Math.max(0, lastLeftNs - prefill.chunks.forwardEndNs()) / 1e9);
     }
 
     private void detach(Prefill prefill) {

@@ -60,7 +60,7 @@ final class RunningStep {
         if (!prefills.isEmpty()) {
             int readable = progress.readableLayerCount();
             for (Prefill prefill : prefills) {
-                prefill.runningChunk.onReadableBefore(readable, nowNs);
+                prefill.chunks.onReadableBefore(readable, nowNs);
             }
         }
     }
