@@ -28,11 +28,13 @@ final class CloseOnExec implements AutoCloseable {
     private static final long IDLE_THREAD_SECONDS = 5;
     private static final File DESCRIPTORS = new File("/proc/self/fd");
 
+    private final LibC libC;
     private final Set<Integer> localPorts = ConcurrentHashMap.newKeySet();
     private final AtomicBoolean asked = new AtomicBoolean();
     private final ThreadPoolExecutor sweeps;
 
-    CloseOnExec() {
+    CloseOnExec(LibC libC) {
+        this.libC = libC;
         sweeps = new ThreadPoolExecutor(
                 1,
                 1,
@@ -72,8 +74,8 @@ final class CloseOnExec implements AutoCloseable {
             for (String descriptor : descriptors) {
                 int fd = Integer.parseInt(descriptor);
                 length.set(ValueLayout.JAVA_INT, 0, (int) SocketAddresses.SIZE_MAX_BYTES);
-                if (LibC.getsockname(fd, address, length) == 0 && ours(address)) {
-                    LibC.fcntl(fd, MemoryApi.F_SETFD, MemoryApi.FD_CLOEXEC);
+                if (libC.getsockname(fd, address, length) == 0 && ours(address)) {
+                    libC.fcntl(fd, MemoryApi.F_SETFD, MemoryApi.FD_CLOEXEC);
                 }
             }
         }

@@ -6,6 +6,7 @@ import io.kvmessenger.connector.OpenRequest.KvMemory;
 import io.kvmessenger.connector.boot.OpenResult;
 import io.kvmessenger.connector.boot.RefusedException;
 import io.kvmessenger.connector.metrics.MessengerMetrics;
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.hooks.LayerCounter;
 import io.kvmessenger.hooks.LayerProgressWatcher;
@@ -75,7 +76,7 @@ final class OpenMessenger {
         SecureRandom random = new SecureRandom();
         this.request = request;
         this.incarnation = random.nextLong();
-        this.closeOnExec = new CloseOnExec();
+        this.closeOnExec = new CloseOnExec(new FfmLibC());
         started.push(closeOnExec);
         this.metrics = MessengerMetrics.open(request.metricsHost(), request.metricsPort(), closeOnExec::opened);
         started.push(metrics);

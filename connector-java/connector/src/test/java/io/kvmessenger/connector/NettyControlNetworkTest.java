@@ -2,6 +2,7 @@ package io.kvmessenger.connector;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Goodbye;
 import io.kvmessenger.messenger.wire.Heartbeat;
@@ -26,7 +27,7 @@ class NettyControlNetworkTest {
     private static final long FIRST_LINK = 1;
 
     private final Inbox inbox = new Inbox(() -> {});
-    private final CloseOnExec closeOnExec = new CloseOnExec();
+    private final CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
     private final NettyControlNetwork network = new NettyControlNetwork(inbox, 5_000, LINKS_MAX, closeOnExec);
     private final int port = network.listen("127.0.0.1", 0);
 

@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer;
 
 import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
@@ -16,11 +17,13 @@ public final class HostMemory implements AutoCloseable {
     /** As the Python side seals an engine's KV memory. */
     private static final int SEALS = MemoryApi.F_SEAL_SHRINK | MemoryApi.F_SEAL_GROW | MemoryApi.F_SEAL_SEAL;
 
+    private final LibC libC;
     private final MemorySegment memory;
     private final int memfd;
     private boolean closed;
 
-    private HostMemory(MemorySegment memory, int memfd) {
+    private HostMemory(LibC libC, MemorySegment memory, int memfd) {
+        this.libC = libC;
         this.memory = memory;
         this.memfd = memfd;
     }
@@ -30,18 +33,19 @@ public final class HostMemory implements AutoCloseable {
      * @throws IllegalStateException when the operating system refuses
      */
     public static HostMemory allocate(String name, long lengthBytes) {
+        LibC libC = new FfmLibC();
         int memfd;
         try (Arena arena = Arena.ofConfined()) {
-            memfd = LibC.memfd_create(arena.allocateFrom(name), MemoryApi.MFD_CLOEXEC | MemoryApi.MFD_ALLOW_SEALING);
+            memfd = libC.memfd_create(arena.allocateFrom(name), MemoryApi.MFD_CLOEXEC | MemoryApi.MFD_ALLOW_SEALING);
         }
         requireDone("memfd_create", memfd);
-        requireDone("ftruncate", LibC.ftruncate(memfd, lengthBytes));
+        requireDone("ftruncate", libC.ftruncate(memfd, lengthBytes));
         // A peer that maps memory which then shrinks would die of SIGBUS.
-        requireDone("fcntl", LibC.fcntl(memfd, MemoryApi.F_ADD_SEALS, SEALS));
+        requireDone("fcntl", libC.fcntl(memfd, MemoryApi.F_ADD_SEALS, SEALS));
         long address =
-                LibC.mmap(0, lengthBytes, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, memfd, 0);
+                libC.mmap(0, lengthBytes, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, memfd, 0);
         requireDone("mmap", address);
-        return new HostMemory(ForeignMemory.at(address, lengthBytes), memfd);
+        return new HostMemory(libC, ForeignMemory.at(address, lengthBytes), memfd);
     }
 
     public MemorySegment memory() {
@@ -57,8 +61,8 @@ public final class HostMemory implements AutoCloseable {
     public void close() {
         if (!closed) {
             closed = true;
-            requireDone("munmap", LibC.munmap(memory.address(), memory.byteSize()));
-            requireDone("close", LibC.close(memfd));
+            requireDone("munmap", libC.munmap(memory.address(), memory.byteSize()));
+            requireDone("close", libC.close(memfd));
         }
     }
 

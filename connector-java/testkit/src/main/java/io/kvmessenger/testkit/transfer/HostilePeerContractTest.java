@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.transfer;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Peer;
@@ -27,6 +28,7 @@ import org.junit.jupiter.api.Timeout;
 /** What every socket-based transport must survive, and what it must give back when it is closed. */
 @Timeout(120)
 public abstract class HostilePeerContractTest {
+    private static final LibC LIB_C = new FfmLibC();
     private static final long MEMORY_BYTES = 1 << 20;
     private static final long IDLE_NS = 2_000_000_000L;
     private static final double IDLE_SHARE_MAX = 0.01;
@@ -50,7 +52,7 @@ public abstract class HostilePeerContractTest {
 
     @AfterEach
     void close() {
-        sockets.forEach(LibC::close);
+        sockets.forEach(LIB_C::close);
         target.close();
     }
 
@@ -65,7 +67,7 @@ public abstract class HostilePeerContractTest {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment copy = arena.allocate(bytes.length);
             copy.copyFrom(MemorySegment.ofArray(bytes));
-            assertThat(LibC.write(fd, copy, bytes.length)).isEqualTo(bytes.length);
+            assertThat(LIB_C.write(fd, copy, bytes.length)).isEqualTo(bytes.length);
         }
     }
 

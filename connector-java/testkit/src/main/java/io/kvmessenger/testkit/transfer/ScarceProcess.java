@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.transfer;
 
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.transfer.Admission;
@@ -33,6 +34,8 @@ import java.util.stream.Stream;
  * It ends with an exception when they do something else. One thread beside those of its engines.
  */
 final class ScarceProcess {
+    private static final LibC LIB_C = new FfmLibC();
+    private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
     static final String CONNECTING = "connecting";
     static final String ACCEPTING = "accepting";
     static final String OPENING = "opening";
@@ -153,17 +156,13 @@ final class ScarceProcess {
     /** An accept that is refused is not tried again and again. */
     private void accepting() {
         AtomicLong nowNs = new AtomicLong();
-        EventLoop loop = new EventLoop(nowNs::get);
+        EventLoop loop = new EventLoop(LIB_C, nowNs::get);
         String name = "kvmessenger-scarce-" + ProcessHandle.current().pid();
         List<Hello> hellos = new ArrayList<>();
         Listener listener = new Listener(
-                loop,
-                SocketCalls.listenAbstract(name),
-                new Figures(),
-                fd -> true,
-                (fd, hello, atNs) -> hellos.add(hello));
+                loop, SOCKETS.listenAbstract(name), new Figures(), fd -> true, (fd, hello, atNs) -> hellos.add(hello));
         leave(1);
-        int first = SocketCalls.connectAbstract(name);
+        int first = SOCKETS.connectAbstract(name);
         require(first >= 0, "connecting returned " + first);
         require(loop.poll(0) == 1, "the first accept was not tried");
         for (int turn = 0; turn < 100; turn++) {
@@ -177,7 +176,7 @@ final class ScarceProcess {
         require(loop.poll(0) == 1, "the accept was not tried again after the pause");
         listener.close();
         loop.close();
-        LibC.close(first);
+        LIB_C.close(first);
     }
 
     /** An engine that cannot be opened leaves nothing behind. */
@@ -217,16 +216,16 @@ final class ScarceProcess {
             ballast.push(fd);
         }
         for (int i = 0; i < free; i++) {
-            LibC.close(ballast.pop());
+            LIB_C.close(ballast.pop());
         }
     }
 
     private static int take() {
-        return LibC.eventfd(0, MemoryApi.EFD_CLOEXEC);
+        return LIB_C.eventfd(0, MemoryApi.EFD_CLOEXEC);
     }
 
     private void leaveAll() {
-        ballast.forEach(LibC::close);
+        ballast.forEach(LIB_C::close);
         ballast.clear();
     }
 

@@ -1,9 +1,14 @@
 package io.kvmessenger.testkit.transfer;
 
+import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.socket.SocketCalls;
 
 final class ShmHostilePeerTest extends HostilePeerContractTest {
+    private static final LibC LIB_C = new FfmLibC();
+    private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
+
     @Override
     protected String transport() {
         return TransferOptions.SHM;
@@ -11,6 +16,6 @@ final class ShmHostilePeerTest extends HostilePeerContractTest {
 
     @Override
     protected int connectSocket(String location) {
-        return SocketCalls.connectAbstract(location);
+        return SOCKETS.connectAbstract(location);
     }
 }

@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.transfer;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.TransferOptions;
@@ -15,6 +16,8 @@ import java.util.Random;
 import org.junit.jupiter.api.Test;
 
 final class TcpHostilePeerTest extends HostilePeerContractTest {
+    private static final LibC LIB_C = new FfmLibC();
+    private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
     private static final int RECORD_PREFIX_BYTES = 8;
 
     @Override
@@ -25,7 +28,7 @@ final class TcpHostilePeerTest extends HostilePeerContractTest {
     @Override
     protected int connectSocket(String location) {
         InetSocketAddress address = SocketLocation.parse(location);
-        return SocketCalls.connectInet(address.getAddress(), address.getPort());
+        return SOCKETS.connectInet(address.getAddress(), address.getPort());
     }
 
     @Test
@@ -51,14 +54,14 @@ final class TcpHostilePeerTest extends HostilePeerContractTest {
     }
 
     private void awaitConnected(int fd) {
-        target.await("the socket", () -> SocketCalls.pendingError(fd) == 0);
+        target.await("the socket", () -> SOCKETS.pendingError(fd) == 0);
     }
 
     /** Reads one empty record. */
     private void awaitRecord(int fd) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment bytes = arena.allocate(RECORD_PREFIX_BYTES);
-            target.await("a record", () -> LibC.read(fd, bytes, RECORD_PREFIX_BYTES) == RECORD_PREFIX_BYTES);
+            target.await("a record", () -> LIB_C.read(fd, bytes, RECORD_PREFIX_BYTES) == RECORD_PREFIX_BYTES);
         }
     }
 }

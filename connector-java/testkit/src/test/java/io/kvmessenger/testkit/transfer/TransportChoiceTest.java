@@ -3,6 +3,7 @@ package io.kvmessenger.testkit.transfer;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
@@ -27,6 +28,7 @@ import org.junit.jupiter.api.Timeout;
 /** Which transport two engines meet on. */
 @Timeout(60)
 final class TransportChoiceTest {
+    private static final LibC LIB_C = new FfmLibC();
     private static final long MEMORY_BYTES = 1 << 16;
 
     private static String chosen(TransferOptions writerOptions, TransferOptions targetOptions) {
@@ -79,11 +81,11 @@ final class TransportChoiceTest {
     void shouldNotShareMemoryThatMayShrink() {
         int memfd;
         try (Arena arena = Arena.ofConfined()) {
-            memfd = LibC.memfd_create(arena.allocateFrom("unsealed"), MemoryApi.MFD_CLOEXEC);
+            memfd = LIB_C.memfd_create(arena.allocateFrom("unsealed"), MemoryApi.MFD_CLOEXEC);
         }
-        assertThat(LibC.ftruncate(memfd, MEMORY_BYTES)).isZero();
+        assertThat(LIB_C.ftruncate(memfd, MEMORY_BYTES)).isZero();
         long address =
-                LibC.mmap(0, MEMORY_BYTES, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, memfd, 0);
+                LIB_C.mmap(0, MEMORY_BYTES, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, memfd, 0);
         try (DrivenEngine writer = new DrivenEngine(TransferOptions.defaults(), "writer", MEMORY_BYTES);
                 DrivenEngine target = new DrivenEngine(TransferOptions.defaults(), "target", MEMORY_BYTES)) {
             Region region = target.engine().register(ForeignMemory.at(address, MEMORY_BYTES), memfd);
@@ -94,8 +96,8 @@ final class TransportChoiceTest {
             writer.await("the peer", () -> writer.ready.contains(peer));
             assertThat(peer.transport()).isEqualTo("tcp");
         } finally {
-            LibC.munmap(address, MEMORY_BYTES);
-            LibC.close(memfd);
+            LIB_C.munmap(address, MEMORY_BYTES);
+            LIB_C.close(memfd);
         }
     }
 

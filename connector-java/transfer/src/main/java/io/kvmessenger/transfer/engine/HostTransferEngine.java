@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.engine;
 
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.EngineAddress;
@@ -39,13 +40,13 @@ final class HostTransferEngine implements TransferEngine {
 
     private final TransferOptions options;
     private final Figures figures = new Figures();
-    private final RegionTable regions = new RegionTable();
+    private final RegionTable regions;
     private final WindowTable windows = new WindowTable(this::letGo);
     private final CompletionRing completions;
     private final InboundDesk desk;
     private final BooleanSupplier pollable = this::isPollable;
-    private final EventLoop loop = new EventLoop(System::nanoTime);
-    private final Worker worker = new Worker(loop);
+    private final EventLoop loop;
+    private final Worker worker;
     private final Drive drive;
     private final List<Transport> transports;
     private final EngineAddress address;
@@ -65,8 +66,11 @@ final class HostTransferEngine implements TransferEngine {
         List<Transport> create(EventLoop loop, InboundDesk desk, Figures figures);
     }
 
-    HostTransferEngine(TransferOptions options, TransportFactory factory) {
+    HostTransferEngine(TransferOptions options, LibC libC, TransportFactory factory) {
         this.options = options;
+        regions = new RegionTable(libC);
+        loop = new EventLoop(libC, System::nanoTime);
+        worker = new Worker(loop);
         int coreCount = Runtime.getRuntime().availableProcessors();
         drive = switch (options.driver()) {
             case OWN_THREAD -> new ThreadDrive("kvm-transfer", worker, coreCount, this::onBug);

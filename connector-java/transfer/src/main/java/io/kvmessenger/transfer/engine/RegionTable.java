@@ -13,7 +13,12 @@ import java.util.concurrent.ConcurrentHashMap;
 /** The registered regions by id. Changed by the messenger's thread, read by the worker when a peer wants to map. */
 final class RegionTable {
     private final ConcurrentHashMap<Integer, HostRegion> regions = new ConcurrentHashMap<>();
+    private final LibC libC;
     private int lastId;
+
+    RegionTable(LibC libC) {
+        this.libC = libC;
+    }
 
     HostRegion add(MemorySegment memory, int memfd) {
         if (!memory.isNative()) {
@@ -30,13 +35,13 @@ final class RegionTable {
     }
 
     /** Every admitted writer holds the descriptor: without the seal one of them could cut the memory off from all. */
-    private static boolean cannotShrink(int memfd) {
-        int seals = LibC.fcntl(memfd, MemoryApi.F_GET_SEALS, 0);
+    private boolean cannotShrink(int memfd) {
+        int seals = libC.fcntl(memfd, MemoryApi.F_GET_SEALS, 0);
         return seals >= 0 && (seals & MemoryApi.F_SEAL_SHRINK) != 0;
     }
 
-    private static void requireBacked(MemorySegment memory, int memfd) {
-        long fileBytes = LibC.lseek(memfd, 0, MemoryApi.SEEK_END);
+    private void requireBacked(MemorySegment memory, int memfd) {
+        long fileBytes = libC.lseek(memfd, 0, MemoryApi.SEEK_END);
         if (fileBytes < memory.byteSize()) {
             String seen = fileBytes < 0 ? Errno.name((int) -fileBytes) : fileBytes + " bytes";
             throw new IllegalArgumentException("memfd " + memfd + " has " + seen + ", expected at least "

@@ -1,5 +1,7 @@
 package io.kvmessenger.transfer.engine;
 
+import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.shm.ShmTransport;
@@ -22,6 +24,11 @@ public final class TransferEngines {
      * @throws IllegalArgumentException naming the option that is wrong
      */
     public static TransferEngine open(TransferOptions options) {
+        return open(options, new FfmLibC());
+    }
+
+    /** The same over another C library, as one that refuses calls. */
+    public static TransferEngine open(TransferOptions options, LibC libC) {
         InetAddress listenHost = resolve("listen_host", options.listenHost());
         InetAddress advertiseHost =
                 options.advertiseHost().isEmpty() ? listenHost : resolve("advertise_host", options.advertiseHost());
@@ -30,7 +37,9 @@ public final class TransferEngines {
                     + ", which no peer can connect to; set it to an address of this machine");
         }
         return new HostTransferEngine(
-                options, (loop, desk, figures) -> transports(options, listenHost, advertiseHost, loop, desk, figures));
+                options,
+                libC,
+                (loop, desk, figures) -> transports(options, listenHost, advertiseHost, loop, desk, figures));
     }
 
     private static List<Transport> transports(

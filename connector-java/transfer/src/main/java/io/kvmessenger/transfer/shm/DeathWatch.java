@@ -20,6 +20,7 @@ final class DeathWatch implements Pollable {
     private static final int NONE = -1;
 
     private final EventLoop loop;
+    private final LibC libC;
     private final Events events;
     private int fd;
     private long key;
@@ -27,6 +28,7 @@ final class DeathWatch implements Pollable {
     /** @param deathFd becomes readable at the end of the process; now the watch's; negative for none */
     DeathWatch(EventLoop loop, int deathFd, Events events) {
         this.loop = loop;
+        libC = loop.libC();
         this.events = events;
         fd = deathFd < 0 ? NONE : deathFd;
         if (fd >= 0) {
@@ -39,7 +41,7 @@ final class DeathWatch implements Pollable {
             key = loop.add(fd, Epoll.EPOLLIN, this);
         } catch (IllegalStateException e) {
             // The end of the socket is a proof as well.
-            LibC.close(fd);
+            libC.close(fd);
             fd = NONE;
         }
     }
@@ -58,7 +60,7 @@ final class DeathWatch implements Pollable {
     void close() {
         if (fd >= 0) {
             loop.remove(key, fd);
-            LibC.close(fd);
+            libC.close(fd);
             fd = NONE;
         }
     }

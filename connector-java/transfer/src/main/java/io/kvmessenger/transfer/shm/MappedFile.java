@@ -11,10 +11,12 @@ import java.lang.foreign.MemorySegment;
 final class MappedFile {
     private static final int SEALS = MemoryApi.F_SEAL_SHRINK | MemoryApi.F_SEAL_GROW | MemoryApi.F_SEAL_SEAL;
 
+    private final LibC libC;
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment memory;
 
-    private MappedFile(long address, long lengthBytes) {
+    private MappedFile(LibC libC, long address, long lengthBytes) {
+        this.libC = libC;
         memory = ForeignMemory.at(address, lengthBytes, arena);
     }
 
@@ -23,15 +25,15 @@ final class MappedFile {
      *
      * @throws IllegalStateException when the operating system refuses
      */
-    static int createFile(String name, long lengthBytes) {
+    static int createFile(LibC libC, String name, long lengthBytes) {
         try (Arena arena = Arena.ofConfined()) {
-            int fd = LibC.memfd_create(arena.allocateFrom(name), MemoryApi.MFD_CLOEXEC | MemoryApi.MFD_ALLOW_SEALING);
+            int fd = libC.memfd_create(arena.allocateFrom(name), MemoryApi.MFD_CLOEXEC | MemoryApi.MFD_ALLOW_SEALING);
             require("memfd_create", fd);
             try {
-                require("ftruncate", LibC.ftruncate(fd, lengthBytes));
-                require("fcntl", LibC.fcntl(fd, MemoryApi.F_ADD_SEALS, SEALS));
+                require("ftruncate", libC.ftruncate(fd, lengthBytes));
+                require("fcntl", libC.fcntl(fd, MemoryApi.F_ADD_SEALS, SEALS));
             } catch (IllegalStateException e) {
-                LibC.close(fd);
+                libC.close(fd);
                 throw e;
             }
             return fd;
@@ -44,21 +46,21 @@ final class MappedFile {
      * @throws IllegalStateException when the operating system refuses, or the file is shorter or could become so: touching
      *     what is missing would kill the process
      */
-    static MappedFile map(int fd, long lengthBytes) {
-        int seals = LibC.fcntl(fd, MemoryApi.F_GET_SEALS, 0);
+    static MappedFile map(LibC libC, int fd, long lengthBytes) {
+        int seals = libC.fcntl(fd, MemoryApi.F_GET_SEALS, 0);
         if (seals < 0 || (seals & MemoryApi.F_SEAL_SHRINK) == 0) {
             throw new IllegalStateException("a file that may shrink is not mapped: it has no seal F_SEAL_SHRINK");
         }
-        long fileBytes = LibC.lseek(fd, 0, MemoryApi.SEEK_END);
+        long fileBytes = libC.lseek(fd, 0, MemoryApi.SEEK_END);
         if (lengthBytes <= 0 || fileBytes < lengthBytes) {
             throw new IllegalStateException("a file of " + fileBytes + " bytes cannot be mapped for " + lengthBytes);
         }
         long address =
-                LibC.mmap(0, lengthBytes, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, fd, 0);
+                libC.mmap(0, lengthBytes, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, fd, 0);
         require("mmap", address);
         // A child of this process cannot write there: the end of this process is the end of its writes.
-        LibC.madvise(address, lengthBytes, MemoryApi.MADV_DONTFORK);
-        return new MappedFile(address, lengthBytes);
+        libC.madvise(address, lengthBytes, MemoryApi.MADV_DONTFORK);
+        return new MappedFile(libC, address, lengthBytes);
     }
 
     MemorySegment memory() {
@@ -67,7 +69,7 @@ final class MappedFile {
 
     void close() {
         arena.close();
-        LibC.munmap(memory.address(), memory.byteSize());
+        libC.munmap(memory.address(), memory.byteSize());
     }
 
     private static void require(String call, long result) {

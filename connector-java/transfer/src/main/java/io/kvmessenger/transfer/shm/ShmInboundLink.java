@@ -1,6 +1,5 @@
 package io.kvmessenger.transfer.shm;
 
-import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferFault;
@@ -58,15 +57,15 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader, DeathWa
         this.from = from;
         this.figures = figures;
         this.readyDeadlineNs = readyDeadlineNs;
-        int fd = MappedFile.createFile("kvm-imm-ring", ImmRing.LENGTH_BYTES);
+        int fd = MappedFile.createFile(loop.libC(), "kvm-imm-ring", ImmRing.LENGTH_BYTES);
         try {
-            ringFile = MappedFile.map(fd, ImmRing.LENGTH_BYTES);
+            ringFile = MappedFile.map(loop.libC(), fd, ImmRing.LENGTH_BYTES);
             ring = new ImmRing(ringFile.memory());
             control = open(loop, controlFd);
             from.claim(this);
             control.offerDescriptors(ControlStream.ACCEPTED, MemorySegment.NULL, fd, loop.wakeDescriptor());
         } finally {
-            LibC.close(fd);
+            loop.libC().close(fd);
         }
         death = new DeathWatch(loop, deathOfPeer.applyAsInt(controlFd), this);
     }

@@ -9,7 +9,6 @@ import io.kvmessenger.transfer.socket.ControlStream;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.Notice;
-import io.kvmessenger.transfer.socket.SocketCalls;
 import io.kvmessenger.transfer.spi.Batch;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkError;
@@ -37,6 +36,7 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
     /** What one turn may copy before other peers get theirs. */
     private static final long TURN_BYTES = 2 << 20;
 
+    private final LibC libC;
     private final Outbox outbox;
     private final OutboundEvents events;
     private final Figures figures;
@@ -65,31 +65,32 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             Figures figures,
             long connectDeadlineNs,
             IntPredicate ofThisUser) {
+        libC = loop.libC();
         this.outbox = outbox;
         this.events = events;
         this.figures = figures;
         this.connectDeadlineNs = connectDeadlineNs;
-        int fd = SocketCalls.connectAbstract(name);
+        int fd = loop.sockets().connectAbstract(name);
         if (fd < 0) {
             connectFault = "connecting to " + name + " failed with " + Errno.name(-fd);
             return;
         }
         if (!ofThisUser.test(fd)) {
             // Not even the key: it would open the real target's memory.
-            LibC.close(fd);
+            libC.close(fd);
             connectFault = "the socket " + name + " belongs to another user";
             return;
         }
         try {
             control = new ControlStream(loop, fd, this, DESCRIPTORS_MAX);
         } catch (IllegalStateException e) {
-            LibC.close(fd);
+            libC.close(fd);
             connectFault = "connecting to " + name + ": " + e.getMessage();
             return;
         }
         MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
         Hello.of(Hello.CONTROL, 0, admissionKey).encode(hello);
-        if (LibC.send(fd, hello, Hello.LENGTH_BYTES, SocketApi.MSG_NOSIGNAL) != Hello.LENGTH_BYTES) {
+        if (libC.send(fd, hello, Hello.LENGTH_BYTES, SocketApi.MSG_NOSIGNAL) != Hello.LENGTH_BYTES) {
             connectFault = "the peer hung up";
         }
     }
@@ -124,12 +125,12 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
                 lose(TransferFault.UNREACHABLE, "the descriptor that wakes the peer did not come through");
                 return;
             }
-            ringFile = MappedFile.map(ringFd, ImmRing.LENGTH_BYTES);
+            ringFile = MappedFile.map(libC, ringFd, ImmRing.LENGTH_BYTES);
         } catch (IllegalStateException e) {
             lose(TransferFault.UNREACHABLE, e.getMessage());
             return;
         } finally {
-            LibC.close(ringFd);
+            libC.close(ringFd);
         }
         ring = new ImmRing(ringFile.memory());
         control.offer(ControlStream.READY, MemorySegment.NULL);
@@ -156,11 +157,11 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             return;
         }
         try {
-            regions.put(region.regionId(), MappedFile.map(fd, region.lengthBytes()));
+            regions.put(region.regionId(), MappedFile.map(libC, fd, region.lengthBytes()));
         } catch (IllegalStateException e) {
             lose(TransferFault.UNREACHABLE, e.getMessage());
         } finally {
-            LibC.close(fd);
+            libC.close(fd);
         }
     }
 
@@ -213,7 +214,7 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             work++;
         }
         if (!closed && work > workBefore && ring.claimWake()) {
-            LibC.write(wakeFd, one, Long.BYTES);
+            libC.write(wakeFd, one, Long.BYTES);
         }
         return full && work == 0 ? LOOK_SOON : work;
     }
@@ -278,7 +279,7 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             figures.pathsLost.incrementAndGet();
         }
         if (wakeFd >= 0) {
-            LibC.close(wakeFd);
+            libC.close(wakeFd);
         }
         if (control != null) {
             control.close();

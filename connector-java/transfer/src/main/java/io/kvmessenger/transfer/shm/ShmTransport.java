@@ -7,7 +7,6 @@ import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Farewells;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.Listener;
-import io.kvmessenger.transfer.socket.SocketCalls;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundPort;
@@ -44,7 +43,7 @@ public final class ShmTransport implements Transport {
     private final List<ShmInboundLink> inbound = new ArrayList<>();
 
     public ShmTransport(EventLoop loop, TransferOptions options, InboundPort port, Figures figures) {
-        this(loop, options, port, figures, SocketCalls::isOfThisUser, SocketCalls::deathOfPeer);
+        this(loop, options, port, figures, loop.sockets()::isOfThisUser, loop.sockets()::deathOfPeer);
     }
 
     /**
@@ -67,7 +66,7 @@ public final class ShmTransport implements Transport {
         location = "kvmessenger-" + HexFormat.of().formatHex(random);
         this.ofThisUser = ofThisUser;
         this.deathOfPeer = deathOfPeer;
-        listener = new Listener(loop, SocketCalls.listenAbstract(location), figures, ofThisUser, this::onHello);
+        listener = new Listener(loop, loop.sockets().listenAbstract(location), figures, ofThisUser, this::onHello);
         farewells = new Farewells(loop);
     }
 

@@ -52,6 +52,7 @@ public final class ControlStream implements Pollable {
     }
 
     private final EventLoop loop;
+    private final LibC libC;
     private final int fd;
     private final Reader reader;
     private final int descriptorsMax;
@@ -83,6 +84,7 @@ public final class ControlStream implements Pollable {
     public ControlStream(EventLoop loop, int fd, Reader reader, int descriptorsMax) {
         this.descriptorsMax = Math.min(descriptorsMax, DESCRIPTORS_MAX);
         this.loop = loop;
+        libC = loop.libC();
         this.fd = fd;
         this.reader = reader;
         try {
@@ -174,7 +176,7 @@ public final class ControlStream implements Pollable {
     private long send() {
         IoVector.set(vector, 0, out.address() + outFrom, outTo - outFrom);
         MessageHeader.vectors(header, vector, 0, 1);
-        return LibC.sendmsg(fd, header, SocketApi.MSG_NOSIGNAL);
+        return libC.sendmsg(fd, header, SocketApi.MSG_NOSIGNAL);
     }
 
     @Override
@@ -202,7 +204,7 @@ public final class ControlStream implements Pollable {
             IoVector.set(vector, 0, in.address() + inBytes, IN_BYTES - inBytes);
             MessageHeader.vectors(header, vector, 0, 1);
             MessageHeader.control(header, control, descriptorsMax == 0 || discarding ? 0 : control.byteSize());
-            long count = LibC.recvmsg(fd, header, SocketApi.MSG_CMSG_CLOEXEC);
+            long count = libC.recvmsg(fd, header, SocketApi.MSG_CMSG_CLOEXEC);
             if (IoResult.wouldBlock(count)) {
                 return;
             }
@@ -313,7 +315,7 @@ public final class ControlStream implements Pollable {
     /** Sends what is queued as far as possible, and says that no more follows; the peer can still be read. */
     public void finish() {
         flush();
-        LibC.shutdown(fd, SocketApi.SHUT_WR);
+        libC.shutdown(fd, SocketApi.SHUT_WR);
     }
 
     public void close() {
@@ -322,14 +324,14 @@ public final class ControlStream implements Pollable {
         }
         closed = true;
         unwatch();
-        LibC.close(fd);
+        libC.close(fd);
         closeDescriptors();
         arena.close();
     }
 
     private void closeDescriptors() {
         while (!descriptors.isEmpty()) {
-            LibC.close(descriptors.remove());
+            libC.close(descriptors.remove());
         }
     }
 }

@@ -20,6 +20,7 @@ public final class Dialer implements Pollable {
     }
 
     private final EventLoop loop;
+    private final LibC libC;
     private final InetSocketAddress target;
     private final Hello hello;
     private final Events events;
@@ -30,10 +31,11 @@ public final class Dialer implements Pollable {
 
     public Dialer(EventLoop loop, InetSocketAddress target, Hello hello, Events events) {
         this.loop = loop;
+        libC = loop.libC();
         this.target = target;
         this.hello = hello;
         this.events = events;
-        fd = SocketCalls.connectInet(target.getAddress(), target.getPort());
+        fd = loop.sockets().connectInet(target.getAddress(), target.getPort());
         if (fd < 0) {
             fault = words(-fd);
             return;
@@ -41,7 +43,7 @@ public final class Dialer implements Pollable {
         try {
             key = loop.add(fd, Epoll.EPOLLOUT, this);
         } catch (IllegalStateException e) {
-            LibC.close(fd);
+            libC.close(fd);
             fault = "connecting to " + target + ": " + e.getMessage();
         }
     }
@@ -56,20 +58,20 @@ public final class Dialer implements Pollable {
 
     @Override
     public void onReady(int mask, long nowNs) {
-        int errno = SocketCalls.pendingError(fd);
+        int errno = loop.sockets().pendingError(fd);
         if (errno != 0) {
             fail(errno);
             return;
         }
-        SocketCalls.setNoDelay(fd);
+        loop.sockets().setNoDelay(fd);
         if (target.getAddress().isLoopbackAddress()) {
-            SocketCalls.chooseReno(fd);
+            loop.sockets().chooseReno(fd);
         }
         long sent;
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment bytes = arena.allocate(Hello.LENGTH_BYTES, 8);
             hello.encode(bytes);
-            sent = LibC.send(fd, bytes, Hello.LENGTH_BYTES, SocketApi.MSG_NOSIGNAL);
+            sent = libC.send(fd, bytes, Hello.LENGTH_BYTES, SocketApi.MSG_NOSIGNAL);
         }
         if (sent != Hello.LENGTH_BYTES) {
             // A fresh socket has room for a hello, so a short count is a broken one.
@@ -102,7 +104,7 @@ public final class Dialer implements Pollable {
             closed = true;
             if (fault == null) {
                 loop.remove(key, fd);
-                LibC.close(fd);
+                libC.close(fd);
             }
         }
     }

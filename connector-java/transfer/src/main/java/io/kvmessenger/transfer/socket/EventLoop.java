@@ -24,6 +24,8 @@ public final class EventLoop implements AutoCloseable {
     private final MemorySegment change = arena.allocate(Epoll.SIZE_BYTES, 8);
     private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_LONG, 1L);
     private final MemorySegment wakeCount = arena.allocate(ValueLayout.JAVA_LONG);
+    private final LibC libC;
+    private final SocketCalls sockets;
     private final int epoll;
     private final int wakeFd;
     private final LongSupplier clock;
@@ -33,11 +35,13 @@ public final class EventLoop implements AutoCloseable {
     private int[] generations = new int[64];
 
     /** @param clock monotonic, in ns */
-    public EventLoop(LongSupplier clock) {
+    public EventLoop(LibC libC, LongSupplier clock) {
+        this.libC = libC;
         this.clock = clock;
+        sockets = new SocketCalls(libC);
         nowNs = clock.getAsLong();
-        epoll = LibC.epoll_create1(Epoll.EPOLL_CLOEXEC);
-        wakeFd = LibC.eventfd(0, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
+        epoll = libC.epoll_create1(Epoll.EPOLL_CLOEXEC);
+        wakeFd = libC.eventfd(0, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
         try {
             SocketCalls.require("epoll_create1", epoll);
             SocketCalls.require("eventfd", wakeFd);
@@ -78,6 +82,16 @@ public final class EventLoop implements AutoCloseable {
         owners[(int) key] = null;
     }
 
+    /** What the descriptors of this loop are worked on with. */
+    public LibC libC() {
+        return libC;
+    }
+
+    /** What sockets for this loop are opened with. */
+    public SocketCalls sockets() {
+        return sockets;
+    }
+
     /** When {@link #tick} was called, or {@link #poll} found what it handed out. */
     public long nowNs() {
         return nowNs;
@@ -95,7 +109,7 @@ public final class EventLoop implements AutoCloseable {
      * that owner's end and does not leave this method.
      */
     public int poll(int timeoutMillis) {
-        int count = LibC.epoll_wait(epoll, events, EVENTS_MAX, timeoutMillis);
+        int count = libC.epoll_wait(epoll, events, EVENTS_MAX, timeoutMillis);
         nowNs = clock.getAsLong();
         if (count == -Errno.EINTR) {
             return 0;
@@ -105,7 +119,7 @@ public final class EventLoop implements AutoCloseable {
         for (int i = 0; i < count; i++) {
             long key = Epoll.data(events, i);
             if (key == WAKE) {
-                LibC.read(wakeFd, wakeCount, Long.BYTES);
+                libC.read(wakeFd, wakeCount, Long.BYTES);
                 called++;
                 continue;
             }
@@ -129,7 +143,7 @@ public final class EventLoop implements AutoCloseable {
     /** Ends a wait in {@link #poll}, or the next one; does nothing once the loop is closed. */
     public synchronized void wake() {
         if (!closed) {
-            LibC.write(wakeFd, one, Long.BYTES);
+            libC.write(wakeFd, one, Long.BYTES);
         }
     }
 
@@ -140,7 +154,7 @@ public final class EventLoop implements AutoCloseable {
 
     private void control(int operation, int fd, int mask, long key) {
         Epoll.set(change, 0, mask, key);
-        SocketCalls.require("epoll_ctl", LibC.epoll_ctl(epoll, operation, fd, change));
+        SocketCalls.require("epoll_ctl", libC.epoll_ctl(epoll, operation, fd, change));
     }
 
     /** Waits for whoever is just waking it: its descriptor may be somebody else's a moment later. */
@@ -154,10 +168,10 @@ public final class EventLoop implements AutoCloseable {
 
     private void release() {
         if (wakeFd >= 0) {
-            LibC.close(wakeFd);
+            libC.close(wakeFd);
         }
         if (epoll >= 0) {
-            LibC.close(epoll);
+            libC.close(epoll);
         }
         arena.close();
     }

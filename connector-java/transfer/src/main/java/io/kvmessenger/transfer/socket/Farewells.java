@@ -15,10 +15,12 @@ public final class Farewells {
     static final long LIMIT_NS = 1_000_000_000L;
 
     private final EventLoop loop;
+    private final LibC libC;
     private final ArrayDeque<Farewell> farewells = new ArrayDeque<>();
 
     public Farewells(EventLoop loop) {
         this.loop = loop;
+        libC = loop.libC();
     }
 
     /** Takes the socket over; closed without a word where the operating system has no room for it. */
@@ -30,7 +32,7 @@ public final class Farewells {
         try {
             farewell = new Farewell(fd, loop.nowNs() + LIMIT_NS);
         } catch (IllegalStateException e) {
-            LibC.close(fd);
+            libC.close(fd);
             return;
         }
         farewells.add(farewell);

@@ -31,6 +31,7 @@ public final class Listener {
     }
 
     private final EventLoop loop;
+    private final LibC libC;
     private final int listenFd;
     private final long listenKey;
     private final Figures figures;
@@ -47,6 +48,7 @@ public final class Listener {
      */
     public Listener(EventLoop loop, int listenFd, Figures figures, IntPredicate mayEnter, Receptionist receptionist) {
         this.loop = loop;
+        libC = loop.libC();
         this.listenFd = listenFd;
         this.figures = figures;
         this.mayEnter = mayEnter;
@@ -54,13 +56,13 @@ public final class Listener {
         try {
             listenKey = loop.add(listenFd, Epoll.EPOLLIN, new Acceptor());
         } catch (IllegalStateException e) {
-            LibC.close(listenFd);
+            libC.close(listenFd);
             throw e;
         }
     }
 
     private void accept(long nowNs) {
-        int fd = LibC.accept4(
+        int fd = libC.accept4(
                 listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
         if (fd < 0) {
             if (!IoResult.wouldBlock(fd)) {
@@ -70,7 +72,7 @@ public final class Listener {
         }
         if (!mayEnter.test(fd)) {
             figures.pathsRejected.incrementAndGet();
-            LibC.close(fd);
+            libC.close(fd);
             return;
         }
         if (strangers.size() == PENDING_MAX) {
@@ -79,7 +81,7 @@ public final class Listener {
         try {
             strangers.add(new Stranger(fd, nowNs + HELLO_LIMIT_NS));
         } catch (IllegalStateException e) {
-            LibC.close(fd);
+            libC.close(fd);
             pause(nowNs);
         }
     }
@@ -108,15 +110,15 @@ public final class Listener {
     private void reject(Stranger stranger) {
         figures.pathsRejected.incrementAndGet();
         stranger.forget();
-        LibC.close(stranger.fd);
+        libC.close(stranger.fd);
     }
 
     public void close() {
         loop.remove(listenKey, listenFd);
-        LibC.close(listenFd);
+        libC.close(listenFd);
         for (Stranger stranger : List.copyOf(strangers)) {
             stranger.forget();
-            LibC.close(stranger.fd);
+            libC.close(stranger.fd);
         }
     }
 
@@ -155,7 +157,7 @@ public final class Listener {
 
         @Override
         public void onReady(int mask, long nowNs) {
-            long count = LibC.read(fd, hello.asSlice(readBytes), Hello.LENGTH_BYTES - readBytes);
+            long count = libC.read(fd, hello.asSlice(readBytes), Hello.LENGTH_BYTES - readBytes);
             if (IoResult.wouldBlock(count)) {
                 return;
             }

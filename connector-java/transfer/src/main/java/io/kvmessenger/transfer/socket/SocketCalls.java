@@ -14,7 +14,11 @@ public final class SocketCalls {
     private static final int BACKLOG = 128;
     private static final int FLAGS = SocketApi.SOCK_STREAM | SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC;
 
-    private SocketCalls() {}
+    private final LibC libC;
+
+    public SocketCalls(LibC libC) {
+        this.libC = libC;
+    }
 
     /** @throws IllegalStateException when the call failed, which it does only for want of resources */
     public static int require(String call, int result) {
@@ -30,28 +34,28 @@ public final class SocketCalls {
      * @param port 0 for any that is free
      * @throws IllegalArgumentException when it cannot be listened there
      */
-    public static int listenInet(InetAddress host, int port) {
-        int fd = require("socket", LibC.socket(SocketAddresses.family(host), FLAGS, 0));
+    public int listenInet(InetAddress host, int port) {
+        int fd = require("socket", libC.socket(SocketAddresses.family(host), FLAGS, 0));
         // A fixed port is listened on again although sockets of the last process linger.
         setInt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_REUSEADDR, 1);
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
-            int bound = LibC.bind(fd, address, SocketAddresses.setInet(address, host, port));
+            int bound = libC.bind(fd, address, SocketAddresses.setInet(address, host, port));
             if (bound < 0) {
-                LibC.close(fd);
+                libC.close(fd);
                 throw new IllegalArgumentException(unlistenable(host, port, Errno.name(-bound)));
             }
         }
         return listening(fd);
     }
 
-    public static int listenAbstract(String name) {
-        int fd = require("socket", LibC.socket(SocketApi.AF_UNIX, FLAGS, 0));
+    public int listenAbstract(String name) {
+        int fd = require("socket", libC.socket(SocketApi.AF_UNIX, FLAGS, 0));
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
-            int bound = LibC.bind(fd, address, SocketAddresses.setAbstract(address, name));
+            int bound = libC.bind(fd, address, SocketAddresses.setAbstract(address, name));
             if (bound < 0) {
-                LibC.close(fd);
+                libC.close(fd);
             }
             require("bind", bound);
         }
@@ -66,58 +70,58 @@ public final class SocketCalls {
                         + "); choose a free port above 1023, or 0 for any, and an address of this machine";
     }
 
-    private static int listening(int fd) {
-        int result = LibC.listen(fd, BACKLOG);
+    private int listening(int fd) {
+        int result = libC.listen(fd, BACKLOG);
         if (result < 0) {
-            LibC.close(fd);
+            libC.close(fd);
         }
         require("listen", result);
         return fd;
     }
 
-    public static int port(int fd) {
+    public int port(int fd) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
             MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketAddresses.SIZE_MAX_BYTES);
-            require("getsockname", LibC.getsockname(fd, address, length));
+            require("getsockname", libC.getsockname(fd, address, length));
             return SocketAddresses.port(address);
         }
     }
 
     /** Starts to connect; the descriptor, or {@code -errno}. */
-    public static int connectInet(InetAddress host, int port) {
-        int fd = LibC.socket(SocketAddresses.family(host), FLAGS, 0);
+    public int connectInet(InetAddress host, int port) {
+        int fd = libC.socket(SocketAddresses.family(host), FLAGS, 0);
         if (fd < 0) {
             return fd;
         }
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
-            return connected(fd, LibC.connect(fd, address, SocketAddresses.setInet(address, host, port)));
+            return connected(fd, libC.connect(fd, address, SocketAddresses.setInet(address, host, port)));
         }
     }
 
     /** Connects to a name in the abstract namespace; the descriptor, or {@code -errno}. */
-    public static int connectAbstract(String name) {
-        int fd = LibC.socket(SocketApi.AF_UNIX, FLAGS, 0);
+    public int connectAbstract(String name) {
+        int fd = libC.socket(SocketApi.AF_UNIX, FLAGS, 0);
         if (fd < 0) {
             return fd;
         }
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
-            return connected(fd, LibC.connect(fd, address, SocketAddresses.setAbstract(address, name)));
+            return connected(fd, libC.connect(fd, address, SocketAddresses.setAbstract(address, name)));
         }
     }
 
-    private static int connected(int fd, int result) {
+    private int connected(int fd, int result) {
         if (result < 0 && result != -Errno.EINPROGRESS) {
-            LibC.close(fd);
+            libC.close(fd);
             return result;
         }
         return fd;
     }
 
     /** Small frames must not wait for the acknowledgement of earlier ones. */
-    public static void setNoDelay(int fd) {
+    public void setNoDelay(int fd) {
         setInt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_NODELAY, 1);
     }
 
@@ -125,25 +129,25 @@ public final class SocketCalls {
      * For loopback, which loses nothing: where the machine's default paces what is sent (bbr), it would make loopback
      * several times slower. Every process may choose reno; a kernel without it keeps its default.
      */
-    public static void chooseReno(int fd) {
+    public void chooseReno(int fd) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment name = arena.allocateFrom("reno");
-            LibC.setsockopt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_CONGESTION, name, (int) name.byteSize() - 1);
+            libC.setsockopt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_CONGESTION, name, (int) name.byteSize() - 1);
         }
     }
 
-    public static void setInt(int fd, int level, int name, int value) {
+    public void setInt(int fd, int level, int name, int value) {
         try (Arena arena = Arena.ofConfined()) {
-            LibC.setsockopt(fd, level, name, arena.allocateFrom(ValueLayout.JAVA_INT, value), Integer.BYTES);
+            libC.setsockopt(fd, level, name, arena.allocateFrom(ValueLayout.JAVA_INT, value), Integer.BYTES);
         }
     }
 
     /** Why a connect failed, as errno; 0 when it did not. */
-    public static int pendingError(int fd) {
+    public int pendingError(int fd) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment value = arena.allocate(ValueLayout.JAVA_INT);
             MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, Integer.BYTES);
-            LibC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_ERROR, value, length);
+            libC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_ERROR, value, length);
             return value.get(ValueLayout.JAVA_INT, 0);
         }
     }
@@ -152,24 +156,24 @@ public final class SocketCalls {
      * A descriptor that becomes readable when the process has ended that made the other end of a Unix socket; negative
      * when the operating system gives none.
      */
-    public static int deathOfPeer(int fd) {
+    public int deathOfPeer(int fd) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment value = arena.allocate(SocketApi.UCRED_SIZE_BYTES, 4);
             MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketApi.UCRED_SIZE_BYTES);
-            int result = LibC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_PEERCRED, value, length);
+            int result = libC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_PEERCRED, value, length);
             int pid = value.get(ValueLayout.JAVA_INT, SocketApi.UCRED_PID_OFFSET);
             // Zero where the peer is in a namespace that this process cannot see.
-            return result < 0 || pid == 0 ? -Errno.ENOENT : LibC.pidfd_open(pid);
+            return result < 0 || pid == 0 ? -Errno.ENOENT : libC.pidfd_open(pid);
         }
     }
 
     /** Whether this process's user made the other end of a Unix socket: connected it, or listens there. */
-    public static boolean isOfThisUser(int fd) {
+    public boolean isOfThisUser(int fd) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment value = arena.allocate(SocketApi.UCRED_SIZE_BYTES, 4);
             MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, (int) SocketApi.UCRED_SIZE_BYTES);
-            return LibC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_PEERCRED, value, length) == 0
-                    && value.get(ValueLayout.JAVA_INT, SocketApi.UCRED_UID_OFFSET) == LibC.getuid();
+            return libC.getsockopt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_PEERCRED, value, length) == 0
+                    && value.get(ValueLayout.JAVA_INT, SocketApi.UCRED_UID_OFFSET) == libC.getuid();
         }
     }
 }

@@ -27,6 +27,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
     private static final long NOTICE_WAIT_NS = 200_000_000L;
 
     private final EventLoop loop;
+    private final LibC libC;
     private final InetSocketAddress target;
     private final byte[] admissionKey;
     private final Outbox outbox;
@@ -53,6 +54,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
             int dataPathCount,
             long connectDeadlineNs) {
         this.loop = loop;
+        libC = loop.libC();
         this.target = target;
         this.admissionKey = admissionKey;
         this.outbox = outbox;
@@ -87,7 +89,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
                 figures.pathsOpened.incrementAndGet();
             }
         } catch (IllegalStateException e) {
-            LibC.close(fd);
+            libC.close(fd);
             lose(TransferFault.UNREACHABLE, e.getMessage());
         }
     }

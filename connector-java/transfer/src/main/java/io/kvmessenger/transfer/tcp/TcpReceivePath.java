@@ -39,6 +39,7 @@ final class TcpReceivePath implements Pollable {
     }
 
     private final EventLoop loop;
+    private final LibC libC;
     private final int fd;
     private final InboundPort port;
     private final InboundAdmission from;
@@ -75,6 +76,7 @@ final class TcpReceivePath implements Pollable {
             MemorySegment scrap,
             Events events) {
         this.loop = loop;
+        libC = loop.libC();
         this.fd = fd;
         this.port = port;
         this.from = from;
@@ -123,12 +125,12 @@ final class TcpReceivePath implements Pollable {
 
     private long read() {
         if (payloadLeftBytes == 0) {
-            return LibC.read(fd, frame.asSlice(frameBytes), wantedBytes() - frameBytes);
+            return libC.read(fd, frame.asSlice(frameBytes), wantedBytes() - frameBytes);
         }
         if (target == null) {
-            return LibC.read(fd, scrap, Math.min(payloadLeftBytes, scrap.byteSize()));
+            return libC.read(fd, scrap, Math.min(payloadLeftBytes, scrap.byteSize()));
         }
-        return LibC.readv(fd, run.vectors().asSlice(run.next() * IoVector.SIZE_BYTES), run.count());
+        return libC.readv(fd, run.vectors().asSlice(run.next() * IoVector.SIZE_BYTES), run.count());
     }
 
     /** How long the part of the frame before the payload is, as far as is known. */
@@ -267,7 +269,7 @@ final class TcpReceivePath implements Pollable {
                 letGo();
             }
             unwatch();
-            LibC.close(fd);
+            libC.close(fd);
             arena.close();
         }
     }

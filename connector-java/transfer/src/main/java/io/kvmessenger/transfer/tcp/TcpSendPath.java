@@ -32,6 +32,7 @@ final class TcpSendPath implements Pollable {
     }
 
     private final EventLoop loop;
+    private final LibC libC;
     private final int fd;
     private final RequestQueue queue;
     private final Figures figures;
@@ -55,6 +56,7 @@ final class TcpSendPath implements Pollable {
      */
     TcpSendPath(EventLoop loop, int fd, RequestQueue queue, Figures figures, Events events) {
         this.loop = loop;
+        libC = loop.libC();
         this.fd = fd;
         this.queue = queue;
         this.figures = figures;
@@ -72,7 +74,7 @@ final class TcpSendPath implements Pollable {
         writable = !broken;
         // The peer says nothing on a data path: all that can be read is its end.
         if ((mask & (Epoll.EPOLLIN | Epoll.EPOLLHUP | Epoll.EPOLLERR)) != 0) {
-            long count = LibC.read(fd, scrap, scrap.byteSize());
+            long count = libC.read(fd, scrap, scrap.byteSize());
             if (!IoResult.wouldBlock(count)) {
                 broke();
             }
@@ -90,7 +92,7 @@ final class TcpSendPath implements Pollable {
         int calls = 0;
         while (writable && !closed && turnBytes > 0 && (sending || begin())) {
             MessageHeader.vectors(header, run.vectors(), run.next(), run.count());
-            long sent = LibC.sendmsg(fd, header, SocketApi.MSG_NOSIGNAL);
+            long sent = libC.sendmsg(fd, header, SocketApi.MSG_NOSIGNAL);
             calls++;
             if (sent < 0) {
                 writable = false;
@@ -154,7 +156,7 @@ final class TcpSendPath implements Pollable {
         if (!closed) {
             closed = true;
             loop.remove(key, fd);
-            LibC.close(fd);
+            libC.close(fd);
             arena.close();
         }
     }

@@ -6,7 +6,6 @@ import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Farewells;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.Listener;
-import io.kvmessenger.transfer.socket.SocketCalls;
 import io.kvmessenger.transfer.socket.SocketLocation;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
@@ -48,8 +47,8 @@ public final class TcpTransport implements Transport {
         this.options = options;
         this.port = port;
         this.figures = figures;
-        int listenFd = SocketCalls.listenInet(listenHost, options.dataPort());
-        location = SocketLocation.format(advertiseHost, SocketCalls.port(listenFd));
+        int listenFd = loop.sockets().listenInet(listenHost, options.dataPort());
+        location = SocketLocation.format(advertiseHost, loop.sockets().port(listenFd));
         listener = new Listener(loop, listenFd, figures, fd -> true, this::onHello);
         farewells = new Farewells(loop);
         arena = Arena.ofShared();
@@ -112,7 +111,7 @@ public final class TcpTransport implements Transport {
         } else if (count < 1 || count > TransferOptions.STREAMS_PER_PEER_MAX) {
             reject(fd, TransferFault.PROTOCOL, "a peer wants " + count + " data paths");
         } else {
-            SocketCalls.setNoDelay(fd);
+            loop.sockets().setNoDelay(fd);
             open(fd, count, admission, nowNs);
         }
     }

@@ -2,6 +2,8 @@ package io.kvmessenger.transfer.engine;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferRequest.ImmOnly;
@@ -10,10 +12,11 @@ import io.kvmessenger.transfer.WindowRanges;
 import org.junit.jupiter.api.Test;
 
 final class AllowancesTest {
+    private static final LibC LIB_C = new FfmLibC();
     private static final WindowArea AREA = WindowArea.of(
             new RegionDescriptor(1, 64, RegionDescriptor.VERSION, true), WindowRanges.ofEqual(new long[] {0}, 64));
 
-    private final Allowances allowances = new Allowances(new RegionTable());
+    private final Allowances allowances = new Allowances(new RegionTable(LIB_C));
 
     private boolean allowed(int imm) {
         return allowances.refusal(new ImmOnly(Imm.withWeight(imm, 1))) == null;

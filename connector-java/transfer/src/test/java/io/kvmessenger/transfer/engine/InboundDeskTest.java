@@ -2,6 +2,8 @@ package io.kvmessenger.transfer.engine;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Region;
@@ -16,9 +18,10 @@ import java.util.List;
 import org.junit.jupiter.api.Test;
 
 final class InboundDeskTest {
+    private static final LibC LIB_C = new FfmLibC();
     private static final long LENGTH_BYTES = 4096;
 
-    private final RegionTable regions = new RegionTable();
+    private final RegionTable regions = new RegionTable(LIB_C);
     private final WindowTable windows = new WindowTable(window -> {});
     private final CompletionRing completions = new CompletionRing(1 << 10, () -> {});
     private final Figures figures = new Figures();

@@ -2,6 +2,8 @@ package io.kvmessenger.transfer.engine;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Region;
@@ -16,11 +18,12 @@ import org.junit.jupiter.api.Test;
 
 /** The steps of both threads in the orders that matter, taken by one. */
 final class WindowTableTest {
+    private static final LibC LIB_C = new FfmLibC();
     private static final long LENGTH_BYTES = 4096;
 
     private final Admission admission = new Admission(1, "writer", new byte[Admission.KEY_LENGTH_BYTES]);
     private final HostRegion region =
-            new RegionTable().add(Arena.ofAuto().allocate(LENGTH_BYTES), Region.NOT_SHAREABLE);
+            new RegionTable(LIB_C).add(Arena.ofAuto().allocate(LENGTH_BYTES), Region.NOT_SHAREABLE);
     private final List<OpenWindow> released = new ArrayList<>();
     private final WindowTable table = new WindowTable(released::add);
 

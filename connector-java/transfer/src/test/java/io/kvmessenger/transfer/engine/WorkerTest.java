@@ -2,6 +2,8 @@ package io.kvmessenger.transfer.engine;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.TransferFault;
@@ -20,10 +22,11 @@ import org.junit.jupiter.api.Timeout;
 
 /** The worker turned by the test's own thread, over a transport that does what the test says. */
 final class WorkerTest {
+    private static final LibC LIB_C = new FfmLibC();
     private static final int PEERS = 100;
     private static final long PEER_HEAP_MAX_BYTES = 8 << 10;
 
-    private final EventLoop loop = new EventLoop(System::nanoTime);
+    private final EventLoop loop = new EventLoop(LIB_C, System::nanoTime);
     private final Worker worker = new Worker(loop);
     private final FakeTransport transport = new FakeTransport();
     private final CompletionRing completions = new CompletionRing(64, () -> {});
@@ -46,7 +49,7 @@ final class WorkerTest {
                 new byte[Admission.KEY_LENGTH_BYTES],
                 List.of(new OutboundPeer.Road(transport, new TransportAddress("fake", name))),
                 2,
-                new Allowances(new RegionTable()),
+                new Allowances(new RegionTable(LIB_C)),
                 completions);
         worker.add(peer);
         return peer;

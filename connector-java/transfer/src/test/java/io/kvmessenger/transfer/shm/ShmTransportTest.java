@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.foreign.SocketApi;
@@ -38,18 +39,20 @@ import org.junit.jupiter.api.Test;
 
 /** One end of shared memory against sockets that say what they like. */
 final class ShmTransportTest {
+    private static final LibC LIB_C = new FfmLibC();
+    private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
     private static final byte[] KEY = new byte[Admission.KEY_LENGTH_BYTES];
     private static final byte[] WRONG_KEY = new byte[] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
     private static final long NOW_NS = 0;
 
     private final Arena arena = Arena.ofConfined();
-    private final EventLoop loop = new EventLoop(() -> NOW_NS);
+    private final EventLoop loop = new EventLoop(LIB_C, () -> NOW_NS);
     private final Figures figures = new Figures();
     private final InboundAdmission admission = new InboundAdmission(new Admission(1, "writer", KEY));
     private final FakePort port = new FakePort(admission, arena.allocate(4096), Imm.of(1, 0), 4096);
     private final List<String> lost = new ArrayList<>();
     private final String name = "kvmessenger-target-" + ProcessHandle.current().pid();
-    private final int listenFd = SocketCalls.listenAbstract(name);
+    private final int listenFd = SOCKETS.listenAbstract(name);
     private final int gift = Descriptors.gift();
     private boolean sameUser = true;
     private int peersDeath = -1;
@@ -59,8 +62,8 @@ final class ShmTransportTest {
     @AfterEach
     void close() {
         transport.close();
-        LibC.close(gift);
-        LibC.close(listenFd);
+        LIB_C.close(gift);
+        LIB_C.close(listenFd);
         loop.close();
         arena.close();
     }
@@ -86,13 +89,13 @@ final class ShmTransportTest {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment copy = arena.allocate(bytes.length);
             copy.copyFrom(MemorySegment.ofArray(bytes));
-            assertThat(LibC.write(fd, copy, bytes.length)).isEqualTo(bytes.length);
+            assertThat(LIB_C.write(fd, copy, bytes.length)).isEqualTo(bytes.length);
         }
     }
 
     private static long read(int fd) {
         try (Arena arena = Arena.ofConfined()) {
-            return LibC.read(fd, arena.allocate(4096), 4096);
+            return LIB_C.read(fd, arena.allocate(4096), 4096);
         }
     }
 
@@ -126,21 +129,21 @@ final class ShmTransportTest {
     }
 
     private int accept() {
-        return LibC.accept4(
+        return LIB_C.accept4(
                 listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
     }
 
     @Test
     void shouldCloseAnotherUsersSocketBeforeAByteIsRead() {
         sameUser = false;
-        int stranger = SocketCalls.connectAbstract(transport.location());
+        int stranger = SOCKETS.connectAbstract(transport.location());
         send(stranger, hello(KEY));
         turns();
         assertThat(figures.pathsRejected).hasValue(1);
         assertThat(admission.link()).isNull();
         // The kernel says so when what was sent had not been read.
         assertThat(read(stranger)).isEqualTo(-Errno.ECONNRESET);
-        LibC.close(stranger);
+        LIB_C.close(stranger);
     }
 
     @Test
@@ -152,12 +155,12 @@ final class ShmTransportTest {
         assertThat(lost.getFirst()).startsWith("UNREACHABLE").contains("belongs to another user");
         int fd = accept();
         assertThat(read(fd)).as("bytes said before it hung up").isZero();
-        LibC.close(fd);
+        LIB_C.close(fd);
     }
 
     @Test
     void shouldTakeNoDescriptorFromThoseTurnedAway() throws IOException {
-        int stranger = SocketCalls.connectAbstract(transport.location());
+        int stranger = SOCKETS.connectAbstract(transport.location());
         send(stranger, hello(WRONG_KEY));
         turns();
         assertThat(figures.pathsRejected).hasValue(1);
@@ -167,12 +170,12 @@ final class ShmTransportTest {
         assertThat(Descriptors.send(stranger, record(ControlStream.MESSAGE), gift))
                 .as("it was hung up on")
                 .isNegative();
-        LibC.close(stranger);
+        LIB_C.close(stranger);
     }
 
     @Test
     void shouldTakeNoDescriptorFromAnAdmittedPeer() throws IOException {
-        int peer = SocketCalls.connectAbstract(transport.location());
+        int peer = SOCKETS.connectAbstract(transport.location());
         send(peer, hello(KEY));
         turns();
         assertThat(admission.link()).isNotNull();
@@ -182,7 +185,7 @@ final class ShmTransportTest {
         assertThat(port.closed)
                 .as("it may still write: only its hang-up ends the admission")
                 .isEmpty();
-        LibC.close(peer);
+        LIB_C.close(peer);
         turns();
         assertThat(port.closed).hasSize(1);
     }
@@ -191,9 +194,9 @@ final class ShmTransportTest {
     void shouldHangUpOnATargetThatSendsRegionsNobodyAskedFor() throws IOException {
         OutboundLink link = dial();
         int fd = accept();
-        int ring = MappedFile.createFile("ring", ImmRing.LENGTH_BYTES);
+        int ring = MappedFile.createFile(LIB_C, "ring", ImmRing.LENGTH_BYTES);
         Descriptors.send(fd, record(ControlStream.ACCEPTED), ring, gift);
-        LibC.close(ring);
+        LIB_C.close(ring);
         loop.poll(0);
         assertThat(figures.pathsOpened).hasValue(1);
         Descriptors.send(fd, record(ControlStream.REGION, 3, 4096), gift);
@@ -201,7 +204,7 @@ final class ShmTransportTest {
         assertThat(lost).containsExactly("PROTOCOL the peer sent a region that was not asked for");
         assertThat(Descriptors.gifts()).isEqualTo(1);
         link.close();
-        LibC.close(fd);
+        LIB_C.close(fd);
     }
 
     @Test
@@ -213,16 +216,16 @@ final class ShmTransportTest {
         assertThat(lost).hasSize(1);
         assertThat(Descriptors.gifts()).isEqualTo(1);
         link.close();
-        LibC.close(fd);
+        LIB_C.close(fd);
     }
 
     /** A child that the writer forked holds a copy of its socket, and lives on. */
     @Test
     void shouldTakeTheEndOfTheProcessForProofAlthoughItsSocketLivesOn() throws IOException, InterruptedException {
         Process process = new ProcessBuilder("sleep", "600").start();
-        peersDeath = LibC.pidfd_open((int) process.pid());
+        peersDeath = LIB_C.pidfd_open((int) process.pid());
         assertThat(peersDeath).isNotNegative();
-        int peer = SocketCalls.connectAbstract(transport.location());
+        int peer = SOCKETS.connectAbstract(transport.location());
         send(peer, hello(KEY));
         turns();
         send(peer, record(ControlStream.READY));
@@ -232,17 +235,17 @@ final class ShmTransportTest {
         process.destroyForcibly().waitFor();
         turns();
         assertThat(port.closed).containsExactly("the peer's process has ended");
-        assertThat(LibC.pidfd_open(Integer.MAX_VALUE))
+        assertThat(LIB_C.pidfd_open(Integer.MAX_VALUE))
                 .as("a process that does not exist")
                 .isNegative();
-        LibC.close(peer);
+        LIB_C.close(peer);
     }
 
     /** In the words of proc(5), the mapping is not copied at a fork. */
     @Test
     void shouldKeepMappingsFromChildren() throws IOException {
-        int fd = MappedFile.createFile("kvm-no-child", ImmRing.LENGTH_BYTES);
-        MappedFile file = MappedFile.map(fd, ImmRing.LENGTH_BYTES);
+        int fd = MappedFile.createFile(LIB_C, "kvm-no-child", ImmRing.LENGTH_BYTES);
+        MappedFile file = MappedFile.map(LIB_C, fd, ImmRing.LENGTH_BYTES);
         List<String> lines = Files.readAllLines(Path.of("/proc/self/smaps"));
         int at = 0;
         while (!lines.get(at).contains("kvm-no-child")) {
@@ -253,7 +256,7 @@ final class ShmTransportTest {
         }
         assertThat(lines.get(at).split(" ", -1)).contains("dc");
         file.close();
-        LibC.close(fd);
+        LIB_C.close(fd);
     }
 
     /** A writer that a target has accepted, and what it got; the ring is the target's, as the target sees it. */
@@ -267,9 +270,9 @@ final class ShmTransportTest {
         });
         final OutboundLink link = dial(requests);
         final int fd = accept();
-        final int ringFd = MappedFile.createFile("ring", ImmRing.LENGTH_BYTES);
-        final int wakeFd = LibC.eventfd(0, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
-        final MappedFile ringFile = MappedFile.map(ringFd, ImmRing.LENGTH_BYTES);
+        final int ringFd = MappedFile.createFile(LIB_C, "ring", ImmRing.LENGTH_BYTES);
+        final int wakeFd = LIB_C.eventfd(0, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
+        final MappedFile ringFile = MappedFile.map(LIB_C, ringFd, ImmRing.LENGTH_BYTES);
         final ImmRing ring = new ImmRing(ringFile.memory());
 
         Accepted() {
@@ -290,9 +293,9 @@ final class ShmTransportTest {
         public void close() {
             link.close();
             ringFile.close();
-            LibC.close(wakeFd);
-            LibC.close(ringFd);
-            LibC.close(fd);
+            LIB_C.close(wakeFd);
+            LIB_C.close(ringFd);
+            LIB_C.close(fd);
         }
     }
 
@@ -332,7 +335,7 @@ final class ShmTransportTest {
 
     @Test
     void shouldMapNoFileThatMayShrink() {
-        assertThat(LibC.ftruncate(gift, 4096)).isZero();
-        assertThatThrownBy(() -> MappedFile.map(gift, 4096)).hasMessageContaining("F_SEAL_SHRINK");
+        assertThat(LIB_C.ftruncate(gift, 4096)).isZero();
+        assertThatThrownBy(() -> MappedFile.map(LIB_C, gift, 4096)).hasMessageContaining("F_SEAL_SHRINK");
     }
 }

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.socket;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.SocketApi;
 import java.io.IOException;
@@ -12,19 +13,21 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
 final class ControlStreamTest {
+    private static final LibC LIB_C = new FfmLibC();
+    private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
     /** Half a prefix, so that no record is complete and nothing is taken. */
     private static final byte[] HALF_A_PREFIX = {1, 0, 0, 0};
 
-    private final EventLoop loop = new EventLoop(() -> 0);
+    private final EventLoop loop = new EventLoop(LIB_C, () -> 0);
     private final String name = "kvmessenger-stream-" + ProcessHandle.current().pid();
-    private final int listenFd = SocketCalls.listenAbstract(name);
-    private final int peerFd = SocketCalls.connectAbstract(name);
+    private final int listenFd = SOCKETS.listenAbstract(name);
+    private final int peerFd = SOCKETS.connectAbstract(name);
     private final int gift = Descriptors.gift();
     private final List<String> ends = new ArrayList<>();
     private ControlStream stream;
 
     private void open(int descriptorsMax) {
-        int fd = LibC.accept4(
+        int fd = LIB_C.accept4(
                 listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
         stream = new ControlStream(
                 loop,
@@ -51,9 +54,9 @@ final class ControlStreamTest {
     @AfterEach
     void close() {
         stream.close();
-        LibC.close(gift);
-        LibC.close(peerFd);
-        LibC.close(listenFd);
+        LIB_C.close(gift);
+        LIB_C.close(peerFd);
+        LIB_C.close(listenFd);
         loop.close();
     }
 

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.socket;
 
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.IoVector;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
@@ -14,6 +15,7 @@ import java.util.stream.Stream;
 
 /** Descriptors sent to this process by a test, which can be told from all others. Any thread. */
 public final class Descriptors {
+    private static final LibC LIB_C = new FfmLibC();
     private static final String GIFT = "kvm-gift";
 
     private Descriptors() {}
@@ -21,7 +23,7 @@ public final class Descriptors {
     /** A file by that name; the caller's. */
     public static int gift() {
         try (Arena arena = Arena.ofConfined()) {
-            return LibC.memfd_create(arena.allocateFrom(GIFT), MemoryApi.MFD_CLOEXEC);
+            return LIB_C.memfd_create(arena.allocateFrom(GIFT), MemoryApi.MFD_CLOEXEC);
         }
     }
 
@@ -37,7 +39,7 @@ public final class Descriptors {
             MemorySegment control = arena.allocate(MessageHeader.controlSpaceBytes(fds.length), 8);
             MessageHeader.setDescriptors(control, fds);
             MessageHeader.control(header, control, control.byteSize());
-            return LibC.sendmsg(socket, header, SocketApi.MSG_NOSIGNAL);
+            return LIB_C.sendmsg(socket, header, SocketApi.MSG_NOSIGNAL);
         }
     }
 

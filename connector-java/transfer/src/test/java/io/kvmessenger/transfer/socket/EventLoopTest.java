@@ -4,6 +4,8 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.foreign.Epoll;
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import java.util.ArrayList;
@@ -12,21 +14,22 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
 final class EventLoopTest {
+    private static final LibC LIB_C = new FfmLibC();
     private static final int NO_DESCRIPTOR = -1;
 
-    private final EventLoop loop = new EventLoop(() -> 0);
+    private final EventLoop loop = new EventLoop(LIB_C, () -> 0);
     private final List<String> seen = new ArrayList<>();
     private final List<Integer> descriptors = new ArrayList<>();
 
     @AfterEach
     void close() {
-        descriptors.forEach(LibC::close);
+        descriptors.forEach(LIB_C::close);
         loop.close();
     }
 
     /** Ready at once, and for ever. */
     private void watch(Pollable owner) {
-        int fd = LibC.eventfd(1, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
+        int fd = LIB_C.eventfd(1, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
         descriptors.add(fd);
         loop.add(fd, Epoll.EPOLLIN, owner);
     }
@@ -64,5 +67,14 @@ final class EventLoopTest {
         watch(owner("next", null));
         assertThat(loop.poll(0)).isEqualTo(1);
         assertThat(seen).containsExactly("next");
+    }
+
+    @Test
+    void shouldLeaveNoDescriptorBehindWhenItCannotWatchItsOwn() {
+        RefusingLibC refusing = new RefusingLibC().refuse("epoll_ctl", Errno.ENOMEM);
+        assertThatThrownBy(() -> new EventLoop(refusing.libC(), () -> 0))
+                .isInstanceOf(IllegalStateException.class)
+                .hasMessage("epoll_ctl failed with ENOMEM");
+        assertThat(refusing.calls()).containsExactly("epoll_create1", "eventfd", "epoll_ctl", "close", "close");
     }
 }

@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.socket;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.Epoll;
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.SocketApi;
 import java.lang.foreign.Arena;
@@ -12,16 +13,18 @@ import java.net.InetAddress;
 import org.junit.jupiter.api.Test;
 
 class SocketCallsTest {
+    private static final LibC LIB_C = new FfmLibC();
+    private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
     private static final int NAME_LENGTH_MAX_BYTES = 16;
 
     @Test
     void shouldWatchTheProcessAtTheOtherEnd() {
         String name = "kvmessenger-death-" + ProcessHandle.current().pid();
-        int listener = SocketCalls.listenAbstract(name);
-        int fd = SocketCalls.connectAbstract(name);
-        int death = SocketCalls.deathOfPeer(fd);
+        int listener = SOCKETS.listenAbstract(name);
+        int fd = SOCKETS.connectAbstract(name);
+        int death = SOCKETS.deathOfPeer(fd);
         assertThat(death).isNotNegative();
-        try (EventLoop loop = new EventLoop(() -> 0)) {
+        try (EventLoop loop = new EventLoop(LIB_C, () -> 0)) {
             loop.add(death, Epoll.EPOLLIN, new Pollable() {
                 @Override
                 public void onReady(int mask, long nowNs) {}
@@ -31,26 +34,26 @@ class SocketCallsTest {
             });
             assertThat(loop.poll(0)).as("this process lives").isZero();
         }
-        LibC.close(death);
-        LibC.close(fd);
-        LibC.close(listener);
+        LIB_C.close(death);
+        LIB_C.close(fd);
+        LIB_C.close(listener);
     }
 
     @Test
     void shouldNotLetLoopbackBePaced() {
         InetAddress loopback = InetAddress.getLoopbackAddress();
-        int listener = SocketCalls.listenInet(loopback, 0);
-        int fd = SocketCalls.connectInet(loopback, SocketCalls.port(listener));
+        int listener = SOCKETS.listenInet(loopback, 0);
+        int fd = SOCKETS.connectInet(loopback, SOCKETS.port(listener));
         try (Arena arena = Arena.ofConfined()) {
-            SocketCalls.chooseReno(fd);
+            SOCKETS.chooseReno(fd);
             MemorySegment name = arena.allocate(NAME_LENGTH_MAX_BYTES);
             MemorySegment length = arena.allocateFrom(ValueLayout.JAVA_INT, NAME_LENGTH_MAX_BYTES);
-            assertThat(LibC.getsockopt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_CONGESTION, name, length))
+            assertThat(LIB_C.getsockopt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_CONGESTION, name, length))
                     .isZero();
             assertThat(name.getString(0)).isEqualTo("reno");
         } finally {
-            LibC.close(fd);
-            LibC.close(listener);
+            LIB_C.close(fd);
+            LIB_C.close(listener);
         }
     }
 }

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.tcp;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.SocketApi;
 import io.kvmessenger.transfer.Admission;
@@ -22,6 +23,8 @@ import org.junit.jupiter.api.Test;
 
 /** One link over real sockets, in time that the test moves: each poll is one duty cycle. */
 final class TcpInboundLinkTest {
+    private static final LibC LIB_C = new FfmLibC();
+    private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
     private static final int IMM = Imm.of(1, 0);
     private static final int PAGE_BYTES = 64;
     private static final long READY_LIMIT_NS = 1_000;
@@ -29,29 +32,29 @@ final class TcpInboundLinkTest {
 
     private final Arena arena = Arena.ofConfined();
     private final AtomicLong clockNs = new AtomicLong();
-    private final EventLoop loop = new EventLoop(clockNs::get);
+    private final EventLoop loop = new EventLoop(LIB_C, clockNs::get);
     private final Figures figures = new Figures();
     private final InboundAdmission admission =
             new InboundAdmission(new Admission(1, "writer", new byte[Admission.KEY_LENGTH_BYTES]));
     private final FakePort port = new FakePort(admission, arena.allocate(PAGE_BYTES * 4L), IMM, PAGE_BYTES);
     private final String name = "kvmessenger-link-" + ProcessHandle.current().pid();
-    private final int listenFd = SocketCalls.listenAbstract(name);
+    private final int listenFd = SOCKETS.listenAbstract(name);
     private final List<Integer> writerFds = new ArrayList<>();
     private TcpInboundLink link;
 
     @AfterEach
     void close() {
         link.abandon();
-        writerFds.forEach(LibC::close);
-        LibC.close(listenFd);
+        writerFds.forEach(LIB_C::close);
+        LIB_C.close(listenFd);
         loop.close();
         arena.close();
     }
 
     /** Two ends: the writer's is kept, the target's returned. */
     private int connect() {
-        writerFds.add(SocketCalls.connectAbstract(name));
-        return LibC.accept4(
+        writerFds.add(SOCKETS.connectAbstract(name));
+        return LIB_C.accept4(
                 listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
     }
 
@@ -66,7 +69,7 @@ final class TcpInboundLinkTest {
     }
 
     private void hangUp(int index) {
-        LibC.close(writerFds.get(index));
+        LIB_C.close(writerFds.get(index));
         writerFds.set(index, -1);
     }
 
@@ -88,7 +91,7 @@ final class TcpInboundLinkTest {
     private void send(int index, byte[] bytes, int from, int to) {
         MemorySegment copy = arena.allocate(to - from);
         MemorySegment.copy(bytes, from, copy, ValueLayout.JAVA_BYTE, 0, to - from);
-        assertThat(LibC.write(writerFds.get(index), copy, to - from)).isEqualTo(to - from);
+        assertThat(LIB_C.write(writerFds.get(index), copy, to - from)).isEqualTo(to - from);
     }
 
     /** The writer has sent all and goes: one path ends while the bytes of another are still on their way. */
