@@ -259,7 +259,7 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
         }
         figures.onSent(batch, runCount);
         holding = false;
-        outbox.requests().batchDone(batch.entry());
+        outbox.requests().batchDone(batch.position());
         batch.clear();
         return true;
     }

@@ -13,7 +13,7 @@ import java.lang.foreign.MemorySegment;
  * costs an object. Worker only.
  */
 public final class Batch {
-    private int entry;
+    private long position;
     private TransferRequest request;
     private MemorySegment source;
     private PageList sourcePages;
@@ -51,11 +51,11 @@ public final class Batch {
         };
     }
 
-    void set(int entryIndex, TransferRequest of, int from, int count) {
+    void set(long requestPosition, TransferRequest of, int from, int count) {
         if (of != request) {
             describe(of);
         }
-        entry = entryIndex;
+        position = requestPosition;
         firstPage = from;
         pageCount = count;
     }
@@ -86,8 +86,8 @@ public final class Batch {
     }
 
     /** What to hand back to {@link RequestQueue#batchDone}. */
-    public int entry() {
-        return entry;
+    public long position() {
+        return position;
     }
 
     public MemorySegment source() {

@@ -9,7 +9,8 @@ import java.util.concurrent.atomic.AtomicLong;
  * The writes to one peer, in the order of submission, until each has completed exactly once.
  *
  * <p>One thread offers; the worker cuts requests into batches, which may be done in any order. A place is free again
- * when its request and all older ones have completed.
+ * when its request and all older ones have completed. A request is named by its position in the order of submission,
+ * which is never used again: its place is.
  */
 public final class RequestQueue {
     /** Where completions go. Worker only. */
@@ -30,6 +31,8 @@ public final class RequestQueue {
     private final boolean[] done;
     private long cutPosition;
     private int cutPage;
+    /** What lies before has failed: its batches may still be reported done. */
+    private long failedEnd;
 
     /** @param capacity a power of two */
     public RequestQueue(int capacity, Completions completions) {
@@ -81,7 +84,7 @@ public final class RequestQueue {
             long fit = Math.min(left, Math.max(1, bytesMax / Math.max(1, Batch.pageBytesOf(request))));
             int weight = Imm.weight(Batch.immOf(request));
             int count = (int) Math.min(Math.min(fit, pagesMax), weight == 0 ? fit : Math.max(1, weightMax / weight));
-            batch.set(entry, request, cutPage, count);
+            batch.set(cutPosition, request, cutPage, count);
             batchesOutstanding[entry]++;
             cutPage += count;
             if (count == left) {
@@ -100,10 +103,22 @@ public final class RequestQueue {
         }
     }
 
-    /** Worker: the batch's source may be reused. */
-    public void batchDone(int entry) {
+    /**
+     * Worker: the batch's source may be reused. Of a request that has failed meanwhile it changes nothing: whether the
+     * batch was sent is not known where a path is torn down.
+     *
+     * @param position {@link Batch#position}
+     */
+    public void batchDone(long position) {
+        if (position < failedEnd) {
+            return;
+        }
+        int entry = (int) position & mask;
+        if (position < retired.getPlain() || position > cutPosition || batchesOutstanding[entry] == 0) {
+            throw new AssertionError("a batch of request " + position + " is done, and none is under way");
+        }
         batchesOutstanding[entry]--;
-        boolean cut = entry != ((int) cutPosition & mask) || cutPage == 0;
+        boolean cut = position < cutPosition;
         if (batchesOutstanding[entry] == 0 && cut) {
             complete(entry);
         }
@@ -141,6 +156,7 @@ public final class RequestQueue {
         }
         cutPosition = end;
         cutPage = 0;
+        failedEnd = end;
         retire();
         return failed;
     }

@@ -135,7 +135,7 @@ final class TcpSendPath implements Pollable {
     private void finish() {
         sending = false;
         figures.onSent(batch, batch.runCount());
-        queue.batchDone(batch.entry());
+        queue.batchDone(batch.position());
         batch.clear();
     }
 
