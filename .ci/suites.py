@@ -12,15 +12,20 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import glob
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +42,10 @@ ENGINES_LIMIT_SECONDS = 60 * 60.0
 INTERRUPTED_SECONDS = 90.0
 """What an interrupted suite has to say where it stood, and to end the servers that it started."""
 TIMED_OUT = 124
+INTERRUPTED = 130
+POLL_SECONDS = 0.2
+STOPPED = threading.Event()
+"""Set by an interrupt, for the threads of the lanes."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,8 @@ class Suite:
     reports: str | None = None
     quick: bool = True
     limit_seconds: float = LIMIT_SECONDS
+    lane: str = ""
+    """Neighbours in the list that have lanes run side by side, those of one lane one after the other; "" runs alone."""
 
 
 @dataclass
@@ -88,16 +99,30 @@ def jep_folder() -> str:
 
 
 def suites() -> list[Suite]:
+    return [*java_and_wheel(), *style(), *without_servers(), *with_servers()]
+
+
+def java_and_wheel() -> list[Suite]:
     maven = ["examples/setup/with-jdk", "mvn", "-B", "-q", "-Dstyle.color=never", "-Dmaven.test.failure.ignore=true"]
     return [
         Suite("java format", [*maven, "spotless:check"]),
         Suite("java", [*maven, "verify", f"-Dkvmessenger.jep={jep_folder()}"], "**/target/surefire-reports/TEST-*.xml"),
         Suite("wheel", ["make", "--no-print-directory", "wheel"]),
+    ]
+
+
+def style() -> list[Suite]:
+    return [
         Suite("python format", in_tools("-m", "ruff", "format", "--check", *PYTHON_FOLDERS)),
         Suite("python lint", in_tools("-m", "ruff", "check", *PYTHON_FOLDERS)),
         Suite("python types", in_tools("-m", "mypy", "--config-file", "python/pyproject.toml", "python/kv_connector")),
         Suite("example types", in_tools("-m", "mypy", "--config-file", "e2e-tests/pyproject.toml", *EXAMPLE_FOLDERS)),
-        Suite("house rules and test bed", in_tools(*pytest("e2e-tests/quick", "quick")), "build/reports/quick.xml"),
+    ]
+
+
+def without_servers() -> list[Suite]:
+    """In two lanes: each of them uses little more than one core, and waits for JVMs to start."""
+    return [
         Suite(
             "python",
             in_tools(
@@ -105,6 +130,13 @@ def suites() -> list[Suite]:
                 *("--ignore=python/tests/sglang", "--ignore=python/tests/engine_loop"),
             ),
             "build/reports/python.xml",
+            lane="python",
+        ),
+        Suite(
+            "house rules and test bed",
+            in_tools(*pytest("e2e-tests/quick", "quick")),
+            "build/reports/quick.xml",
+            lane="short",
         ),
         Suite(
             "python, with vLLM",
@@ -113,19 +145,27 @@ def suites() -> list[Suite]:
             ),
             "build/reports/vllm.xml",
             quick=False,
-        ),
-        Suite(
-            "engine in the loop",
-            in_engine(*pytest("python/tests/engine_loop", "engine-loop")),
-            "build/reports/engine-loop.xml",
-            quick=False,
-            limit_seconds=ENGINES_LIMIT_SECONDS,
+            lane="short",
         ),
         Suite(
             "python, with SGLang",
             in_sglang(*pytest("python/tests/sglang", "python-sglang"), *CPU_KERNELS),
             "build/reports/python-sglang.xml",
             quick=False,
+            lane="short",
+        ),
+    ]
+
+
+def with_servers() -> list[Suite]:
+    """One after the other: each of them fills two cores."""
+    return [
+        Suite(
+            "engine in the loop",
+            in_engine(*pytest("python/tests/engine_loop", "engine-loop")),
+            "build/reports/engine-loop.xml",
+            quick=False,
+            limit_seconds=ENGINES_LIMIT_SECONDS,
         ),
         Suite(
             "engines",
@@ -182,9 +222,12 @@ def run_suite(suite: Suite) -> Outcome:
     if suite.reports:
         for stale in report_files(suite):
             stale.unlink()
-    print(f"\n=== {suite.name}", flush=True)
     begun = time.monotonic()
-    status = status_of(suite)
+    if suite.lane:
+        status = status_of_captured(suite)
+    else:
+        print(f"\n=== {suite.name}", flush=True)
+        status = status_of(suite)
     outcome = read_reports(suite) if suite.reports else Outcome(passed=1 if status == 0 else 0)
     if status == TIMED_OUT:
         outcome.failed.append(f"{suite.name}: had not ended after {suite.limit_seconds:.0f} s")
@@ -196,15 +239,44 @@ def run_suite(suite: Suite) -> Outcome:
     return outcome
 
 
-def status_of(suite: Suite) -> int:
+def run_side_by_side(neighbours: Sequence[Suite]) -> list[Outcome]:
+    """Each lane in a thread. An interrupt ends what runs, and nothing more begins."""
+    lanes: dict[str, list[Suite]] = {}
+    for suite in neighbours:
+        lanes.setdefault(suite.lane, []).append(suite)
+    print(f"\n=== side by side: {', '.join(suite.name for suite in neighbours)}", flush=True)
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        running: list[Future[list[Outcome]]] = [
+            pool.submit(lambda lane: list(map(run_suite, lane)), lane) for lane in lanes.values()
+        ]
+        try:
+            return [outcome for lane in running for outcome in lane.result()]
+        except BaseException:
+            STOPPED.set()
+            raise
+
+
+def status_of_captured(suite: Suite) -> int:
+    """Prints what the command said when it has ended: the lines of two that run side by side would be mixed."""
+    with tempfile.TemporaryFile() as said:
+        status = status_of(suite, said)
+        said.seek(0)
+        text = said.read().decode(errors="replace")
+    print(f"\n=== {suite.name}\n{text}", end="", flush=True)
+    return status
+
+
+def status_of(suite: Suite, output: IO[bytes] | None = None) -> int:
     """What its command ended with. One that does not end in time is interrupted, so that it says where it stood."""
+    if STOPPED.is_set():
+        return INTERRUPTED
     try:
-        command = subprocess.Popen(suite.command, cwd=ROOT, start_new_session=True)
+        command = subprocess.Popen(suite.command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
     except OSError as missing:
         print(missing)
         return 127
     try:
-        return command.wait(suite.limit_seconds)
+        return wait_for(command, suite.limit_seconds)
     except subprocess.TimeoutExpired:
         print(f"\n=== {suite.name}: not at its end after {suite.limit_seconds:.0f} s, interrupted", flush=True)
         end(command)
@@ -212,6 +284,19 @@ def status_of(suite: Suite) -> int:
     except BaseException:
         end(command)
         raise
+
+
+def wait_for(command: subprocess.Popen[bytes], limit_seconds: float) -> int:
+    """In a lane the interrupt comes to another thread, which says so by `STOPPED`."""
+    deadline = time.monotonic() + limit_seconds
+    while not STOPPED.is_set():
+        try:
+            return command.wait(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                raise
+    end(command)
+    return INTERRUPTED
 
 
 def end(command: subprocess.Popen[bytes]) -> None:
@@ -234,8 +319,8 @@ def run(chosen: Sequence[Suite]) -> int:
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
     whole = Outcome()
-    for suite in chosen:
-        outcome = run_suite(suite)
+    STOPPED.clear()
+    for outcome in outcomes(chosen):
         whole.passed += outcome.passed
         whole.failed += outcome.failed
         whole.skipped += outcome.skipped
@@ -245,6 +330,14 @@ def run(chosen: Sequence[Suite]) -> int:
         print(f"failed: {name}")
     print(totals(whole))
     return 1 if whole.failed else 0
+
+
+def outcomes(chosen: Sequence[Suite]) -> Iterator[Outcome]:
+    for in_lanes, neighbours in itertools.groupby(chosen, lambda suite: bool(suite.lane)):
+        if in_lanes:
+            yield from run_side_by_side(list(neighbours))
+        else:
+            yield from map(run_suite, neighbours)
 
 
 def judge_skips(whole: Outcome) -> None:

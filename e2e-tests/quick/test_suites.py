@@ -105,3 +105,44 @@ def test_interrupted_suite_keeps_what_it_has_reported(suites: ModuleType, capsys
 def test_later_suites_run_after_a_failure(suites: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert suites.run([suites.Suite("one", ["false"]), suites.Suite("two", ["true"])]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
+
+
+def test_lanes_run_side_by_side_and_each_in_order(suites: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of the first two waits for the other one's file."""
+    meet = "echo {0} says; touch {0}; until [ -e {1} ]; do sleep 0.05; done"
+    chosen = [
+        suites.Suite("a", ["bash", "-c", meet.format("a", "b")], lane="one"),
+        suites.Suite("b", ["bash", "-c", meet.format("b", "a")], lane="two"),
+        suites.Suite("after a", ["bash", "-c", "test -e a && test ! -e alone && touch after"], lane="one"),
+        suites.Suite("alone", ["bash", "-c", "test -e after && touch alone"]),
+    ]
+    assert suites.run(chosen) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == "4 passed, 0 failed, 0 skipped"
+    assert "=== b\nb says\n\n=== b: 1 passed" in out, "a lane's suite is printed in one piece"
+
+
+def test_suite_in_a_lane_that_does_not_end_fails(suites: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = [
+        suites.Suite("hangs", ["sleep", "600"], limit_seconds=1.0, lane="one"),
+        suites.Suite("fails", ["false"], lane="two"),
+    ]
+    assert suites.run(chosen) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert {"failed: hangs: had not ended after 1 s", "failed: fails: status 1"} <= set(lines)
+    assert lines[-1] == "0 passed, 2 failed, 0 skipped"
+
+
+def test_interrupt_ends_what_runs_in_the_lanes(suites: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes to the main thread; `result` of a lane is where that waits."""
+    both = [suites.Suite(name, ["bash", "-c", f"touch {name}; exec sleep 600"], lane=name) for name in ("a", "b")]
+    later = suites.Suite("later", ["touch", "later"], lane="a")
+
+    def interrupted(_future: object) -> None:
+        wait_until(lambda: all((suites.ROOT / name).exists() for name in ("a", "b")), 30, "both run")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(suites.Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        suites.run([*both, later])
+    assert not (suites.ROOT / "later").exists()
