@@ -5,8 +5,9 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What the ranks of a messenger compute, step by step: the layers of a pipeline stage on all its ranks at once, stage after
- * stage. Only the first stage's layers are counted.
+ * What the ranks of a messenger compute, step by step: the layers of a pipeline stage, stage after stage. Only the first
+ * stage's layers are counted, when the first rank has them; its other ranks have a layer when that rank has the next one,
+ * which needs what they computed.
  */
 final class ComputedLayers {
     /** One layer of one rank. */
@@ -53,7 +54,23 @@ final class ComputedLayers {
         return countedCount;
     }
 
+    /** How many layers less than the counter tells are complete on all ranks for certain. */
+    int counterLag() {
+        return bySteps.getFirst().size() > 1 ? 1 : 0;
+    }
+
+    /** All ranks'. */
     List<RankLayer> at(int step) {
         return bySteps.get(step);
+    }
+
+    /** Those that are complete when the counter tells it; of a layer that is not counted, all. */
+    List<RankLayer> firstAt(int step) {
+        return step < countedCount ? at(step).subList(0, 1) : at(step);
+    }
+
+    /** Those that may come later. */
+    List<RankLayer> laterAt(int step) {
+        return step < countedCount ? at(step).subList(1, at(step).size()) : List.of();
     }
 }

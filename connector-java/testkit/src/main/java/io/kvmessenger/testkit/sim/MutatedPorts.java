@@ -23,7 +23,7 @@ final class MutatedPorts {
         this.events = new FreeOnCancel(events);
     }
 
-    Messenger.Ports wrap(Messenger.Ports ports, int layerCount) {
+    Messenger.Ports wrap(Messenger.Ports ports, ComputedLayers layers) {
         TransferEngine transfer = switch (mutation) {
             case EXPECTATION_OFF_BY_ONE -> new ExpectingOneLess(ports.transfer());
             case DUPLICATE_GRANT_ACCEPTED -> new ServingTwice(ports.transfer());
@@ -35,12 +35,15 @@ final class MutatedPorts {
                 ports.network(),
                 mutation == Mutation.FREE_ON_CANCEL ? events : ports.engine(),
                 ports.intake(),
-                mutation == Mutation.COUNTER_READ_EARLY
-                        ? new ReadingEarly(ports.progress(), layerCount)
-                        : ports.progress(),
+                readsEarly(layers) ? new ReadingEarly(ports.progress(), layers.count()) : ports.progress(),
                 ports.tally(),
                 ports.clock(),
                 ports.random());
+    }
+
+    private boolean readsEarly(ComputedLayers layers) {
+        return mutation == Mutation.COUNTER_READ_EARLY
+                || (mutation == Mutation.COUNTER_LAG_LOST && layers.counterLag() > 0);
     }
 
     /** Sees each command before the messenger does. */

@@ -13,6 +13,8 @@ public enum Mutation {
     GENERATION_IGNORED,
     /** A layer is taken as readable while it is being computed. */
     COUNTER_READ_EARLY,
+    /** A layer is taken as readable when the first rank has it, and the others do not. */
+    COUNTER_LAG_LOST,
     /** Silence is never acted on. */
     HEARTBEAT_IGNORED,
     /** A grant that was served is served again. */

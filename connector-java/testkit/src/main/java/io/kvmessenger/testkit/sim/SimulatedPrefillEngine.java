@@ -60,6 +60,9 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private final PagePool pool;
     private final Swarm swarm;
     private final SplittableRandom random;
+    /** Draws when ranks are behind each other. */
+    private final SplittableRandom apart;
+
     private final WorldListener listener;
     private final Intake intake;
     private final Map<String, Prompt> prompts = new LinkedHashMap<>();
@@ -71,6 +74,9 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private long counter;
     private long stepIndex;
     private int hookedLayers;
+    /** Layers of the running pass that all ranks have. */
+    private int settledLayers;
+
     private boolean healed;
     private long lastEnqueued;
 
@@ -87,6 +93,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         this.pool = pool;
         this.swarm = swarm;
         this.random = random;
+        this.apart = new SplittableRandom(swarm.hashCode() * 31L + node.incarnation());
         this.listener = listener;
         this.intake = intake;
         this.layers = ComputedLayers.of(pool.geometry());
@@ -237,6 +244,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         }
         boolean unhooked = random.nextDouble() < swarm.unhookedLayers();
         hookedLayers = Math.min(unhooked ? random.nextInt(layerCount + 1) : layerCount, layers.countedCount());
+        settledLayers = 0;
         node.command(new EngineCommand.Step(++stepIndex, counter, chunks));
         scheduleLayers(0);
     }
@@ -280,7 +288,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         prompt.state = State.IN_STEP;
         inStep.add(prompt);
         for (int layer = 0; layer < layerCount && cachedTokens > 0; layer++) {
-            compute(prompt, layer, 0, cachedTokens);
+            compute(prompt, layers.at(layer), 0, cachedTokens);
         }
         return new EngineCommand.Chunk(
                 prompt.request,
@@ -293,8 +301,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 newPages);
     }
 
-    private void compute(Prompt prompt, int layer, int firstToken, int endToken) {
-        for (ComputedLayers.RankLayer at : layers.at(layer)) {
+    private void compute(Prompt prompt, List<ComputedLayers.RankLayer> parts, int firstToken, int endToken) {
+        for (ComputedLayers.RankLayer at : parts) {
             at.content()
                     .compute(
                             pool.memories().get(at.rankIndex()), prompt.transferId, prompt.pages, firstToken, endToken);
@@ -314,17 +322,39 @@ final class SimulatedPrefillEngine implements EngineIntake {
         int jump = random.nextDouble() < swarm.counterJump() ? 1 + random.nextInt(layerCount) : 1;
         int toLayer = Math.min(layerCount, fromLayer + jump);
         for (int layer = fromLayer; layer < toLayer; layer++) {
-            for (Prompt prompt : inStep) {
-                compute(prompt, layer, prompt.computedTokens, prompt.endToken);
-            }
+            settleLayersBefore(layer); // what the first rank computes now needs them
+            computeInStep(layers.firstAt(layer));
             if (layer < hookedLayers) {
                 counter++;
             }
         }
+        if (apart.nextBoolean()) {
+            settleLayersBefore(toLayer);
+        }
         if (toLayer < layerCount) {
             scheduleLayers(toLayer);
         } else {
-            clock.after(random.nextLong(200 * Scenario.MICRO), () -> node.whenRunning(this::endStep));
+            clock.after(random.nextLong(200 * Scenario.MICRO), this::finishPass);
+        }
+    }
+
+    private void finishPass() {
+        if (node.alive()) {
+            settleLayersBefore(layerCount);
+        }
+        node.whenRunning(this::endStep);
+    }
+
+    /** The ranks that were behind have these layers too. */
+    private void settleLayersBefore(int toLayer) {
+        while (settledLayers < toLayer) {
+            computeInStep(layers.laterAt(settledLayers++));
+        }
+    }
+
+    private void computeInStep(List<ComputedLayers.RankLayer> parts) {
+        for (Prompt prompt : inStep) {
+            compute(prompt, parts, prompt.computedTokens, prompt.endToken);
         }
     }
 
@@ -377,7 +407,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
             @Override
             public int readableLayerCount() {
-                return running ? Math.clamp(counter - counterStart, 0, layerCount) : 0;
+                return running ? Math.clamp(counter - counterStart - layers.counterLag(), 0, layerCount) : 0;
             }
 
             @Override

@@ -54,7 +54,7 @@ final class SimulatedProcess {
                 List.of(),
                 world.mutation().limits(scenario.limits()),
                 scenario.checksumMode(),
-                mutated.wrap(ports, ComputedLayers.of(geometry).count()));
+                mutated.wrap(ports, ComputedLayers.of(geometry)));
         world.fabric().started(transfer);
         world.network().started(node);
         node.start(messenger);
