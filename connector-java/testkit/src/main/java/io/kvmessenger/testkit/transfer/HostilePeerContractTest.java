@@ -7,8 +7,10 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.Listener;
+import io.kvmessenger.transfer.spi.KeyProof;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -57,7 +59,7 @@ public abstract class HostilePeerContractTest {
     }
 
     protected int socket() {
-        int fd = connectSocket(target.engine().address().transports().getFirst().location());
+        int fd = connectSocket(location());
         assertThat(fd).isNotNegative();
         sockets.add(fd);
         return fd;
@@ -71,10 +73,27 @@ public abstract class HostilePeerContractTest {
         }
     }
 
-    protected static byte[] hello(int version, int role, byte[] key) {
+    /** What a writer with this key answers to the challenge that it reads from the socket. */
+    protected byte[] hello(int fd, int role, byte[] key) {
+        return encoded(Hello.answer(challenge(fd), location(), role, 1, key));
+    }
+
+    private Challenge challenge(int fd) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment bytes = arena.allocate(Challenge.LENGTH_BYTES, 8);
+            target.await("a challenge", () -> LIB_C.read(fd, bytes, Challenge.LENGTH_BYTES) == Challenge.LENGTH_BYTES);
+            return Challenge.parse(bytes);
+        }
+    }
+
+    private static byte[] encoded(Hello hello) {
         byte[] bytes = new byte[Hello.LENGTH_BYTES];
-        new Hello(version, role, 1, key).encode(MemorySegment.ofArray(bytes));
+        hello.encode(MemorySegment.ofArray(bytes));
         return bytes;
+    }
+
+    private String location() {
+        return target.engine().address().transports().getFirst().location();
     }
 
     protected void awaitRejected(long count) {
@@ -107,7 +126,9 @@ public abstract class HostilePeerContractTest {
     @Test
     void shouldRejectAnotherVersion() {
         Admission admission = target.engine().admit("writer");
-        send(socket(), hello(2, Hello.CONTROL, admission.key()));
+        int fd = socket();
+        Hello right = Hello.answer(challenge(fd), location(), Hello.CONTROL, 1, admission.key());
+        send(fd, encoded(new Hello(Hello.VERSION + 1, Hello.CONTROL, 1, right.keyName(), right.proof())));
         awaitRejected(1);
         assertThat(target.closedAdmissions).isEmpty();
     }
@@ -126,10 +147,57 @@ public abstract class HostilePeerContractTest {
     @Test
     void shouldRejectADataPathOutOfNowhere() {
         Admission admission = target.engine().admit("writer");
-        send(socket(), hello(Hello.VERSION, 3, new byte[Admission.KEY_LENGTH_BYTES]));
+        int fd = socket();
+        send(fd, hello(fd, 3, admission.key()));
         awaitRejected(1);
         assertThat(target.closedAdmissions).doesNotContainKey(admission.id());
         shouldStillAdmitAPeer();
+    }
+
+    /** A listener on the wire that is faster than the writer, and one that comes later. */
+    @Test
+    void shouldTakeNoHelloThatWasRecordedOnAnotherSocket() {
+        Admission admission = target.engine().admit("writer");
+        int honest = socket();
+        byte[] recorded = hello(honest, Hello.CONTROL, admission.key());
+        replay(recorded);
+        awaitRejected(1);
+        send(honest, recorded);
+        target.await("the acceptance", () -> readable(honest));
+        replay(recorded);
+        awaitRejected(2);
+        assertThat(target.closedAdmissions).as("the honest one lives on").isEmpty();
+    }
+
+    private void replay(byte[] hello) {
+        int fd = socket();
+        challenge(fd);
+        send(fd, hello);
+    }
+
+    /** Each of two admitted writers opens what is its own, and cannot speak in the other's name. */
+    @Test
+    void shouldKeepTwoAdmittedWritersApart() {
+        Admission first = target.engine().admit("first");
+        Admission second = target.engine().admit("second");
+        int thief = socket();
+        Hello own = Hello.answer(challenge(thief), location(), Hello.CONTROL, 1, second.key());
+        Hello disguised = new Hello(Hello.VERSION, Hello.CONTROL, 1, KeyProof.nameOf(first.key()), own.proof());
+        send(thief, encoded(disguised));
+        awaitRejected(1);
+        for (Admission admission : List.of(first, second)) {
+            int fd = socket();
+            send(fd, hello(fd, Hello.CONTROL, admission.key()));
+            target.await(admission.peerName() + " is accepted", () -> readable(fd));
+        }
+        assertThat(target.engine().counters().pathsRejected()).isEqualTo(1);
+        assertThat(target.closedAdmissions).isEmpty();
+    }
+
+    private static boolean readable(int fd) {
+        try (Arena arena = Arena.ofConfined()) {
+            return LIB_C.read(fd, arena.allocate(1), 1) == 1;
+        }
     }
 
     @Test

@@ -26,6 +26,7 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
+import java.util.Random;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Stream;
 
@@ -160,7 +161,12 @@ final class ScarceProcess {
         String name = "kvmessenger-scarce-" + ProcessHandle.current().pid();
         List<Hello> hellos = new ArrayList<>();
         Listener listener = new Listener(
-                loop, SOCKETS.listenAbstract(name), new Figures(), fd -> true, (fd, hello, atNs) -> hellos.add(hello));
+                loop,
+                SOCKETS.listenAbstract(name),
+                new Figures(),
+                fd -> true,
+                new Random(1),
+                (fd, hello, asked, atNs) -> hellos.add(hello));
         leave(1);
         int first = SOCKETS.connectAbstract(name);
         require(first >= 0, "connecting returned " + first);

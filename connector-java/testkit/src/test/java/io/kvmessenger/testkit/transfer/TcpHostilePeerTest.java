@@ -40,11 +40,11 @@ final class TcpHostilePeerTest extends HostilePeerContractTest {
         Admission admission = target.engine().admit("writer");
         int control = socket();
         awaitConnected(control);
-        send(control, hello(Hello.VERSION, Hello.CONTROL, admission.key()));
+        send(control, hello(control, Hello.CONTROL, admission.key()));
         awaitRecord(control);
         int data = socket();
         awaitConnected(data);
-        send(data, hello(Hello.VERSION, 1, admission.key()));
+        send(data, hello(data, 1, admission.key()));
         awaitRecord(control);
         send(data, garbage);
         target.await("the end", () -> target.closedAdmissions.containsKey(admission.id()));

@@ -1,11 +1,10 @@
 package io.kvmessenger.transfer.shm;
 
-import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.LibC;
-import io.kvmessenger.foreign.SocketApi;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.ControlStream;
+import io.kvmessenger.transfer.socket.Dialer;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.Notice;
@@ -36,7 +35,9 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
     /** What one turn may copy before other peers get theirs. */
     private static final long TURN_BYTES = 2 << 20;
 
+    private final EventLoop loop;
     private final LibC libC;
+    private final String name;
     private final Outbox outbox;
     private final OutboundEvents events;
     private final Figures figures;
@@ -45,6 +46,7 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
     private final Batch batch = new Batch();
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_LONG, 1L);
+    private Dialer dialer;
     private ControlStream control;
     private String connectFault;
     private MappedFile ringFile;
@@ -65,33 +67,39 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             Figures figures,
             long connectDeadlineNs,
             IntPredicate ofThisUser) {
+        this.loop = loop;
         libC = loop.libC();
+        this.name = name;
         this.outbox = outbox;
         this.events = events;
         this.figures = figures;
         this.connectDeadlineNs = connectDeadlineNs;
         int fd = loop.sockets().connectAbstract(name);
-        if (fd < 0) {
-            connectFault = "connecting to " + name + " failed with " + Errno.name(-fd);
-            return;
-        }
-        if (!ofThisUser.test(fd)) {
-            // Not even the key: it would open the real target's memory.
+        if (fd >= 0 && !ofThisUser.test(fd)) {
+            // It is told nothing: not even a proof, which it could pass on to the real target.
             libC.close(fd);
             connectFault = "the socket " + name + " belongs to another user";
             return;
         }
-        try {
-            control = new ControlStream(loop, fd, this, DESCRIPTORS_MAX);
-        } catch (IllegalStateException e) {
-            libC.close(fd);
-            connectFault = "connecting to " + name + ": " + e.getMessage();
-            return;
+        dialer = new Dialer(
+                loop, fd, name, asked -> Hello.answer(asked, name, Hello.CONTROL, 0, admissionKey), new Dialing());
+    }
+
+    /** What becomes of the socket before it is the control stream. */
+    private final class Dialing implements Dialer.Events {
+        @Override
+        public void onConnected(int fd) {
+            try {
+                control = new ControlStream(loop, fd, ShmOutboundLink.this, DESCRIPTORS_MAX);
+            } catch (IllegalStateException e) {
+                libC.close(fd);
+                connectFault = "connecting to " + name + ": " + e.getMessage();
+            }
         }
-        MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
-        Hello.of(Hello.CONTROL, 0, admissionKey).encode(hello);
-        if (libC.send(fd, hello, Hello.LENGTH_BYTES, SocketApi.MSG_NOSIGNAL) != Hello.LENGTH_BYTES) {
-            connectFault = "the peer hung up";
+
+        @Override
+        public void onFailed(String detail) {
+            lose(TransferFault.UNREACHABLE, detail);
         }
     }
 
@@ -192,7 +200,8 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             return 1;
         }
         if (ring == null) {
-            if (nowNs - connectDeadlineNs > 0) {
+            dialer.doWork();
+            if (!closed && nowNs - connectDeadlineNs > 0) {
                 lose(TransferFault.UNREACHABLE, "no answer in time");
             }
             return 0;
@@ -280,6 +289,9 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
         }
         if (wakeFd >= 0) {
             libC.close(wakeFd);
+        }
+        if (dialer != null) {
+            dialer.close();
         }
         if (control != null) {
             control.close();

@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.shm;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Farewells;
 import io.kvmessenger.transfer.socket.Hello;
@@ -61,12 +62,13 @@ public final class ShmTransport implements Transport {
         this.options = options;
         this.port = port;
         this.figures = figures;
-        byte[] random = new byte[NAME_RANDOM_BYTES];
-        new SecureRandom().nextBytes(random);
-        location = "kvmessenger-" + HexFormat.of().formatHex(random);
+        SecureRandom random = new SecureRandom();
+        byte[] name = new byte[NAME_RANDOM_BYTES];
+        random.nextBytes(name);
+        location = "kvmessenger-" + HexFormat.of().formatHex(name);
         this.ofThisUser = ofThisUser;
         this.deathOfPeer = deathOfPeer;
-        listener = new Listener(loop, loop.sockets().listenAbstract(location), figures, ofThisUser, this::onHello);
+        listener = new Listener(loop, loop.sockets().listenAbstract(location), figures, ofThisUser, random, this::onHello);
         farewells = new Farewells(loop);
     }
 
@@ -94,12 +96,16 @@ public final class ShmTransport implements Transport {
                 ofThisUser);
     }
 
-    private void onHello(int fd, Hello hello, long nowNs) {
-        InboundAdmission admission = port.admissionOf(hello.key());
+    private void onHello(int fd, Hello hello, Challenge asked, long nowNs) {
         if (hello.version() != Hello.VERSION) {
-            reject(fd, TransferFault.PROTOCOL, Hello.versionFault(hello));
-        } else if (admission == null) {
-            reject(fd, TransferFault.NOT_ADMITTED, "no live admission has this key");
+            reject(fd, TransferFault.PROTOCOL, Hello.versionFault(hello.version()));
+            return;
+        }
+        InboundAdmission admission = hello.admissionAt(port, asked, location);
+        if (admission == null) {
+            reject(fd, TransferFault.NOT_ADMITTED, "the peer has shown no key of a live admission");
+        } else if (hello.role() != Hello.CONTROL) {
+            reject(fd, TransferFault.PROTOCOL, "no place for data path " + hello.role());
         } else if (admission.link() != null) {
             reject(fd, TransferFault.NOT_ADMITTED, "the admission is in use");
         } else if (!allShareable()) {

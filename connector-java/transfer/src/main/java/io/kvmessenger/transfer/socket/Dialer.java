@@ -7,9 +7,12 @@ import io.kvmessenger.foreign.SocketApi;
 import io.kvmessenger.transfer.spi.LinkError;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.net.InetSocketAddress;
+import java.util.function.Function;
 
-/** One outgoing socket until it is connected and has said its hello. Worker only; its time limit is its owner's. */
+/**
+ * One outgoing socket until it is connected, has read the target's {@link Challenge} and has answered it. Worker only; its
+ * time limit is its owner's.
+ */
 public final class Dialer implements Pollable {
     /** How it went; called once at most, and not from the constructor. */
     public interface Events {
@@ -21,21 +24,30 @@ public final class Dialer implements Pollable {
 
     private final EventLoop loop;
     private final LibC libC;
-    private final InetSocketAddress target;
-    private final Hello hello;
+    private final String target;
+    private final Function<Challenge, Hello> answer;
     private final Events events;
+    private final Arena arena = Arena.ofConfined();
+    private final MemorySegment challenge = arena.allocate(Challenge.LENGTH_BYTES, 8);
     private final int fd;
+    private int readBytes;
+    private boolean connected;
     private String fault;
     private long key;
     private boolean closed;
 
-    public Dialer(EventLoop loop, InetSocketAddress target, Hello hello, Events events) {
+    /**
+     * Takes the socket over.
+     *
+     * @param fd a socket that connects, or {@code -errno} of one that could not begin to
+     */
+    public Dialer(EventLoop loop, int fd, String target, Function<Challenge, Hello> answer, Events events) {
         this.loop = loop;
         libC = loop.libC();
+        this.fd = fd;
         this.target = target;
-        this.hello = hello;
+        this.answer = answer;
         this.events = events;
-        fd = loop.sockets().connectInet(target.getAddress(), target.getPort());
         if (fd < 0) {
             fault = words(-fd);
             return;
@@ -51,41 +63,72 @@ public final class Dialer implements Pollable {
     /** Reports a connect that failed at once: the constructor's caller could not be called back yet. */
     public void doWork() {
         if (fault != null && !closed) {
-            closed = true;
+            close();
             events.onFailed(fault);
         }
     }
 
     @Override
     public void onReady(int mask, long nowNs) {
-        int errno = loop.sockets().pendingError(fd);
-        if (errno != 0) {
-            fail(errno);
+        if (!connected) {
+            int errno = loop.sockets().pendingError(fd);
+            if (errno != 0) {
+                fail(words(errno));
+                return;
+            }
+            connected = true;
+            loop.change(key, fd, Epoll.EPOLLIN);
+        } else if (read()) {
+            reply();
+        }
+    }
+
+    /** Whether the whole challenge is here. */
+    private boolean read() {
+        long count = libC.read(fd, challenge.asSlice(readBytes), Challenge.LENGTH_BYTES - readBytes);
+        if (IoResult.wouldBlock(count)) {
+            return false;
+        }
+        if (count <= 0) {
+            fail("connecting to " + target + ": " + IoResult.endOf(count));
+            return false;
+        }
+        readBytes += (int) count;
+        return readBytes == Challenge.LENGTH_BYTES;
+    }
+
+    private void reply() {
+        Challenge asked = Challenge.parse(challenge);
+        if (asked == null) {
+            fail("what listens at " + target + " is no data path of a messenger");
             return;
         }
-        loop.sockets().setNoDelay(fd);
-        if (target.getAddress().isLoopbackAddress()) {
-            loop.sockets().chooseReno(fd);
+        if (asked.version() != Hello.VERSION) {
+            fail("connecting to " + target + ": " + Hello.versionFault(asked.version()));
+            return;
         }
-        long sent;
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment bytes = arena.allocate(Hello.LENGTH_BYTES, 8);
-            hello.encode(bytes);
-            sent = libC.send(fd, bytes, Hello.LENGTH_BYTES, SocketApi.MSG_NOSIGNAL);
-        }
+        long sent = send(answer.apply(asked));
         if (sent != Hello.LENGTH_BYTES) {
             // A fresh socket has room for a hello, so a short count is a broken one.
-            fail(sent < 0 ? (int) -sent : Errno.EPIPE);
+            fail(words(sent < 0 ? (int) -sent : Errno.EPIPE));
             return;
         }
-        closed = true;
         loop.remove(key, fd);
+        release();
         events.onConnected(fd);
     }
 
-    private void fail(int errno) {
+    private long send(Hello hello) {
+        try (Arena scratch = Arena.ofConfined()) {
+            MemorySegment bytes = scratch.allocate(Hello.LENGTH_BYTES, 8);
+            hello.encode(bytes);
+            return libC.send(fd, bytes, Hello.LENGTH_BYTES, SocketApi.MSG_NOSIGNAL);
+        }
+    }
+
+    private void fail(String detail) {
         close();
-        events.onFailed(words(errno));
+        events.onFailed(detail);
     }
 
     private String words(int errno) {
@@ -94,18 +137,23 @@ public final class Dialer implements Pollable {
 
     @Override
     public void onError(Throwable error) {
-        close();
-        events.onFailed(LinkError.describe(error));
+        fail(LinkError.describe(error));
     }
 
     /** Gives up; nothing happens once connected. */
     public void close() {
-        if (!closed) {
-            closed = true;
-            if (fault == null) {
-                loop.remove(key, fd);
-                libC.close(fd);
-            }
+        if (closed) {
+            return;
         }
+        if (fault == null) {
+            loop.remove(key, fd);
+            libC.close(fd);
+        }
+        release();
+    }
+
+    private void release() {
+        closed = true;
+        arena.close();
     }
 }

@@ -4,33 +4,71 @@ import static java.lang.foreign.ValueLayout.JAVA_BYTE;
 import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
 import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
 
-import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.KeyProof;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
 
 /**
- * The first bytes on every socket: magic, version, what the socket is for, and the admission key. A value.
+ * The answer to a {@link Challenge}: magic, version, what the socket is for, the name of an admission key, and the proof
+ * that its writer has that key. The proof covers the challenge, what the socket is for and where it was dialled, so that
+ * a recorded hello is of no use on another socket, for another purpose or at another target. A value.
  *
  * @param role {@link #CONTROL}, or the number of a data path, from 1
  * @param dataPathCount how many data paths the peer is going to open
  */
-public record Hello(int version, int role, int dataPathCount, byte[] key) {
+public record Hello(int version, int role, int dataPathCount, byte[] keyName, byte[] proof) {
     public static final long MAGIC = 0x3148_5450_534D_564BL; // "KVMSPTH1" in the order of the wire
-    public static final int VERSION = 1;
+    public static final int VERSION = 2;
     public static final int CONTROL = 0;
-    public static final int LENGTH_BYTES = 48;
+    public static final int LENGTH_BYTES = 72;
 
-    private static final java.lang.foreign.ValueLayout.OfLong LONG =
-            JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
-    private static final java.lang.foreign.ValueLayout.OfInt INT =
-            JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+    private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final int VERSION_OFFSET = 8;
     private static final int ROLE_OFFSET = 12;
-    private static final int KEY_OFFSET = 16;
+    private static final int KEY_NAME_OFFSET = 16;
     private static final int DATA_PATH_COUNT_OFFSET = 32;
+    private static final int PROOF_OFFSET = 40;
 
-    public static Hello of(int role, int dataPathCount, byte[] key) {
-        return new Hello(VERSION, role, dataPathCount, key);
+    /** @param location where the target was dialled, as its address says it */
+    public static Hello answer(Challenge challenge, String location, int role, int dataPathCount, byte[] key) {
+        byte[] proof = proof(challenge, location, VERSION, role, dataPathCount, key);
+        return new Hello(VERSION, role, dataPathCount, KeyProof.nameOf(key), proof);
+    }
+
+    private static byte[] proof(
+            Challenge challenge, String location, int version, int role, int dataPathCount, byte[] key) {
+        byte[] place = location.getBytes(StandardCharsets.UTF_8);
+        ByteBuffer statement = ByteBuffer.allocate(Challenge.NONCE_LENGTH_BYTES + 3 * Integer.BYTES + place.length);
+        statement.put(challenge.nonce()).putInt(version).putInt(role).putInt(dataPathCount);
+        return KeyProof.of(key, statement.put(place).array());
+    }
+
+    /**
+     * The live admission whose key the peer has proven to have, or null.
+     *
+     * @param challenge what this socket was asked
+     * @param location where the target listens, as its address says it
+     */
+    public InboundAdmission admissionAt(InboundPort port, Challenge challenge, String location) {
+        InboundAdmission named = port.admissionOf(keyName);
+        if (named == null) {
+            return null;
+        }
+        byte[] right = proof(
+                challenge,
+                location,
+                version,
+                role,
+                dataPathCount,
+                named.admission().key());
+        return MessageDigest.isEqual(right, proof) ? named : null;
     }
 
     public void encode(MemorySegment out) {
@@ -38,8 +76,9 @@ public record Hello(int version, int role, int dataPathCount, byte[] key) {
         out.set(LONG, 0, MAGIC);
         out.set(INT, VERSION_OFFSET, version);
         out.set(INT, ROLE_OFFSET, role);
-        MemorySegment.copy(key, 0, out, JAVA_BYTE, KEY_OFFSET, Admission.KEY_LENGTH_BYTES);
+        MemorySegment.copy(keyName, 0, out, JAVA_BYTE, KEY_NAME_OFFSET, KeyProof.NAME_LENGTH_BYTES);
         out.set(INT, DATA_PATH_COUNT_OFFSET, dataPathCount);
+        MemorySegment.copy(proof, 0, out, JAVA_BYTE, PROOF_OFFSET, KeyProof.LENGTH_BYTES);
     }
 
     /** What the bytes say, or null when they are not of this protocol. Any version is parsed. */
@@ -47,13 +86,16 @@ public record Hello(int version, int role, int dataPathCount, byte[] key) {
         if (in.get(LONG, 0) != MAGIC) {
             return null;
         }
-        byte[] key = in.asSlice(KEY_OFFSET, Admission.KEY_LENGTH_BYTES).toArray(JAVA_BYTE);
         return new Hello(
-                in.get(INT, VERSION_OFFSET), in.get(INT, ROLE_OFFSET), in.get(INT, DATA_PATH_COUNT_OFFSET), key);
+                in.get(INT, VERSION_OFFSET),
+                in.get(INT, ROLE_OFFSET),
+                in.get(INT, DATA_PATH_COUNT_OFFSET),
+                in.asSlice(KEY_NAME_OFFSET, KeyProof.NAME_LENGTH_BYTES).toArray(JAVA_BYTE),
+                in.asSlice(PROOF_OFFSET, KeyProof.LENGTH_BYTES).toArray(JAVA_BYTE));
     }
 
     /** Words for a peer of another version. */
-    public static String versionFault(Hello hello) {
-        return "the peer speaks version " + hello.version() + ", this engine version " + VERSION;
+    public static String versionFault(int version) {
+        return "the peer speaks version " + version + ", this engine version " + VERSION;
     }
 }

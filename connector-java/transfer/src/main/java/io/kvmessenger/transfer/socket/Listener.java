@@ -9,11 +9,12 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.IntPredicate;
+import java.util.random.RandomGenerator;
 
 /**
- * Accepts sockets and reads their {@link Hello}; strangers get little memory and little time. Worker only.
+ * Accepts sockets, challenges each and reads its {@link Hello}; strangers get little memory and little time. Worker only.
  *
- * <p>It does not look at keys: whoever said a whole hello is handed on.
+ * <p>It does not look at keys: a socket that has said a whole hello is handed on, with what it was asked.
  */
 public final class Listener {
     /** Sockets that have not said who they are; one more, and the oldest is closed. */
@@ -27,7 +28,7 @@ public final class Listener {
     @FunctionalInterface
     public interface Receptionist {
         /** The socket is the receptionist's from now on, to use or to close; it throws nothing. */
-        void onHello(int fd, Hello hello, long nowNs);
+        void onHello(int fd, Hello hello, Challenge asked, long nowNs);
     }
 
     private final EventLoop loop;
@@ -36,6 +37,7 @@ public final class Listener {
     private final long listenKey;
     private final Figures figures;
     private final IntPredicate mayEnter;
+    private final RandomGenerator random;
     private final Receptionist receptionist;
     private final List<Stranger> strangers = new ArrayList<>();
     private boolean pausing;
@@ -45,13 +47,21 @@ public final class Listener {
      * Takes the listening socket over.
      *
      * @param mayEnter whether a socket that was accepted may speak at all; if not, it is closed before a byte is read
+     * @param random of challenges: what it says must not be guessed
      */
-    public Listener(EventLoop loop, int listenFd, Figures figures, IntPredicate mayEnter, Receptionist receptionist) {
+    public Listener(
+            EventLoop loop,
+            int listenFd,
+            Figures figures,
+            IntPredicate mayEnter,
+            RandomGenerator random,
+            Receptionist receptionist) {
         this.loop = loop;
         libC = loop.libC();
         this.listenFd = listenFd;
         this.figures = figures;
         this.mayEnter = mayEnter;
+        this.random = random;
         this.receptionist = receptionist;
         try {
             listenKey = loop.add(listenFd, Epoll.EPOLLIN, new Acceptor());
@@ -78,12 +88,16 @@ public final class Listener {
         if (strangers.size() == PENDING_MAX) {
             reject(strangers.getFirst());
         }
+        Stranger stranger;
         try {
-            strangers.add(new Stranger(fd, nowNs + HELLO_LIMIT_NS));
+            stranger = new Stranger(fd, nowNs + HELLO_LIMIT_NS);
         } catch (IllegalStateException e) {
             libC.close(fd);
             pause(nowNs);
+            return;
         }
+        strangers.add(stranger);
+        stranger.ask();
     }
 
     /** Out of descriptors or memory: the socket that waits would be reported again at once. */
@@ -140,6 +154,7 @@ public final class Listener {
         final long deadlineNs;
         private final Arena arena = Arena.ofConfined();
         private final MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
+        private final Challenge challenge = Challenge.fresh(random);
         private final long key;
         private int readBytes;
         private boolean known;
@@ -152,6 +167,19 @@ public final class Listener {
             } catch (IllegalStateException e) {
                 arena.close();
                 throw e;
+            }
+        }
+
+        /** A fresh socket has room for a challenge, so a short count is a broken one. */
+        void ask() {
+            long sent;
+            try (Arena scratch = Arena.ofConfined()) {
+                MemorySegment bytes = scratch.allocate(Challenge.LENGTH_BYTES, 8);
+                challenge.encode(bytes);
+                sent = libC.send(fd, bytes, Challenge.LENGTH_BYTES, SocketApi.MSG_NOSIGNAL);
+            }
+            if (sent != Challenge.LENGTH_BYTES) {
+                reject(this);
             }
         }
 
@@ -175,7 +203,7 @@ public final class Listener {
                 return;
             }
             forget();
-            receptionist.onHello(fd, said, nowNs);
+            receptionist.onHello(fd, said, challenge, nowNs);
         }
 
         /** A receptionist that throws keeps what it was given: closing it here could close what it has closed. */

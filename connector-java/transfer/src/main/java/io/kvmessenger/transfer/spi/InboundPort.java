@@ -6,8 +6,8 @@ import java.util.Collection;
 
 /** The target half of an engine, as a transport sees it: who may write what where, and what has arrived. Worker only. */
 public interface InboundPort {
-    /** The live admission with this key, compared in constant time, or null. */
-    InboundAdmission admissionOf(byte[] key);
+    /** The live admission whose key has this name, or null; that a peer has the key must still be shown. */
+    InboundAdmission admissionOf(byte[] keyName);
 
     /** The open window with this slot and generation, or null; whose it is must still be asked. */
     OpenWindow windowOf(int imm);

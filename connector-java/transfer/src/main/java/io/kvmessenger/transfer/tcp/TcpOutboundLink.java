@@ -2,11 +2,14 @@ package io.kvmessenger.transfer.tcp;
 
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.ControlStream;
 import io.kvmessenger.transfer.socket.Dialer;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.Notice;
+import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.socket.SocketLocation;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.OutboundEvents;
@@ -16,6 +19,7 @@ import java.lang.foreign.MemorySegment;
 import java.net.InetSocketAddress;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Function;
 
 /**
  * All sockets to one peer: first the control stream, then, once accepted, the data paths; ready when the peer says so.
@@ -28,6 +32,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
 
     private final EventLoop loop;
     private final LibC libC;
+    private final String location;
     private final InetSocketAddress target;
     private final byte[] admissionKey;
     private final Outbox outbox;
@@ -46,7 +51,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
 
     TcpOutboundLink(
             EventLoop loop,
-            InetSocketAddress target,
+            String location,
             byte[] admissionKey,
             Outbox outbox,
             OutboundEvents events,
@@ -55,7 +60,8 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
             long connectDeadlineNs) {
         this.loop = loop;
         libC = loop.libC();
-        this.target = target;
+        this.location = location;
+        target = SocketLocation.parse(location);
         this.admissionKey = admissionKey;
         this.outbox = outbox;
         this.events = events;
@@ -66,8 +72,8 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
     }
 
     private void dial(int role) {
-        Hello hello = Hello.of(role, dataPathCount, admissionKey);
-        dialers.add(new Dialer(loop, target, hello, new Dialer.Events() {
+        Function<Challenge, Hello> answer = asked -> Hello.answer(asked, location, role, dataPathCount, admissionKey);
+        dialers.add(new Dialer(loop, openSocket(), location, answer, new Dialer.Events() {
             @Override
             public void onConnected(int fd) {
                 connected(role, fd);
@@ -78,6 +84,17 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
                 lose(TransferFault.UNREACHABLE, detail);
             }
         }));
+    }
+
+    private int openSocket() {
+        int fd = loop.sockets().connectInet(target.getAddress(), target.getPort());
+        if (fd >= 0) {
+            loop.sockets().setNoDelay(fd);
+            if (target.getAddress().isLoopbackAddress()) {
+                loop.sockets().chooseReno(fd);
+            }
+        }
+        return fd;
     }
 
     private void connected(int role, int fd) {
@@ -166,7 +183,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
                 dialers.get(i).doWork();
             }
             if (!closed && nowNs - connectDeadlineNs > 0) {
-                lose(TransferFault.UNREACHABLE, "no answer from " + target + " in time");
+                lose(TransferFault.UNREACHABLE, "no answer from " + location + " in time");
             }
             return 0;
         }

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.tcp;
 
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Farewells;
 import io.kvmessenger.transfer.socket.Hello;
@@ -18,6 +19,7 @@ import io.kvmessenger.transfer.spi.Transport;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.net.InetAddress;
+import java.security.SecureRandom;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -49,7 +51,7 @@ public final class TcpTransport implements Transport {
         this.figures = figures;
         int listenFd = loop.sockets().listenInet(listenHost, options.dataPort());
         location = SocketLocation.format(advertiseHost, loop.sockets().port(listenFd));
-        listener = new Listener(loop, listenFd, figures, fd -> true, this::onHello);
+        listener = new Listener(loop, listenFd, figures, fd -> true, new SecureRandom(), this::onHello);
         farewells = new Farewells(loop);
         arena = Arena.ofShared();
         scrap = arena.allocate(SCRAP_BYTES);
@@ -70,7 +72,7 @@ public final class TcpTransport implements Transport {
             String peerLocation, byte[] admissionKey, Outbox outbox, OutboundEvents events, long nowNs) {
         return new TcpOutboundLink(
                 loop,
-                SocketLocation.parse(peerLocation),
+                peerLocation,
                 admissionKey,
                 outbox,
                 events,
@@ -79,14 +81,14 @@ public final class TcpTransport implements Transport {
                 nowNs + options.connectLimitNs());
     }
 
-    private void onHello(int fd, Hello hello, long nowNs) {
+    private void onHello(int fd, Hello hello, Challenge asked, long nowNs) {
         if (hello.version() != Hello.VERSION) {
-            reject(fd, TransferFault.PROTOCOL, Hello.versionFault(hello));
+            reject(fd, TransferFault.PROTOCOL, Hello.versionFault(hello.version()));
             return;
         }
-        InboundAdmission admission = port.admissionOf(hello.key());
+        InboundAdmission admission = hello.admissionAt(port, asked, location);
         if (admission == null) {
-            reject(fd, TransferFault.NOT_ADMITTED, "no live admission has this key");
+            reject(fd, TransferFault.NOT_ADMITTED, "the peer has shown no key of a live admission");
         } else if (hello.role() == Hello.CONTROL) {
             acceptControl(fd, hello, admission, nowNs);
         } else {

@@ -12,6 +12,7 @@ import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.KeyProof;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
@@ -32,7 +33,7 @@ final class InboundDeskTest {
         byte[] key = new byte[Admission.KEY_LENGTH_BYTES];
         key[0] = (byte) id;
         desk.admit(new Admission(id, "writer " + id, key));
-        return desk.admissionOf(key);
+        return desk.admissionOf(KeyProof.nameOf(key));
     }
 
     private Window window(InboundAdmission of) {

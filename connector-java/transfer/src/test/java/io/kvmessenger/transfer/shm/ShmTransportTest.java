@@ -13,6 +13,7 @@ import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.ControlStream;
 import io.kvmessenger.transfer.socket.Descriptors;
 import io.kvmessenger.transfer.socket.EventLoop;
@@ -34,6 +35,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Random;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -68,10 +70,32 @@ final class ShmTransportTest {
         arena.close();
     }
 
-    private static byte[] hello(byte[] key) {
+    /** A socket to the target that has answered its challenge with this key. */
+    private int peer(byte[] key) {
+        int fd = SOCKETS.connectAbstract(transport.location());
+        turns();
         byte[] bytes = new byte[Hello.LENGTH_BYTES];
-        Hello.of(Hello.CONTROL, 0, key).encode(MemorySegment.ofArray(bytes));
-        return bytes;
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
+            assertThat(LIB_C.read(fd, said, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
+            Hello.answer(Challenge.parse(said), transport.location(), Hello.CONTROL, 0, key)
+                    .encode(MemorySegment.ofArray(bytes));
+        }
+        send(fd, bytes);
+        turns();
+        return fd;
+    }
+
+    /** The target's end of a writer's socket: challenges it and takes its hello. */
+    private int acceptAndChallenge() {
+        int fd = accept();
+        byte[] challenge = new byte[Challenge.LENGTH_BYTES];
+        Challenge.fresh(new Random(1)).encode(MemorySegment.ofArray(challenge));
+        send(fd, challenge);
+        loop.poll(0);
+        loop.poll(0);
+        assertThat(read(fd)).isEqualTo(Hello.LENGTH_BYTES);
+        return fd;
     }
 
     private static byte[] record(int type, long... words) {
@@ -137,7 +161,7 @@ final class ShmTransportTest {
     void shouldCloseAnotherUsersSocketBeforeAByteIsRead() {
         sameUser = false;
         int stranger = SOCKETS.connectAbstract(transport.location());
-        send(stranger, hello(KEY));
+        send(stranger, new byte[Hello.LENGTH_BYTES]);
         turns();
         assertThat(figures.pathsRejected).hasValue(1);
         assertThat(admission.link()).isNull();
@@ -160,9 +184,7 @@ final class ShmTransportTest {
 
     @Test
     void shouldTakeNoDescriptorFromThoseTurnedAway() throws IOException {
-        int stranger = SOCKETS.connectAbstract(transport.location());
-        send(stranger, hello(WRONG_KEY));
-        turns();
+        int stranger = peer(WRONG_KEY);
         assertThat(figures.pathsRejected).hasValue(1);
         Descriptors.send(stranger, record(ControlStream.MESSAGE), gift, gift);
         turns();
@@ -175,9 +197,7 @@ final class ShmTransportTest {
 
     @Test
     void shouldTakeNoDescriptorFromAnAdmittedPeer() throws IOException {
-        int peer = SOCKETS.connectAbstract(transport.location());
-        send(peer, hello(KEY));
-        turns();
+        int peer = peer(KEY);
         assertThat(admission.link()).isNotNull();
         Descriptors.send(peer, record(ControlStream.READY), gift, gift);
         turns();
@@ -193,7 +213,7 @@ final class ShmTransportTest {
     @Test
     void shouldHangUpOnATargetThatSendsRegionsNobodyAskedFor() throws IOException {
         OutboundLink link = dial();
-        int fd = accept();
+        int fd = acceptAndChallenge();
         int ring = MappedFile.createFile(LIB_C, "ring", ImmRing.LENGTH_BYTES);
         Descriptors.send(fd, record(ControlStream.ACCEPTED), ring, gift);
         LIB_C.close(ring);
@@ -210,7 +230,7 @@ final class ShmTransportTest {
     @Test
     void shouldKeepNothingOfATargetThatSendsTooLittle() throws IOException {
         OutboundLink link = dial();
-        int fd = accept();
+        int fd = acceptAndChallenge();
         Descriptors.send(fd, record(ControlStream.ACCEPTED), gift);
         loop.poll(0);
         assertThat(lost).hasSize(1);
@@ -225,9 +245,7 @@ final class ShmTransportTest {
         Process process = new ProcessBuilder("sleep", "600").start();
         peersDeath = LIB_C.pidfd_open((int) process.pid());
         assertThat(peersDeath).isNotNegative();
-        int peer = SOCKETS.connectAbstract(transport.location());
-        send(peer, hello(KEY));
-        turns();
+        int peer = peer(KEY);
         send(peer, record(ControlStream.READY));
         turns();
         assertThat(figures.pathsOpened).hasValue(1);
@@ -269,7 +287,7 @@ final class ShmTransportTest {
             public void onFailed(long cookie, TransferFault fault, String detail) {}
         });
         final OutboundLink link = dial(requests);
-        final int fd = accept();
+        final int fd = acceptAndChallenge();
         final int ringFd = MappedFile.createFile(LIB_C, "ring", ImmRing.LENGTH_BYTES);
         final int wakeFd = LIB_C.eventfd(0, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
         final MappedFile ringFile = MappedFile.map(LIB_C, ringFd, ImmRing.LENGTH_BYTES);

@@ -6,7 +6,6 @@ import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collection;
 import java.util.List;
 
@@ -36,8 +35,8 @@ public final class FakePort implements InboundPort {
     }
 
     @Override
-    public InboundAdmission admissionOf(byte[] key) {
-        return Arrays.equals(admission.admission().key(), key) ? admission : null;
+    public InboundAdmission admissionOf(byte[] keyName) {
+        return admission.isNamed(keyName) ? admission : null;
     }
 
     @Override

@@ -1,0 +1,47 @@
+package io.kvmessenger.transfer.socket;
+
+import static java.lang.foreign.ValueLayout.JAVA_BYTE;
+import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
+import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
+
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteOrder;
+import java.util.random.RandomGenerator;
+
+/**
+ * The first bytes on every socket, said by the side that listens: magic, version, and a nonce that the other side's
+ * {@link Hello} has to answer. No two sockets get the same, so that no answer can be used twice. A value.
+ */
+public record Challenge(int version, byte[] nonce) {
+    public static final long MAGIC = 0x314C_4843_534D_564BL; // "KVMSCHL1" in the order of the wire
+    public static final int NONCE_LENGTH_BYTES = 32;
+    public static final int LENGTH_BYTES = 48;
+
+    private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+    private static final int VERSION_OFFSET = 8;
+    private static final int NONCE_OFFSET = 16;
+
+    public static Challenge fresh(RandomGenerator random) {
+        byte[] nonce = new byte[NONCE_LENGTH_BYTES];
+        random.nextBytes(nonce);
+        return new Challenge(Hello.VERSION, nonce);
+    }
+
+    public void encode(MemorySegment out) {
+        out.asSlice(0, LENGTH_BYTES).fill((byte) 0);
+        out.set(LONG, 0, MAGIC);
+        out.set(INT, VERSION_OFFSET, version);
+        MemorySegment.copy(nonce, 0, out, JAVA_BYTE, NONCE_OFFSET, NONCE_LENGTH_BYTES);
+    }
+
+    /** What the bytes say, or null when they are not of this protocol. Any version is parsed. */
+    public static Challenge parse(MemorySegment in) {
+        return in.get(LONG, 0) != MAGIC
+                ? null
+                : new Challenge(
+                        in.get(INT, VERSION_OFFSET),
+                        in.asSlice(NONCE_OFFSET, NONCE_LENGTH_BYTES).toArray(JAVA_BYTE));
+    }
+}
