@@ -68,7 +68,8 @@ public final class ShmTransport implements Transport {
         location = "kvmessenger-" + HexFormat.of().formatHex(name);
         this.ofThisUser = ofThisUser;
         this.deathOfPeer = deathOfPeer;
-        listener = new Listener(loop, loop.sockets().listenAbstract(location), figures, ofThisUser, random, this::onHello);
+        listener =
+                new Listener(loop, loop.sockets().listenAbstract(location), figures, ofThisUser, random, this::onHello);
         farewells = new Farewells(loop);
     }
 
