@@ -58,6 +58,8 @@ def hook_scheduler() -> None:
     for target, (hook, kind) in hooks.items():
         if all(known is not hook for _kind, known, _source in HookRegistry._hooks[target]):
             HookRegistry.register(target, hook, kind)
+            if target in HookRegistry._patched:  # with another plug-in's hook, at which SGLang would leave it
+                HookRegistry._apply_target(target, [(kind, hook, None)])
     HookRegistry.apply_hooks()
     sglang_api.require_hooked((_LOAD_MODEL, _TRANSFER_QUEUE, *hooks))
 
