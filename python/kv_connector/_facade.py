@@ -109,6 +109,13 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefilled:
+    """Decoder, expected transfers: the prefiller's engine has ended the prompt, or will not be heard of."""
+
+    transfer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Arrived:
     """Decoder: the KV of the request is in its pages."""
 
@@ -148,7 +155,7 @@ class Log:
     message: str
 
 
-Event = Released | Granted | Stopped | Arrived | Quarantined | Failed | Timeline | Log
+Event = Released | Granted | Stopped | Prefilled | Arrived | Quarantined | Failed | Timeline | Log
 
 _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -350,6 +357,8 @@ def decode_event(event: Mapping[str, Any]) -> Event:
             return Granted(event["request"], event["promptTokens"], event["firstToken"])
         case "stopped":
             return Stopped(event["request"], event["reason"])
+        case "prefilled":
+            return Prefilled(event["transfer"])
         case "arrived":
             return Arrived(event["request"], event["pages"])
         case "failed":

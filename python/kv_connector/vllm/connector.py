@@ -17,10 +17,10 @@ from kv_connector._facade import Messenger
 from kv_connector.exceptions import KvConnectorError, MessengerError, OptionError
 from kv_connector.options import check_options
 from kv_connector.vllm.engine_facts import EngineFacts, read_facts
+from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.metadata import MessengerAddress, StepMetadata, WorkerNews
 from kv_connector.vllm.rank_start import OpenMessenger, OwnPart, RankStart
 from kv_connector.vllm.scheduler_half import SchedulerHalf
-from kv_connector.vllm.send_gate import SendGate
 from kv_connector.vllm.stats import MessengerPromMetrics, MessengerStats
 from kv_connector.vllm.transfer_params import Side
 from kv_connector.vllm.vllm_api import (
@@ -76,7 +76,8 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         groups = self._facts.groups
         if role == KVConnectorRole.SCHEDULER:
             side = Side(self._facts.options.role, groups.tp_size, groups.pp_size, groups.messenger_count)
-            gate = SendGate(self._facts.options.grant_wait_seconds)
+            longest_blocks = -(-vllm_config.model_config.max_model_len // self._facts.block_tokens)
+            gate = FetchGate(longest_blocks, self._facts.options.fetch_limit_seconds)
             self._scheduler = SchedulerHalf(side, self._facts.block_tokens, gate, logger)
             if self._facts.not_shared_because:
                 logger.info("each rank has a messenger of its own: %s", self._facts.not_shared_because)

@@ -123,13 +123,13 @@ class WorkerNews(KVConnectorWorkerMetadata):
     """Requests that are reported as failed in this step, and whose blocks may still be written to."""
     let_go: list[str] = field(default_factory=list)
     """Requests taken in earlier, whose blocks nothing can write to any more."""
-    settled: list[str] = field(default_factory=list)
-    """Prefills for which a decoder has pages, or that will not be sent."""
+    computed: list[str] = field(default_factory=list)
+    """Expected transfers that need nothing more of their prefiller's engine; a fetch of them moves or fails."""
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerNews:
         """The news of several messengers."""
         assert isinstance(other, WorkerNews)
-        return WorkerNews(self.taken_in + other.taken_in, self.let_go + other.let_go, self.settled + other.settled)
+        return WorkerNews(self.taken_in + other.taken_in, self.let_go + other.let_go, self.computed + other.computed)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.messenger_addresses import said_as_host
 from kv_connector.vllm.metadata import (
     Announce,
@@ -27,7 +28,6 @@ from kv_connector.vllm.metadata import (
 from kv_connector.vllm.prompts import digest_of
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import read_name
-from kv_connector.vllm.send_gate import SendGate
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read
 
 _FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
@@ -60,7 +60,7 @@ class _Prefill:
 class SchedulerHalf:
     """Keeps, for each request with a transfer, what the workers have been told."""
 
-    def __init__(self, side: Side, block_tokens: int, gate: SendGate, logger: logging.Logger) -> None:
+    def __init__(self, side: Side, block_tokens: int, gate: FetchGate, logger: logging.Logger) -> None:
         self._side = side
         self._gate = gate
         self._block_tokens = block_tokens
@@ -100,28 +100,28 @@ class SchedulerHalf:
         elif isinstance(ask, Receive):
             if not ask.decoder_first:
                 self._pending.expects[request_id] = Expect(ask.transfer, ask.messengers)
+            needed_blocks = self._blocks_for(request.num_prompt_tokens)
+            self._gate.queued(request_id, "" if ask.decoder_first else ask.transfer, needed_blocks)
             if request_id == read_name(request_id).first_choice:
                 self._loading_first.add(request_id)
 
     def _begin(self, request: Any, ask: Send) -> _Prefill:
-        prefill = _Prefill(ask.transfer, ask.base, request.num_prompt_tokens, digest_of(request))
-        self._gate.queued(request.request_id, self._blocks_for(request.num_prompt_tokens))
-        return prefill
+        return _Prefill(ask.transfer, ask.base, request.num_prompt_tokens, digest_of(request))
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens beyond the computed ones will come, None while that is not known; changes nothing.
 
         A request that will be refused is taken in like one that will be served, because a failed load is the one way
         to end it with an error. A further choice of ``n`` waits until the first one's KV is in the prefix cache:
-        what it does not find there it computes itself. A prompt without a grant may have to wait for the pool.
+        what it does not find there it computes itself. A prompt that is not computed yet may have to wait for the pool.
         """
         ask = read(request.kv_transfer_params, request.request_id, self._side)
         if isinstance(ask, Sibling) and not ask.sends and ask.first_choice in self._loading_first:
             return None, False
-        if isinstance(ask, Send):
-            return (None, False) if self._gate.holds_back(request.request_id) else (0, False)
         if not isinstance(ask, Receive | Refused):
             return 0, False
+        if self._gate.holds_back(request.request_id):
+            return None, False
         missing = request.num_prompt_tokens - computed_tokens
         return (missing, True) if missing > 0 else (0, False)
 
@@ -131,7 +131,6 @@ class SchedulerHalf:
         if isinstance(ask, Send):
             if request.request_id not in self._prefills:
                 self._prefills[request.request_id] = self._begin(request, ask)
-            self._gate.begun(request.request_id)
         elif isinstance(ask, Receive | Refused):
             # Not changed in place: requests that were split from one share the object.
             request.kv_transfer_params = {
@@ -147,6 +146,7 @@ class SchedulerHalf:
         if tokens <= 0:  # all is cached, another connector loads it, or the engine wants it computed here
             if isinstance(ask, Refused):
                 self._logger.warning("request %s is computed here: %s", request.request_id, ask.reason)
+            self._gate.gone(request.request_id)
             self._decline(ask)
             return
         first_token = request.num_prompt_tokens - tokens
@@ -159,6 +159,7 @@ class SchedulerHalf:
         if isinstance(ask, Refused):
             self._logger.error("request %s is refused: %s", request.request_id, ask.reason)
         self._awaited[request.request_id] = blocks
+        self._gate.begun(request.request_id)
         if isinstance(ask, Refused):
             self._pending.refusals.append(Refusal(request.request_id, blocks))
             return
@@ -187,6 +188,7 @@ class SchedulerHalf:
     def refuse(self, request_id: str) -> None:
         """Ends a request that waits for a load as a failed one, after a fault on this side."""
         if not any(fetch.request == request_id for fetch in self._pending.fetches):
+            self._pending.expects.pop(request_id, None)
             self._awaited[request_id] = []
             self._pending.refusals.append(Refusal(request_id, []))
 
@@ -241,7 +243,6 @@ class SchedulerHalf:
         prefill = self._prefills.get(request_id)
         if prefill is not None and (prefill.sent_tokens or prefill.given_up):
             prefill.forget_progress()
-            self._gate.preempted(request_id)
             meta.preempted.append(request_id)
         elif request_id in self._held:
             meta.preempted.append(request_id)
@@ -287,12 +288,10 @@ class SchedulerHalf:
 
     def _give_up(self, request_id: str, prefill: _Prefill, meta: StepMetadata) -> None:
         """Stops sending a request that stays in the engine: its decoder is told, its end releases its blocks."""
-        self._gate.settled(request_id)
         if prefill.told:
             prefill.given_up = True
             meta.given_up.append(request_id)
         else:
-            self._gate.gone(request_id)
             del self._prefills[request_id]
 
     # ---- a request ends
@@ -308,6 +307,7 @@ class SchedulerHalf:
             self._pending.abandoned.append(request_id)
             return True, None
         self._pending.expects.pop(request_id, None)
+        self._gate.gone(request_id)
         ask = read(request.kv_transfer_params, request_id, self._side)
         if isinstance(ask, Sibling) and ask.sends and request.status.name in _FINISHED:
             return False, self._answer(ask.base, request_id)  # the client is told what the choice that ends last says
@@ -318,7 +318,6 @@ class SchedulerHalf:
         """The workers tell the decoder how it ended, also when it had no chunk yet, and say when it is sent."""
         request_id = request.request_id
         if not prefill.told and all(each.request != request_id for each in self._pending.announces):
-            self._gate.gone(request_id)
             return False, None
         outcome = _outcome(request, prefill)
         self._pending.prefill_ends.append(PrefillEnd(request_id, outcome))
@@ -350,13 +349,12 @@ class SchedulerHalf:
                 self._quarantine.let_go(request_id)
             for request_id in news.taken_in:
                 self._quarantine.take_in(request_id, self._awaited[request_id])
-            for request_id in news.settled:
-                self._gate.settled(request_id)
+            self._gate.computed(news.computed)
         for request_id in sent:
             self._held.discard(request_id)
-            self._gate.gone(request_id)
         for request_id in received:
             self._awaited.pop(request_id, None)
+            self._gate.gone(request_id)
             if request_id in self._pending.abandoned:
                 self._pending.abandoned.remove(request_id)
 

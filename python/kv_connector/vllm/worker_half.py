@@ -17,12 +17,11 @@ from kv_connector._facade import (
     Command,
     Event,
     Failed,
-    Granted,
     Log,
     MessengerPort,
+    Prefilled,
     Quarantined,
     Released,
-    Stopped,
     Timeline,
     write_to_log,
 )
@@ -115,6 +114,8 @@ class WorkerHalf:
         self._released_early: set[str] = set()
         """Those of ``_lost`` that the messenger has released."""
         self._fetching: dict[str, _Fetching] = {}
+        self._expected: set[str] = set()
+        """Transfers of queued requests, until the messenger says that they are computed."""
         self._quarantined: set[str] = set()
         """Requests that were reported as failed while their blocks may still be written to."""
         self._reports = Reports()
@@ -167,8 +168,8 @@ class WorkerHalf:
         self._each(meta.prefill_ends, self._end_prefill)
         self._each(meta.refusals, self._refuse, self._fail_broken)
         self._each(meta.fetches, self._fetch, self._fail_broken)
-        self._each(meta.expects.values(), self._tell_of("expect"))
-        self._each(meta.declines, self._tell_of("decline"))
+        self._each(meta.expects.values(), self._expect)
+        self._each(meta.declines, self._decline)
         self._each(meta.abandoned, self._abandon)
         chunks = [chunk for chunk in meta.chunks if chunk.request not in self._lost]
         if chunks and not self._dead:
@@ -196,11 +197,16 @@ class WorkerHalf:
         if self._submit(command):
             self._sending.add(announce.request)
 
-    def _tell_of(self, do: str) -> Callable[[Decline | Expect], None]:
-        def tell(of: Decline | Expect) -> None:
-            self._submit({"do": do, "transfer": of.transfer, "prefillers": _named(of.messengers)})
+    def _expect(self, expect: Expect) -> None:
+        told = self._submit({"do": "expect", "transfer": expect.transfer, "prefillers": _named(expect.messengers)})
+        if told:
+            self._expected.add(expect.transfer)
+        else:
+            self._news.computed.append(expect.transfer)  # no word will come: it may fail at once
 
-        return tell
+    def _decline(self, decline: Decline) -> None:
+        self._expected.discard(decline.transfer)
+        self._submit({"do": "decline", "transfer": decline.transfer, "prefillers": _named(decline.messengers)})
 
     def _abandon(self, request: str) -> None:
         if request in self._fetching:
@@ -241,6 +247,7 @@ class WorkerHalf:
     def _fetch(self, fetch: Fetch) -> None:
         deadline_seconds = time.monotonic() + self._fetch_limit_seconds
         self._fetching[fetch.request] = _Fetching(fetch.blocks, fetch, list(fetch.other_prefillers), deadline_seconds)
+        self._expected.discard(fetch.transfer)
         if not self._ask(fetch, fetch.messengers, limit_seconds=0):
             self._fail(fetch.request, "the messenger did not take the fetch")
 
@@ -358,7 +365,7 @@ class WorkerHalf:
     def _has_news(self) -> bool:
         for event in self._poll():
             self._on(event)
-        return bool(self._reports.sent or self._reports.received or self._news.let_go or self._news.settled)
+        return bool(self._reports.sent or self._reports.received or self._news.let_go or self._news.computed)
 
     def _end_waits_for_proof(self) -> None:
         now_seconds = time.monotonic()
@@ -368,7 +375,7 @@ class WorkerHalf:
 
     def take_news(self) -> WorkerNews | None:
         """What goes to the scheduler's half together with what was collected last."""
-        if not (self._news.taken_in or self._news.let_go or self._news.settled):
+        if not (self._news.taken_in or self._news.let_go or self._news.computed):
             return None
         news, self._news = self._news, WorkerNews()
         return news
@@ -401,6 +408,7 @@ class WorkerHalf:
             "lost": self._lost,
             "released_early": self._released_early,
             "fetching": self._fetching,
+            "expected": self._expected,
             "quarantined": self._quarantined,
         }
         return {name: len(requests) for name, requests in kinds.items() if requests}
@@ -429,8 +437,9 @@ class WorkerHalf:
         match event:
             case Released(request):
                 self._on_released(request)
-            case Granted(request) | Stopped(request):
-                self._news.settled.append(request)
+            case Prefilled(transfer):
+                self._expected.discard(transfer)
+                self._news.computed.append(transfer)
             case Arrived(request):
                 if self._fetching.pop(request, None) is None:
                     self._logger.warning("KV arrived for request %s, which does not wait for any", request)
@@ -509,6 +518,8 @@ class WorkerHalf:
         self._logger.error("the messenger is given up, this engine moves no more KV until it is restarted: %s", reason)
         for request in list(self._fetching):
             self._take_in(request, "the messenger was given up")
+        self._news.computed.extend(self._expected)
+        self._expected.clear()
         try:
             self._messenger.close()
         except Exception as fault:

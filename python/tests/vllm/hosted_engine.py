@@ -35,6 +35,8 @@ class Host(Protocol):
     def poll(self) -> str: ...
     def fence(self, requests: list[str]) -> bool: ...
     def layerCounterAddress(self) -> int: ...  # noqa: N802
+    def nowSeconds(self) -> float: ...  # noqa: N802
+    def fetchLimitSeconds(self) -> float: ...  # noqa: N802
     def freePages(self) -> int: ...  # noqa: N802
     def takePages(self, count: int) -> Sequence[int]: ...  # noqa: N802
     def givePagesBack(self, pages: list[int], readable: bool) -> None: ...  # noqa: N802
@@ -155,7 +157,11 @@ class HostedEngine(SimulatedEngine):
             layers=layers,
             recompute=self.random.random() < 0.5,
             legacy_results=self.random.random() < 0.3,
+            model_tokens_max=block_count // 2 * block_tokens,
+            extra={"fetch_limit_seconds": host.fetchLimitSeconds()},
         )
+        self.gate = self.scheduler._half._gate
+        self.gate._now_seconds = lambda: float(host.nowSeconds())
 
     def _open_messenger(self, options: Options, geometry: Any, *, layer_counter_lag: int) -> Any:  # noqa: ARG002
         return HostedMessenger(self.host, self.name, self.incarnation, self.name)
@@ -259,6 +265,7 @@ class HostedEngine(SimulatedEngine):
         told = any(getattr(self._meta, each.name) for each in fields(self._meta) if each.name != "step")
         happened = self._shares or results.finished_sending or results.finished_recving or told
         happened = happened or self.host.freePages() != free_before  # quarantined blocks came back: others may begin
+        happened = happened or self.gate._queued  # vLLM steps on, and asks again
         return "busy" if happened else "quiet"
 
     def _share(self, request_id: str, count: int) -> tuple[str, str, list[int], int, int]:

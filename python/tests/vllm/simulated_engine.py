@@ -20,6 +20,7 @@ BLOCK_TOKENS = 128
 LAYERS = tuple(f"model.layers.{index}.self_attn.attn" for index in range(4))
 HEADS = 4
 CONTENT = 128
+MODEL_TOKENS_MAX = 4096
 STORAGE_ADDRESS = 1 << 32
 
 
@@ -93,7 +94,11 @@ def config(kv_role: str, layers: Sequence[str] = LAYERS, **more: Any) -> SimpleN
         device_config=SimpleNamespace(device_type="cpu"),
         cache_config=SimpleNamespace(cache_dtype="auto"),
         model_config=SimpleNamespace(
-            model="/models/tiny", hf_text_config=SimpleNamespace(), get_total_num_kv_heads=lambda: HEADS, use_mla=False
+            model="/models/tiny",
+            hf_text_config=SimpleNamespace(),
+            get_total_num_kv_heads=lambda: HEADS,
+            use_mla=False,
+            max_model_len=MODEL_TOKENS_MAX,
         ),
     )
 
@@ -182,6 +187,7 @@ class SimulatedEngine:
         block_tokens: int = BLOCK_TOKENS,
         layers: Sequence[str] = LAYERS,
         extra: Mapping[str, Any] | None = None,
+        model_tokens_max: int = MODEL_TOKENS_MAX,
     ) -> None:
         self.release = release
         self.chunk_tokens = chunk_tokens
@@ -205,6 +211,7 @@ class SimulatedEngine:
         cls = release.connector.KvMessengerConnector
         role = release.base.KVConnectorRole
         vllm_config = config(kv_role, layers, extra={"transports": ["tcp"], **(extra or {})})
+        vllm_config.model_config.max_model_len = model_tokens_max
         kv_cache_config = caches(layers, FullAttentionSpec(block_tokens))
         self.messengers: list[SimulatedMessenger] = []
         self.worker = cls(vllm_config, role.WORKER, kv_cache_config)

@@ -16,6 +16,7 @@ from kv_connector import (
     MessengerError,
     Opened,
     Options,
+    Prefilled,
     Quarantined,
     Released,
     Stats,
@@ -119,6 +120,10 @@ class SimulatedMessenger:
     def stop(self, request: str, reason: str = "simulated") -> None:
         assert request in self._announced
         self.events.append(Stopped(request, reason))
+
+    def prefilled(self, transfer: str) -> None:
+        assert any(command["transfer"] == transfer for command in self.of_kind("expect"))
+        self.events.append(Prefilled(transfer))
 
     def say(self, level: Any, message: str) -> None:
         self.events.append(Log(level, message))

@@ -107,6 +107,11 @@ final class EventQueue implements EngineEvents {
     }
 
     @Override
+    public void prefilled(String transferId) {
+        kept(Map.of("event", "prefilled", "transfer", transferId));
+    }
+
+    @Override
     public void log(Level level, String message) {
         note(Map.of("event", "log", "level", level.name().toLowerCase(Locale.ROOT), "message", cut(message)));
     }

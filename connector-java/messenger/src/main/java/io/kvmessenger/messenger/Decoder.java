@@ -106,6 +106,7 @@ final class Decoder {
         }
         for (EngineCommand.PrefillerAddress address : ask.prefillers()) {
             Session session = links.at(address, nowNs);
+            links.heard(session, ask.transferId());
             FetchSource source = new FetchSource(fetch, address, nextCookie++, session);
             fetch.sources.add(source);
             byCookie.put(source.cookie, source);
@@ -158,6 +159,7 @@ final class Decoder {
             case CANNOT_DELIVER -> onCannotDeliver(session, frame.getCannotDeliver());
             case CANCEL_CONFIRMED -> onCancelConfirmed(session, frame.getCancelConfirmed());
             case CHECKSUMS -> onChecksums(session, frame.getChecksums());
+            case PREFILLED -> onPrefilled(session, frame.getPrefilled().getTransferId());
             default -> {
                 tally.add(MessengerMetric.FRAMES_INVALID, 1);
                 sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a decoder");
@@ -166,7 +168,7 @@ final class Decoder {
     }
 
     void onEnded(Session session, String reason) {
-        links.onEnded(session);
+        links.onEnded(session).forEach(engine::prefilled); // what is wrong they will hear when they fetch
         boolean proofNeeded = session.admission != null && !session.admissionClosed;
         for (FetchSource source : sourcesAt(session)) {
             if (source.over()) {
@@ -463,6 +465,12 @@ final class Decoder {
             tally.add(MessengerMetric.CANCELS_CONFIRMED, 1);
             source.end(FetchSource.State.QUIET);
             fail(source.fetch, source.session.peerName() + " confirmed a cancellation that nobody asked for");
+        }
+    }
+
+    private void onPrefilled(Session session, String transferId) {
+        if (links.heard(session, transferId)) {
+            engine.prefilled(transferId);
         }
     }
 

@@ -67,19 +67,25 @@ final class EndedTransfers {
      * Asked once for each word.
      */
     boolean takeOwed(Session session, String transferId, long nowNs) {
-        Ended ended = byTransfer.get(transferId);
-        if (ended == null || nowNs - ended.endedNs >= memoryNs) {
+        if (!owes(session, transferId, nowNs)) {
             return false;
         }
+        Ended ended = byTransfer.get(transferId);
         if (ended.heardOf == null) {
             byTransfer.put(transferId, ended.withWordOf(session.peerRanks));
-            return true;
+        } else {
+            ended.heardOf.add(session.peerRanks);
         }
-        if (!ended.heardOf.fits(session.peerRanks) || ended.heardOf.intersects(session.peerRanks)) {
-            return false;
-        }
-        ended.heardOf.add(session.peerRanks);
         return true;
+    }
+
+    /** Whether a life has ended, not long ago, without a word of the session's ranks. */
+    boolean owes(Session session, String transferId, long nowNs) {
+        Ended ended = byTransfer.get(transferId);
+        return ended != null
+                && nowNs - ended.endedNs < memoryNs
+                && (ended.heardOf == null
+                        || (ended.heardOf.fits(session.peerRanks) && !ended.heardOf.intersects(session.peerRanks)));
     }
 
     /** Whether a transfer of this id has ended. */

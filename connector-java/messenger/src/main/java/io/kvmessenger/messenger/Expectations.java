@@ -39,6 +39,11 @@ final class Expectations {
         return expected;
     }
 
+    /** Sessions that expect the transfer. */
+    Set<Session> of(String transferId) {
+        return Set.copyOf(byTransfer.getOrDefault(transferId, Set.of()));
+    }
+
     boolean any(String transferId) {
         return byTransfer.containsKey(transferId);
     }

@@ -57,6 +57,7 @@ final class FrameRules {
                         transferId(frame.getDecline().getTransferId()),
                         cacheSalt(frame.getDecline().getPrompt().getCacheSalt()));
             case EXPECT -> transferId(frame.getExpect().getTransferId());
+            case PREFILLED -> transferId(frame.getPrefilled().getTransferId());
             case REFUSAL, HEARTBEAT, GOODBYE, BODY_NOT_SET -> ""; // sentences are cut where they are shown: PeerWords
         };
     }

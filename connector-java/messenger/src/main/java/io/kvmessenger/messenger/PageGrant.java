@@ -1,5 +1,7 @@
 package io.kvmessenger.messenger;
 
+import io.kvmessenger.messenger.wire.Grant;
+
 /**
  * A decoder's promise, as its prefiller holds it: these pages stay where they are until filled or confirmed cancelled.
  *
@@ -21,6 +23,22 @@ record PageGrant(
         String promptDigest,
         long receivedNs,
         long deadlineNs) {
+    /** As its frame says it. */
+    static PageGrant of(Session session, Grant wire, long nowNs, long waitNs) {
+        return new PageGrant(
+                session,
+                wire.getTransferId(),
+                wire.getImm(),
+                wire.getPromptTokens(),
+                wire.getFirstToken(),
+                wire.getPageIndicesList().stream().mapToInt(Integer::intValue).toArray(),
+                wire.getContextSlot() - 1,
+                wire.getChecksumInterval(),
+                wire.getPromptDigest(),
+                nowNs,
+                nowNs + waitNs);
+    }
+
     /** Those of the decoder's ranks that the pages are of. */
     EngineRanks ranks() {
         return session.peerRanks;

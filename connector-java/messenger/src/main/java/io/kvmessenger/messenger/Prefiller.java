@@ -135,6 +135,7 @@ final class Prefiller {
             return;
         }
         prefill.engineEnded = true;
+        expectations.of(prefill.transferId).forEach(session -> replies.prefilled(session, prefill.transferId));
         prefill.grantDeadlineNs = nowNs + limits.grantWaitNs();
         prefill.contextSlot = ended.contextSlot();
         String unfit = writer.unfitEnd(ended, prefill.computed());
@@ -206,7 +207,7 @@ final class Prefiller {
             case GRANT -> onGrant(session, frame.getGrant(), nowNs);
             case CANCEL -> onCancel(session, frame.getCancel());
             case DECLINE -> onDecline(session, frame.getDecline());
-            case EXPECT -> expectations.add(session, frame.getExpect().getTransferId());
+            case EXPECT -> onExpect(session, frame.getExpect().getTransferId());
             default -> {
                 tally.add(MessengerMetric.FRAMES_INVALID, 1);
                 sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a prefiller");
@@ -406,21 +407,18 @@ final class Prefiller {
         settle(prefill);
     }
 
+    private void onExpect(Session session, String transferId) {
+        expectations.add(session, transferId);
+        Prefill prefill = byTransfer.get(transferId);
+        if (prefill == null ? ended.owes(session, transferId, clock.nowNs()) : prefill.engineEnded) {
+            replies.prefilled(session, transferId);
+        }
+    }
+
     private void onGrant(Session session, Grant wire, long nowNs) {
         tally.add(MessengerMetric.GRANTS_RECEIVED, 1);
         expectations.remove(session, wire.getTransferId());
-        PageGrant grant = new PageGrant(
-                session,
-                wire.getTransferId(),
-                wire.getImm(),
-                wire.getPromptTokens(),
-                wire.getFirstToken(),
-                wire.getPageIndicesList().stream().mapToInt(Integer::intValue).toArray(),
-                wire.getContextSlot() - 1,
-                wire.getChecksumInterval(),
-                wire.getPromptDigest(),
-                nowNs,
-                nowNs + limits.grantWaitNs());
+        PageGrant grant = PageGrant.of(session, wire, nowNs, limits.grantWaitNs());
         EngineCommand.Prompt prompt = PromptWire.decode(wire.getPrompt());
         String unfit = writer.unfit(grant);
         Prefill prefill = byTransfer.get(grant.transferId());

@@ -4,17 +4,21 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.messenger.wire.Expect;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Map;
+import java.util.Set;
 
 /**
  * A decoder's sessions with prefillers, by address, dialled when they are first needed, and what is said on them of
  * transfers that are not granted. What is said before a session is ready waits for it; what its end overtakes is lost.
  *
- * <p>Owned by the messenger's thread. It keeps nothing of transfers.
+ * <p>Owned by the messenger's thread. Of transfers it keeps which ones are expected, and no state.
  */
 final class PrefillerLinks {
     private final Sessions sessions;
     private final Map<String, Session> byAddress = new HashMap<>();
+    /** Transfers of which the engine waits to hear that their prompts are computed. */
+    private final Map<Session, Set<String>> expected = new HashMap<>();
 
     PrefillerLinks(Sessions sessions) {
         this.sessions = sessions;
@@ -27,6 +31,7 @@ final class PrefillerLinks {
 
     /** No grant will come of this transfer; the prompt, if there is one, is wanted by others all the same. */
     void decline(Session session, String transferId, EngineCommand.Prompt prompt) {
+        heard(session, transferId);
         Decline.Builder decline = Decline.newBuilder().setTransferId(transferId);
         if (!prompt.absent()) {
             decline.setPrompt(PromptWire.encode(prompt));
@@ -36,6 +41,7 @@ final class PrefillerLinks {
 
     /** A grant of this transfer will come, however long the engine's queue is. */
     void expect(Session session, String transferId) {
+        expected.computeIfAbsent(session, unknown -> new HashSet<>()).add(transferId);
         send(session, ControlFrame.newBuilder().setExpect(Expect.newBuilder().setTransferId(transferId)));
     }
 
@@ -44,8 +50,23 @@ final class PrefillerLinks {
         session.waitingFrames.clear();
     }
 
-    void onEnded(Session session) {
+    /** The transfer need not be heard of any more. Returns whether it had to. */
+    boolean heard(Session session, String transferId) {
+        Set<String> transfers = expected.get(session);
+        if (transfers == null || !transfers.remove(transferId)) {
+            return false;
+        }
+        if (transfers.isEmpty()) {
+            expected.remove(session);
+        }
+        return true;
+    }
+
+    /** Returns the transfers that will not be heard of. */
+    Set<String> onEnded(Session session) {
         byAddress.values().remove(session);
+        Set<String> transfers = expected.remove(session);
+        return transfers == null ? Set.of() : transfers;
     }
 
     private void send(Session session, ControlFrame.Builder frame) {

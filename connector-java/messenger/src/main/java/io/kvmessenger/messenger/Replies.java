@@ -3,10 +3,12 @@ package io.kvmessenger.messenger;
 import io.kvmessenger.messenger.wire.CancelConfirmed;
 import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Prefilled;
 
 /**
- * What a prefiller tells decoders: that it cannot deliver, or that a cancellation is a fact. Owned by the messenger's
- * thread. Callers have made sure that no write for the grant is posted and none will follow.
+ * What a prefiller tells decoders: that a prompt they expect is computed or given up, that it cannot deliver, or that a
+ * cancellation is a fact. Owned by the messenger's thread. For the last two, callers have made sure that no write for the grant
+ * is posted and none will follow.
  */
 final class Replies {
     private final Sessions sessions;
@@ -40,6 +42,13 @@ final class Replies {
                                 .setImm(grant.imm())
                                 .setReason(reason)
                                 .setSentence(sentence)));
+    }
+
+    /** The engine is done with a prompt that the session expects. */
+    void prefilled(Session session, String transferId) {
+        sessions.send(
+                session,
+                ControlFrame.newBuilder().setPrefilled(Prefilled.newBuilder().setTransferId(transferId)));
     }
 
     void confirm(Session session, String transferId, int imm) {

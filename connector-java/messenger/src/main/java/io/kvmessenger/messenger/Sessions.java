@@ -167,7 +167,7 @@ final class Sessions {
                         session,
                         session.peerName() + " said goodbye: "
                                 + PeerWords.fit(frame.getGoodbye().getSentence()));
-            case GRANT, DECLINE, EXPECT, CHECKSUMS, CANNOT_DELIVER, CANCEL, CANCEL_CONFIRMED -> {
+            case GRANT, DECLINE, EXPECT, PREFILLED, CHECKSUMS, CANNOT_DELIVER, CANCEL, CANCEL_CONFIRMED -> {
                 if (session.ready()) {
                     listener.onFrame(session, frame);
                 } else {

@@ -77,6 +77,11 @@ abstract class MessengerPair {
         }
 
         @Override
+        public void prefilled(String transferId) {
+            told.add("prefilled " + transferId);
+        }
+
+        @Override
         public void quarantined(String request, String reason) {
             told.add("quarantined " + request);
         }

@@ -119,7 +119,59 @@ class TransferLivesTest extends MessengerPair {
         completeAllWrites();
 
         assertThat(prefiller.told).containsExactly("released r");
-        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.told).containsExactly("prefilled t-r");
+    }
+
+    private void expect(String request) {
+        decoder.messenger.onCommand(new EngineCommand.Expect("t-" + request, PREFILLER));
+        carry();
+    }
+
+    @Test
+    void shouldTellADecoderThatExpectsAPromptWhenItIsComputed() {
+        expect("r");
+        announce("r");
+        compute("r", 0);
+        carry();
+        assertThat(decoder.told).isEmpty(); // computed, and the engine may still preempt it
+        end("r", PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        carry();
+        expect("given up");
+        announce("given up");
+        end("given up", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        carry();
+
+        assertThat(decoder.told).containsExactly("prefilled t-r", "prefilled t-given up");
+    }
+
+    @Test
+    void shouldTellADecoderAtOnceThatExpectsAPromptThatIsComputedOrOver() {
+        finish("r");
+        expect("r");
+        announce("aborted");
+        end("aborted", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        carry();
+        assertThat(prefiller.told).contains("released aborted");
+        expect("aborted");
+        expect("never seen");
+
+        assertThat(decoder.told).containsExactly("prefilled t-r", "prefilled t-aborted");
+    }
+
+    @Test
+    void shouldTellADecoderOfTheEndOfAPrefillerOnceForEachTransferThatItExpects() {
+        expect("r");
+        expect("declined");
+        decoder.messenger.onCommand(new EngineCommand.Decline("t-declined", PREFILLER));
+        expect("fetched");
+        fetch("fetched", 1, LONG_NS);
+        carry();
+        decoder.told.clear();
+        decoder.messenger.onLinkClosed(Wire.DIALLED_LINK, "reset");
+
+        assertThat(decoder.told)
+                .contains("prefilled t-r")
+                .doesNotContain("prefilled t-declined", "prefilled t-fetched");
     }
 
     @Test

@@ -101,6 +101,11 @@ final class MutatedPorts {
         }
 
         @Override
+        public void prefilled(String transferId) {
+            engine.prefilled(transferId);
+        }
+
+        @Override
         public void timeline(PrefillTimeline timeline) {
             engine.timeline(timeline);
         }

@@ -45,6 +45,7 @@ public final class PythonHost {
     private final List<PageContent> contents;
 
     private final WorldListener listener;
+    private final long fetchLimitNs;
     private final Boundary boundary;
     private final Boundary.Channel channel;
 
@@ -67,6 +68,7 @@ public final class PythonHost {
         this.clock = world.clock();
         this.listener = world.listener();
         this.node = node;
+        this.fetchLimitNs = world.scenario().limits().fetchLimitNs();
         this.pool = pool;
         this.memory = pool.memories().get(RANK_INDEX);
         this.contents = IntStream.range(0, layers(pool).size())
@@ -323,6 +325,14 @@ public final class PythonHost {
 
     // ---- what the messenger tells
 
+    public double nowSeconds() {
+        return clock.nowNs() / 1e9;
+    }
+
+    public double fetchLimitSeconds() {
+        return fetchLimitNs / 1e9;
+    }
+
     boolean hasEvents() {
         return eventsWaiting > 0;
     }
@@ -365,6 +375,13 @@ public final class PythonHost {
             listener.fetchQuarantined(node.process(), request);
             eventsWaiting++;
             queue.quarantined(request, reason);
+        }
+
+        @Override
+        public void prefilled(String transferId) {
+            trace.add(node.process(), "prefilled", transferId);
+            eventsWaiting++;
+            queue.prefilled(transferId);
         }
 
         @Override
