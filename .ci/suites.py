@@ -121,7 +121,7 @@ def style() -> list[Suite]:
 
 
 def without_servers() -> list[Suite]:
-    """In two lanes: each of them uses little more than one core, and waits for JVMs to start."""
+    """In two lanes of about the same length: each of them uses little more than one core."""
     return [
         Suite(
             "python",
@@ -136,7 +136,7 @@ def without_servers() -> list[Suite]:
             "house rules and test bed",
             in_tools(*pytest("e2e-tests/quick", "quick")),
             "build/reports/quick.xml",
-            lane="short",
+            lane="python",
         ),
         Suite(
             "python, with vLLM",
@@ -145,28 +145,29 @@ def without_servers() -> list[Suite]:
             ),
             "build/reports/vllm.xml",
             quick=False,
-            lane="short",
+            lane="python",
         ),
         Suite(
             "python, with SGLang",
             in_sglang(*pytest("python/tests/sglang", "python-sglang"), *CPU_KERNELS),
             "build/reports/python-sglang.xml",
             quick=False,
-            lane="short",
+            lane="python",
         ),
-    ]
-
-
-def with_servers() -> list[Suite]:
-    """One after the other: each of them fills two cores."""
-    return [
         Suite(
             "engine in the loop",
             in_engine(*pytest("python/tests/engine_loop", "engine-loop")),
             "build/reports/engine-loop.xml",
             quick=False,
             limit_seconds=ENGINES_LIMIT_SECONDS,
+            lane="loop",
         ),
+    ]
+
+
+def with_servers() -> list[Suite]:
+    """One after the other: several of their tests say after how long a fault is noticed."""
+    return [
         Suite(
             "engines",
             in_engine(*pytest("e2e-tests", "engines")),
@@ -218,12 +219,13 @@ def allowed_skips() -> list[str]:
     return [line.partition("#")[0].strip() for line in lines if line.partition("#")[0].strip()]
 
 
-def run_suite(suite: Suite) -> Outcome:
+def run_suite(suite: Suite, beside: bool = False) -> Outcome:
+    """`beside` others: their lines would be mixed."""
     if suite.reports:
         for stale in report_files(suite):
             stale.unlink()
     begun = time.monotonic()
-    if suite.lane:
+    if beside:
         status = status_of_captured(suite)
     else:
         print(f"\n=== {suite.name}", flush=True)
@@ -247,7 +249,7 @@ def run_side_by_side(neighbours: Sequence[Suite]) -> list[Outcome]:
     print(f"\n=== side by side: {', '.join(suite.name for suite in neighbours)}", flush=True)
     with ThreadPoolExecutor(len(lanes)) as pool:
         running: list[Future[list[Outcome]]] = [
-            pool.submit(lambda lane: list(map(run_suite, lane)), lane) for lane in lanes.values()
+            pool.submit(lambda lane: [run_suite(suite, beside=True) for suite in lane], lane) for lane in lanes.values()
         ]
         try:
             return [outcome for lane in running for outcome in lane.result()]
@@ -257,7 +259,7 @@ def run_side_by_side(neighbours: Sequence[Suite]) -> list[Outcome]:
 
 
 def status_of_captured(suite: Suite) -> int:
-    """Prints what the command said when it has ended: the lines of two that run side by side would be mixed."""
+    """Prints what the command said when it has ended."""
     with tempfile.TemporaryFile() as said:
         status = status_of(suite, said)
         said.seek(0)
@@ -333,9 +335,10 @@ def run(chosen: Sequence[Suite]) -> int:
 
 
 def outcomes(chosen: Sequence[Suite]) -> Iterator[Outcome]:
-    for in_lanes, neighbours in itertools.groupby(chosen, lambda suite: bool(suite.lane)):
-        if in_lanes:
-            yield from run_side_by_side(list(neighbours))
+    for _in_lanes, group in itertools.groupby(chosen, lambda suite: bool(suite.lane)):
+        neighbours = list(group)
+        if len({suite.lane for suite in neighbours}) > 1:
+            yield from run_side_by_side(neighbours)
         else:
             yield from map(run_suite, neighbours)
 
