@@ -59,6 +59,11 @@ final class ComputedLayers {
         return bySteps.getFirst().size() > 1 ? 1 : 0;
     }
 
+    /** Every layer of every rank. */
+    List<RankLayer> all() {
+        return bySteps.stream().flatMap(List::stream).toList();
+    }
+
     /** All ranks'. */
     List<RankLayer> at(int step) {
         return bySteps.get(step);

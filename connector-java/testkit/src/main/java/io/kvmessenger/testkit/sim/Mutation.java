@@ -15,6 +15,8 @@ public enum Mutation {
     COUNTER_READ_EARLY,
     /** A layer is taken as readable when the first rank has it, and the others do not. */
     COUNTER_LAG_LOST,
+    /** A page that the engine's prefix cache knows is taken as written. */
+    COMMITTED_TAKEN_AS_WRITTEN,
     /** Silence is never acted on. */
     HEARTBEAT_IGNORED,
     /** A grant that was served is served again. */

@@ -8,8 +8,8 @@ import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
 /**
- * What KV looks like in the simulation: each byte is a function of transfer, layer, token, head and the byte's place in
- * the head, so that a byte of another request, layer, page or head never passes for it, however the sides shard. Pure.
+ * What KV looks like in the simulation: each byte is a function of the prompt's text, layer, token, head and the byte's
+ * place in the head, so that a byte of another prompt, layer, page or head never passes for it, however the sides shard. Pure.
  */
 public final class PageContent {
     private final KvGeometry geometry;
@@ -45,7 +45,7 @@ public final class PageContent {
     /** The byte that the prompt's KV has there. */
     public byte of(String transferId, int logicalPage, int byteInPage) {
         long token = (long) logicalPage * geometry.pageTokens() + tokenInPage(byteInPage);
-        long mixed = transferId.hashCode() * 0x9E3779B97F4A7C15L
+        long mixed = PromptText.at(transferId, token).hashCode() * 0x9E3779B97F4A7C15L
                 ^ layer.name().hashCode() * 0xC2B2AE3D27D4EB4FL
                 ^ (token + 1) * 0x165667B19E3779F9L
                 ^ (headOf(byteInPage) + 1) * 0xA24BAED4963EE407L

@@ -10,6 +10,9 @@ import java.util.SplittableRandom;
  * one for each two engines, whose KV has to arrive.
  */
 final class Router {
+    private static final long BURST_PERIOD_NS = 50 * Scenario.MILLI;
+    private static final long BURST_NS = Scenario.MILLI / 2;
+
     private final Simulation world;
     private final SplittableRandom random;
     private int lastTransfer;
@@ -18,8 +21,13 @@ final class Router {
         this.world = world;
         this.random = random;
         for (int i = 0; i < world.scenario().requestCount(); i++) {
-            world.clock().at(random.nextLong(Scenario.SAFETY_NS), this::send);
+            world.clock().at(inBursts(random.nextLong(Scenario.SAFETY_NS)), this::send);
         }
+    }
+
+    /** In half of all runs many requests come at the same moment, so that one pass begins several of them. */
+    private long inBursts(long atNs) {
+        return world.scenario().seed() % 2 == 0 ? atNs - atNs % BURST_PERIOD_NS + atNs % BURST_NS : atNs;
     }
 
     /** Both legs between each prefiller and each engine that decodes. */

@@ -28,6 +28,7 @@ final class SimulatedEngine implements NodeEngine {
                 swarm,
                 random.split(),
                 listener,
+                world.mutation(),
                 (transferId, tokenCount) -> world.enqueue(Scenario.engineOf(node.name()), transferId, tokenCount));
         decode = new SimulatedDecodeEngine(world.clock(), node, pool, swarm, random.split(), listener);
         events = new Events(world.trace(), listener);

@@ -5,6 +5,7 @@ import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.EngineIntake;
 import io.kvmessenger.messenger.LayerProgress;
 import io.kvmessenger.testkit.sim.check.WorldListener;
+import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
@@ -42,7 +43,15 @@ final class SimulatedPrefillEngine implements EngineIntake {
         final String transferId;
         final int tokenCount;
         int[] pages = new int[0];
+        /** By position, as far as pages are full: what others may share, or null. */
+        final List<PrefixCache.Entry> entries = new ArrayList<>();
+        /** The first pages, which another prompt had when this one began. */
+        List<PrefixCache.Entry> hits = List.of();
+        /** What the last pass that it was in computes of it. */
+        PassShare share;
+        /** Where a pass begins to compute it. */
         int computedTokens;
+
         int endToken;
         State state = State.QUEUED;
         /** The messenger knows of it, and must be told of its end. */
@@ -64,10 +73,16 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private final SplittableRandom apart;
 
     private final WorldListener listener;
+    private final Mutation mutation;
     private final Intake intake;
     private final Map<String, Prompt> prompts = new LinkedHashMap<>();
     /** What the running pass computes: also prompts that were preempted or aborted in it, while they have pages. */
     private final List<Prompt> inStep = new ArrayList<>();
+    /** The same by what is computed, those included whose prompts have given their pages back. */
+    private final List<PassShare> shares = new ArrayList<>();
+
+    private final PrefixCache prefixes;
+    private final int pageTokens;
 
     private final ComputedLayers layers;
     private final int layerCount;
@@ -87,6 +102,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             Swarm swarm,
             SplittableRandom random,
             WorldListener listener,
+            Mutation mutation,
             Intake intake) {
         this.clock = clock;
         this.node = node;
@@ -95,7 +111,10 @@ final class SimulatedPrefillEngine implements EngineIntake {
         this.random = random;
         this.apart = new SplittableRandom(swarm.hashCode() * 31L + node.incarnation());
         this.listener = listener;
+        this.mutation = mutation;
         this.intake = intake;
+        this.pageTokens = pool.geometry().pageTokens();
+        this.prefixes = new PrefixCache(pageTokens);
         this.layers = ComputedLayers.of(pool.geometry());
         this.layerCount = layers.count();
         pool.promise(this::promisedPages);
@@ -152,8 +171,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         listener.prefillReleased(node.process(), request);
         Prompt prompt = prompts.remove(request);
         if (prompt != null) {
-            inStep.remove(prompt);
-            pool.giveBack(prompt.pages);
+            giveBackPages(prompt);
         }
     }
 
@@ -206,11 +224,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
         if (!node.alive()) {
             return;
         }
-        inStep.remove(prompt);
         listener.prefillPagesTakenBack(node.process(), prompt.request, prompt.transferId);
-        pool.giveBack(prompt.pages);
-        prompt.pages = new int[0];
-        prompt.computedTokens = 0;
+        giveBackPages(prompt);
         prompt.state = State.QUEUED;
         drawFate(prompt);
     }
@@ -262,50 +277,100 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     private EngineCommand.Chunk beginChunk(Prompt prompt) {
-        int cachedTokens = 0;
-        if (prompt.state == State.QUEUED && random.nextInt(3) == 0) {
-            int pageTokens = pool.geometry().pageTokens();
-            cachedTokens = random.nextInt((prompt.tokenCount - 1) / pageTokens + 1) * pageTokens;
-        }
         boolean first = prompt.state == State.QUEUED;
         prompt.told = true;
-        int firstToken = first ? cachedTokens : prompt.computedTokens;
-        int chunkTokens = 1 + random.nextInt(3 * pool.geometry().pageTokens() + 2);
-        prompt.endToken = Math.min(prompt.tokenCount, firstToken + chunkTokens);
-        if (first) {
-            listener.prefillBegun(node.process(), prompt.request, prompt.transferId);
+        int firstPage = first ? 0 : prompt.pages.length;
+        int writtenTokens = first ? begin(prompt) : prompt.computedTokens;
+        int chunkTokens = 1 + random.nextInt(3 * pageTokens + 2);
+        prompt.endToken = Math.min(prompt.tokenCount, prompt.computedTokens + chunkTokens);
+        takePages(prompt);
+        if (first && prompt.hits.isEmpty()) {
+            layers.all()
+                    .forEach(at -> at.content()
+                            .compute(memoryOf(at), prompt.transferId, prompt.pages, 0, prompt.computedTokens));
+            tellComputed(prompt, layers.all(), prompt.computedTokens);
         }
-        int[] newPages = pool.take(pool.pagesFor(prompt.endToken) - prompt.pages.length);
-        int had = prompt.pages.length;
-        prompt.pages = Arrays.copyOf(prompt.pages, had + newPages.length);
-        System.arraycopy(newPages, 0, prompt.pages, had, newPages.length);
-        listener.prefillPagesTaken(
-                node.process(),
-                prompt.request,
-                prompt.tokenCount,
-                IntStream.of(newPages).boxed().toList());
-        prompt.computedTokens = firstToken;
+        prompt.share = new PassShare(
+                prompt.transferId, prompt.pages, prompt.entries, prompt.computedTokens, prompt.endToken, pageTokens);
+        shares.add(prompt.share);
         prompt.state = State.IN_STEP;
         inStep.add(prompt);
-        for (int layer = 0; layer < layerCount && cachedTokens > 0; layer++) {
-            compute(prompt, layers.at(layer), 0, cachedTokens);
-        }
         return new EngineCommand.Chunk(
                 prompt.request,
                 prompt.transferId,
                 prompt.tokenCount,
-                cachedTokens,
-                firstToken,
+                first ? writtenTokens : 0,
+                writtenTokens,
                 prompt.endToken,
-                had,
-                newPages);
+                firstPage,
+                Arrays.copyOfRange(prompt.pages, firstPage, prompt.pages.length));
     }
 
-    private void compute(Prompt prompt, List<ComputedLayers.RankLayer> parts, int firstToken, int endToken) {
+    /**
+     * Looks for the prompt's beginning: in pages that others have, or in pages of its own, written long ago. Returns how many
+     * tokens of it are written for certain; those behind, up to {@code computedTokens}, this pass computes for another prompt.
+     */
+    private int begin(Prompt prompt) {
+        listener.prefillBegun(node.process(), prompt.request, prompt.transferId);
+        boolean cached = random.nextInt(3) == 0;
+        prompt.hits = prefixes.hit(prompt.transferId, prompt.tokenCount);
+        if (prompt.hits.isEmpty()) {
+            prompt.computedTokens = cached ? random.nextInt((prompt.tokenCount - 1) / pageTokens + 1) * pageTokens : 0;
+            return prompt.computedTokens;
+        }
+        prompt.entries.addAll(prompt.hits);
+        prompt.pages = prompt.hits.stream().mapToInt(PrefixCache.Entry::page).toArray();
+        prompt.computedTokens = prompt.pages.length * pageTokens;
+        listener.prefillPagesShared(
+                node.process(),
+                prompt.request,
+                prompt.tokenCount,
+                IntStream.of(prompt.pages).boxed().toList());
+        int written =
+                (int) prompt.hits.stream().takeWhile(PrefixCache.Entry::written).count();
+        tellComputed(prompt, layers.all(), written * pageTokens);
+        return mutation == Mutation.COMMITTED_TAKEN_AS_WRITTEN ? prompt.computedTokens : written * pageTokens;
+    }
+
+    /** Takes the pages that the chunk needs; full ones are found by others from now on. */
+    private void takePages(Prompt prompt) {
+        int had = prompt.pages.length;
+        int[] taken = pool.take(pool.pagesFor(prompt.endToken) - had);
+        prompt.pages = Arrays.copyOf(prompt.pages, had + taken.length);
+        System.arraycopy(taken, 0, prompt.pages, had, taken.length);
+        listener.prefillPagesTaken(
+                node.process(),
+                prompt.request,
+                prompt.tokenCount,
+                IntStream.of(taken).boxed().toList());
+        for (int k = prompt.entries.size(); (k + 1) * pageTokens <= prompt.endToken; k++) {
+            prompt.entries.add(prefixes.commit(prompt.transferId, prompt.tokenCount, k, prompt.pages[k]));
+        }
+    }
+
+    /** Those that no other prompt has find their next owner. */
+    private void giveBackPages(Prompt prompt) {
+        inStep.remove(prompt);
+        if (prompt.share != null) {
+            prompt.share.giveUp();
+        }
+        pool.giveBack(IntStream.range(0, prompt.pages.length)
+                .filter(k -> k >= prompt.entries.size()
+                        || prompt.entries.get(k) == null
+                        || prefixes.giveUp(prompt.entries.get(k)))
+                .map(k -> prompt.pages[k])
+                .toArray());
+        prompt.pages = new int[0];
+        prompt.entries.clear();
+        prompt.computedTokens = 0;
+    }
+
+    private MemorySegment memoryOf(ComputedLayers.RankLayer at) {
+        return pool.memories().get(at.rankIndex());
+    }
+
+    private void tellComputed(Prompt prompt, List<ComputedLayers.RankLayer> parts, int endToken) {
         for (ComputedLayers.RankLayer at : parts) {
-            at.content()
-                    .compute(
-                            pool.memories().get(at.rankIndex()), prompt.transferId, prompt.pages, firstToken, endToken);
             listener.layerComputed(node.process(), prompt.request, at.rankIndex(), at.layerIndex(), endToken);
         }
     }
@@ -353,9 +418,10 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     private void computeInStep(List<ComputedLayers.RankLayer> parts) {
-        for (Prompt prompt : inStep) {
-            compute(prompt, parts, prompt.computedTokens, prompt.endToken);
+        for (PassShare share : shares) {
+            parts.forEach(at -> share.compute(at, memoryOf(at)));
         }
+        inStep.forEach(prompt -> tellComputed(prompt, parts, prompt.endToken));
     }
 
     private void endStep() {
@@ -366,7 +432,9 @@ final class SimulatedPrefillEngine implements EngineIntake {
             inStep.stream() // the pass threw: its end is never told
                     .filter(prompt -> prompt.state == State.IN_STEP)
                     .forEach(prompt -> end(prompt, PrefillOutcome.FAILED));
+            prefixes.passFailed();
             inStep.clear();
+            shares.clear();
             scheduleStep();
             return;
         }
@@ -389,7 +457,9 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 prompt.state = State.BETWEEN_STEPS;
             }
         }
+        prefixes.passEnded();
         inStep.clear();
+        shares.clear();
         scheduleStep();
     }
 

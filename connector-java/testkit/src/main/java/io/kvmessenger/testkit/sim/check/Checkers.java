@@ -137,6 +137,11 @@ public final class Checkers implements WorldListener {
     }
 
     @Override
+    public void prefillPagesShared(String process, String request, int promptTokens, List<Integer> pages) {
+        tell(c -> c.prefillPagesShared(process, request, promptTokens, pages));
+    }
+
+    @Override
     public void layerComputed(String process, String request, int rankIndex, int layerIndex, int endToken) {
         tell(c -> c.layerComputed(process, request, rankIndex, layerIndex, endToken));
     }

@@ -1,17 +1,19 @@
 package io.kvmessenger.testkit.sim.check;
 
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 /**
  * No page is written by its next owner while the messenger may still read or write it: a prefill's pages from their
  * chunk until they are released or fenced, a fetch's until its end was told.
  */
 final class ReuseChecker implements WorldListener {
-    private final Map<String, Map<Integer, String>> touchableByProcess = new HashMap<>();
+    private final Map<String, Map<Integer, Set<String>>> touchableByProcess = new HashMap<>();
 
-    private Map<Integer, String> touchable(String process) {
+    private Map<Integer, Set<String>> touchable(String process) {
         return touchableByProcess.computeIfAbsent(process, p -> new HashMap<>());
     }
 
@@ -21,27 +23,37 @@ final class ReuseChecker implements WorldListener {
     }
 
     @Override
+    public void prefillPagesShared(String process, String request, int promptTokens, List<Integer> pages) {
+        pages.forEach(page -> holders(process, page).add(request));
+    }
+
+    private Set<String> holders(String process, int page) {
+        return touchable(process).computeIfAbsent(page, p -> new HashSet<>());
+    }
+
+    @Override
     public void fetchAsked(FetchFacts fetch) {
         fetch.pages().forEach(page -> take(fetch.process(), fetch.request(), page));
     }
 
     private void take(String process, String request, int page) {
-        String before = touchable(process).put(page, request);
-        if (before != null) {
+        Set<String> before = holders(process, page);
+        if (!before.isEmpty()) {
             throw new Violation(
                     "Reuse", "page " + page + " of " + process + " is told for " + request + " and for " + before);
         }
+        before.add(request);
     }
 
     @Override
     public void pagesOverwritten(String process, List<Integer> pages) {
         for (int page : pages) {
-            String holder = touchable(process).get(page);
-            if (holder != null) {
+            Set<String> holders = holders(process, page);
+            if (!holders.isEmpty()) {
                 throw new Violation(
                         "Reuse",
                         "page " + page + " of " + process + " has a new owner while the messenger may touch it for "
-                                + holder);
+                                + holders);
             }
         }
     }
@@ -67,6 +79,6 @@ final class ReuseChecker implements WorldListener {
     }
 
     private void giveUp(String process, String request) {
-        touchable(process).values().removeIf(request::equals);
+        touchable(process).values().forEach(holders -> holders.remove(request));
     }
 }

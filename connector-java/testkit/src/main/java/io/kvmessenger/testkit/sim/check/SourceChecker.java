@@ -2,12 +2,16 @@ package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
-/** No page of a layer is read before all its tokens are computed in that layer, and none after its owner gave it up. */
+/**
+ * No page of a layer is read before all its tokens are computed in that layer, and none after its owners gave it up. A shared
+ * page is computed when it is for one of them.
+ */
 final class SourceChecker implements WorldListener {
     private static final class Prompt {
         final String request;
@@ -31,7 +35,7 @@ final class SourceChecker implements WorldListener {
     private static final class Cache {
         final PageMap map;
         final Map<String, Prompt> prompts = new HashMap<>();
-        final Map<Integer, Owned> byPage = new HashMap<>();
+        final Map<Integer, List<Owned>> byPage = new HashMap<>();
 
         Cache(PageMap map) {
             this.map = map;
@@ -48,15 +52,27 @@ final class SourceChecker implements WorldListener {
     @Override
     public void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {
         Cache cache = caches.get(process);
-        Prompt prompt = cache.prompts.computeIfAbsent(request, r -> new Prompt(r, promptTokens, cache.map.geometry()));
         for (int page : pages) {
-            Owned before = cache.byPage.put(page, new Owned(prompt, prompt.pageCount++));
-            if (before != null) {
+            List<Owned> owners = cache.byPage.get(page);
+            if (owners != null) {
                 throw new Violation(
                         "Source",
                         "page " + page + " of " + process + " was given to " + request + " while "
-                                + before.prompt.request + " has it");
+                                + owners.getFirst().prompt.request + " has it");
             }
+        }
+        own(cache, request, promptTokens, pages);
+    }
+
+    @Override
+    public void prefillPagesShared(String process, String request, int promptTokens, List<Integer> pages) {
+        own(caches.get(process), request, promptTokens, pages);
+    }
+
+    private static void own(Cache cache, String request, int promptTokens, List<Integer> pages) {
+        Prompt prompt = cache.prompts.computeIfAbsent(request, r -> new Prompt(r, promptTokens, cache.map.geometry()));
+        for (int page : pages) {
+            cache.byPage.computeIfAbsent(page, p -> new ArrayList<>()).add(new Owned(prompt, prompt.pageCount++));
         }
     }
 
@@ -80,7 +96,8 @@ final class SourceChecker implements WorldListener {
         Cache cache = caches.get(process);
         Prompt prompt = cache.prompts.remove(request);
         if (prompt != null) {
-            cache.byPage.values().removeIf(owned -> owned.prompt == prompt);
+            cache.byPage.values().forEach(owners -> owners.removeIf(owned -> owned.prompt == prompt));
+            cache.byPage.values().removeIf(List::isEmpty);
         }
     }
 
@@ -95,17 +112,22 @@ final class SourceChecker implements WorldListener {
     }
 
     private static void checkComputed(PageWrite write, Cache cache, PageMap.Place place) {
-        Owned owned = cache.byPage.get(place.page());
-        if (owned == null) {
-            throw new Violation("Source", write + " was read from " + place + ", which nobody holds");
+        List<Owned> owners = cache.byPage.get(place.page());
+        if (owners == null) {
+            throw new Violation("Source", write + " was read from " + place + ", which no request holds");
         }
-        int endToken = Math.min(owned.prompt.tokenCount, (owned.logicalPage + 1) * cache.map.pageTokens());
-        int[] computed = owned.prompt.computedTokens[place.rankIndex()];
-        if (computed[place.layerIndex()] < endToken) {
+        if (owners.stream().noneMatch(owned -> computed(owned, cache, place))) {
+            Prompt first = owners.getFirst().prompt;
             throw new Violation(
                     "Source",
-                    write + " was read from " + place + " of " + owned.prompt.request + " before token " + endToken
-                            + " was computed there: " + Arrays.toString(computed));
+                    write + " was read from " + place + " of " + first.request
+                            + " before it was computed there, as far as "
+                            + Arrays.toString(first.computedTokens[place.rankIndex()]));
         }
+    }
+
+    private static boolean computed(Owned owned, Cache cache, PageMap.Place place) {
+        int endToken = Math.min(owned.prompt.tokenCount, (owned.logicalPage + 1) * cache.map.pageTokens());
+        return owned.prompt.computedTokens[place.rankIndex()][place.layerIndex()] >= endToken;
     }
 }

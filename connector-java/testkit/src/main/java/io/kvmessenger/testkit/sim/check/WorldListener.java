@@ -70,6 +70,9 @@ public interface WorldListener {
     /** The request's page list grew by these pages. */
     default void prefillPagesTaken(String process, String request, int promptTokens, List<Integer> pages) {}
 
+    /** The request's page list begins with these pages, which other requests have too: they begin with the same text. */
+    default void prefillPagesShared(String process, String request, int promptTokens, List<Integer> pages) {}
+
     /** In this layer of this rank the KV of all tokens before {@code endToken} is in the request's pages. */
     default void layerComputed(String process, String request, int rankIndex, int layerIndex, int endToken) {}
 

@@ -1,0 +1,97 @@
+package io.kvmessenger.testkit.sim;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * Which pages hold the beginnings that prompts share. As vLLM's, it takes a page in when it is scheduled, and so before it
+ * is written; a page is shared as long as one prompt has it.
+ */
+final class PrefixCache {
+    /** A page with the beginning of a family's prompts. */
+    static final class Entry {
+        private final int page;
+        private final String key;
+        private int holders = 1;
+        /** The pass that computes it has ended. */
+        private boolean written;
+
+        private Entry(String key, int page) {
+            this.key = key;
+            this.page = page;
+        }
+
+        int page() {
+            return page;
+        }
+
+        boolean held() {
+            return holders > 0;
+        }
+
+        boolean written() {
+            return written;
+        }
+    }
+
+    private final int pageTokens;
+    private final Map<String, Entry> byKey = new HashMap<>();
+
+    PrefixCache(int pageTokens) {
+        this.pageTokens = pageTokens;
+    }
+
+    private String key(String transferId, int logicalPage) {
+        return PromptText.family(transferId) + " " + logicalPage;
+    }
+
+    private boolean shareable(String transferId, int tokenCount, int logicalPage) {
+        return (logicalPage + 1) * pageTokens <= Math.min(tokenCount, PromptText.sharedTokens(transferId));
+    }
+
+    /** The prompt's beginning, as far as it is there; the last token is left to be computed. The prompt has these pages. */
+    List<Entry> hit(String transferId, int tokenCount) {
+        List<Entry> found = new ArrayList<>();
+        for (int k = 0; shareable(transferId, tokenCount - 1, k); k++) {
+            Entry entry = byKey.get(key(transferId, k));
+            if (entry == null) {
+                break;
+            }
+            entry.holders++;
+            found.add(entry);
+        }
+        return found;
+    }
+
+    /** Takes a full page in that is scheduled to be computed; null where it cannot be shared. */
+    Entry commit(String transferId, int tokenCount, int logicalPage, int page) {
+        String key = key(transferId, logicalPage);
+        if (!shareable(transferId, tokenCount, logicalPage) || byKey.containsKey(key)) {
+            return null;
+        }
+        Entry entry = new Entry(key, page);
+        byKey.put(key, entry);
+        return entry;
+    }
+
+    /** A prompt has the page no more. Returns whether none has. */
+    boolean giveUp(Entry entry) {
+        entry.holders--;
+        if (entry.holders == 0) {
+            byKey.remove(entry.key, entry);
+        }
+        return entry.holders == 0;
+    }
+
+    /** The pass has ended: what was scheduled is written. */
+    void passEnded() {
+        byKey.values().forEach(entry -> entry.written = true);
+    }
+
+    /** The pass has failed: nobody hits what it did not write. */
+    void passFailed() {
+        byKey.values().removeIf(entry -> !entry.written);
+    }
+}
