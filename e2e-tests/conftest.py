@@ -43,6 +43,7 @@ def model() -> Path:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--everyday-requests", type=int, default=DEFAULT_REQUESTS, help="how many test_everyday.py sends")
     parser.addoption("--everyday-seed", type=int, default=DEFAULT_SEED, help="what test_everyday.py draws them from")
+    parser.addoption("--record", action="store_true", help="sglang_pair: write the scheduler's calls anew")
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,10 @@
-"""Forks vLLM servers from one process that has imported vLLM once. For the test bed only: users start `python -m`.
+"""Forks engine servers from one process that has imported the engine. For the test bed only: users start `python -m`.
 
-A server of vLLM is three processes or more, and each imports some 6,000 modules, which is most of what a start costs.
-Here a server is a fork of this process, and has a nursery: a fork of itself, made before it does anything, that forks
-what vLLM would spawn (the engine core, the workers). Each of them begins with nothing but the imports, as a spawned
-process does: no thread, no socket and no JVM exists yet in what is forked, and both forks assert the first of it.
+A server of vLLM or SGLang is three processes or more, and each imports some 6,000 modules, which is most of what a
+start costs. Here a server is a fork of this process, and has a nursery: a fork of itself, made before it does anything,
+that forks what the engine would spawn (the engine core, the workers, the schedulers). Each of them begins with nothing
+but the imports, as a spawned process does: no thread, no socket and no JVM exists yet in what is forked, and both forks
+assert the first of it.
 
 Arguments: the control socket's descriptor, then the modules to import. Runs in one thread. A request is a packet on
 the control socket with two descriptors: the server's log, and a socket on which this process says the server's id and,
@@ -13,6 +14,7 @@ when it has ended, its status. The control socket's end ends this process.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -39,6 +41,8 @@ class Request:
     module: str
     arguments: list[str]
     environment: Mapping[str, str]
+    network: str
+    """The network namespace that it is to run in; "" is this one."""
     log: int
     """Its descriptor; the server's output goes there."""
 
@@ -145,9 +149,19 @@ def become_server(request: Request) -> None:
         os.dup2(request.log, output)
     os.close(request.log)
     be_in(request.environment)
+    if request.network:
+        enter(request.network)
     sys.argv = [request.module, *request.arguments]
     start_nursery()
     runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+
+
+def enter(network: str) -> None:
+    """What `ip netns exec` does for a network's sake. This thread is the only one, and what it forks is there too."""
+    library = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{network}", "rb") as namespace:
+        if library.setns(namespace.fileno(), 0):
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {network}")
 
 
 def be_in(environment: Mapping[str, str]) -> None:
@@ -183,12 +197,27 @@ def start_nursery() -> None:
     assert_single_thread()
     if os.fork() == 0:
         os.close(hold)
+        hand_quit_on()
         try:
             forkserver.main(listener.detach(), alive, ())
         finally:
             os._exit(0)
     os.close(alive)
     listener.close()
+
+
+def hand_quit_on() -> None:
+    """In a nursery: a scheduler of SGLang that fails says so by SIGQUIT to its parent, which is to be the server."""
+    server, nursery = os.getppid(), os.getpid()
+
+    def quit_received(number: int, frame: object) -> None:
+        if os.getpid() == nursery:
+            os.kill(server, number)
+            return
+        signal.signal(number, signal.SIG_DFL)  # in what the nursery has forked
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGQUIT, quit_received)
 
 
 def tell_environment() -> None:

@@ -1,6 +1,6 @@
-"""Servers of the test bed that are forked from a process with vLLM's imports done, see warm_launcher.py.
+"""Servers of the test bed that are forked from a process with their engine's imports done, see warm_launcher.py.
 
-The demo, the bed that most tests share and whatever is not `python -m` start as users start them.
+The demo and whatever is not `python -m` start as users start them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ PRELOADED = (
     "vllm.v1.executor.multiproc_executor",
     "vllm.v1.worker.cpu_worker",
 )
+IN_NETWORK = ["ip", "netns", "exec"]
+"""Before the name of a network namespace, and a command that is to run there."""
 PACKET_BYTES_MAX = 4096
 PROGRAM = Path(__file__).with_name("warm_launcher.py")
 
@@ -83,11 +85,11 @@ class WarmLauncher:
         self._control: socket.socket | None = None
         self._log = Path(os.devnull)
 
-    def start(self, server: Server, module: str, arguments: list[str], log: BinaryIO) -> ForkedProcess:
+    def start(self, server: Server, network: str, module: str, arguments: list[str], log: BinaryIO) -> ForkedProcess:
         with self._lock:
             control = self._control or self._begin(server.log_path.parent)
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            asked = {"module": module, "arguments": arguments, "environment": server.environment}
+            asked = {"module": module, "arguments": arguments, "environment": server.environment, "network": network}
             with theirs:
                 try:
                     socket.send_fds(control, [json.dumps(asked).encode()], [log.fileno(), theirs.fileno()])
@@ -155,7 +157,7 @@ def end_of(log: Path) -> str:
 
 
 LAUNCHER = WarmLauncher(PRELOADED, environment_of_vllm)
-"""That of this run."""
+"""That of this run's vLLM servers."""
 
 
 class WarmServer(Server):
@@ -164,6 +166,9 @@ class WarmServer(Server):
     launcher = LAUNCHER
 
     def _launch(self, log: BinaryIO) -> StartedProcess:
-        if self.command[:2] != [sys.executable, "-m"]:
+        network, command = "", self.command
+        if command[:3] == IN_NETWORK:
+            network, command = command[3], command[4:]
+        if command[:2] != [sys.executable, "-m"]:
             return super()._launch(log)
-        return self.launcher.start(self, self.command[2], self.command[3:], log)
+        return self.launcher.start(self, network, command[2], command[3:], log)

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hosts import lack_of_privilege, second_host
 from server_process import ServerFailed, free_port, start_all, wait_until
 from warm_starts import WarmLauncher, WarmServer
 
 HEAVY = "import os\nIMPORTED_BY = os.getpid()\n"
 SERVER = """
-import http.server, json, multiprocessing, os, sys
+import http.server, json, multiprocessing, os, signal, sys
 import heavy
 
 def spawned(say):
+    if "--fails" in sys.argv:
+        os.kill(os.getppid(), signal.SIGQUIT)
+        signal.pause()
     say.send([os.getpid(), heavy.IMPORTED_BY, os.environ["SAID"], multiprocessing.parent_process().pid])
 
 class Answer(http.server.BaseHTTPRequestHandler):
@@ -67,12 +72,42 @@ def test_server_and_what_it_spawns_have_the_imports_and_the_environment(launcher
     assert said["status"] == 0
 
 
+def test_server_runs_in_the_network_that_it_was_started_in(launcher: WarmLauncher, tmp_path: Path) -> None:
+    lack = lack_of_privilege()
+    if lack is not None:
+        pytest.skip(lack)
+    with second_host() as host:
+        server = warm(launcher, tmp_path)
+        server.command[:0] = host.prefix
+        server.start()
+        try:
+            wait_until(lambda: '"status": 0' in server.log() or not server.alive(), 60, "it serves")
+            assert os.readlink(f"/proc/{server.pid}/ns/net") != os.readlink("/proc/self/ns/net")
+            assert not may_connect(server.port), "it listens on the other network's loopback"
+        finally:
+            server.stop()
+
+
+def may_connect(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_end_of_a_server_is_seen_with_its_status(launcher: WarmLauncher, tmp_path: Path) -> None:
     server = warm(launcher, tmp_path)
     start_all([server], print)
     assert server.alive()
     server.kill()
     assert server.wait_ended() == -signal.SIGKILL
+
+
+def test_what_a_server_spawned_tells_it_of_a_failure_by_a_signal(launcher: WarmLauncher, tmp_path: Path) -> None:
+    """SGLang's schedulers do, to their parent as the system knows it."""
+    server = warm(launcher, tmp_path)
+    server.command.append("--fails")
+    with pytest.raises(ServerFailed, match="ended before it was healthy"):
+        start_all([server], print)
+    assert server.wait_ended() == -signal.SIGQUIT
 
 
 def test_server_that_cannot_start_fails_with_the_end_of_its_log(launcher: WarmLauncher, tmp_path: Path) -> None:

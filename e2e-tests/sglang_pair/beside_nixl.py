@@ -24,7 +24,7 @@ sys.path.extend(
 from demo_console import say, unwind_on_sigterm
 from make_model import cached_model
 from prompts import cache_home
-from server_process import words_of
+from server_process import Server, words_of
 from sglang_bed import Ground, Kind, Pair
 from workload import ANSWER_TOKENS, Series
 
@@ -33,10 +33,10 @@ ROOT = HERE.parents[1]
 REPEATS = 7
 WARM_UP = Series(seed=51, lengths=(65, 257, 720))
 TIMED = {tokens: Series(seed=52 + tokens, lengths=(tokens,) * REPEATS) for tokens in (65, 257, 720)}
-STAMPED = {"PYTHONPATH": str(HERE / "plugins")}
+STAMPED = {"PYTHONPATH": str(HERE / "plugins"), "SGLANG_PLUGINS": "kv_messenger,nixl_on_cpu,stopwatch"}
 KINDS = (
-    Kind("nixl", {**STAMPED, "UCX_TLS": "tcp,shm,self", "UCX_NET_DEVICES": "lo"}),
-    Kind("kv_messenger", STAMPED),
+    Kind("nixl", {**STAMPED, "UCX_TLS": "tcp,shm,self", "UCX_NET_DEVICES": "lo"}, started_by=Server),
+    Kind("kv_messenger", STAMPED, started_by=Server),
 )
 STAMP = re.compile(r"stopwatch (\w+) room=(\d+) at_ns=(\d+)")
 
@@ -83,7 +83,7 @@ def main() -> int:
     words: dict[str, list[str]] = {}
     for kind in KINDS:
         with ExitStack() as stack:
-            pair = Ground(model, folder).started_pair(stack, kind)
+            pair = Ground(model, folder).started_pair(stack, kind, kind.backend)
             measured(pair, WARM_UP, words)
             for tokens, series in TIMED.items():
                 waits = sorted(measured(pair, series, words))

@@ -15,14 +15,16 @@ from typing import Any
 from bed import HELD_GAUGES
 from faults import LEAVE_FIRST, STEP_LIMIT_SECONDS, Gate, Outcome, attempt
 from server_process import LOOPBACK, Server, complete, free_port, greedy_completion, metric_sum, start_all, wait_until
-from sglang_servers import EngineOptions, Role, engine, load_balancer
+from sglang_servers import PAGE_TOKENS, EngineOptions, Role, engine, load_balancer
+from warm_sglang import WarmSglang
 
 REST_LIMIT_SECONDS = 120.0
 ROOM_MAX = 2**63 - 1
 COMPLETIONS = "/v1/completions"
+PLUGINS = Path(__file__).resolve().parent / "plugins"
 
 
-@dataclass
+@dataclass(eq=False)
 class Side:
     """One server, and where the messengers in its ranks have their metrics pages; a stock backend has none."""
 
@@ -49,6 +51,11 @@ class Side:
         """How many requests are being computed."""
         (load,) = json.loads(self.server.get("/v1/loads"))["loads"]
         return int(load["num_running_reqs"])
+
+    def queued(self, *queues: str) -> int:
+        """How many requests are in these queues of SGLang's disaggregation."""
+        (load,) = json.loads(self.server.get("/v1/loads"))["loads"]
+        return sum(int(load["disaggregation"][queue]) for queue in queues)
 
     def held(self) -> dict[str, float]:
         """Whatever is held for requests: in SGLang's queues, in its pool beyond what its cache may evict, by us."""
@@ -84,19 +91,19 @@ class Pair:
     def ask(self, prompt: str, max_tokens: int) -> dict[str, Any]:
         return complete(self.front, prompt, max_tokens)
 
-    def body(self, prompt: str, max_tokens: int, request: str) -> dict[str, Any]:
+    def body(self, prompt: str, max_tokens: int, request: str, room: int | None = None) -> dict[str, Any]:
         """What the load balancer sends to both sides, under a name by which the request can be aborted."""
         return {
             **greedy_completion(prompt, max_tokens),
             "rid": request,
             "bootstrap_host": LOOPBACK,
             "bootstrap_port": self.bootstrap_port,
-            "bootstrap_room": random.randint(1, ROOM_MAX),
+            "bootstrap_room": room or random.randint(1, ROOM_MAX),
         }
 
-    def attempt_both_sides(self, prompt: str, max_tokens: int, request: str) -> Outcome:
+    def attempt_both_sides(self, prompt: str, max_tokens: int, request: str, room: int | None = None) -> Outcome:
         """Both legs, each on its own: the load balancer would end one as soon as the other has failed."""
-        body = self.body(prompt, max_tokens, request)
+        body = self.body(prompt, max_tokens, request, room)
         with ThreadPoolExecutor(1) as other:
             other.submit(attempt, self.prefiller.server.post, COMPLETIONS, body)
             return attempt(self.decoder.server.post, COMPLETIONS, body)
@@ -113,6 +120,23 @@ class Pair:
         with self.gate.closed():
             yield lambda: wait_until(begun, STEP_LIMIT_SECONDS, f"{LEAVE_FIRST} layers have left")
 
+    def wait_all_there(self, count: int, *, granted: bool = False) -> None:
+        """Both sides have so many requests, and all that were granted pages are computed; writes are held back.
+
+        `granted`: all of them were, so that each waits for its KV alone.
+        """
+        queues = {
+            self.prefiller: ("prefill_inflight_queue_reqs", "prefill_bootstrap_queue_reqs"),
+            self.decoder: ("decode_transfer_queue_reqs", "decode_prealloc_queue_reqs"),
+        }
+        for side, (halfway, before) in queues.items():
+            counted = (halfway,) if granted else (halfway, before)
+            wait_until(
+                lambda side=side, counted=counted: side.queued(*counted) == count,  # type: ignore[misc]
+                STEP_LIMIT_SECONDS,
+                f"{side.server.name} has {count} requests whose KV is to come",
+            )
+
     def wait_at_rest(self) -> None:
         for side in (self.prefiller, self.decoder):
             side.wait_at_rest()
@@ -128,9 +152,16 @@ class Kind:
     """KV Messenger's own."""
     tp_size: int = 1
     pp_size: int = 1
+    page_tokens: int = PAGE_TOKENS
+    overlap: bool = False
+    """The prefiller's passes overlap with its scheduling."""
+    recorded: bool = False
+    """What SGLang asks of the backend is written down, see plugins/recorder.py."""
     warm_up: bool = False
     holdable: bool = False
     """The prefiller's writes can be held back, by a KV Messenger that looks at a file before each."""
+    started_by: type[Server] = WarmSglang
+    """Forked from a process that has imported SGLang; a plain `Server` is started as users start it."""
 
 
 KV_MESSENGER = Kind(holdable=True, warm_up=True)
@@ -147,9 +178,9 @@ class Ground:
     def gate(self) -> Gate:
         return Gate(self.folder / "held-writes")
 
-    def side(self, role: Role, kind: Kind, bootstrap_port: int = 0, name: str = "", port: int = 0) -> Side:
+    def side(self, role: Role, kind: Kind, bootstrap_port: int = 0, *, name: str, port: int = 0) -> Side:
         """A server that is made, not started. Its ports are fixed, so that it can come back at them."""
-        environment = dict(kind.environment)
+        environment = {**kind.environment, **self.plugged(kind)}
         metrics_ports: Sequence[int] = ()
         if kind.backend == "kv_messenger":
             rank_count = kind.tp_size * kind.pp_size
@@ -167,21 +198,47 @@ class Ground:
             core=0 if role == "prefill" else 1,
             tp_size=kind.tp_size,
             pp_size=kind.pp_size,
+            page_tokens=kind.page_tokens,
+            overlap=kind.overlap,
             environment=environment,
             warm_up=kind.warm_up,
         )
-        return Side(engine(name or f"{kind.backend}-{role}", options, self.folder, port), metrics_ports)
+        server = engine(name, options, self.folder, port, kind.started_by)
+        return Side(server, metrics_ports)
 
-    def started_pair(self, stack: ExitStack, kind: Kind) -> Pair:
+    def plugged(self, kind: Kind) -> dict[str, str]:
+        """The plug-ins of this folder that SGLang is to load beside ours."""
+        chosen = [*(["events_on_cpu"] if kind.overlap else []), *(["recorder"] if kind.recorded else [])]
+        if not chosen:
+            return {}
+        self.recording.mkdir(parents=True, exist_ok=True)
+        return {
+            "PYTHONPATH": str(PLUGINS),
+            "SGLANG_PLUGINS": ",".join(["kv_messenger", *chosen]),
+            "KV_MESSENGER_RECORDING": str(self.recording),
+        }
+
+    @property
+    def recording(self) -> Path:
+        return self.folder / "recording"
+
+    def started_pair(self, stack: ExitStack, kind: Kind, name: str = "kv_messenger") -> Pair:
         """Both sides, side by side, then the load balancer; all end with `stack`."""
-        port = free_port()
-        prefiller, decoder = self.side("prefill", kind, port), self.side("decode", kind)
-        start(stack, [prefiller.server, decoder.server])
-        return self.fronted(stack, prefiller, decoder, port)
+        return self.started_sides(stack, kind, kind, name)
 
-    def fronted(self, stack: ExitStack, prefiller: Side, decoder: Side, bootstrap_port: int) -> Pair:
+    def started_sides(self, stack: ExitStack, prefill: Kind, decode: Kind, name: str) -> Pair:
+        """Sides that are started in different ways."""
+        port = free_port()
+        prefiller = self.side("prefill", prefill, port, name=f"{name}-prefill")
+        decoder = self.side("decode", decode, name=f"{name}-decode")
+        start(stack, [prefiller.server, decoder.server])
+        return self.fronted(stack, prefiller, decoder, port, decode.started_by)
+
+    def fronted(
+        self, stack: ExitStack, prefiller: Side, decoder: Side, bootstrap_port: int, started_by: type[Server]
+    ) -> Pair:
         name = f"{prefiller.server.name}-front"
-        front = load_balancer(name, prefiller.server, bootstrap_port, decoder.server, self.folder)
+        front = load_balancer(name, prefiller.server, bootstrap_port, decoder.server, started_by)
         start(stack, [front])
         return Pair(prefiller, decoder, front, bootstrap_port, self.gate)
 

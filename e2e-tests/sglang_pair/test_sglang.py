@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import Reference
 from faults import Outcome, attempt, dropped_payload, leave
-from plain_sglang import sglang_answers, transformers_answers
-from server_process import free_port, start_all, wait_until, words_of
+from plain_sglang import transformers_answers
+from server_process import Server, free_port, wait_until, words_of
 from sglang_bed import COMPLETIONS, KV_MESSENGER, Ground, Kind, Pair, Side, start
 from sglang_servers import CHUNK_TOKENS, PAGE_TOKENS
 from sglang_workload import (
@@ -45,18 +45,12 @@ from sglang_workload import (
 from timeline import prefills
 from workload import Series
 
+pytest_plugins = ["sglang_fixtures"]
 NOTICED_LIMIT_SECONDS = 90.0
 """Bounds a test that fails; the limits of the engines that would end any request are 300 s."""
 TWO_RANKS = Kind(tp_size=2, holdable=True)
 TWO_STAGES = Kind(pp_size=2)
 CHUNK_ENDS = [*range(CHUNK_TOKENS, OVERLAPPED_TOKENS, CHUNK_TOKENS), OVERLAPPED_TOKENS]
-
-
-@pytest.fixture(scope="module")
-def by_sglang(model: Path, run_folder: Path) -> Reference:
-    prompts = all_prompts()
-    answers = sglang_answers(model, prompts, ANSWER_TOKENS, run_folder, lambda line: print(line, flush=True))
-    return Reference(dict(zip(prompts, answers, strict=True)))
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +61,16 @@ def by_transformers(model: Path, by_sglang: Reference) -> Reference:
 
 
 @pytest.fixture(scope="module")
-def ground(model: Path, run_folder: Path) -> Ground:
-    return Ground(model, run_folder)
+def lasting() -> Iterator[ExitStack]:
+    """What ends with the module: the shared pair, and a side that comes back in the place of one of its."""
+    with ExitStack() as held:
+        yield held
 
 
 @pytest.fixture(scope="module")
-def pair(ground: Ground, by_sglang: Reference) -> Iterator[Pair]:
-    """`by_sglang` comes first: three engines at once on two cores would only slow each other down."""
-    with ExitStack() as held:
-        yield ground.started_pair(held, KV_MESSENGER)
+def pair(ground: Ground, by_sglang: Reference, lasting: ExitStack) -> Pair:
+    """The prefiller starts as users start it. `by_sglang` comes first: a third engine would only slow both down."""
+    return ground.started_sides(lasting, replace(KV_MESSENGER, started_by=Server), KV_MESSENGER, "kv_messenger")
 
 
 def differing(pair: Pair, series: Series, reference: Reference) -> list[str]:
@@ -220,6 +215,7 @@ def test_aborted_requests_leave_the_others_right_and_nothing_held(pair: Pair, by
             legs = sent(pool, pair, prompts)
             given_up = list(legs)[::2]
             wait_begun()
+            pair.wait_all_there(len(prompts))
             both = (pair.prefiller, pair.decoder)
             for name, sides in zip(given_up, (both, both[1:], both[:1], both[1:]), strict=True):
                 for side in sides:
@@ -264,11 +260,12 @@ def test_paused_decoder_has_its_requests_computed_again(pair: Pair, by_sglang: R
 
 
 def killed_halfway(pair: Pair, side: Side, prompts: list[str]) -> None:
-    """kill -9 with requests at several steps, of which none can be answered, since their writes are held back."""
+    """kill -9 with one request halfway and others behind it, none of which can be answered: writes are held back."""
     other = pair.decoder if side is pair.prefiller else pair.prefiller
     with ThreadPoolExecutor(len(prompts)) as pool, pair.halfway() as wait_begun:
         legs = sent(pool, pair, prompts)
         wait_begun()
+        pair.wait_all_there(len(prompts), granted=True)
         killed_seconds = time.monotonic()
         side.server.kill()
         outcomes = [leg.result(NOTICED_LIMIT_SECONDS) for leg in legs.values()]
@@ -281,18 +278,34 @@ def killed_halfway(pair: Pair, side: Side, prompts: list[str]) -> None:
         print(f"noticed: {side.server.name} killed: nothing is held after {time.monotonic() - killed_seconds:.2f} s")
 
 
-def test_killed_decoder_comes_back_at_its_address(pair: Pair, by_sglang: Reference) -> None:
+def test_killed_decoder_comes_back_at_its_address(
+    pair: Pair, ground: Ground, by_sglang: Reference, lasting: ExitStack
+) -> None:
     killed_halfway(pair, pair.decoder, DECODER_KILLED.prompts())
-    start_all([pair.decoder.server], print)
+    pair.decoder = ground.side("decode", Kind(), name="decode-again", port=pair.decoder.server.port)
+    start(lasting, [pair.decoder.server])
     assert_serving(pair, by_sglang, AFTER_FAULTS.prompts()[5:])
 
 
 def test_killed_prefiller_comes_back_at_its_address_with_two_ranks(
-    pair: Pair, ground: Ground, by_sglang: Reference, stack: ExitStack
+    pair: Pair, ground: Ground, by_sglang: Reference, lasting: ExitStack
 ) -> None:
     killed_halfway(pair, pair.prefiller, PREFILLER_KILLED.prompts())
     port = pair.prefiller.server.port
     pair.prefiller = ground.side("prefill", TWO_RANKS, pair.bootstrap_port, name="prefill-tp2", port=port)
-    start(stack, [pair.prefiller.server])
+    start(lasting, [pair.prefiller.server])
     assert_serving(pair, by_sglang, AFTER_FAULTS.prompts()[2:5])
     assert_right_across_shardings(pair, PREFILLER_SHARDED, by_sglang)
+
+
+def test_killed_prefiller_of_two_ranks_comes_back_at_its_address_with_one(
+    pair: Pair, ground: Ground, by_sglang: Reference, lasting: ExitStack
+) -> None:
+    """The other direction, whichever the prefiller's ranks were before: their number is learned anew."""
+    pair.prefiller.server.kill()
+    port = pair.prefiller.server.port
+    pair.prefiller = ground.side("prefill", Kind(), pair.bootstrap_port, name="prefill-tp1", port=port)
+    start(lasting, [pair.prefiller.server])
+    before = pair.prefiller.metric("kv_messenger_strided_pieces_sent_total")
+    assert_serving(pair, by_sglang, AFTER_FAULTS.prompts()[:5])
+    assert pair.prefiller.metric("kv_messenger_strided_pieces_sent_total") == before, "one rank's heads lie together"

@@ -34,7 +34,7 @@ def start(stack: ExitStack, model: Path, folder: Path) -> Server:
     bootstrap_port = free_port()
     prefiller = engine("prefiller", EngineOptions(model, role="prefill", core=0, bootstrap_port=bootstrap_port), folder)
     decoder = engine("decoder", EngineOptions(model, role="decode", core=1), folder)
-    front = load_balancer("load-balancer", prefiller, bootstrap_port, decoder, folder)
+    front = load_balancer("load-balancer", prefiller, bootstrap_port, decoder)
     for server in (prefiller, decoder, front):
         stack.callback(server.stop)
     say(f"starting a prefiller and a decoder, logs in {folder}")

@@ -49,6 +49,9 @@ class EngineOptions:
     pp_size: int = 1
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
+    page_tokens: int = PAGE_TOKENS
+    overlap: bool = False
+    """A prefiller's passes overlap with its scheduling: SGLang's default, which needs `torch.cuda.Event`."""
     arguments: tuple[str, ...] = ()
     warm_up: bool = False
     """Whether the server sends itself a request before it says that it is ready; costs a start some seconds."""
@@ -60,12 +63,15 @@ def role_arguments(options: EngineOptions) -> tuple[str, ...]:
     shared = ("--disaggregation-mode", options.role, "--disaggregation-transfer-backend", options.backend)
     if options.role == "prefill":
         # With overlap, a hit in the radix cache records a torch.cuda.Event, which ends the scheduler without a GPU.
-        return (*shared, "--disaggregation-bootstrap-port", str(options.bootstrap_port), "--disable-overlap-schedule")
+        alone = () if options.overlap else ("--disable-overlap-schedule",)
+        return (*shared, "--disaggregation-bootstrap-port", str(options.bootstrap_port), *alone)
     # The default backs up in pinned memory, which torch has only with a GPU.
     return (*shared, "--disaggregation-decode-retraction-backup", "cpu_tensor")
 
 
-def engine(name: str, options: EngineOptions, folder: Path, port: int | None = None) -> Server:
+def engine(
+    name: str, options: EngineOptions, folder: Path, port: int | None = None, kind: type[Server] = Server
+) -> Server:
     chosen_port = port or free_port()
     command = [
         *(options.python, "-m", "sglang.launch_server"),
@@ -73,7 +79,7 @@ def engine(name: str, options: EngineOptions, folder: Path, port: int | None = N
         *("--host", LOOPBACK, "--port", str(chosen_port)),
         *CPU_ARGUMENTS,
         *(() if options.warm_up else ("--skip-server-warmup",)),
-        *("--page-size", str(PAGE_TOKENS), "--chunked-prefill-size", str(CHUNK_TOKENS)),
+        *("--page-size", str(options.page_tokens), "--chunked-prefill-size", str(CHUNK_TOKENS)),
         *("--context-length", str(CONTEXT_TOKENS), "--max-total-tokens", str(POOL_TOKENS)),
         *("--max-running-requests", str(REQUESTS_MAX), "--enable-metrics", "--enable-cache-report"),
         *("--tp-size", str(options.tp_size), "--pp-size", str(options.pp_size)),
@@ -87,15 +93,18 @@ def engine(name: str, options: EngineOptions, folder: Path, port: int | None = N
         **options.environment,
         "PYTHONPATH": os.pathsep.join([str(CPU_KERNELS), *([inherited] if inherited else [])]),
     }
-    return Server(name, command, chosen_port, folder, environment)
+    return kind(name, command, chosen_port, folder, environment)
 
 
-def load_balancer(name: str, prefiller: Server, bootstrap_port: int, decoder: Server, folder: Path) -> Server:
+def load_balancer(
+    name: str, prefiller: Server, bootstrap_port: int, decoder: Server, kind: type[Server] = Server
+) -> Server:
     """The small load balancer of the stock `sglang-router`: the same request to both sides at once."""
+    folder = prefiller.log_path.parent
     port = free_port()
     command = [
         *(sys.executable, "-m", "sglang_router.launch_router", "--mini-lb", "--pd-disaggregation"),
         *("--prefill", prefiller.url, str(bootstrap_port), "--decode", decoder.url),
         *("--host", LOOPBACK, "--port", str(port)),
     ]
-    return Server(name, command, port, folder)
+    return kind(name, command, port, folder)

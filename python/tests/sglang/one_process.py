@@ -129,6 +129,7 @@ class Shape:
     pp_size: int = 1
     dp_size: int = 1
     page_tokens: int = PAGE_TOKENS
+    page_count: int = PAGE_COUNT
 
     def ranks(self, dp_rank: int = 0) -> list[RankInEngine]:
         stages, ranks = range(self.pp_size), range(self.tp_size)
@@ -146,7 +147,7 @@ class Shape:
         return slice(first, first + max(1, HEAD_COUNT // self.tp_size))
 
     def pool(self, pp_rank: int = 0) -> Any:
-        slots = PAGE_COUNT * self.page_tokens
+        slots = self.page_count * self.page_tokens
         layers = self.layers_of(pp_rank)
         held = {"start_layer": layers.start, "end_layer": layers.stop}
         if self.latent:
@@ -212,6 +213,11 @@ class Side:
         tokens = self.shape.page_tokens
         return self.buffers()[buffer][index * tokens : (index + 1) * tokens]
 
+    def all_pages(self, indices: list[int]) -> list[Any]:
+        """Of each buffer, a copy of these pages."""
+        tokens = self.shape.page_tokens
+        return [buffer.unflatten(0, (-1, tokens))[indices] for buffer in self.buffers()]
+
     def scribble(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         for buffer in self.buffers():
@@ -244,10 +250,10 @@ def as_rank(shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Any:
 class Pair:
     """A prefiller and a decoder that know each other by a bootstrap server."""
 
-    def __init__(self, folder: Path, page_tokens: int = PAGE_TOKENS) -> None:
+    def __init__(self, folder: Path, page_tokens: int = PAGE_TOKENS, page_count: int = PAGE_COUNT) -> None:
         self.port = free_port()
         arguments = publish_arguments(folder, self.port, page_tokens)
-        shape = Shape(page_tokens=page_tokens)
+        shape = Shape(page_tokens=page_tokens, page_count=page_count)
         self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", self.port)
         until(lambda: listens(self.port), "the bootstrap server listens")
         self.prefiller = Side.open("prefill", arguments, shape)
@@ -278,10 +284,11 @@ class Pair:
         self.prefiller.metadata.bootstrap_room[slot, 0] = room
 
     def assert_equal_pages(self, sources: list[int], targets: list[int]) -> None:
-        for buffer in range(2 * LAYER_COUNT):
-            for source, target in zip(sources, targets, strict=True):
-                here, there = self.prefiller.page(buffer, source), self.decoder.page(buffer, target)
-                assert torch.equal(here, there), (buffer, source, target)
+        sides = ((self.prefiller, sources), (self.decoder, targets))
+        for buffer, (here, there) in enumerate(zip(*(side.all_pages(of) for side, of in sides), strict=True)):
+            if not torch.equal(here, there):
+                wrong = [k for k in range(len(sources)) if not torch.equal(here[k], there[k])]
+                raise AssertionError(f"buffer {buffer}: pages at positions {wrong} of {len(sources)} differ")
 
     def assert_nothing_held(self) -> None:
         for side in (self.prefiller, self.decoder):

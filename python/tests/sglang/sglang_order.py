@@ -48,12 +48,15 @@ class Prefill:
         names = [buffer.name for buffer in kv_buffers(side.endpoint.kv_args, latent=False)]
         self._counter = LayerCounter(side.endpoint.exchange._messenger.opened.layer_counter_address, names)
         self._names = names
-        self._steps = LayerwiseSteps(side.endpoint.exchange, self._counter, Twins(self._page_tokens, 1))
-        self._written = itertools.count(1)
+        self.steps = LayerwiseSteps(side.endpoint.exchange, self._counter, Twins(self._page_tokens, 1))
+        self._drawn = torch.Generator().manual_seed(1)
+
+    def next_slot(self) -> int:
+        return next(self._slots)
 
     def run(self, case: Case, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Computes and sends one prompt; every page has arrived when it returns."""
-        pair, slot = self._pair, next(self._slots)
+        pair, slot = self._pair, self.next_slot()
         room = pair.next_room()
         sender, receiver = pair.sender(room), pair.receiver(room)
         receiver.send_metadata(pages(*targets), slot, decode_prefix_len=0)
@@ -79,12 +82,12 @@ class Prefill:
         def run_batch(first_page: int, end_page: int) -> None:
             if case.early and case.cached_pages and first_page == case.cached_pages:
                 send(case.cached_pages)
-            self._forward(sources[first_page:end_page])
+            self.fill(sources[first_page:end_page])
 
         for first_page, end_page in itertools.pairwise(ends):
             tokens = min(end_page * self._page_tokens, prompt_tokens)
             plan = sender.plan(tokens, prompt_tokens, lambda first, end: sources[first:end])
-            self._steps.run(
+            self.steps.run(
                 lambda plan=plan: [] if plan is None else [plan],
                 lambda first=first_page, end=end_page: run_batch(first, end),
             )
@@ -96,12 +99,12 @@ class Prefill:
         if sent < case.page_count:
             send(case.page_count)
 
-    def _forward(self, computed: Sequence[int]) -> None:
-        """Each layer's KV appears when its turn comes, and not before."""
-        side, value = self._pair.prefiller, next(self._written)
+    def fill(self, computed: Sequence[int]) -> None:
+        """Each layer's KV appears when its turn comes, and not before; no page is like another."""
+        side, indices = self._pair.prefiller, list(computed)
+        buffers = [buffer.unflatten(0, (-1, self._page_tokens)) for buffer in side.buffers()]
         for layer in range(LAYER_COUNT):
-            for part, buffer in (("k", layer), ("v", LAYER_COUNT + layer)):
-                for index in computed:
-                    page = side.page(buffer, index)
-                    page.copy_(torch.full_like(page, value + index / 64 + buffer / 8))
+            for part, buffer in (("k", buffers[layer]), ("v", buffers[LAYER_COUNT + layer])):
+                shape = (len(indices), *buffer.shape[1:])
+                buffer[indices] = torch.randn(shape, generator=self._drawn).to(buffer.dtype)
                 self._counter.layer_complete(f"layer.{layer}.{part}")

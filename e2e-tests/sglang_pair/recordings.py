@@ -1,0 +1,61 @@
+"""What SGLang asked of the backend for one request, as text: a title, then a line a call, first the prefiller's.
+
+The lines of a side are in the order of its calls. How the calls of two sides lie to each other is not said: it is
+another one in each run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+SIDES: Final = ("prefill", "decode")
+RETRACTED: Final = "retracted in mid-answer"
+"""How far the answer was is another one each time."""
+GIVEN_UP_AT_BOTH: Final = "given up at both"
+"""Either side may hear of the other's end before it is told of its own."""
+Call = Mapping[str, Any]
+
+
+def calls_of(folder: Path, room: int) -> list[Call]:
+    """All that was recorded of a room so far, by any process."""
+    lines = [line for file in folder.glob("*.jsonl") for line in file.read_text(encoding="utf-8").splitlines(True)]
+    calls = [json.loads(line) for line in lines if line.endswith("\n")]
+    return sorted((call for call in calls if call["room"] == room), key=lambda call: int(call["at_ns"]))
+
+
+def pages_sent(calls: Iterable[Call]) -> int:
+    return sum(call["page_count"] for call in calls if call["call"] == "send")
+
+
+def pages_of(calls: Iterable[Call]) -> int:
+    """How many the prefiller has to send; -1 as long as it has not said so."""
+    return next((int(call["page_count"]) for call in calls if (call["side"], call["call"]) == ("prefill", "init")), -1)
+
+
+def section(title: str, calls: Iterable[Call]) -> str:
+    calls = list(calls)
+    lines = [said(call) for side in SIDES for call in calls if call["side"] == side]
+    return "\n".join([f"[{title}]", *lines]) + "\n"
+
+
+def said(call: Call) -> str:
+    name = call["call"]
+    if name == "plan":
+        told = f"{call['end_token']} of {call['prompt_tokens']}, {'leaves' if call['leaves'] else 'waits'}"
+    elif name == "computed":
+        told = f"{call['first_token']} to {call['end_token']}"
+    elif name == "send":
+        told = f"{call['page_count']}{' behind an event' if call['event'] else ''}"
+    else:
+        told = str(call.get("page_count", call.get("state", "")))
+    return f"{call['side']} {name} {told}".rstrip()
+
+
+def comparable(text: str) -> list[str]:
+    """The sections of a recording without what no two runs have in common."""
+    sections = [section.strip() for section in text.split("\n\n") if not section.startswith(f"[{GIVEN_UP_AT_BOTH}]")]
+    return [re.sub(r"\d+", "n", s) if s.startswith(f"[{RETRACTED}]") else s for s in sections]
