@@ -69,10 +69,10 @@ def asked(model: Path, prompts: list[str]) -> Reference:
 
 @pytest.fixture(scope="session")
 def bed(model: Path, run_folder: Path, reference: Reference) -> Iterator[Bed]:
-    """Started as users start them. `reference` comes first: three engines at once would only slow each other down."""
+    """`reference` comes first: three engines at once would only slow each other down. The demo starts as users do."""
     with ExitStack() as stack:
-        source = messenger(prefiller("prefiller", warm=False), model, run_folder)
-        target = messenger(decoder("decoder", warm=False), model, run_folder)
+        source = messenger(prefiller("prefiller"), model, run_folder)
+        target = messenger(decoder("decoder"), model, run_folder)
         start_messengers(stack, [source, target])
         yield Bed(source, target, model, run_folder)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass
 
 import pytest
 from bed import Bed, Messenger
@@ -24,16 +25,38 @@ def java_threads(worker: int) -> dict[int, ThreadCost]:
     return {t.thread_id: t for t in threads(worker) if t.thread_id != worker and not PYTHON_THREAD_NAMES.match(t.name)}
 
 
-@pytest.mark.parametrize("role", ["prefiller", "decoder"])
-def test_idle_messenger_uses_under_one_percent_of_a_core(bed: Bed, role: str) -> None:
-    side: Messenger = getattr(bed, role)
-    side.wait_at_rest()
-    worker = worker_of(side)
-    before, begun = java_threads(worker), time.monotonic()
+@dataclass(frozen=True)
+class Spent:
+    """What the threads of one side's JVM used of a core while the engines were idle."""
+
+    cores: float
+    cpu_seconds: dict[str, float]
+    """By the thread's name."""
+
+
+@pytest.fixture(scope="module")
+def spent(bed: Bed) -> dict[str, Spent]:
+    """Both sides in the same time."""
+    sides = {"prefiller": bed.prefiller, "decoder": bed.decoder}
+    for side in sides.values():
+        side.wait_at_rest()
+    workers = {role: worker_of(side) for role, side in sides.items()}
+    before = {role: java_threads(worker) for role, worker in workers.items()}
+    begun = time.monotonic()
     time.sleep(IDLE_SECONDS)  # the length of the measurement, not a wait for something
-    after, lasted = java_threads(worker), time.monotonic() - begun
-    spent = {t.name: t.cpu_seconds - before[i].cpu_seconds for i, t in after.items() if i in before}
-    assert any("kv" in name for name in spent), f"no thread of the messenger among {sorted(spent)}"
-    cores = sum(spent.values()) / lasted
-    print(f"{role}: {cores:.2%} of a core while idle, by {len(spent)} threads: {spent}")
+    after = {role: java_threads(worker) for role, worker in workers.items()}
+    lasted = time.monotonic() - begun
+    found = {}
+    for role in sides:
+        known = before[role]
+        seconds = {t.name: t.cpu_seconds - known[i].cpu_seconds for i, t in after[role].items() if i in known}
+        found[role] = Spent(sum(seconds.values()) / lasted, seconds)
+    return found
+
+
+@pytest.mark.parametrize("role", ["prefiller", "decoder"])
+def test_idle_messenger_uses_under_one_percent_of_a_core(spent: dict[str, Spent], role: str) -> None:
+    cores, by_thread = spent[role].cores, spent[role].cpu_seconds
+    assert any("kv" in name for name in by_thread), f"no thread of the messenger among {sorted(by_thread)}"
+    print(f"{role}: {cores:.2%} of a core while idle, by {len(by_thread)} threads: {by_thread}")
     assert cores < IDLE_CORES_MAX
