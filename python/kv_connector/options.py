@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from kv_connector import shared_secret as secrets
+from kv_connector import tls_files
 from kv_connector.exceptions import OptionError
 
 Role = Literal["prefiller", "decoder", "both"]
@@ -133,6 +134,28 @@ class Options:
         "File that holds the shared secret.",
         "",
         default_said=f"the environment's {secrets.SECRET_FILE_VARIABLE}, else none",
+    )
+    tls_certificate: str = _text(
+        "PEM file with this engine's certificate, and its chain, for TLS on control links; the peer must have TLS too.",
+        "",
+        boundary="tlsCertificate",
+        default_said="none: no TLS",
+    )
+    tls_key: str = _text(
+        "PEM file with the key of tls_certificate, unencrypted, in PKCS#8.",
+        "",
+        boundary="tlsKey",
+        default_said="none: no TLS",
+    )
+    tls_ca: str = _text(
+        "PEM file with the authorities that peers' certificates must be of; names in certificates are not compared.",
+        "",
+        boundary="tlsCa",
+        default_said="none: no TLS",
+    )
+    tcp_in_clear: bool = _flag(
+        "Allow KV to travel over tcp, which has no TLS, although control links have it.",
+        False,
     )
     transports: tuple[str, ...] = _texts(
         "Transports to offer, fastest first; a pair of engines takes the first that both have.",
@@ -269,6 +292,11 @@ def parse_options(
     )
     options = Options(role=role, engine_id=engine_id, **values)
     _check_together(options)
+    tls_files.check(
+        {name: getattr(options, name) for name in ("tls_certificate", "tls_key", "tls_ca")},
+        options.transports,
+        tcp_in_clear=options.tcp_in_clear,
+    )
     return options
 
 

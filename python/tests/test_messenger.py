@@ -91,6 +91,49 @@ d.close()
     )
 
 
+def test_should_speak_tls_where_both_have_certificates_and_refuse_in_clear(run_python: RunPython) -> None:
+    run_python(
+        PAIR
+        + """
+import subprocess, tempfile
+folder = tempfile.mkdtemp()
+
+def openssl(*arguments):
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj")
+openssl("req", "-x509", *CURVE, "/CN=ca", "-days", "2", "-keyout", "ca.key", "-out", "ca.pem")
+for name in ("prefiller", "decoder"):
+    openssl("req", *CURVE, "/CN=" + name, "-keyout", name + ".key", "-out", name + ".csr")
+    openssl("x509", "-req", "-in", name + ".csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+            "-out", name + ".pem")
+
+def with_tls(role):
+    return {"tls_certificate": f"{folder}/{role}.pem", "tls_key": f"{folder}/{role}.key",
+            "tls_ca": folder + "/ca.pem", "tcp_in_clear": True}
+
+p = open_one("prefiller", memory(), **with_tls("prefiller"))
+target, bare = memory(), memory()
+d, plain = open_one("decoder", target, **with_tls("decoder")), open_one("decoder", bare)
+plain.submit([fetch(p, transfer="other")])
+reason = await_event(plain, Failed).reason
+assert "control links have TLS here and not at the peer" in reason, reason
+d.submit([fetch(p)])
+p.submit([
+    {"do": "announce", "request": "p", "transfer": "t"},
+    {"do": "computed", "request": "p", "transfer": "t", "promptTokens": 20, "endToken": 20, "firstPage": 0,
+     "pages": [1, 2]},
+    {"do": "prefillEnded", "request": "p", "outcome": "finished"}])
+assert await_event(d, Arrived, Failed) == Arrived("d", 2)
+try:
+    open_one("decoder", memory(), **with_tls("decoder") | {"tls_key": folder + "/prefiller.key"})
+    raise SystemExit("a key that does not fit was not refused")
+except MessengerError as refused:
+    assert "is not the key of tls_certificate" in str(refused), refused
+"""
+    )
+
+
 def test_should_take_rows_from_every_replica_and_pages_from_the_drawn_one(run_python: RunPython) -> None:
     """A prefiller of two ranks with latent KV, a messenger each, fills a decoder of one."""
     run_python(

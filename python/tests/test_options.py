@@ -131,3 +131,22 @@ def test_should_keep_the_options_page_like_the_table() -> None:
     assert OPTIONS_PAGE.read_text(encoding="utf-8") == options_page(), (
         "docs/options.md is stale: run python tests/options_page.py > ../docs/options.md in python/"
     )
+
+
+def test_should_take_all_of_tls_or_none(tmp_path: Path) -> None:
+    pem = tmp_path / "pem"
+    pem.write_text("-----BEGIN CERTIFICATE-----\n")
+    text = tmp_path / "text"
+    text.write_text("no such thing")
+    right = {"tls_certificate": str(pem), "tls_key": str(pem), "tls_ca": str(pem), "transports": ["shm"]}
+    assert parse(**right).for_java()["tlsCa"] == str(pem)
+    assert parse(**right | {"transports": ["shm", "tcp"], "tcp_in_clear": True}).tcp_in_clear
+    for change, sentence in (
+        ({"tls_key": ""}, "option 'tls_key' is not set, and another of tls_certificate, tls_key, tls_ca is"),
+        ({"tls_ca": "/no/such"}, "option 'tls_ca' is '/no/such', which cannot be read (No such file or directory)"),
+        ({"tls_key": str(text)}, f"option 'tls_key' is {str(text)!r}, which holds no '-----BEGIN'"),
+        ({"transports": ["shm", "tcp"]}, "expected no tcp, whose data paths have no TLS: set transports to ['shm']"),
+    ):
+        with pytest.raises(OptionError) as refused:
+            parse(**right | change)
+        assert sentence in str(refused.value)

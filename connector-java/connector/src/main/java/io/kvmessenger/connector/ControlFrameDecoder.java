@@ -6,6 +6,7 @@ import io.netty.buffer.Unpooled;
 import io.netty.channel.Channel;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.handler.codec.ByteToMessageDecoder;
+import io.netty.handler.codec.CorruptedFrameException;
 import io.netty.handler.codec.TooLongFrameException;
 import java.util.List;
 
@@ -17,6 +18,8 @@ import java.util.List;
  */
 final class ControlFrameDecoder extends ByteToMessageDecoder {
     private static final int LENGTH_FIELD_BYTES = 4;
+    /** A TLS record that begins a handshake, read as a length without its last two bytes. */
+    private static final int TLS_HANDSHAKE = 0x16_03;
 
     private int frameLengthMaxBytes = ProtocolLimits.HANDSHAKE_FRAME_LENGTH_MAX_BYTES;
     private boolean paused;
@@ -53,6 +56,10 @@ final class ControlFrameDecoder extends ByteToMessageDecoder {
         int lengthBytes = in.getInt(in.readerIndex());
         if (lengthBytes < 0 || lengthBytes > frameLengthMaxBytes) {
             broken = true;
+            if (lengthBytes >>> Short.SIZE == TLS_HANDSHAKE) {
+                throw new CorruptedFrameException(
+                        "the peer speaks TLS and this side does not: " + ControlTls.SET_ON_BOTH);
+            }
             throw new TooLongFrameException("a frame of " + Integer.toUnsignedString(lengthBytes)
                     + " bytes, expected at most " + frameLengthMaxBytes);
         }

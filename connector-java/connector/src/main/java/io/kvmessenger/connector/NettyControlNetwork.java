@@ -22,7 +22,9 @@ import io.netty.channel.nio.NioIoHandler;
 import io.netty.channel.socket.SocketChannel;
 import io.netty.channel.socket.nio.NioServerSocketChannel;
 import io.netty.channel.socket.nio.NioSocketChannel;
+import io.netty.handler.codec.CorruptedFrameException;
 import io.netty.handler.codec.DecoderException;
+import io.netty.handler.ssl.SslHandshakeCompletionEvent;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -34,6 +36,7 @@ import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import javax.net.ssl.SSLContext;
 
 /**
  * Control links over TCP by Netty: 4-byte length, then one {@link ControlFrame}.
@@ -62,6 +65,9 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     private final int connectLimitMillis;
     private final int linksMax;
     private final CloseOnExec closeOnExec;
+    /** Null where links have no TLS. */
+    private final ControlTls tls;
+
     /** Dialled, and their host is still being looked up. */
     private final Set<Long> lookups = ConcurrentHashMap.newKeySet();
 
@@ -69,12 +75,17 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
     private final Map<Long, Link> links = new ConcurrentHashMap<>();
     private Channel listener;
 
-    /** @param linksMax usually {@link #LINKS_MAX} */
-    NettyControlNetwork(Inbox inbox, long connectLimitMillis, int linksMax, CloseOnExec closeOnExec) {
+    /**
+     * @param linksMax usually {@link #LINKS_MAX}
+     * @param tls what all links are secured with, or null
+     */
+    NettyControlNetwork(Inbox inbox, long connectLimitMillis, int linksMax, CloseOnExec closeOnExec, SSLContext tls) {
         this.inbox = inbox;
         this.linksMax = linksMax;
         this.closeOnExec = closeOnExec;
         this.connectLimitMillis = (int) Math.min(connectLimitMillis, Integer.MAX_VALUE);
+        this.tls =
+                tls == null ? null : new ControlTls(tls, this.connectLimitMillis, ControlTls.FIRST_BYTE_LIMIT_MILLIS);
         this.loop = new MultiThreadIoEventLoopGroup(
                 1,
                 (ThreadFactory) task -> Thread.ofPlatform()
@@ -220,6 +231,9 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         Link link = new Link(channel, id, inbound);
         links.put(id, link);
         channel.config().setWriteBufferWaterMark(new WriteBufferWaterMark(UNSENT_BYTES_MAX / 2, UNSENT_BYTES_MAX));
+        if (tls != null) {
+            tls.secure(channel, inbound);
+        }
         channel.pipeline().addLast(link.frames).addLast(link);
     }
 
@@ -233,6 +247,9 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
         private final AtomicLong bytesWaiting = new AtomicLong();
         private volatile boolean paused;
         private int localPort;
+        private String peer = "";
+        private boolean opened;
+        private boolean tlsFailed;
         private volatile String reason = "the peer closed the control link";
 
         Link(Channel channel, long id, boolean inbound) {
@@ -258,10 +275,44 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
 
         @Override
         public void channelActive(ChannelHandlerContext context) {
-            String peer = address(context.channel().remoteAddress());
+            peer = address(context.channel().remoteAddress());
             localPort = portOf(context.channel().localAddress());
             closeOnExec.opened(localPort);
-            inbox.add(m -> m.onLinkOpened(id, inbound, peer));
+            if (tls == null) {
+                open();
+            }
+        }
+
+        private void open() {
+            opened = true;
+            String from = peer;
+            inbox.add(m -> m.onLinkOpened(id, inbound, from));
+        }
+
+        /** With TLS a link is open when both sides have shown their certificates, as far as this side can know. */
+        @Override
+        public void userEventTriggered(ChannelHandlerContext context, Object event) {
+            if (event instanceof SslHandshakeCompletionEvent handshake) {
+                if (handshake.isSuccess()) {
+                    open();
+                } else {
+                    onTlsFault(handshake.cause());
+                }
+            }
+        }
+
+        /** The first fault is the one that counts; what follows from it is not told. */
+        private void onTlsFault(Throwable fault) {
+            if (tlsFailed) {
+                return;
+            }
+            tlsFailed = true;
+            reason = TlsFaults.describe(fault);
+            if (inbound && !opened) {
+                String from = peer;
+                String told = reason;
+                inbox.add(m -> m.onLinkRefused(from, told));
+            }
         }
 
         @Override
@@ -292,11 +343,27 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
 
         @Override
         public void exceptionCaught(ChannelHandlerContext context, Throwable cause) {
+            if (TlsFaults.in(cause) != null) {
+                onTlsFault(TlsFaults.in(cause));
+                hangUpUnlessRefusing(context, cause);
+                return;
+            }
             reason = "the control link broke: " + cause.getMessage();
+            if (cause instanceof CorruptedFrameException) {
+                String from = peer;
+                inbox.add(m -> m.onLinkRefused(from, cause.getMessage()));
+            }
             if (cause instanceof DecoderException || cause instanceof InvalidProtocolBufferException) {
                 inbox.add(Messenger::onGarbage);
             }
             hangUp(context.channel());
+        }
+
+        /** A peer without TLS is told so first, and its link closed behind that. */
+        private static void hangUpUnlessRefusing(ChannelHandlerContext context, Throwable cause) {
+            if (!(cause instanceof NoTlsException)) {
+                hangUp(context.channel());
+            }
         }
 
         @Override

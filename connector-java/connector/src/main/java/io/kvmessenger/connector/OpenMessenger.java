@@ -26,6 +26,7 @@ import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
 import java.security.SecureRandom;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.LinkedHashMap;
@@ -91,7 +92,8 @@ final class OpenMessenger {
                 inbox,
                 TimeUnit.NANOSECONDS.toMillis(request.limits().connectLimitNs()),
                 NettyControlNetwork.LINKS_MAX,
-                closeOnExec);
+                closeOnExec,
+                request.tls().isSaid() ? request.tls().read(Instant.now()) : null);
         started.push(network);
         this.intake = new HttpIntake(
                 request.engineApiUrl(),

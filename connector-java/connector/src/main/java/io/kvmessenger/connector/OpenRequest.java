@@ -16,6 +16,7 @@ import java.util.concurrent.TimeUnit;
  * Everything an engine says when it opens a messenger: its options and what its KV cache looks like. A value.
  *
  * @param engineApiKey what {@code engineApiUrl} is asked with; "" = nothing
+ * @param tls what control links are secured with
  * @param dataPort where data paths are listened for; 0 = any port
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
  * @param context rows that go with a transfer beside its KV
@@ -34,6 +35,7 @@ record OpenRequest(
         int streamsPerPeer,
         String engineApiUrl,
         String engineApiKey,
+        TlsFiles tls,
         int dataPort,
         Timelines timelines,
         ProtocolLimits limits,
@@ -95,6 +97,10 @@ record OpenRequest(
                 options.count("streamsPerPeer"),
                 options.text("engineApiUrl"),
                 options.textIfSaid("engineApiKey"),
+                new TlsFiles(
+                        options.textIfSaid("tlsCertificate"),
+                        options.textIfSaid("tlsKey"),
+                        options.textIfSaid("tlsCa")),
                 options.has("dataPort") ? options.count("dataPort") : 0,
                 Timelines.valueOf(options.text("timelines").toUpperCase(Locale.ROOT)),
                 limits(options),

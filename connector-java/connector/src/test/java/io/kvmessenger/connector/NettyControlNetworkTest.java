@@ -28,7 +28,7 @@ class NettyControlNetworkTest {
 
     private final Inbox inbox = new Inbox(() -> {});
     private final CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
-    private final NettyControlNetwork network = new NettyControlNetwork(inbox, 5_000, LINKS_MAX, closeOnExec);
+    private final NettyControlNetwork network = new NettyControlNetwork(inbox, 5_000, LINKS_MAX, closeOnExec, null);
     private final int port = network.listen("127.0.0.1", 0);
 
     @AfterEach

@@ -31,6 +31,7 @@ public final class Messenger {
     private final TransferEngine transfer;
     private final EngineEvents engine;
     private final Tally tally;
+    private final PeerWarnings warnings;
     private final Sessions sessions;
     private final Prefiller prefiller;
     private final Decoder decoder;
@@ -74,15 +75,9 @@ public final class Messenger {
         this.engine = ports.engine();
         this.tally = ports.tally();
         this.clock = ports.clock();
+        this.warnings = new PeerWarnings(ports.engine(), clock);
         this.sessions = new Sessions(
-                identity,
-                geometry,
-                ports.network(),
-                limits,
-                tally,
-                ports.random(),
-                new PeerWarnings(ports.engine(), clock),
-                new SessionEvents());
+                identity, geometry, ports.network(), limits, tally, ports.random(), warnings, new SessionEvents());
         this.writer = new LayerWriter(geometry, memory, context, transfer);
         this.prefiller = new Prefiller(geometry, sessions, writer, ports, limits);
         this.decoder = new Decoder(
@@ -175,6 +170,12 @@ public final class Messenger {
     /** A link that was opened here beyond the number of links there is room for; it is closed already. */
     public void onLinkTurnedAway() {
         tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
+    }
+
+    /** A link that was opened here by a peer that could not be spoken with at all; it is closed already. */
+    public void onLinkRefused(String peerAddress, String reason) {
+        tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
+        warnings.add(peerAddress, reason);
     }
 
     public void onEnqueueFailed(String transferId, String reason) {

@@ -1,0 +1,127 @@
+package io.kvmessenger.connector;
+
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Refusal;
+import io.netty.buffer.ByteBuf;
+import io.netty.channel.Channel;
+import io.netty.channel.ChannelHandlerContext;
+import io.netty.channel.ChannelInboundHandlerAdapter;
+import io.netty.channel.ChannelPipeline;
+import io.netty.handler.ssl.SslHandler;
+import io.netty.util.concurrent.Future;
+import java.util.LinkedHashSet;
+import java.util.Set;
+import java.util.concurrent.TimeUnit;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLEngine;
+
+/**
+ * TLS 1.3 on control links, where both sides show a certificate of a CA that the other one trusts. Names in certificates
+ * are not compared: peers are named by a router, mostly by address, and the CA is what says who may take part.
+ *
+ * <p>Event loop only. It keeps handshakes few and short; it does not know the protocol, but for the one frame by which a
+ * peer without TLS is told that there is TLS here.
+ */
+final class ControlTls {
+    /** Handshakes that peers have begun and not completed; one more, and the oldest is closed. */
+    static final int HANDSHAKES_MAX = 64;
+    /** How long a peer that has dialled may say nothing; one with TLS speaks at once. */
+    static final int FIRST_BYTE_LIMIT_MILLIS = 2_000;
+    /** The first byte of a TLS record that begins a handshake. */
+    private static final int HANDSHAKE_RECORD = 0x16;
+
+    static final String SET_ON_BOTH = "set tls_certificate, tls_key and tls_ca on both sides, or on none";
+
+    private final SSLContext context;
+    private final int handshakeLimitMillis;
+    private final int firstByteLimitMillis;
+    private final Set<Channel> handshaking = new LinkedHashSet<>();
+
+    ControlTls(SSLContext context, int handshakeLimitMillis, int firstByteLimitMillis) {
+        this.context = context;
+        this.handshakeLimitMillis = handshakeLimitMillis;
+        this.firstByteLimitMillis = firstByteLimitMillis;
+    }
+
+    /** Puts TLS in front of whatever follows in the pipeline. */
+    void secure(Channel channel, boolean inbound) {
+        SSLEngine engine = context.createSSLEngine();
+        engine.setUseClientMode(!inbound);
+        engine.setNeedClientAuth(inbound);
+        SslHandler tls = new SslHandler(engine);
+        tls.setHandshakeTimeoutMillis(handshakeLimitMillis);
+        ChannelPipeline pipeline = channel.pipeline();
+        if (inbound) {
+            keepFew(channel, tls.handshakeFuture());
+            pipeline.addLast(new FirstByte());
+        }
+        pipeline.addLast(tls);
+    }
+
+    private void keepFew(Channel channel, Future<Channel> handshake) {
+        if (handshaking.size() >= HANDSHAKES_MAX) {
+            Channel oldest = handshaking.iterator().next();
+            handshaking.remove(oldest);
+            var unused = oldest.close();
+        }
+        handshaking.add(channel);
+        handshake.addListener(done -> handshaking.remove(channel));
+        channel.closeFuture().addListener(done -> handshaking.remove(channel));
+    }
+
+    /** What a peer without TLS is told, in its own language: a frame. */
+    private static ByteBuf refusal(ChannelHandlerContext context) {
+        byte[] frame = ControlFrame.newBuilder()
+                .setRefusal(Refusal.newBuilder()
+                        .setField("tls")
+                        .setSentence("control links have TLS here and not at the peer: " + SET_ON_BOTH))
+                .build()
+                .toByteArray();
+        return context.alloc()
+                .buffer(Integer.BYTES + frame.length)
+                .writeInt(frame.length)
+                .writeBytes(frame);
+    }
+
+    /** Not through TLS, which has nothing to say to such a peer. */
+    private static void hangUp(ChannelHandlerContext context) {
+        var unused = context.close();
+    }
+
+    /** Looks at the first byte of an inbound link: whether there is one, and whether it is one of TLS. */
+    private final class FirstByte extends ChannelInboundHandlerAdapter {
+        private Future<?> limit;
+
+        @Override
+        public void channelActive(ChannelHandlerContext context) {
+            limit = context.executor().schedule(() -> refuse(context), firstByteLimitMillis, TimeUnit.MILLISECONDS);
+            context.fireChannelActive();
+        }
+
+        @Override
+        public void channelRead(ChannelHandlerContext context, Object message) {
+            ByteBuf bytes = (ByteBuf) message;
+            if (bytes.isReadable() && bytes.getByte(bytes.readerIndex()) != HANDSHAKE_RECORD) {
+                bytes.release();
+                refuse(context);
+                return;
+            }
+            context.pipeline().remove(this);
+            context.fireChannelRead(message);
+        }
+
+        private void refuse(ChannelHandlerContext context) {
+            limit.cancel(false);
+            context.channel().config().setAutoRead(false);
+            context.fireExceptionCaught(new NoTlsException());
+            var unused = context.writeAndFlush(refusal(context)).addListener(done -> hangUp(context));
+        }
+
+        @Override
+        public void handlerRemoved(ChannelHandlerContext context) {
+            if (limit != null) {
+                limit.cancel(false);
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+package io.kvmessenger.connector;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLSocket;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Control links with TLS: two whole messengers, and peers that have none, another one, or half of one. */
+@Timeout(60)
+class TlsTest {
+    private static final int HANDSHAKE_RECORD = 0x16;
+
+    @TempDir
+    static Path folder;
+
+    private static TestCertificates made;
+
+    @BeforeAll
+    static void make() {
+        made = new TestCertificates(folder)
+                .authority("ca")
+                .signed("p", "ca")
+                .signed("d", "ca")
+                .expired("old", "ca")
+                .authority("stranger-ca")
+                .signed("stranger", "stranger-ca");
+    }
+
+    private static EngineDouble open(String role, TlsFiles files) {
+        Map<String, Object> options = Map.of(
+                "tlsCertificate", files.certificate(),
+                "tlsKey", files.key(),
+                "tlsCa", files.ca(),
+                "connectLimitMillis", 15_000);
+        return new EngineDouble(role, options, Map.of());
+    }
+
+    private static EngineDouble prefiller() {
+        return open("prefiller", made.files("p", "ca"));
+    }
+
+    private static void fetch(EngineDouble decoder, EngineDouble prefiller) {
+        decoder.fetch("d", "t", prefiller.opened, EngineDouble.PAGE_TOKENS, 0, List.of(1));
+    }
+
+    private static String failure(EngineDouble decoder) {
+        return String.valueOf(decoder.await("failed", "d").get("reason"));
+    }
+
+    private static void awaitLog(EngineDouble engine, String words) throws InterruptedException {
+        while (engine.events().stream()
+                .noneMatch(event -> String.valueOf(event.get("message")).contains(words))) {
+            Thread.sleep(5);
+        }
+    }
+
+    @Test
+    void shouldMovePagesBetweenTwoThatShowCertificates() {
+        try (EngineDouble p = prefiller();
+                EngineDouble d = open("decoder", made.files("d", "ca"))) {
+            fetch(d, p);
+            p.compute(1, "p", "t", EngineDouble.PAGE_TOKENS, 0, EngineDouble.PAGE_TOKENS, List.of(5), List.of(5));
+            d.await("arrived", "d");
+        }
+    }
+
+    @Test
+    void shouldRefuseADecoderOfAnotherAuthority() throws Exception {
+        TlsFiles files = new TlsFiles(made.pem("stranger"), made.key("stranger"), made.pem("ca"));
+        try (EngineDouble p = prefiller();
+                EngineDouble d = open("decoder", files)) {
+            fetch(d, p);
+            assertThat(failure(d)).contains("the peer ends TLS with").contains("compare its tls_ca");
+            awaitLog(p, "the peer has no certificate of a CA in tls_ca");
+        }
+    }
+
+    @Test
+    void shouldRefuseAPrefillerOfAnotherAuthority() throws Exception {
+        TlsFiles files = new TlsFiles(made.pem("d"), made.key("d"), made.pem("stranger-ca"));
+        try (EngineDouble p = prefiller();
+                EngineDouble d = open("decoder", files)) {
+            fetch(d, p);
+            assertThat(failure(d)).contains("the peer's tls_certificate is not of a CA in tls_ca");
+            awaitLog(p, "the peer ends TLS with");
+        }
+    }
+
+    @Test
+    void shouldTellADecoderWithoutTls() throws Exception {
+        try (EngineDouble p = prefiller();
+                EngineDouble d = EngineDouble.of("decoder")) {
+            fetch(d, p);
+            assertThat(failure(d)).contains("control links have TLS here and not at the peer: set tls_certificate");
+            awaitLog(p, "the peer does not speak TLS: set tls_certificate");
+        }
+    }
+
+    @Test
+    void shouldTellADecoderWithTlsThatThePrefillerHasNone() throws Exception {
+        try (EngineDouble p = EngineDouble.of("prefiller");
+                EngineDouble d = open("decoder", made.files("d", "ca"))) {
+            fetch(d, p);
+            assertThat(failure(d)).contains("tls_ca on both sides, or on none");
+            awaitLog(p, "the peer speaks TLS and this side does not");
+        }
+    }
+
+    /** It could not have started with such a certificate: it expired since. */
+    @Test
+    void shouldRefuseACertificateThatHasExpired() throws Exception {
+        SSLContext stale = made.files("old", "ca")
+                .read(Instant.now().minus(Duration.ofDays(9).plusHours(12)));
+        try (EngineDouble p = prefiller();
+                SSLSocket socket = (SSLSocket) stale.getSocketFactory()
+                        .createSocket(InetAddress.getLoopbackAddress(), p.opened.controlPort())) {
+            // The refusal comes behind the handshake, or breaks it.
+            assertThatThrownBy(() -> {
+                        socket.startHandshake();
+                        socket.getInputStream().read();
+                    })
+                    .isInstanceOf(IOException.class);
+            awaitLog(p, "the peer's tls_certificate has expired");
+        }
+    }
+
+    @Test
+    void shouldKeepHalfOpenHandshakesFew() throws Exception {
+        Inbox inbox = new Inbox(() -> {});
+        List<ControlSocket> halves = new ArrayList<>();
+        try (CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
+                NettyControlNetwork network = network(inbox, 60_000, closeOnExec)) {
+            int port = network.listen("127.0.0.1", 0);
+            for (int i = 0; i <= ControlTls.HANDSHAKES_MAX; i++) {
+                halves.add(ControlSocket.dial(port));
+                assertThat(halves.getLast().send(new byte[] {HANDSHAKE_RECORD})).isTrue();
+            }
+            halves.getFirst().awaitEnd();
+        } finally {
+            halves.forEach(ControlSocket::close);
+        }
+    }
+
+    @Test
+    void shouldEndAHandshakeThatDoesNotEnd() throws Exception {
+        Inbox inbox = new Inbox(() -> {});
+        try (CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
+                NettyControlNetwork network = network(inbox, 300, closeOnExec);
+                ControlSocket half = ControlSocket.dial(network.listen("127.0.0.1", 0))) {
+            assertThat(half.send(new byte[] {HANDSHAKE_RECORD})).isTrue();
+            half.awaitEnd();
+        }
+    }
+
+    @Test
+    void shouldTellASilentPeerThatThereIsTls() throws Exception {
+        Inbox inbox = new Inbox(() -> {});
+        try (CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
+                NettyControlNetwork network = network(inbox, 60_000, closeOnExec);
+                ControlSocket silent = ControlSocket.dial(network.listen("127.0.0.1", 0))) {
+            Optional<ControlFrame> refusal = silent.read();
+            assertThat(refusal).isPresent();
+            assertThat(refusal.get().getRefusal().getField()).isEqualTo("tls");
+            silent.awaitEnd();
+        }
+    }
+
+    private static NettyControlNetwork network(Inbox inbox, long limitMillis, CloseOnExec closeOnExec) {
+        SSLContext tls = made.files("p", "ca").read(Instant.now());
+        return new NettyControlNetwork(inbox, limitMillis, NettyControlNetwork.LINKS_MAX, closeOnExec, tls);
+    }
+
+    private static void assertRefused(TlsFiles files, String... words) {
+        assertThatThrownBy(() -> files.read(Instant.now()))
+                .isInstanceOf(IllegalArgumentException.class)
+                .hasMessageContainingAll(words);
+    }
+
+    @Test
+    void shouldSayWhatIsWrongWithAFile() throws IOException {
+        TlsFiles right = made.files("p", "ca");
+        String text = Files.writeString(folder.resolve("text"), "no PEM").toString();
+        assertRefused(new TlsFiles("/no/such", right.key(), right.ca()), "tls_certificate is /no/such", "no such file");
+        assertRefused(new TlsFiles(text, right.key(), right.ca()), "tls_certificate is " + text, "no certificate");
+        assertRefused(new TlsFiles(right.certificate(), text, right.ca()), "tls_key is " + text, "PKCS#8");
+        assertRefused(new TlsFiles(right.certificate(), right.key(), text), "tls_ca is " + text, "no certificate");
+        assertRefused(new TlsFiles(right.certificate(), right.key(), ""), "tls_ca is not set", "all three, or none");
+        assertRefused(
+                new TlsFiles(right.certificate(), made.key("d"), right.ca()),
+                "tls_key is " + made.key("d"),
+                "is not the key of tls_certificate");
+        assertRefused(made.files("old", "ca"), "tls_certificate", "is valid from", "and not at");
+    }
+}
