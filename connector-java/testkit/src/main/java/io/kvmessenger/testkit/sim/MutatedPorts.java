@@ -78,6 +78,16 @@ final class MutatedPorts {
         }
 
         @Override
+        public void granted(String request, int promptTokens, int firstToken) {
+            engine.granted(request, promptTokens, firstToken);
+        }
+
+        @Override
+        public void stopped(String request, String reason) {
+            engine.stopped(request, reason);
+        }
+
+        @Override
         public void arrived(String request, int pageCount) {
             open.remove(request);
             if (!freedEarly.remove(request)) {

@@ -17,6 +17,8 @@ public enum Mutation {
     COUNTER_LAG_LOST,
     /** A page that the engine's prefix cache knows is taken as written. */
     COMMITTED_TAKEN_AS_WRITTEN,
+    /** A pass that is told when it is over is told when it begins. */
+    COMPUTED_TOLD_EARLY,
     /** Silence is never acted on. */
     HEARTBEAT_IGNORED,
     /** A grant that was served is served again. */

@@ -14,6 +14,7 @@ import java.util.stream.IntStream;
  *
  * @param prefillerGeometries one for each messenger of a prefiller's engine
  * @param decoderGeometries one for each messenger of a decoder's engine
+ * @param announces whether prefillers announce prompts and wait for grants, as SGLang does
  * @param bothRoles whether prefillers also decode what other prefillers compute
  */
 record Scenario(
@@ -31,6 +32,7 @@ record Scenario(
         boolean bothRoles,
         ProtocolLimits limits,
         ChecksumMode checksumMode,
+        boolean announces,
         Swarm swarm) {
     static final long MICRO = 1_000;
     static final long MILLI = 1_000_000;
@@ -101,6 +103,7 @@ record Scenario(
                 bothRoles,
                 new ProtocolLimits(60 * MILLI, 150 * MILLI, 25 * MILLI, 5 * MILLI, 30 * MILLI),
                 List.of(ChecksumMode.values()).get(checksums.nextInt(ChecksumMode.values().length)),
+                seed % 3 == 0 && weather != Weather.SOUND, // how long an announced prompt waits has no bound
                 switch (weather) {
                     case FAULTY -> Swarm.draw(random);
                     case SOUND -> Swarm.sound(random);
@@ -124,6 +127,7 @@ record Scenario(
                 bothRoles,
                 limits,
                 mode,
+                announces,
                 swarm);
     }
 

@@ -29,6 +29,7 @@ final class SimulatedEngine implements NodeEngine {
                 random.split(),
                 listener,
                 world.mutation(),
+                world.scenario().announces(),
                 (transferId, tokenCount) -> world.enqueue(Scenario.engineOf(node.name()), transferId, tokenCount));
         decode = new SimulatedDecodeEngine(world.clock(), node, pool, swarm, random.split(), listener);
         events = new Events(world.trace(), listener);
@@ -89,6 +90,18 @@ final class SimulatedEngine implements NodeEngine {
         public void released(String request) {
             trace.add(node.process(), "released", request);
             prefill.released(request);
+        }
+
+        @Override
+        public void granted(String request, int promptTokens, int firstToken) {
+            trace.add(node.process(), "granted", request);
+            prefill.granted(request);
+        }
+
+        @Override
+        public void stopped(String request, String reason) {
+            trace.add(node.process(), "stopped", request + ": " + reason);
+            prefill.stopped(request);
         }
 
         @Override

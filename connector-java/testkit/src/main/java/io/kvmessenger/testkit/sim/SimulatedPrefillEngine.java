@@ -24,6 +24,9 @@ final class SimulatedPrefillEngine implements EngineIntake {
     /** Aborts and preemptions come that soon: most prompts are computed in about that time. */
     private static final long FATE_WITHIN_NS = 3 * Scenario.MILLI;
 
+    /** How long an announced prompt waits for its grant: longer than any fetch may take. */
+    private static final long UNGRANTED_LIMIT_NS = 300 * Scenario.MILLI;
+
     /** Gives a prompt to all messengers of the engine. */
     interface Intake {
         void enqueue(String transferId, int tokenCount);
@@ -56,6 +59,10 @@ final class SimulatedPrefillEngine implements EngineIntake {
         State state = State.QUEUED;
         /** The messenger knows of it, and must be told of its end. */
         boolean told;
+        /** A decoder has granted it, where the engine waits for that. */
+        boolean granted;
+        /** It will not be sent, and was being fenced when that was told. */
+        boolean stopped;
 
         Prompt(String request, String transferId, int tokenCount) {
             this.request = request;
@@ -92,6 +99,13 @@ final class SimulatedPrefillEngine implements EngineIntake {
     /** Layers of the running pass that all ranks have. */
     private int settledLayers;
 
+    /** Waits for grants before it computes, and tells some passes only when they are over, as SGLang does. */
+    private final boolean announces;
+    /** The messenger was told of the running pass before it ran. */
+    private boolean stepTold;
+    /** Of a running pass that it was not told of. */
+    private List<EngineCommand.Chunk> untold = List.of();
+
     private boolean healed;
     private long lastEnqueued;
 
@@ -103,6 +117,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             SplittableRandom random,
             WorldListener listener,
             Mutation mutation,
+            boolean announces,
             Intake intake) {
         this.clock = clock;
         this.node = node;
@@ -112,6 +127,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         this.apart = new SplittableRandom(swarm.hashCode() * 31L + node.incarnation());
         this.listener = listener;
         this.mutation = mutation;
+        this.announces = announces;
         this.intake = intake;
         this.pageTokens = pool.geometry().pageTokens();
         this.prefixes = new PrefixCache(pageTokens);
@@ -131,7 +147,41 @@ final class SimulatedPrefillEngine implements EngineIntake {
         String request = transferId + "/p" + ++lastEnqueued;
         Prompt prompt = new Prompt(request, transferId, tokenCount);
         prompts.put(request, prompt);
+        if (announces) {
+            prompt.told = true;
+            node.command(new EngineCommand.Announce(request, transferId));
+            clock.after(UNGRANTED_LIMIT_NS, () -> node.whenRunning(() -> endUngranted(prompt)));
+        }
         drawFate(prompt);
+    }
+
+    /** As an engine that waits for the decoder's grant in a queue of its own gives up. */
+    private void endUngranted(Prompt prompt) {
+        if (node.alive() && prompt.state == State.QUEUED && !prompt.granted) {
+            end(prompt, PrefillOutcome.ABORTED);
+        }
+    }
+
+    void granted(String request) {
+        Prompt prompt = prompts.get(request);
+        if (prompt != null) {
+            prompt.granted = true;
+        }
+    }
+
+    void stopped(String request) {
+        Prompt prompt = prompts.get(request);
+        if (prompt != null) {
+            prompt.stopped = true;
+            clock.after(random.nextLong(300 * Scenario.MICRO), () -> node.whenRunning(() -> endStopped(prompt)));
+        }
+    }
+
+    private void endStopped(Prompt prompt) {
+        boolean endable = prompt.state != State.FENCING && prompt.state != State.ENDED;
+        if (node.alive() && endable && prompts.containsKey(prompt.request)) {
+            end(prompt, PrefillOutcome.ABORTED);
+        }
     }
 
     @Override
@@ -213,6 +263,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         CompletableFuture<Void> fenced = new CompletableFuture<>();
         for (Prompt each : chosen) {
             each.state = State.FENCING;
+            each.granted = false;
         }
         // by way of the clock: a future would swallow what a checker throws
         var _ = fenced.thenRun(() -> clock.after(0, () -> chosen.forEach(this::takeBack)));
@@ -227,7 +278,14 @@ final class SimulatedPrefillEngine implements EngineIntake {
         listener.prefillPagesTakenBack(node.process(), prompt.request, prompt.transferId);
         giveBackPages(prompt);
         prompt.state = State.QUEUED;
-        drawFate(prompt);
+        if (prompt.stopped) {
+            endStopped(prompt);
+        } else {
+            drawFate(prompt);
+            if (announces) {
+                clock.after(UNGRANTED_LIMIT_NS, () -> node.whenRunning(() -> endUngranted(prompt)));
+            }
+        }
     }
 
     private void end(Prompt prompt, PrefillOutcome outcome) {
@@ -260,13 +318,41 @@ final class SimulatedPrefillEngine implements EngineIntake {
         boolean unhooked = random.nextDouble() < swarm.unhookedLayers();
         hookedLayers = Math.min(unhooked ? random.nextInt(layerCount + 1) : layerCount, layers.countedCount());
         settledLayers = 0;
-        node.command(new EngineCommand.Step(++stepIndex, counter, chunks));
+        stepTold = !announces || apart.nextBoolean();
+        if (stepTold) {
+            node.command(new EngineCommand.Step(++stepIndex, counter, chunks));
+        } else {
+            untold = chunks;
+        }
+        if (!stepTold && mutation == Mutation.COMPUTED_TOLD_EARLY) {
+            tellAfterwards();
+        }
         scheduleLayers(0);
+    }
+
+    /** A pass that was not told before it ran: its chunks are told one by one, when they are in place. */
+    private void tellAfterwards() {
+        for (EngineCommand.Chunk chunk : untold) {
+            Prompt prompt = prompts.get(chunk.request());
+            if (prompt != null && prompt.state == State.IN_STEP) {
+                node.command(new EngineCommand.Computed(new EngineCommand.Chunk(
+                        chunk.request(),
+                        chunk.transferId(),
+                        chunk.promptTokens(),
+                        0,
+                        0,
+                        chunk.endToken(),
+                        chunk.firstPage(),
+                        chunk.pages())));
+            }
+        }
     }
 
     /** A prompt starts only when all prompts that have started can be finished with the pages there are. */
     private boolean mayStart(Prompt prompt) {
-        return prompt.state == State.QUEUED && pool.spareCount() >= pool.pagesFor(prompt.tokenCount);
+        return prompt.state == State.QUEUED
+                && (prompt.granted || !announces)
+                && pool.spareCount() >= pool.pagesFor(prompt.tokenCount);
     }
 
     private int promisedPages() {
@@ -438,7 +524,11 @@ final class SimulatedPrefillEngine implements EngineIntake {
             scheduleStep();
             return;
         }
-        node.command(new EngineCommand.StepEnded(stepIndex));
+        if (stepTold) {
+            node.command(new EngineCommand.StepEnded(stepIndex));
+        } else {
+            tellAfterwards();
+        }
         for (Prompt prompt : inStep) {
             if (prompt.state != State.IN_STEP) {
                 continue;
