@@ -14,7 +14,7 @@ from typing import Any, Final
 
 SIDES: Final = ("prefill", "decode")
 RETRACTED: Final = "retracted in mid-answer"
-"""How far the answer was is another one each time."""
+"""How far the answer was is another one each time, and with it whether the page behind the cached ones has a twin."""
 GIVEN_UP_AT_BOTH: Final = "given up at both"
 """Either side may hear of the other's end before it is told of its own."""
 Call = Mapping[str, Any]
@@ -58,4 +58,10 @@ def said(call: Call) -> str:
 def comparable(text: str) -> list[str]:
     """The sections of a recording without what no two runs have in common."""
     sections = [section.strip() for section in text.split("\n\n") if not section.startswith(f"[{GIVEN_UP_AT_BOTH}]")]
-    return [re.sub(r"\d+", "n", s) if s.startswith(f"[{RETRACTED}]") else s for s in sections]
+    return [without_progress(section) if section.startswith(f"[{RETRACTED}]") else section for section in sections]
+
+
+def without_progress(section: str) -> str:
+    """What does not depend on how many tokens there were."""
+    lines = [line for line in section.splitlines() if not re.match(r"prefill (plan|leave_to_send)\b", line)]
+    return re.sub(r"\d+", "n", "\n".join(lines))
