@@ -25,6 +25,9 @@ def main() -> int:
     parser.add_argument("--world", type=int, default=100, help="requests of a world")
     parser.add_argument("--patience", type=float, default=10.0, help="seconds after which a world stands still")
     parser.add_argument("--keep-going", action="store_true", help="also after a violation")
+    parser.add_argument(
+        "--mutants", action="store_true", help="run the connector broken on purpose instead: all must be found"
+    )
     parser.add_argument("--log", action="store_true", help="print what the connector and the messengers log")
     said = parser.parse_args()
     vllm_release.choose(said.release)
@@ -39,6 +42,8 @@ def main() -> int:
         log.setLevel(logging.INFO)
         log.addHandler(logging.StreamHandler(sys.stdout))
     gc.freeze()
+    if said.mutants:
+        return _mutants(said.world, said.patience)
     kinds = list(KINDS) if said.kind == "all" else said.kind.split(",")
     begun, done, seed, found = time.monotonic(), 0, said.seed, False
     while done < said.requests:
@@ -61,6 +66,28 @@ def main() -> int:
         seed += 1
     print(f"{done} requests in {time.monotonic() - begun:.0f} s, {'something is wrong' if found else 'clean'}")
     return 1 if found else 0
+
+
+def _mutants(requests: int, patience_seconds: float) -> int:
+    """How many live."""
+    from engine_loop.loop import World
+    from engine_loop.mutants import MUTANTS
+    from engine_loop.traffic import Traffic
+
+    living = 0
+    for mutant in MUTANTS:
+        began = time.monotonic()
+        with mutant.applied():
+            violations = World(Traffic(mutant.kind, mutant.seed, requests).world(), patience_seconds).run()
+        found = any(violation.startswith(mutant.found_as) for violation in violations)
+        living += not found
+        print(
+            f"{'found' if found else 'LIVES'}: {mutant.what} ({mutant.kind} {mutant.seed},"
+            f" {time.monotonic() - began:.1f} s): {(violations or ['nothing'])[0][:200]}",
+            flush=True,
+        )
+    print(f"{len(MUTANTS)} mutants, {living} live")
+    return living
 
 
 if __name__ == "__main__":

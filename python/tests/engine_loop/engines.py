@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -30,14 +31,17 @@ from vllm.distributed import parallel_state
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+from vllm.lora.request import LoRARequest
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import get_block_hash
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine import core as engine_core
 from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from engine_loop.kv_pages import BLOCK_TOKENS, HEADS, LAYERS, VOCABULARY, KvPages, digests
+from engine_loop.kv_pages import BLOCK_TOKENS, HEADS, LAYERS, TOKENS_ONLY, VOCABULARY, Beside, KvPages, digests
 from engine_loop.model_runner import ModelRunner, Rank
 from kv_connector import Log, Messenger
 from kv_connector.vllm.connector import KvMessengerConnector
@@ -45,6 +49,8 @@ from kv_connector.vllm.connector import KvMessengerConnector
 engine_core.freeze_gc_heap = lambda: None
 """Here engines come and go; what was imported is frozen once."""
 
+ENCODER_CACHE_TOKENS = 1 << 16
+"""The model has no encoder; its scheduler plans the passes of one all the same."""
 AVAILABLE_BYTES = 1 << 40
 """More than any pool here; the number of blocks is said instead."""
 
@@ -234,6 +240,29 @@ def _vllm_config(plan: EnginePlan) -> VllmConfig:
     return config
 
 
+def _images(beside: Beside) -> list[MultiModalFeatureSpec] | None:
+    """As the API server tells them of content that the engine has seen."""
+    told = [
+        MultiModalFeatureSpec(
+            data=None,
+            modality="image",
+            identifier=content,
+            mm_position=PlaceholderRange(offset, length),
+            mm_hash=content,
+        )
+        for offset, length, content in beside.images
+    ]
+    return told or None
+
+
+def _adapter(beside: Beside) -> LoRARequest | None:
+    if not beside.lora:
+        return None
+    return LoRARequest(
+        lora_name=beside.lora, lora_int_id=1 + zlib.crc32(beside.lora.encode()) % 1000, lora_path="/none"
+    )
+
+
 class Engine:
     """An engine core and what its clients and its operator see."""
 
@@ -247,6 +276,8 @@ class Engine:
         self.core = engine_core.EngineCore(_vllm_config(plan), executor, log_stats=False)
         self.scheduler: Any = self.core.scheduler
         self.executor: Any = self.core.model_executor
+        self.scheduler.max_num_encoder_input_tokens = ENCODER_CACHE_TOKENS
+        self.scheduler.encoder_cache_manager = EncoderCacheManager(cache_size=ENCODER_CACHE_TOKENS)
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self._requests: list[Any] = []
         """All that it has ever had, for their block hashes."""
@@ -258,6 +289,9 @@ class Engine:
         """A request arrives; ``transfer`` is its kv_transfer_params."""
         transfer = sampling.pop("transfer")
         priority = sampling.pop("priority", 0)
+        beside: Beside = sampling.pop("beside", TOKENS_ONLY)
+        if beside != TOKENS_ONLY:
+            self.executor.runner.beside[request_id] = beside
         params = SamplingParams(
             temperature=0.0,
             ignore_eos=True,
@@ -268,12 +302,12 @@ class Engine:
         arrived = EngineCoreRequest(
             request_id=request_id,
             prompt_token_ids=list(prompt),
-            mm_features=None,
+            mm_features=_images(beside),
             sampling_params=params,
             pooling_params=None,
             arrival_time=float(len(self._requests)),
-            lora_request=None,
-            cache_salt=None,
+            lora_request=_adapter(beside),
+            cache_salt=beside.salt or None,
             data_parallel_rank=None,
             priority=priority,
         )
@@ -342,7 +376,9 @@ class Engine:
             if block.block_hash is None:
                 continue
             request, index = right[get_block_hash(block.block_hash)]
-            self._check_block(block.block_id, index, digests(list(request.all_token_ids)[: (index + 1) * BLOCK_TOKENS]))
+            tokens = list(request.all_token_ids)[: (index + 1) * BLOCK_TOKENS]
+            beside = self.executor.runner.beside.get(request.request_id, TOKENS_ONLY)
+            self._check_block(block.block_id, index, digests(tokens, beside))
 
     def _check_block(self, block: int, index: int, right: Any) -> None:
         for rank in self.executor.ranks:

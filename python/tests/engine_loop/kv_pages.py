@@ -1,11 +1,16 @@
-"""What every page must hold: for each token, layer and head a digest of all the prompt's tokens up to that one.
+"""What every page must hold: for each token, layer and head a digest of all the prompt up to that token.
+
+What a prompt has beside its tokens counts: images, the adapter, and the salt of its tenant. In truth no KV depends on a
+salt; here it does, so that a page of one tenant in another one's prompt shows.
 
 So a page has one right content, and KV of other tokens, of another position, layer or head, or not yet written, shows.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -34,10 +39,28 @@ _POWERS, _INVERSES = _powers(_FACTOR), _powers(pow(_FACTOR, -1, _MODULUS))
 _KEYS = _powers(0xA076_1D64_78BD_642F)[1 : 1 + len(LAYERS) * HEADS].reshape(len(LAYERS), HEADS)
 
 
-def digests(tokens: Sequence[int]) -> np.ndarray:
-    """``digests(t)[i]`` depends on ``t[0..i]`` and nothing else."""
+@dataclass(frozen=True)
+class Beside:
+    """What a prompt has beside its tokens."""
+
+    salt: str = ""
+    lora: str = ""
+    images: tuple[tuple[int, int, str], ...] = ()
+    """First token, length in tokens, content."""
+
+
+TOKENS_ONLY = Beside()
+
+
+def digests(tokens: Sequence[int], beside: Beside = TOKENS_ONLY) -> np.ndarray:
+    """``digests(t)[i]`` depends on ``t[0..i]``, on what lies beside these tokens, and on nothing else."""
     numbers = np.asarray(tokens, dtype=np.uint64) + np.uint64(1)
-    return np.cumsum(numbers * _INVERSES[: len(numbers)], dtype=np.uint64) * _POWERS[: len(numbers)]
+    for offset, length, content in beside.images:
+        place = numbers[offset : offset + length]
+        place[:] = np.arange(len(place), dtype=np.uint64) + np.uint64(VOCABULARY + 1 + zlib.crc32(content.encode()))
+    start = zlib.crc32(f"{beside.salt} {beside.lora}".encode()) if beside.salt or beside.lora else 0
+    sums = np.cumsum(numbers * _INVERSES[: len(numbers)], dtype=np.uint64) + np.uint64(start)
+    return sums * _POWERS[: len(numbers)]
 
 
 def next_token(digest: int, salt: int) -> int:

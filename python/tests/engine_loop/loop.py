@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine_loop.engines import Engine
-from engine_loop.kv_pages import digests, next_token
+from engine_loop.kv_pages import TOKENS_ONLY, Beside, digests, next_token
 from engine_loop.model_runner import salt_of
 from engine_loop.prefiller_api import Posted, PrefillerApi
 from engine_loop.traffic import DECODER_FIRST, HANDED_ON, PLAIN, Ask, WorldPlan
@@ -42,6 +42,7 @@ class Leg:
     ended: bool = False
     gone: bool = False
     answer: dict[str, Any] | None = None
+    beside: Beside = TOKENS_ONLY
 
 
 @dataclass
@@ -306,7 +307,7 @@ class World:
             return  # the router has seen that the client is gone
         transfer = {"do_remote_decode": True} | ({"transfer_id": ask.transfer_id} if ask.transfer_id else {})
         for request, prompt in self._request_ids(ask):
-            leg = Leg(request, "P", prompt, 1, state)
+            leg = Leg(request, "P", prompt, 1, state, beside=ask.beside)
             state.prefill_legs.append(leg)
             self._add(leg, transfer)
         if state.gone:
@@ -315,7 +316,7 @@ class World:
     def _send_decode(self, state: AskState, transfer: dict[str, Any] | None, side: str = "D") -> None:
         state.decode_sent = True
         for request, prompt in self._request_ids(state.ask):
-            leg = Leg(request, side, prompt, state.ask.max_tokens, state)
+            leg = Leg(request, side, prompt, state.ask.max_tokens, state, beside=state.ask.beside)
             state.decode_legs.append(leg)
             self._add(leg, transfer, prompt_logprobs=1 if state.ask.prompt_logprobs else None)
         if state.gone:
@@ -323,7 +324,8 @@ class World:
 
     def _add(self, leg: Leg, transfer: dict[str, Any] | None, **more: Any) -> None:
         self._legs[leg.request] = leg
-        self._engines[leg.side].add(leg.request, leg.prompt, transfer=transfer, max_tokens=leg.max_tokens, **more)
+        more |= {"transfer": transfer, "max_tokens": leg.max_tokens, "beside": leg.beside}
+        self._engines[leg.side].add(leg.request, leg.prompt, **more)
 
     def _go(self, state: AskState) -> None:
         """The client has gone; legs that leave later are aborted at once."""
@@ -345,7 +347,7 @@ class World:
     def _on_posted(self, posted: Posted) -> None:
         """A prompt that the prefiller's messenger enqueues in its own engine."""
         request = f"cmpl-{posted.transfer}-0-{self._random.getrandbits(32):08x}"
-        leg = Leg(request, "P", posted.prompt, posted.max_tokens, None, posted)
+        leg = Leg(request, "P", posted.prompt, posted.max_tokens, None, posted, beside=Beside(salt=posted.cache_salt))
         self._add(leg, posted.transfer_params)
 
     # ---- what the engines put out
@@ -373,7 +375,7 @@ class World:
     def _check_tokens(self, leg: Leg) -> None:
         tokens = list(leg.prompt)
         for _ in range(leg.max_tokens):
-            tokens.append(next_token(int(digests(tokens)[-1]), salt_of(leg.request)))
+            tokens.append(next_token(int(digests(tokens, leg.beside)[-1]), salt_of(leg.request)))
         if leg.tokens != tokens[len(leg.prompt) :]:
             self.violations.report(
                 "wrong tokens", f"request {leg.request}: {leg.tokens}, expected {tokens[len(leg.prompt) :]}"

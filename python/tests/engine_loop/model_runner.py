@@ -19,7 +19,7 @@ from vllm.forward_context import set_forward_context
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunnerMixin
 
-from engine_loop.kv_pages import BLOCK_TOKENS, LAYERS, KvPages, digests, next_token
+from engine_loop.kv_pages import BLOCK_TOKENS, LAYERS, TOKENS_ONLY, Beside, KvPages, digests, next_token
 
 
 @dataclass
@@ -36,6 +36,7 @@ class RunningRequest:
 
     tokens: list[int]
     prompt_tokens: int
+    beside: Beside
     blocks: list[int] = field(default_factory=list)
     computed: int = 0
     known: int = 0
@@ -76,6 +77,8 @@ class ModelRunner:
         self._report = report
         self._meanwhile = meanwhile
         self._requests: dict[str, RunningRequest] = {}
+        self.beside: dict[str, Beside] = {}
+        """Of requests that have more than tokens."""
         self.passes = 0
         self.pages_checked = 0
 
@@ -119,7 +122,12 @@ class ModelRunner:
             self._requests.pop(request_id, None)
         for new in output.scheduled_new_reqs:
             prompt = list(new.prompt_token_ids)
-            request = RunningRequest(prompt, len(prompt), list(new.block_ids[0]), new.num_computed_tokens, len(prompt))
+            beside = self.beside.get(new.req_id, TOKENS_ONLY)
+            assert (new.lora_request.lora_name if new.lora_request else "") == beside.lora
+            assert len(new.mm_features or ()) == len(beside.images)
+            request = RunningRequest(
+                prompt, len(prompt), beside, list(new.block_ids[0]), new.num_computed_tokens, len(prompt)
+            )
             self._requests[new.req_id] = request
         cached = output.scheduled_cached_reqs
         for index, request_id in enumerate(cached.req_ids):
@@ -139,7 +147,8 @@ class ModelRunner:
         assert end <= len(request.tokens), f"{request_id}: token {end} of {len(request.tokens)} is to be computed"
         assert -(-end // BLOCK_TOKENS) <= len(request.blocks), f"{request_id}: {len(request.blocks)} blocks for {end}"
         blocks = np.asarray(request.blocks, dtype=np.int64)
-        return _Work(request_id, blocks, request.computed, digests(request.tokens[:end]), end >= request.known)
+        right = digests(request.tokens[:end], request.beside)
+        return _Work(request_id, blocks, request.computed, right, end >= request.known)
 
     # ---- a layer
 

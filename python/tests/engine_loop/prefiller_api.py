@@ -19,6 +19,7 @@ class Posted:
     max_tokens: int
     transfer_params: dict[str, Any]
     transfer: str
+    cache_salt: str = ""
     _status: int = 0
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -45,7 +46,8 @@ class PrefillerApi:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 params = body["kv_transfer_params"]
-                posted = Posted(body["prompt"], body["max_tokens"], params, params["transfer_id"])
+                salt = body.get("cache_salt", "")
+                posted = Posted(body["prompt"], body["max_tokens"], params, params["transfer_id"], salt)
                 posts.put(posted)
                 self.send_response(posted.wait())
                 self.send_header("Content-Length", "2")

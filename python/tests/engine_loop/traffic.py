@@ -8,13 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine_loop.engines import EnginePlan
-from engine_loop.kv_pages import BLOCK_TOKENS, VOCABULARY
+from engine_loop.kv_pages import BLOCK_TOKENS, TOKENS_ONLY, VOCABULARY, Beside
 
 GRANT_WAIT_SECONDS = 60.0
 """Longer than anything takes here: what is held for so long, and need not be, is found."""
-SHORT_GRANT_WAIT_SECONDS = 0.25
+SHORT_GRANT_WAIT_SECONDS = 1.0
+"""Longer than a first contact takes on a machine that is busy with other things."""
 QUEUE_LIMITS = 3
 """A queue lasts so many times the grant wait."""
+
+ID_LENGTH_MAX = 512
+"""A transfer id that is longer is refused where the router says it."""
 
 BOTH, HANDED_ON, DECODER_FIRST, PLAIN = "both legs", "answer handed on", "decoder only", "plain"
 
@@ -42,6 +46,8 @@ class Ask:
     """Or from one leg only, "prefill" or "decode"."""
     may_fail: bool = False
     """Two live requests share an id, or the id is against the rules, or a leg was aborted."""
+    beside: Beside = TOKENS_ONLY
+    """Of each of its prompts."""
     occupies: str = ""
     """A plain request that keeps an engine, "P" or "D", busy."""
 
@@ -318,10 +324,40 @@ def _routes(t: Traffic) -> None:
     def group() -> list[Ask]:
         asks = [_any(t) for _ in range(t.random.choice([1, 1, 2, 4]))]
         for ask in asks:
-            ask.gone_after = None
+            _stays(ask)
         return asks
 
     t.groups(group)
+
+
+def _tenants(t: Traffic) -> None:
+    """Prompts of the same tokens with other salts, adapters and images, at once and one after the other."""
+    t.roomy()
+    t.plan.open_groups = t.random.choice([1, 3, 8])
+
+    def group() -> list[Ask]:
+        asks = [_any(t) for _ in range(t.random.choice([1, 2, 4]))]
+        for ask in asks:
+            _stays(ask)
+            ask.prompts = [list(asks[0].prompts[0]) for _ in ask.prompts]
+            ask.beside = _beside(t, len(ask.prompts[0]), ask.route)
+        return asks
+
+    t.groups(group)
+
+
+def _beside(t: Traffic, prompt_tokens: int, route: str) -> Beside:
+    draw = t.random
+    salt = draw.choice(["", "one", "other"])
+    if route == DECODER_FIRST:
+        return Beside(salt)  # what goes by way of the decoder is tokens and a salt; more is refused
+    images, at = [], 0
+    while draw.random() < 0.5 and at < prompt_tokens:
+        offset = draw.randint(at, prompt_tokens - 1)
+        length = draw.randint(1, min(100, prompt_tokens - offset))
+        images.append((offset, length, f"{draw.choice(['cat', 'dog'])} of {length}"))  # one picture has one length
+        at = offset + length
+    return Beside(salt, draw.choice(["", "", "terse", "verse"]), tuple(images))
 
 
 def _preemption(t: Traffic) -> None:
@@ -344,6 +380,11 @@ def _mixed(t: Traffic) -> None:
         return [_any(t) for _ in range(t.random.choice([1, 1, 2, 4]))]
 
     t.groups(group)
+
+
+def _stays(ask: Ask) -> None:
+    """Its client does not go; only an id against the rules may fail it."""
+    ask.gone_after, ask.may_fail = None, len(ask.name) > ID_LENGTH_MAX
 
 
 def _any(t: Traffic) -> Ask:
@@ -377,6 +418,7 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "children": _children,
     "long-ids": _long_ids,
     "routes": _routes,
+    "tenants": _tenants,
     "preemption": _preemption,
     "mixed": _mixed,
 }

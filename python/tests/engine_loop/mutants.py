@@ -1,0 +1,120 @@
+"""The connector, broken on purpose in one place: the loop must find each of these, or it would find none like it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from kv_connector.vllm import scheduler_half
+from kv_connector.vllm.fetch_gate import FetchGate
+from kv_connector.vllm.scheduler_half import SchedulerHalf
+from kv_connector.vllm.worker_half import WorkerHalf
+
+_chunk: Callable[..., Any] = SchedulerHalf._chunk
+_end_prefill: Callable[..., Any] = WorkerHalf._end_prefill
+_take_in: Callable[..., Any] = SchedulerHalf._take_in
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault, and the world that finds it."""
+
+    what: str
+    kind: str
+    seed: int
+    found_as: str
+    """How the violation begins."""
+    where: Any
+    name: str
+    otherwise: Callable[..., Any]
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """The fault is there."""
+        with mock.patch.object(self.where, self.name, self.otherwise):
+            yield
+
+
+def _cached_in_place(self: Any, request: str, prefill: Any, *where: Any) -> Any:
+    first_token = where[2]
+    chunk = _chunk(self, request, prefill, *where)
+    if chunk is not None and chunk.first_token == 0:
+        return replace(chunk, cached_tokens=first_token, first_token=first_token)
+    return chunk
+
+
+def _no_word_of_aborts(self: Any, end: Any) -> None:
+    if end.outcome != "aborted":
+        _end_prefill(self, end)
+        return
+    self._sending.discard(end.request)
+    self._reports.sent.add(end.request)
+
+
+def _freed_before_sent(self: Any, end: Any) -> None:
+    _end_prefill(self, end)
+    self._reports.sent.add(end.request)
+    self._ended.discard(end.request)
+
+
+def _first_page_missing(self: Any, request: Any, ask: Any, block_ids: tuple[list[int], ...], tokens: int) -> None:
+    """The pages that are granted are those of the request, one place off."""
+    blocks = block_ids[0]
+    _take_in(self, request, ask, ([*blocks[1:], blocks[0]],), tokens)
+
+
+def _salt_lost(self: Any, request: Any, *more: Any) -> None:
+    _take_in(self, request, *more)
+    self._pending.fetches = [replace(fetch, cache_salt="") for fetch in self._pending.fetches]
+
+
+MUTANTS = (
+    Mutant(
+        "pages found in the prefix cache are said to be in place",
+        *("beginnings", 1, "wrong page"),
+        *(SchedulerHalf, "_chunk", _cached_in_place),
+    ),
+    Mutant(
+        "no prompt has a digest",
+        *("same-id", 2, "wrong page"),
+        *(scheduler_half, "digest_of", lambda _: "0" * 32),
+    ),
+    Mutant(
+        "the decoder is not told of an aborted prefill",
+        *("aborts", 7, "stands still"),
+        *(WorkerHalf, "_end_prefill", _no_word_of_aborts),
+    ),
+    Mutant(
+        "a decoder says nothing of what it has queued",
+        *("crossed", 8, "stands still"),
+        *(WorkerHalf, "_expect", lambda *_: None),
+    ),
+    Mutant(
+        "a decoder fills its pool with pages for prompts that are not computed",
+        *("crossed", 8, "stands still"),
+        *(FetchGate, "holds_back", lambda *_: False),
+    ),
+    Mutant(
+        "a prefiller's pages are used again before they are sent",
+        *("routes", 1, "wrong page"),
+        *(WorkerHalf, "_end_prefill", _freed_before_sent),
+    ),
+    Mutant(
+        "granted pages are in another order than the prompt",
+        *("routes", 1, "wrong page"),
+        *(SchedulerHalf, "_take_in", _first_page_missing),
+    ),
+    Mutant(
+        "a prompt that the prefiller has to enqueue loses its salt",
+        *("tenants", 1, "error logged"),
+        *(SchedulerHalf, "_take_in", _salt_lost),
+    ),
+    Mutant(
+        "a request that ends in the queue is not declined",
+        *("aborts", 7, "stands still"),
+        *(SchedulerHalf, "_decline", lambda *_: None),
+    ),
+)
