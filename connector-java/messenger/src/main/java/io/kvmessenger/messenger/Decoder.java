@@ -1,8 +1,6 @@
 package io.kvmessenger.messenger;
 
 import io.kvmessenger.kvlayout.KvGeometry;
-import io.kvmessenger.kvlayout.LayerGeometry;
-import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.CancelConfirmed;
@@ -48,6 +46,7 @@ final class Decoder {
     private final NanoClock clock;
     private final ProtocolLimits limits;
     private final PageVerifier verifier;
+    private final ArrivalReport arrivals;
 
     private final Map<String, Fetch> byRequest = new LinkedHashMap<>();
     private final Map<Long, FetchSource> byCookie = new LinkedHashMap<>();
@@ -78,6 +77,7 @@ final class Decoder {
         this.tally = tally;
         this.clock = clock;
         this.limits = limits;
+        this.arrivals = new ArrivalReport(geometry, engine, tally, clock);
         this.verifier = new PageVerifier(checksumMode, memory, context, tally, this::fail);
     }
 
@@ -229,7 +229,7 @@ final class Decoder {
     /** All that was expected of a source is in: nothing of it will follow, whatever else was going on. */
     void onWindowFilled(long cookie) {
         FetchSource source = byCookie.get(cookie);
-        if (source != null && !source.over()) {
+        if (source != null && !source.over() && !endIfDrained(source)) {
             source.end(FetchSource.State.FILLED);
             conclude(source.fetch);
         }
@@ -266,9 +266,8 @@ final class Decoder {
                 earliest = fetch.deadlineNs;
             }
             for (FetchSource source : fetch.sources) {
-                if (source.state == FetchSource.State.CANCELLING && source.confirmDeadlineNs - earliest < 0) {
-                    earliest = source.confirmDeadlineNs;
-                }
+                long dueNs = source.dueNs(nowNs, earliest);
+                earliest = dueNs - earliest < 0 ? dueNs : earliest;
             }
         }
         return earliest;
@@ -307,11 +306,13 @@ final class Decoder {
             work++;
         }
         for (FetchSource source : fetch.sources) {
-            if (source.state == FetchSource.State.CANCELLING && nowNs - source.confirmDeadlineNs >= 0) {
+            if (endIfDrained(source)) {
+                work++;
+            } else if (source.mustEndBy(nowNs)) {
                 sessions.end(
                         source.session,
-                        source.session.peerName() + " did not confirm a cancellation within "
-                                + limits.silenceLimitNs() / 1_000_000 + " ms (silence_limit_seconds)");
+                        source.session.peerName() + source.overdue() + " within " + limits.silenceLimitNs() / 1_000_000
+                                + " ms (silence_limit_seconds)");
                 work++;
             }
         }
@@ -415,21 +416,7 @@ final class Decoder {
     }
 
     private void send(FetchSource source, EngineCommand.Prompt prompt) {
-        EngineCommand.Fetch ask = source.fetch.ask;
-        Grant.Builder grant = Grant.newBuilder()
-                .setTransferId(ask.transferId())
-                .setImm(source.window.imm())
-                .setPromptTokens(ask.promptTokens())
-                .setFirstToken(ask.firstToken())
-                .setContextSlot(ask.contextSlot() + 1)
-                .setChecksumInterval(verifier.interval())
-                .setPromptDigest(ask.promptDigest());
-        for (int page : ask.pages()) {
-            grant.addPageIndices(page);
-        }
-        if (!prompt.absent()) {
-            grant.setPrompt(PromptWire.encode(prompt));
-        }
+        Grant.Builder grant = GrantWire.encode(source.fetch.ask, source.imm, verifier.interval(), prompt);
         sessions.send(source.session, ControlFrame.newBuilder().setGrant(grant));
     }
 
@@ -444,27 +431,77 @@ final class Decoder {
         FetchSource source = find(session, transferId, message.getImm());
         boolean preempted = message.getReason() == CannotDeliver.Reason.PREEMPTED;
         if (source == null) { // its last write and this message crossed a cancellation, or its last byte had landed
-            if (preempted && sourcesAt(session).stream().noneMatch(other -> other.isOf(transferId) && !other.over())) {
-                links.decline(session, transferId, EngineCommand.Prompt.NONE); // the prompt's next life need not wait
+            if (preempted) {
+                declineNextAttempt(session, transferId);
             }
             return;
         }
-        if (preempted && !source.fetch.failing()) {
+        boolean again = preempted && !source.fetch.failing();
+        if (!drain(source, message.getPostedWeight(), again)) {
+            return;
+        }
+        if (!again) {
+            fail(source.fetch, PeerWords.fit(message.getSentence()));
+        }
+        endIfDrained(source);
+    }
+
+    /** All of a preempted prompt is here: its next attempt need not wait for a grant. */
+    private void declineNextAttempt(Session session, String transferId) {
+        if (sourcesAt(session).stream().noneMatch(other -> other.isOf(transferId) && !other.over())) {
+            links.decline(session, transferId, EngineCommand.Prompt.NONE);
+        }
+    }
+
+    /** The prefiller posts nothing more; its word counts once. What it has posted is over when it has been counted. */
+    private boolean drain(FetchSource source, long postedWeight, boolean again) {
+        if (source.state == FetchSource.State.DRAINING) {
+            return false;
+        }
+        if (postedWeight < 0 || postedWeight > source.expectedWeight) {
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+            sessions.end(
+                    source.session,
+                    source.session.peerName() + " says that it posted " + postedWeight + " pages, at most "
+                            + source.expectedWeight + " were granted");
+            return false;
+        }
+        source.drain(postedWeight, again, clock.nowNs() + limits.silenceLimitNs());
+        return true;
+    }
+
+    /** A source whose writes have all been counted is over: nothing of them can land any more. */
+    private boolean endIfDrained(FetchSource source) {
+        if (source.state != FetchSource.State.DRAINING || source.arrivedWeight() < source.postedWeight) {
+            return false;
+        }
+        if (source.arrivedWeight() > source.postedWeight) {
+            onWindowOvershot(source.cookie, source.arrivedWeight(), source.postedWeight);
+        } else if (source.grantAgain && source.hasAll() && verifier.told(source)) {
+            source.end(FetchSource.State.FILLED);
+            declineNextAttempt(source.session, source.fetch.ask.transferId());
+            conclude(source.fetch);
+        } else if (source.grantAgain) {
             source.end(FetchSource.State.WAITING);
             tally.add(MessengerMetric.FETCHES_REGRANTED, 1);
             grant(source);
         } else {
             source.end(FetchSource.State.QUIET);
-            fail(source.fetch, PeerWords.fit(message.getSentence()));
+            conclude(source.fetch);
         }
+        return true;
     }
 
     private void onCancelConfirmed(Session session, CancelConfirmed message) {
         FetchSource source = find(session, message.getTransferId(), message.getImm());
-        if (source != null) {
+        if (source == null) {
+            return;
+        }
+        long postedWeight = message.hasPostedWeight() ? message.getPostedWeight() : source.expectedWeight;
+        if (drain(source, postedWeight, false)) {
             tally.add(MessengerMetric.CANCELS_CONFIRMED, 1);
-            source.end(FetchSource.State.QUIET);
-            fail(source.fetch, source.session.peerName() + " confirmed a cancellation that nobody asked for");
+            fail(source.fetch, source.session.peerName() + " confirmed a cancellation that was not asked for");
+            endIfDrained(source);
         }
     }
 
@@ -530,6 +567,12 @@ final class Decoder {
                                         .setTransferId(source.fetch.ask.transferId())
                                         .setImm(source.window.imm())));
             }
+            case DRAINING -> {
+                if (source.grantAgain) { // the prompt's next attempt waits for a word
+                    source.grantAgain = false;
+                    links.decline(source.session, source.fetch.ask.transferId(), EngineCommand.Prompt.NONE);
+                }
+            }
             case CANCELLING, AWAITING_PROOF, FILLED, QUIET -> {}
         }
     }
@@ -546,44 +589,9 @@ final class Decoder {
             tally.add(MessengerMetric.FETCHES_FAILED, 1);
             engine.failed(fetch.ask.request(), fetch.failure);
         } else if (fetch.covered && fetch.filled()) {
-            arrived(fetch);
+            arrivals.arrived(fetch);
         } else {
             throw new AssertionError("the sources of transfer " + fetch.ask.transferId() + " are over, and not filled");
         }
-    }
-
-    private void arrived(Fetch fetch) {
-        long nowNs = clock.nowNs();
-        int pages = fetch.ask.pages().length;
-        long bytes = bytesOf(pages);
-        tally.add(MessengerMetric.FETCHES_ARRIVED, 1);
-        tally.add(MessengerMetric.PAGES_RECEIVED, (long) pages * layerCount());
-        tally.add(MessengerMetric.BYTES_RECEIVED, bytes);
-        tally.observe(MessengerMetric.FETCH_SECONDS, (nowNs - fetch.askedNs) / 1e9);
-        engine.arrived(fetch.ask.request(), pages);
-        engine.timeline(new FetchTimeline(
-                fetch.ask.request(),
-                fetch.ask.transferId(),
-                pages,
-                bytes,
-                fetch.askedNs,
-                fetch.grantedNs,
-                nowNs,
-                fetch.prefillerNames()));
-    }
-
-    private long bytesOf(int pageCount) {
-        long bytes = 0;
-        for (RankGeometry rank : geometry.ranks()) {
-            for (LayerGeometry layer : rank.layers()) {
-                bytes += (long) layer.pageBytes() * pageCount;
-            }
-        }
-        return bytes;
-    }
-
-    /** Layers of all ranks together. */
-    private int layerCount() {
-        return geometry.ranks().stream().mapToInt(rank -> rank.layers().size()).sum();
     }
 }

@@ -25,6 +25,9 @@ final class Delivery {
     int nextContextRow;
 
     int writesInFlight;
+    /** Of all writes that the transfer engine has taken: what the decoder will count. */
+    long postedWeight;
+
     long pagesSent;
     long bytesSent;
     long lastLeftNs;

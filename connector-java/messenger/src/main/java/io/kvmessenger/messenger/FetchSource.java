@@ -10,6 +10,9 @@ import java.util.List;
  * proven apart from the others'. State only, owned by the messenger's thread; {@link Decoder} drives it.
  */
 final class FetchSource {
+    /** How often the count of a source that drains is looked at: it says nothing by itself before it is full. */
+    private static final long DRAIN_LOOK_NS = 1_000_000;
+
     /** Where a source is in its life. */
     enum State {
         /** Waits for its session, or for a free imm slot. It may not write. */
@@ -18,6 +21,8 @@ final class FetchSource {
         GRANTED,
         /** It may write until it confirms. */
         CANCELLING,
+        /** It posts no more; what it has posted may write until it has been counted. */
+        DRAINING,
         /** Its session has ended; it cannot write once its admission is closed. */
         AWAITING_PROOF,
         /** All that was expected of it has arrived. */
@@ -46,8 +51,12 @@ final class FetchSource {
     int comparedCount;
     /** Over the pages of the one that is being compared; null between two. */
     PageSum sum;
-    /** Set with CANCELLING: when the prefiller must have confirmed. */
+    /** Set with CANCELLING and DRAINING: when the prefiller must have confirmed, and when all must have been counted. */
     long confirmDeadlineNs;
+    /** Set with DRAINING: the weight of all that was posted. */
+    long postedWeight;
+    /** Set with DRAINING: it is granted again when it is over, unless the fetch fails meanwhile. */
+    boolean grantAgain;
 
     FetchSource(Fetch fetch, EngineCommand.PrefillerAddress address, long cookie, Session session) {
         this.fetch = fetch;
@@ -78,6 +87,44 @@ final class FetchSource {
     /** Nothing of it can land in the fetch's pages any more. */
     boolean over() {
         return state == State.FILLED || state == State.QUIET;
+    }
+
+    /** The prefiller has posted so much, and posts no more. */
+    void drain(long posted, boolean again, long deadlineNs) {
+        postedWeight = posted;
+        grantAgain = again;
+        confirmDeadlineNs = deadlineNs;
+        state = State.DRAINING;
+    }
+
+    /** When its present state has to be looked at again, {@code otherwiseNs} where nothing is waited for. */
+    long dueNs(long nowNs, long otherwiseNs) {
+        return switch (state) {
+            case CANCELLING -> confirmDeadlineNs;
+            case DRAINING -> nowNs + DRAIN_LOOK_NS;
+            case WAITING, GRANTED, AWAITING_PROOF, FILLED, QUIET -> otherwiseNs;
+        };
+    }
+
+    /** Whether a limit of its present state is over. */
+    boolean mustEndBy(long nowNs) {
+        return (state == State.CANCELLING || state == State.DRAINING) && nowNs - confirmDeadlineNs >= 0;
+    }
+
+    /** What has not happened then; completes a sentence that begins with the prefiller. */
+    String overdue() {
+        return state == State.CANCELLING
+                ? " did not confirm a cancellation"
+                : " posted writes of " + postedWeight + " pages, of which " + arrivedWeight() + " arrived";
+    }
+
+    /** What has been counted for its grant. */
+    long arrivedWeight() {
+        return window == null ? expectedWeight : window.arrivedWeight();
+    }
+
+    boolean hasAll() {
+        return arrivedWeight() == expectedWeight;
     }
 
     /** Ends it; the caller knows that nothing more can land. */

@@ -358,6 +358,8 @@ final class LayerWriter {
         if (result == TransferEngine.ACCEPTED) {
             write.request = request;
             delivery.writesInFlight++;
+            delivery.postedWeight +=
+                    (long) Imm.weight(request.imm()) * request.sourcePages().count();
         } else {
             recycle(write);
         }

@@ -464,7 +464,7 @@ final class Prefiller {
     private void onCancel(Session session, Cancel cancel) {
         String transferId = cancel.getTransferId();
         if (waiting.cancel(session, transferId, cancel.getImm(), clock.nowNs())) {
-            replies.confirm(session, transferId, cancel.getImm());
+            replies.confirmUnserved(session, transferId, cancel.getImm());
             return;
         }
         if (fences.anyHolds(session, cancel.getImm())) {
@@ -478,7 +478,7 @@ final class Prefiller {
             deliveries.settle(delivery);
             return;
         }
-        replies.confirm(session, transferId, cancel.getImm());
+        replies.confirmSent(session, transferId, cancel.getImm());
         if (prefill != null || !ended.knows(transferId)) {
             dismiss(session, transferId); // it crossed a preemption: the next life need not wait
         }

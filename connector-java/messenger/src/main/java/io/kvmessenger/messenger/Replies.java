@@ -7,8 +7,9 @@ import io.kvmessenger.messenger.wire.Prefilled;
 
 /**
  * What a prefiller tells decoders: that a prompt they expect is computed or given up, that it cannot deliver, or that a
- * cancellation is a fact. Owned by the messenger's thread. For the last two, callers have made sure that no write for the grant
- * is posted and none will follow.
+ * cancellation is a fact. Owned by the messenger's thread. For the last two, callers have made sure that every write for the
+ * grant has completed and none will follow; how much was posted is said with it, since a completed write may still be on its
+ * way.
  */
 final class Replies {
     private final Sessions sessions;
@@ -26,13 +27,23 @@ final class Replies {
         }
         PageGrant grant = delivery.grant;
         if (delivery.stopCode == CannotDeliver.Reason.REASON_UNSPECIFIED) {
-            confirm(grant.session(), grant.transferId(), grant.imm());
+            confirm(
+                    grant.session(),
+                    CancelConfirmed.newBuilder()
+                            .setTransferId(grant.transferId())
+                            .setImm(grant.imm())
+                            .setPostedWeight(delivery.postedWeight));
         } else {
-            decline(grant, delivery.stopCode, delivery.stopReason);
+            decline(grant, delivery.stopCode, delivery.stopReason, delivery.postedWeight);
         }
     }
 
+    /** Of a grant for which nothing was posted. */
     void decline(PageGrant grant, CannotDeliver.Reason reason, String sentence) {
+        decline(grant, reason, sentence, 0);
+    }
+
+    private void decline(PageGrant grant, CannotDeliver.Reason reason, String sentence, long postedWeight) {
         tally.add(MessengerMetric.GRANTS_DECLINED, 1);
         sessions.send(
                 grant.session(),
@@ -41,7 +52,8 @@ final class Replies {
                                 .setTransferId(grant.transferId())
                                 .setImm(grant.imm())
                                 .setReason(reason)
-                                .setSentence(sentence)));
+                                .setSentence(sentence)
+                                .setPostedWeight(postedWeight)));
     }
 
     /** The engine is done with a prompt that the session expects. */
@@ -51,12 +63,22 @@ final class Replies {
                 ControlFrame.newBuilder().setPrefilled(Prefilled.newBuilder().setTransferId(transferId)));
     }
 
-    void confirm(Session session, String transferId, int imm) {
-        sessions.send(
+    /** Of a grant that waited: nothing was posted for it. */
+    void confirmUnserved(Session session, String transferId, int imm) {
+        confirm(
                 session,
-                ControlFrame.newBuilder()
-                        .setCancelConfirmed(CancelConfirmed.newBuilder()
-                                .setTransferId(transferId)
-                                .setImm(imm)));
+                CancelConfirmed.newBuilder()
+                        .setTransferId(transferId)
+                        .setImm(imm)
+                        .setPostedWeight(0));
+    }
+
+    /** Of a grant that has been served and forgotten: all of it was posted. */
+    void confirmSent(Session session, String transferId, int imm) {
+        confirm(session, CancelConfirmed.newBuilder().setTransferId(transferId).setImm(imm));
+    }
+
+    private void confirm(Session session, CancelConfirmed.Builder confirmed) {
+        sessions.send(session, ControlFrame.newBuilder().setCancelConfirmed(confirmed));
     }
 }

@@ -18,6 +18,8 @@ abstract class MessengerPair {
     long nowNs;
     Side prefiller = new Side("prefiller", 1, 0);
     Side decoder = new Side("decoder", 2, 0);
+    /** Set by a test: writes are on their way until it lets them land. */
+    boolean landsLate;
 
     /** One messenger on recording ports. */
     final class Side implements EngineEvents, EngineIntake, LayerProgress {
@@ -144,6 +146,7 @@ abstract class MessengerPair {
     }
 
     void carry() {
+        prefiller.transfer.landsIn = landsLate ? null : decoder.transfer;
         do {
             prefiller.messenger.doWork();
             decoder.messenger.doWork();
@@ -194,6 +197,15 @@ abstract class MessengerPair {
                         0,
                         new int[] {5, 6}))));
         prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
+    }
+
+    /** A forward pass over the whole prompt of which one layer is computed. */
+    void beginPass(String request) {
+        EngineCommand.Chunk chunk = new EngineCommand.Chunk(
+                request, "t-" + request, PROMPT_TOKENS, 0, 0, PROMPT_TOKENS, 0, new int[] {5, 6});
+        prefiller.messenger.onCommand(new EngineCommand.Step(1, 0, List.of(chunk)));
+        prefiller.readableLayers = 1;
+        carry();
     }
 
     void completeOneWrite() {

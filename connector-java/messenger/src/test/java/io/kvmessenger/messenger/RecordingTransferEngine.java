@@ -12,11 +12,14 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import io.kvmessenger.transfer.WindowArea;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.function.Consumer;
 
@@ -39,6 +42,10 @@ final class RecordingTransferEngine implements TransferEngine {
 
     RuntimeException bugOfOpenWindow;
 
+    /** Where submitted writes land and count at once; null while they are on their way. */
+    RecordingTransferEngine landsIn;
+
+    private final Map<Integer, Long> arrivedWeights = new HashMap<>();
     final List<Admission> admitted = new ArrayList<>();
     private int lastSlot;
     private int lastRegionId;
@@ -60,7 +67,7 @@ final class RecordingTransferEngine implements TransferEngine {
 
         @Override
         public long arrivedWeight() {
-            return 0;
+            return arrivedWeights.getOrDefault(imm, 0L);
         }
 
         @Override
@@ -138,7 +145,20 @@ final class RecordingTransferEngine implements TransferEngine {
         }
         submitted.add(cookie);
         requests.add(request);
+        if (landsIn != null) {
+            landsIn.land(request);
+        }
         return ACCEPTED;
+    }
+
+    /** A peer's write has landed here and counts. */
+    void land(TransferRequest request) {
+        PagedWrites writes = (PagedWrites) request;
+        int weight = Imm.weight(writes.imm());
+        arrivedWeights.merge(
+                writes.imm() & ~Imm.WEIGHT_MAX,
+                (long) weight * writes.sourcePages().count(),
+                Long::sum);
     }
 
     @Override

@@ -283,7 +283,7 @@ class TransferLivesTest extends MessengerPair {
         announce("r");
         fetch("r", 1, LONG_NS);
         carry();
-        compute("r", 0);
+        beginPass("r");
         prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         completeAllWrites();
         pass(2 * LIMITS.grantWaitNs());

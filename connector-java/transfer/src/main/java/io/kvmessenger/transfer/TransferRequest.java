@@ -15,8 +15,8 @@ public sealed interface TransferRequest {
     /**
      * Pages of one size. Page {@code i} goes from {@code sourcePages.offsetOf(i)} to {@code targetPages.offsetOf(i)}.
      *
-     * @param imm slot, generation and the weight of <em>one page</em>; weight zero to count nothing. The engine may merge
-     *     pages into one write and add their weights.
+     * @param imm slot, generation and the weight of <em>one page</em>, at least 1: what lands uncounted could never be
+     *     proven to have landed. The engine may merge pages into one write and add their weights.
      */
     record PagedWrites(
             Region source, PageList sourcePages, RegionDescriptor target, PageList targetPages, int pageBytes, int imm)

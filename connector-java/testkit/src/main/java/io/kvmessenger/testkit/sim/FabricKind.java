@@ -10,7 +10,12 @@ enum FabricKind {
      * The writing process copies; completed means: copied. What is half copied when the process is stopped is copied on
      * when it runs again, so that an admission is closed only when the writer has agreed or is dead.
      */
-    SHARED_MEMORY(false, true);
+    SHARED_MEMORY(false, true),
+    /**
+     * Reliable datagrams, as libfabric has them: nothing looks at the target, and completed means: in the source's send
+     * buffer. What has been completed lands when it will, also after a cancel was confirmed.
+     */
+    RDM(false, false);
 
     final boolean targetChecks;
     final boolean completionIsDelivery;

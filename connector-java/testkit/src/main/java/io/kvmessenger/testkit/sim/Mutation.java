@@ -9,7 +9,10 @@ public enum Mutation {
     FREE_ON_CANCEL,
     /** The decoder expects one page less than will come. */
     EXPECTATION_OFF_BY_ONE,
-    /** A slot is used again under the same generation. */
+    /**
+     * A slot is used again under the same generation, where only the generation guards: at a target that looks at writes,
+     * by a decoder that does not wait until all that was posted has been counted.
+     */
     GENERATION_IGNORED,
     /** A layer is taken as readable while it is being computed. */
     COUNTER_READ_EARLY,
@@ -25,6 +28,8 @@ public enum Mutation {
     DUPLICATE_GRANT_ACCEPTED,
     /** Some writes arrive with a bit turned over. */
     PAYLOAD_DAMAGED,
+    /** A counter shows what was posted for its window, also what has not landed yet. */
+    COUNTED_WHEN_POSTED,
     /** A fetch is reported arrived when the first of its sources has sent all. */
     ONE_SOURCE_SUFFICES;
 

@@ -297,6 +297,11 @@ final class SimulatedFabric {
 
     void post(FabricWrite write) {
         inFlight.add(write);
+        FabricPath path = write.path();
+        SimulatedWindows.Window window = path.target.windows.find(path.admitted, write.facts.imm());
+        if (window != null) {
+            window.posted += Imm.weight(write.facts.imm());
+        }
         trace.add(write.facts.source(), "submit", describe(write));
         listener.writeSubmitted(write.facts);
         clock.after(delayNs(), () -> read(write));

@@ -27,9 +27,7 @@ final class SimulatedProcess {
                 node,
                 world.fabric(),
                 new SimulatedWindows(
-                        scenario.slotCount(),
-                        scenario.slotsReusedAtOnce(),
-                        world.mutation() == Mutation.GENERATION_IGNORED));
+                        scenario.slotCount(), scenario.slotsReusedAtOnce(), world.mutation(), scenario.fabric()));
         engine = world.engines().start(world, node, pool, random);
         listener.processStarted(node.process(), geometry, pool.memories());
         List<RankMemory> memories = pool.memories().stream()

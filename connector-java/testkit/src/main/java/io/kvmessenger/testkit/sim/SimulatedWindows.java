@@ -12,12 +12,14 @@ final class SimulatedWindows {
     private final ArrayDeque<Integer> free = new ArrayDeque<>();
     private final boolean reusedAtOnce;
     private final boolean generationIgnored;
+    private final boolean countedWhenPosted;
 
-    SimulatedWindows(int slotCount, boolean reusedAtOnce, boolean generationIgnored) {
+    SimulatedWindows(int slotCount, boolean reusedAtOnce, Mutation mutation, FabricKind kind) {
         this.bySlot = new Window[slotCount + 1];
         this.generations = new int[slotCount + 1];
         this.reusedAtOnce = reusedAtOnce;
-        this.generationIgnored = generationIgnored;
+        this.generationIgnored = mutation == Mutation.GENERATION_IGNORED;
+        this.countedWhenPosted = mutation == Mutation.COUNTED_WHEN_POSTED || (generationIgnored && kind.targetChecks);
         for (int slot = 1; slot <= slotCount; slot++) {
             free.addLast(slot);
         }
@@ -67,6 +69,7 @@ final class SimulatedWindows {
         final long expected;
         final long cookie;
         long arrived;
+        long posted;
         boolean overshot;
         boolean closed;
 
@@ -85,7 +88,7 @@ final class SimulatedWindows {
 
         @Override
         public long arrivedWeight() {
-            return arrived;
+            return countedWhenPosted ? posted : arrived;
         }
 
         @Override

@@ -55,10 +55,21 @@ final class Allowances {
 
     /** Why the request may not be submitted, or null. */
     String refusal(TransferRequest request) {
+        if (Imm.weight(immOf(request)) == 0) {
+            return "the write has no weight, so that its target could not count it; give it at least 1";
+        }
         return switch (request) {
             case PagedWrites paged -> refusal(paged);
             case SingleWrite single -> refusal(single);
             case ImmOnly only -> find(only.imm()) == null ? notAllowed(only.imm()) : null;
+        };
+    }
+
+    private static int immOf(TransferRequest request) {
+        return switch (request) {
+            case PagedWrites paged -> paged.imm();
+            case SingleWrite single -> single.imm();
+            case ImmOnly only -> only.imm();
         };
     }
 

@@ -69,7 +69,7 @@ final class TcpFrame {
         if (pageBytes < 0 || pageBytes > Long.MAX_VALUE / PAGES_MAX) {
             return "a frame claims pages of " + pageBytes + " bytes";
         }
-        if (weight(frame) < 0 || weight(frame) > (long) Imm.WEIGHT_MAX * PAGES_MAX) {
+        if (weight(frame) < 1 || weight(frame) > (long) Imm.WEIGHT_MAX * PAGES_MAX) {
             return "a frame claims weight " + weight(frame);
         }
         return null;

@@ -37,6 +37,12 @@ final class AllowancesTest {
     }
 
     @Test
+    void shouldRefuseAWriteThatNothingWouldCount() {
+        allowances.allow(Imm.of(1, 0), AREA);
+        assertThat(allowances.refusal(new ImmOnly(Imm.of(1, 0)))).contains("has no weight");
+    }
+
+    @Test
     void shouldKnowOneGenerationOfASlot() {
         allowances.allow(Imm.of(5, 1), AREA);
         allowances.allow(Imm.of(5, 2), AREA);

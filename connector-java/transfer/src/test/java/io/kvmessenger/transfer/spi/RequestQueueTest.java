@@ -44,7 +44,7 @@ final class RequestQueueTest {
     private static TransferRequest pages() {
         var memory = new Memory(REGION, Arena.ofAuto().allocate(REGION.lengthBytes()));
         var list = new TransferRequest.PageList(new int[] {0, 1}, 0, PAGE_COUNT, PAGE_BYTES, 0);
-        return new TransferRequest.PagedWrites(memory, list, REGION, list, PAGE_BYTES, Imm.of(1, 0));
+        return new TransferRequest.PagedWrites(memory, list, REGION, list, PAGE_BYTES, Imm.withWeight(Imm.of(1, 0), 1));
     }
 
     private Batch cut(int pagesMax) {

@@ -39,7 +39,8 @@ final class TcpFrameTest {
         MemorySegment frame = MemorySegment.ofArray(bytes);
         int passed = 0;
         for (int round = 0; round < ROUNDS; round++) {
-            TcpFrame.encode(frame, random.nextInt(257), 1, Imm.of(1, 1), random.nextInt(4096), random.nextInt(1 << 20));
+            TcpFrame.encode(
+                    frame, random.nextInt(257), 1, Imm.of(1, 1), 1 + random.nextInt(4095), random.nextInt(1 << 20));
             for (int hits = random.nextInt(4); hits > 0; hits--) {
                 bytes[random.nextInt(bytes.length)] = (byte) random.nextInt();
             }
@@ -63,5 +64,7 @@ final class TcpFrameTest {
         assertThat(TcpFrame.fault(frame)).contains("257 pages");
         TcpFrame.encode(frame, 1, 1, 0, 1, -1);
         assertThat(TcpFrame.fault(frame)).contains("-1 bytes");
+        TcpFrame.encode(frame, 1, 1, 0, 0, 1);
+        assertThat(TcpFrame.fault(frame)).as("it would land uncounted").contains("weight 0");
     }
 }
