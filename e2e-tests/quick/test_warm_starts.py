@@ -108,6 +108,7 @@ def test_what_a_server_spawned_tells_it_of_a_failure_by_a_signal(launcher: WarmL
     with pytest.raises(ServerFailed, match="ended before it was healthy"):
         start_all([server], print)
     assert server.wait_ended() == -signal.SIGQUIT
+    server.stop()  # what it has spawned lives on, in its group
 
 
 def test_server_that_cannot_start_fails_with_the_end_of_its_log(launcher: WarmLauncher, tmp_path: Path) -> None:

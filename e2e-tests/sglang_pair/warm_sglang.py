@@ -36,5 +36,5 @@ class WarmSglang(WarmServer):
     launcher = LAUNCHER
 
     def stop(self) -> None:
-        if self.alive():
+        if self._process is not None:
             self.kill()
