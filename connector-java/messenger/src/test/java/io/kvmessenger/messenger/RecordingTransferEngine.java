@@ -29,6 +29,7 @@ final class RecordingTransferEngine implements TransferEngine {
     final List<Long> submitted = new ArrayList<>();
     final List<TransferRequest> requests = new ArrayList<>();
     final List<Admission> revoked = new ArrayList<>();
+    final List<Peer> connected = new ArrayList<>();
     final List<Peer> disconnected = new ArrayList<>();
     final List<Long> windowCookies = new ArrayList<>();
     int freeSlots = 8;
@@ -118,6 +119,7 @@ final class RecordingTransferEngine implements TransferEngine {
     @Override
     public Peer connect(EngineAddress address, byte[] admissionKey, String peerName) {
         Peer peer = new Neighbour(1, peerName);
+        connected.add(peer);
         completions.add(handler -> handler.onPeerReady(peer));
         return peer;
     }

@@ -1,0 +1,133 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.messenger.EngineCommand.Chunk;
+import io.kvmessenger.messenger.wire.CannotDeliver;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.transfer.TransferFault;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import org.junit.jupiter.api.Test;
+
+/** Words that come when what they are about is over already, or never was: each is answered, and none is taken for another. */
+class LateWordsTest extends MessengerPair {
+    @Test
+    void shouldConfirmACancelThatComesWhenAllHasBeenSent() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        completeAllWrites();
+        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        carry();
+
+        assertThat(decoder.told).containsExactly("failed r");
+    }
+
+    @Test
+    void shouldNotTakeAnAnswerToAnEarlierGrantForOneToTheLast() {
+        fetch("r", 1, 0);
+        decoder.messenger.doWork();
+        List<ControlFrame> frames = decoder.wire.take();
+        int firstImm = frames.stream()
+                .filter(ControlFrame::hasGrant)
+                .findFirst()
+                .orElseThrow()
+                .getGrant()
+                .getImm();
+        frames.forEach(frame -> prefiller.messenger.onFrame(Wire.DIALLED_LINK, frame));
+        prefiller.messenger.onCommand(
+                new EngineCommand.Step(1, 0, List.of(new Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}))));
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        carry(); // the decoder has granted again
+        decoder.messenger.onFrame(
+                Wire.DIALLED_LINK,
+                ControlFrame.newBuilder()
+                        .setCannotDeliver(CannotDeliver.newBuilder()
+                                .setTransferId("t-r")
+                                .setImm(firstImm)
+                                .setReason(CannotDeliver.Reason.PREFILL_ABORTED))
+                        .build());
+
+        assertThat(decoder.told).isEmpty();
+        assertThat(decoder.messenger.held().windowsOpen()).isEqualTo(1);
+    }
+
+    @Test
+    void shouldEndTheSessionOfAPrefillerThatSendsMoreThanItWasGranted() {
+        fetch("r", 1, 0);
+        carry();
+        decoder.transfer.completions.add(
+                handler -> handler.onWindowOvershot(decoder.transfer.windowCookies.getLast(), 9, 8));
+        decoder.messenger.doWork();
+
+        assertThat(decoder.wire.closed).isTrue();
+        assertThat(decoder.told).containsExactly("quarantined r");
+    }
+
+    @Test
+    void shouldEndASessionWhoseDataPathsAreLost() {
+        fetch("r", 1, 0);
+        carry();
+        prefiller.transfer.completions.add(handler -> handler.onPeerLost(
+                prefiller.transfer.connected.getLast(), TransferFault.PEER_CLOSED, "the path broke"));
+        prefiller.messenger.doWork();
+
+        assertThat(prefiller.wire.closed).isTrue();
+    }
+
+    @Test
+    void shouldSayThatAStoppedPromptIsOverAndNotThatItComesAgain() {
+        prefiller.messenger.onCommand(
+                new EngineCommand.Step(1, 0, List.of(new Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}))));
+        prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
+        prefiller.messenger.onCommand(new EngineCommand.Step(
+                2, 0, List.of(new Chunk("r", "t-r", PROMPT_TOKENS + 1, 0, 1, 2, 1, new int[0]))));
+        fetch("r", 1, 0);
+        decoder.messenger.doWork();
+        decoder.wire.take().forEach(frame -> prefiller.messenger.onFrame(Wire.DIALLED_LINK, frame));
+
+        assertThat(prefiller.wire.take())
+                .filteredOn(ControlFrame::hasCannotDeliver)
+                .singleElement()
+                .satisfies(frame -> assertThat(frame.getCannotDeliver().getReason())
+                        .isEqualTo(CannotDeliver.Reason.PREFILL_ABORTED));
+    }
+
+    @Test
+    void shouldDeclineWhatItGivesUpBeforeItCouldGrant() {
+        decoder.transfer.freeSlots = 0;
+        fetch("r", 1, 0);
+        carry();
+        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        compute("r", 0);
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        carry();
+
+        assertThat(decoder.told).containsExactly("failed r");
+        assertThat(prefiller.told).containsExactly("released r");
+    }
+
+    @Test
+    void shouldNotWaitInAPromptsNextLifeForADecoderThatHasItAlready() {
+        fetch("r", 1, 0);
+        carry();
+        compute("r", 0);
+        completeAllWrites();
+        decoder.transfer.completions.add(handler -> handler.onWindowFilled(decoder.transfer.windowCookies.getLast()));
+        carry();
+        assertThat(decoder.told).containsExactly("arrived r");
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        compute("r", 0);
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        carry();
+
+        assertThat(prefiller.told).containsExactly("released r");
+    }
+
+    private void completeAllWrites() {
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            completeOneWrite();
+        }
+    }
+}
