@@ -1,5 +1,7 @@
 package io.kvmessenger.testkit.transfer;
 
+import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.Driver;
@@ -65,8 +67,12 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     private DrivenEngine companion;
 
     public DrivenEngine(TransferOptions options, String name, long memoryBytes) {
+        this(options, name, memoryBytes, new FfmLibC());
+    }
+
+    public DrivenEngine(TransferOptions options, String name, long memoryBytes, LibC libC) {
         this.options = options;
-        engine = TransferEngines.open(options);
+        engine = TransferEngines.open(options, libC);
         memory = HostMemory.allocate(name, memoryBytes);
         region = engine.register(memory.memory(), memory.memfd());
     }
