@@ -38,6 +38,7 @@ COUNTERS = {
     "geometries_different": "Control links refused here because the KV of the peer does not fit to ours.",
     "handshakes_dropped": "Control links closed on arrival or in their handshake because they were too slow, or too many.",  # noqa: E501
     "frames_invalid": "Control frames that made no sense, each of which closed its link, and messages on data paths, which are not used.",  # noqa: E501
+    "faults_contained": "Bugs of the messenger itself that ended one fetch, one prefill or one control link and nothing else; the log has them.",  # noqa: E501
     "heartbeats_missed": "Heartbeat periods in which nothing was heard from a connected peer.",
     "peers_silent": "Peers declared lost because they were silent beyond the limit.",
     "stale_identities": "Fetches that named an engine id that is no longer at its address.",

@@ -357,6 +357,7 @@ final class Decoder {
             if (fetch.failing()) {
                 return 0;
             }
+            tally.add(MessengerMetric.FAULTS_CONTAINED, 1);
             fail(fetch, "a bug in the messenger, met by transfer " + fetch.ask.transferId() + ": " + bug);
             return 1;
         }

@@ -66,6 +66,10 @@ public enum MessengerMetric {
             Kind.COUNTER,
             "frames_invalid",
             "Control frames that made no sense, each of which closed its link, and messages on data paths, which are not used."),
+    FAULTS_CONTAINED(
+            Kind.COUNTER,
+            "faults_contained",
+            "Bugs of the messenger itself that ended one fetch, one prefill or one control link and nothing else; the log has them."),
     HEARTBEATS_MISSED(
             Kind.COUNTER, "heartbeats_missed", "Heartbeat periods in which nothing was heard from a connected peer."),
     PEERS_SILENT(Kind.COUNTER, "peers_silent", "Peers declared lost because they were silent beyond the limit."),

@@ -311,6 +311,7 @@ final class Prefiller {
         try {
             return deliveries.advance(prefill);
         } catch (RuntimeException | AssertionError bug) {
+            tally.add(MessengerMetric.FAULTS_CONTAINED, 1);
             refuse(prefill, "a bug in the messenger, met by transfer " + prefill.transferId + ": " + bug);
             return 1;
         }

@@ -274,6 +274,7 @@ final class Sessions {
     void endBroken(long link, ControlFrame.BodyCase frame, Throwable bug) {
         Session session = byLink.get(link);
         if (session != null) {
+            tally.add(MessengerMetric.FAULTS_CONTAINED, 1);
             end(session, "a bug in the messenger was met by " + frame + " from " + session.peerName() + ": " + bug);
         }
     }

@@ -31,6 +31,7 @@ class FaultTest extends MessengerPair {
 
         assertThat(thrown).hasMessage("a bug of a grant");
         assertThat(prefiller.wire.closed).isTrue();
+        assertThat(prefiller.tally.sum(MessengerMetric.FAULTS_CONTAINED)).isEqualTo(1);
         prefiller.messenger.doWork();
     }
 
@@ -44,6 +45,7 @@ class FaultTest extends MessengerPair {
 
         assertThat(decoder.told).containsExactly("failed broken");
         assertThat(decoder.lastFailure).contains("a bug in the messenger", "a bug of a window");
+        assertThat(decoder.tally.sum(MessengerMetric.FAULTS_CONTAINED)).isEqualTo(1);
         compute("sound", 0);
         carry();
         assertThat(prefiller.transfer.submitted).isNotEmpty();

@@ -24,6 +24,7 @@ abstract class MessengerPair {
     /** One messenger on recording ports. */
     final class Side implements EngineEvents, EngineIntake, LayerProgress {
         final Wire wire = new Wire();
+        final CountingTally tally = new CountingTally();
         final RecordingTransferEngine transfer = new RecordingTransferEngine();
         final List<String> told = new ArrayList<>();
         final List<String> enqueued = new ArrayList<>();
@@ -48,14 +49,7 @@ abstract class MessengerPair {
                     LIMITS,
                     checksumMode,
                     new Messenger.Ports(
-                            transfer,
-                            wire,
-                            this,
-                            this,
-                            this,
-                            new SilentTally(),
-                            () -> nowNs,
-                            new SplittableRandom(incarnation)));
+                            transfer, wire, this, this, this, tally, () -> nowNs, new SplittableRandom(incarnation)));
         }
 
         @Override
