@@ -113,6 +113,7 @@ class Prefilled:
     """Decoder, expected transfers: the prefiller's engine has ended the prompt, or will not be heard of."""
 
     transfer: str
+    prompt_digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +359,7 @@ def decode_event(event: Mapping[str, Any]) -> Event:
         case "stopped":
             return Stopped(event["request"], event["reason"])
         case "prefilled":
-            return Prefilled(event["transfer"])
+            return Prefilled(event["transfer"], event["promptDigest"])
         case "arrived":
             return Arrived(event["request"], event["pages"])
         case "failed":

@@ -54,7 +54,7 @@ def test_should_be_a_messenger_port() -> None:
 def test_should_understand_every_event() -> None:
     events = [
         {"event": "released", "request": "a"},
-        {"event": "prefilled", "transfer": "t-a"},
+        {"event": "prefilled", "transfer": "t-a", "promptDigest": "ab"},
         {"event": "granted", "request": "a", "promptTokens": 40, "firstToken": 16},
         {"event": "stopped", "request": "a", "reason": "gone"},
         {"event": "arrived", "request": "b", "pages": 3},
@@ -64,7 +64,7 @@ def test_should_understand_every_event() -> None:
     ]
     assert messenger({"events": events})[0].poll() == [
         Released("a"),
-        Prefilled("t-a"),
+        Prefilled("t-a", "ab"),
         Granted("a", 40, 16),
         Stopped("a", "gone"),
         Arrived("b", 3),

@@ -219,9 +219,10 @@ class Exchange:
         if not incoming.ended:
             self._submit([{"do": "abandon", "request": incoming.request}])
 
-    def decline(self, room: int, prefillers: Sequence[PrefillerAddress]) -> None:
-        """There will be no fetch for this room."""
-        self._submit([{"do": "decline", "transfer": str(room), "prefillers": _named(prefillers)}])
+    def decline(self, room: int, prefillers: Sequence[PrefillerAddress], prompt_digest: str = "") -> None:
+        """There will be no fetch of this prompt for this room."""
+        named = {"transfer": str(room), "promptDigest": prompt_digest, "prefillers": _named(prefillers)}
+        self._submit([{"do": "decline", **named}])
 
     def is_quiet(self, room: int) -> bool:
         """Whether nothing writes to pages of this room any more."""

@@ -32,8 +32,13 @@ def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
         queue.kv_manager.next_prompt_digest = digest_of(request)
 
 
+def name_new_receiver(waiting: Any, queue: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``DecodePreallocQueue._create_receiver_and_enqueue``: what is declined has a name as well."""
+    name_receiver(queue, waiting)
+
+
 def name_receiver(_queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before ``DecodePreallocQueue._send_kv_metadata``."""
+    """Before ``DecodePreallocQueue._send_kv_metadata``: a decoder that was paused may want more by now."""
     from kv_connector.sglang.receiver import Receiver
 
     if isinstance(waiting.kv_receiver, Receiver):

@@ -194,7 +194,7 @@ class Receiver(BaseKVReceiver):
             self.kv_mgr.exchange.abandon(self._incoming)
             self.abort_notified = True
         elif self.bootstrap_infos:
-            self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos)
+            self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos, self.prompt_digest)
 
     def _fail(self, reason: str) -> int:
         self._failure = reason

@@ -53,6 +53,7 @@ def hook_scheduler() -> None:
         f"{_PREFILL_QUEUE}.pop_bootstrapped": (stages.poll_queued, HookType.BEFORE),
         f"{_PREFILL_QUEUE}.create_sender": (prompt_name.name_sender, HookType.BEFORE),
         f"{_PREFILL_QUEUE}.release_memory_occupation": (abort_queued, HookType.BEFORE),
+        f"{_DECODE_QUEUE}._create_receiver_and_enqueue": (prompt_name.name_new_receiver, HookType.AFTER),
         f"{_DECODE_QUEUE}._send_kv_metadata": (prompt_name.name_receiver, HookType.BEFORE),
     }
     for target, (hook, kind) in hooks.items():

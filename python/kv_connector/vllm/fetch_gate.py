@@ -21,14 +21,14 @@ Used by the engine core's thread only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class _Queued:
-    transfer: str
-    """"" when no prefiller hears of it before it has pages."""
+    transfer: Hashable
+    """None when no prefiller hears of it before it has pages."""
     needed_blocks: int
     since_seconds: float
     computed: bool = False
@@ -46,7 +46,7 @@ class FetchGate:
         self._pool_blocks = 0
         self._queued: dict[str, _Queued] = {}
         """Requests without pages."""
-        self._of_transfer: dict[str, set[str]] = {}
+        self._of_transfer: dict[Hashable, set[str]] = {}
         """Those that hear of their prompts; several may name one transfer."""
         self._held: dict[str, int] = {}
         """Blocks of requests that got them before their prompts were computed, until these have arrived."""
@@ -56,10 +56,10 @@ class FetchGate:
         """How many blocks the pool has; before any request."""
         self._pool_blocks = pool_blocks
 
-    def queued(self, request: str, transfer: str, needed_blocks: int) -> None:
+    def queued(self, request: str, transfer: Hashable, needed_blocks: int) -> None:
         """The engine will fetch it."""
         self._queued[request] = _Queued(transfer, needed_blocks, self._now_seconds())
-        if transfer:
+        if transfer is not None:
             self._of_transfer.setdefault(transfer, set()).add(request)
 
     def holds_back(self, request: str) -> bool:
@@ -69,7 +69,7 @@ class FetchGate:
             return False
         if self._held_count + queued.needed_blocks + self._reserved_blocks <= self._pool_blocks:
             return False
-        if not queued.transfer and not self._held:
+        if queued.transfer is None and not self._held:
             return False
         return self._now_seconds() - queued.since_seconds < self._wait_limit_seconds
 
@@ -83,7 +83,7 @@ class FetchGate:
             self._held_count += queued.needed_blocks
         self.computed([queued.transfer])  # its prefiller tells one request of a transfer, and this one is none any more
 
-    def computed(self, transfers: Iterable[str]) -> None:
+    def computed(self, transfers: Iterable[Hashable]) -> None:
         """Prefillers need not do anything more before these can be fetched; or they will not be heard of."""
         for transfer in transfers:
             for request in self._of_transfer.pop(transfer, ()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.vllm_api import (
@@ -41,11 +41,18 @@ class Announce:
     prompt_digest: str
 
 
+class Transfer(NamedTuple):
+    """What a transfer is known by on both sides: clients use ids twice, also at the same moment."""
+
+    id: str
+    prompt_digest: str
+
+
 @dataclass(frozen=True, slots=True)
 class Expect:
     """The engine has queued a request that will fetch: its prefiller keeps the pages as long as this engine lives."""
 
-    transfer: str
+    transfer: Transfer
     messengers: Messengers
 
 
@@ -82,7 +89,7 @@ class Fetch:
 class Decline:
     """A transfer that will not be fetched: its prefiller need not keep the pages."""
 
-    transfer: str
+    transfer: Transfer
     messengers: Messengers
 
 
@@ -123,7 +130,7 @@ class WorkerNews(KVConnectorWorkerMetadata):
     """Requests that are reported as failed in this step, and whose blocks may still be written to."""
     let_go: list[str] = field(default_factory=list)
     """Requests taken in earlier, whose blocks nothing can write to any more."""
-    computed: list[str] = field(default_factory=list)
+    computed: list[Transfer] = field(default_factory=list)
     """Expected transfers that need nothing more of their prefiller's engine; a fetch of them moves or fails."""
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerNews:

@@ -23,6 +23,7 @@ from kv_connector.vllm.metadata import (
     PrefillOutcome,
     Refusal,
     StepMetadata,
+    Transfer,
     WorkerNews,
 )
 from kv_connector.vllm.prompts import digest_of
@@ -98,10 +99,11 @@ class SchedulerHalf:
             prefill = self._prefills[request_id] = self._begin(request, ask)
             self._pending.announces.append(Announce(request_id, prefill.transfer, prefill.digest))
         elif isinstance(ask, Receive):
+            transfer = Transfer(ask.transfer, digest_of(request))
             if not ask.decoder_first:
-                self._pending.expects[request_id] = Expect(ask.transfer, ask.messengers)
+                self._pending.expects[request_id] = Expect(transfer, ask.messengers)
             needed_blocks = self._blocks_for(request.num_prompt_tokens)
-            self._gate.queued(request_id, "" if ask.decoder_first else ask.transfer, needed_blocks)
+            self._gate.queued(request_id, None if ask.decoder_first else transfer, needed_blocks)
             if request_id == read_name(request_id).first_choice:
                 self._loading_first.add(request_id)
 
@@ -147,14 +149,14 @@ class SchedulerHalf:
             if isinstance(ask, Refused):
                 self._logger.warning("request %s is computed here: %s", request.request_id, ask.reason)
             self._gate.gone(request.request_id)
-            self._decline(ask)
+            self._decline(request, ask)
             return
         first_token = request.num_prompt_tokens - tokens
         blocks = block_ids[0][first_token // self._block_tokens : self._blocks_for(request.num_prompt_tokens)]
         if isinstance(ask, Receive):
             misfit = self._misfit(request, ask, first_token)
             if misfit is not None:
-                self._decline(ask)
+                self._decline(request, ask)
                 ask = misfit
         if isinstance(ask, Refused):
             self._logger.error("request %s is refused: %s", request.request_id, ask.reason)
@@ -180,10 +182,10 @@ class SchedulerHalf:
             )
         )
 
-    def _decline(self, ask: object) -> None:
+    def _decline(self, request: Any, ask: object) -> None:
         """There will be no fetch: with both legs sent, a prefiller would keep the pages until its limit."""
         if isinstance(ask, Receive) and not ask.decoder_first:
-            self._pending.declines.append(Decline(ask.transfer, ask.messengers))
+            self._pending.declines.append(Decline(Transfer(ask.transfer, digest_of(request)), ask.messengers))
 
     def refuse(self, request_id: str) -> None:
         """Ends a request that waits for a load as a failed one, after a fault on this side."""
@@ -311,7 +313,7 @@ class SchedulerHalf:
         ask = read(request.kv_transfer_params, request_id, self._side)
         if isinstance(ask, Sibling) and ask.sends and request.status.name in _FINISHED:
             return False, self._answer(ask.base, request_id)  # the client is told what the choice that ends last says
-        self._decline(ask)  # still asking for a load: it ended before it was given blocks
+        self._decline(request, ask)  # still asking for a load: it ended before it was given blocks
         return False, None
 
     def _finished_prefill(self, request: Any, prefill: _Prefill) -> tuple[bool, dict[str, Any] | None]:

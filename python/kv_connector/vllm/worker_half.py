@@ -39,6 +39,7 @@ from kv_connector.vllm.metadata import (
     PrefillEnd,
     Refusal,
     StepMetadata,
+    Transfer,
     WorkerNews,
 )
 
@@ -114,7 +115,7 @@ class WorkerHalf:
         self._released_early: set[str] = set()
         """Those of ``_lost`` that the messenger has released."""
         self._fetching: dict[str, _Fetching] = {}
-        self._expected: set[str] = set()
+        self._expected: set[Transfer] = set()
         """Transfers of queued requests, until the messenger says that they are computed."""
         self._quarantined: set[str] = set()
         """Requests that were reported as failed while their blocks may still be written to."""
@@ -198,15 +199,14 @@ class WorkerHalf:
             self._sending.add(announce.request)
 
     def _expect(self, expect: Expect) -> None:
-        told = self._submit({"do": "expect", "transfer": expect.transfer, "prefillers": _named(expect.messengers)})
-        if told:
+        if self._submit({"do": "expect", **_worded(expect)}):
             self._expected.add(expect.transfer)
         else:
             self._news.computed.append(expect.transfer)  # no word will come: it may fail at once
 
     def _decline(self, decline: Decline) -> None:
         self._expected.discard(decline.transfer)
-        self._submit({"do": "decline", "transfer": decline.transfer, "prefillers": _named(decline.messengers)})
+        self._submit({"do": "decline", **_worded(decline)})
 
     def _abandon(self, request: str) -> None:
         if request in self._fetching:
@@ -247,7 +247,7 @@ class WorkerHalf:
     def _fetch(self, fetch: Fetch) -> None:
         deadline_seconds = time.monotonic() + self._fetch_limit_seconds
         self._fetching[fetch.request] = _Fetching(fetch.blocks, fetch, list(fetch.other_prefillers), deadline_seconds)
-        self._expected.discard(fetch.transfer)
+        self._expected.discard(Transfer(fetch.transfer, fetch.prompt_digest))
         if not self._ask(fetch, fetch.messengers, limit_seconds=0):
             self._fail(fetch.request, "the messenger did not take the fetch")
 
@@ -437,9 +437,9 @@ class WorkerHalf:
         match event:
             case Released(request):
                 self._on_released(request)
-            case Prefilled(transfer):
-                self._expected.discard(transfer)
-                self._news.computed.append(transfer)
+            case Prefilled(transfer, prompt_digest):
+                self._expected.discard(Transfer(transfer, prompt_digest))
+                self._news.computed.append(Transfer(transfer, prompt_digest))
             case Arrived(request):
                 if self._fetching.pop(request, None) is None:
                     self._logger.warning("KV arrived for request %s, which does not wait for any", request)
@@ -537,6 +537,11 @@ class WorkerHalf:
         """The engine's blocks as pages; a block is ``block_pages`` pages that follow each other."""
         ratio = self._block_pages
         return [block * ratio + page for block in blocks for page in range(ratio)]
+
+
+def _worded(of: Decline | Expect) -> dict[str, Any]:
+    named = _named(of.messengers)
+    return {"transfer": of.transfer.id, "promptDigest": of.transfer.prompt_digest, "prefillers": named}
 
 
 def _named(messengers: Messengers, engine_id: str = "") -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ class Ask:
     gone_from: str = "both"
     """Or from one leg only, "prefill" or "decode"."""
     may_fail: bool = False
-    """Two live requests share an id, or the id is against the rules, or a leg was aborted."""
+    """The id is against the rules, or a leg was aborted."""
     beside: Beside = TOKENS_ONLY
     """Of each of its prompts."""
     occupies: str = ""
@@ -209,7 +209,21 @@ def _same_id(t: Traffic) -> None:
 
     def group() -> list[Ask]:
         name, length = t.name(), t.random.randint(17, t.longest_prompt)
-        return [t.ask(name=name, prompts=[t.prompt(length)], may_fail=True) for _ in range(2)] + [t.ask()]
+        return [t.ask(name=name, prompts=[t.prompt(length)]) for _ in range(2)] + [t.ask()]
+
+    t.groups(group)
+
+
+def _retried(t: Traffic) -> None:
+    """A prompt is sent again under its id while the first request still runs, beside another prompt."""
+    t.roomy()
+
+    def group() -> list[Ask]:
+        draw = t.random
+        name, prompt = t.name(), t.sharing()
+        route = draw.choice([BOTH, BOTH, DECODER_FIRST])
+        asks = [t.ask(name=name, prompts=[prompt], route=route) for _ in range(draw.choice([2, 2, 3]))]
+        return [*asks, t.ask(name=name)] if route == BOTH else asks
 
     t.groups(group)
 
@@ -421,4 +435,5 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "tenants": _tenants,
     "preemption": _preemption,
     "mixed": _mixed,
+    "retried": _retried,
 }

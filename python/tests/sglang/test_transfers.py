@@ -521,41 +521,6 @@ def test_should_say_which_hook_was_not_put_in_place(pair: Pair, monkeypatch: pyt
         hook_scheduler()
 
 
-def test_should_name_the_prompt_of_a_request_of_sglangs_on_both_sides(pair: Pair) -> None:
-    from array import array
-
-    from sglang.srt.managers.schedule_batch import Req
-    from sglang.srt.sampling.sampling_params import SamplingParams
-
-    from kv_connector.prompt_digest import prompt_digest
-    from kv_connector.sglang.prompt_name import name_receiver, name_sender
-
-    request = Req("r", "", array("q", [5, 6, 7]), SamplingParams())
-    queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint)
-    name_sender(queue, request, 4)
-    receiver = pair.receiver(pair.next_room())
-    name_receiver(queue, SimpleNamespace(kv_receiver=receiver, req=request), [1], 16)
-    assert pair.prefiller.endpoint.take_prompt_digest() == receiver.prompt_digest == prompt_digest([5, 6, 7])
-    assert pair.prefiller.endpoint.take_prompt_digest() == "", "the next sender's is its own"
-    receiver.abort()
-
-
-def test_should_refuse_a_room_whose_prompts_differ(pair: Pair) -> None:
-    from one_process import pages, until
-    from sglang.srt.disaggregation.base.conn import KVPoll
-
-    room = pair.next_room()
-    pair.prefiller.endpoint.next_prompt_digest = "aa" * 16
-    sender, receiver = pair.sender(room), pair.receiver(room)
-    receiver.prompt_digest = "bb" * 16
-    receiver.send_metadata(pages(9), 4, decode_prefix_len=0)
-    until(lambda: receiver.poll() == KVPoll.Failed, "the decoder is refused")
-    with pytest.raises(Exception, match="names another prompt"):
-        receiver.failure_exception()
-    sender.abort()
-    pair.assert_nothing_held()
-
-
 def test_should_refuse_pools_with_state(pair: Pair) -> None:
     from one_process import RankInEngine, kv_args
 

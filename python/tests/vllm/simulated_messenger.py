@@ -122,8 +122,8 @@ class SimulatedMessenger:
         self.events.append(Stopped(request, reason))
 
     def prefilled(self, transfer: str) -> None:
-        assert any(command["transfer"] == transfer for command in self.of_kind("expect"))
-        self.events.append(Prefilled(transfer))
+        expected = [command for command in self.of_kind("expect") if command["transfer"] == transfer]
+        self.events.append(Prefilled(transfer, expected[-1]["promptDigest"]))
 
     def say(self, level: Any, message: str) -> None:
         self.events.append(Log(level, message))
@@ -184,7 +184,7 @@ class SimulatedMessenger:
         self._announced[request] = command["transfer"], command["promptDigest"]
 
     def _on_expect(self, command: dict[str, Any]) -> None:
-        assert command.keys() == {"do", "transfer", "prefillers"}
+        assert command.keys() == {"do", "transfer", "promptDigest", "prefillers"}
 
     def _on_prefillEnded(self, command: dict[str, Any]) -> None:  # noqa: N802
         request = command["request"]
@@ -208,7 +208,7 @@ class SimulatedMessenger:
         self._owed[command["request"]] = "fetch"
 
     def _on_decline(self, command: dict[str, Any]) -> None:
-        assert command.keys() == {"do", "transfer", "prefillers"}
+        assert command.keys() == {"do", "transfer", "promptDigest", "prefillers"}
 
     def _on_abandon(self, command: dict[str, Any]) -> None:
         request = command["request"]

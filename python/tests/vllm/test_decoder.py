@@ -253,7 +253,8 @@ def test_should_expect_what_it_will_fetch_later(engine: EngineMaker) -> None:
     decoder.add(REQUEST, 700, remote_prefill())
     decoder.steps(3)
     prefillers = [{"host": "127.0.0.1", "port": 14579, "engineId": ""}]
-    assert decoder.messenger.commands == [{"do": "expect", "transfer": TRANSFER, "prefillers": prefillers}]
+    named = {"transfer": TRANSFER, "promptDigest": prompt_digest(range(700)), "prefillers": prefillers}
+    assert decoder.messenger.commands == [{"do": "expect", **named}]
 
     decoder.chunk_tokens = 256
     decoder.step()
@@ -271,6 +272,8 @@ def test_should_decline_what_it_expected_when_the_request_ends_in_the_queue(engi
     assert decoder.scheduler.has_pending_push_work(), "the prefiller would keep the pages until the next request"
     decoder.step()
     assert [command["do"] for command in decoder.messenger.commands] == ["expect", "decline"]
+    expected, declined = decoder.messenger.commands
+    assert declined | {"do": "expect"} == expected, "what was expected is declined: of that prompt under that id"
     assert decoder.at_rest()
 
 

@@ -70,10 +70,10 @@ def test_should_hold_back_what_is_longer_than_the_rest_of_the_pool_until_it_is_c
 
 
 def test_should_let_in_alone_what_no_prefiller_hears_of_before(gate: FetchGate) -> None:
-    gate.queued("decoder first", "", 90)
+    gate.queued("decoder first", None, 90)
     assert not gate.holds_back("decoder first")
     gate.begun("decoder first")
-    gate.queued("another", "", 1)
+    gate.queued("another", None, 1)
     assert gate.holds_back("another")
 
 

@@ -6,6 +6,7 @@ import io.kvmessenger.messenger.EngineCommand.Chunk;
 import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.EngineCommand.Prompt;
+import io.kvmessenger.messenger.TransferKey;
 import java.io.IOException;
 import java.util.List;
 import java.util.Locale;
@@ -49,13 +50,17 @@ final class CommandReader {
                         PrefillOutcome.valueOf(fields.text("outcome").toUpperCase(Locale.ROOT)),
                         contextSlot(fields));
             case "fetch" -> fetch(fields);
-            case "expect" -> new EngineCommand.Expect(fields.text("transfer"), prefillers(fields));
-            case "decline" -> new EngineCommand.Decline(fields.text("transfer"), prefillers(fields));
+            case "expect" -> new EngineCommand.Expect(transfer(fields), prefillers(fields));
+            case "decline" -> new EngineCommand.Decline(transfer(fields), prefillers(fields));
             case "abandon" -> new EngineCommand.Abandon(fields.text("request"));
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, "
                         + "step, stepEnded, computed, prefillEnded, expect, fetch, decline, abandon");
         };
+    }
+
+    private static TransferKey transfer(Fields fields) {
+        return new TransferKey(fields.text("transfer"), fields.textIfSaid("promptDigest"));
     }
 
     private static EngineCommand computed(Fields fields) {

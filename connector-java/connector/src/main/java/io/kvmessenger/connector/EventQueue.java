@@ -9,6 +9,7 @@ import io.kvmessenger.messenger.FetchTimeline;
 import io.kvmessenger.messenger.MessengerMetric;
 import io.kvmessenger.messenger.PrefillTimeline;
 import io.kvmessenger.messenger.Tally;
+import io.kvmessenger.messenger.TransferKey;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -107,8 +108,8 @@ final class EventQueue implements EngineEvents {
     }
 
     @Override
-    public void prefilled(String transferId) {
-        kept(Map.of("event", "prefilled", "transfer", transferId));
+    public void prefilled(TransferKey transfer) {
+        kept(Map.of("event", "prefilled", "transfer", transfer.id(), "promptDigest", transfer.digest()));
     }
 
     @Override

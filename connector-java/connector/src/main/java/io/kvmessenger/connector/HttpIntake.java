@@ -3,6 +3,7 @@ package io.kvmessenger.connector;
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.EngineCommand;
 import io.kvmessenger.messenger.EngineIntake;
+import io.kvmessenger.messenger.TransferKey;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.URI;
@@ -98,43 +99,43 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
     }
 
     @Override
-    public void enqueue(String transferId, EngineCommand.Prompt prompt) {
+    public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {
         requests.execute(() -> {
             try {
-                send(transferId, prompt);
+                send(transfer, prompt);
             } catch (RuntimeException e) { // a decline, not a decoder that waits for its limit
-                failed(transferId, e.toString());
+                failed(transfer, e.toString());
             }
         });
     }
 
-    private void send(String transferId, EngineCommand.Prompt prompt) {
+    private void send(TransferKey transfer, EngineCommand.Prompt prompt) {
         HttpRequest.Builder request = HttpRequest.newBuilder(completions.orElseThrow())
                 .timeout(limit)
                 .header("Content-Type", "application/json")
-                .POST(BodyPublishers.ofByteArray(body(transferId, prompt)));
+                .POST(BodyPublishers.ofByteArray(body(transfer, prompt)));
         if (!apiKey.isEmpty()) {
             request.header("Authorization", "Bearer " + apiKey);
         }
         var unused = client.orElseThrow()
                 .sendAsync(request.build(), BodyHandlers.ofString())
-                .whenComplete((answer, fault) -> onAnswer(transferId, answer, fault));
+                .whenComplete((answer, fault) -> onAnswer(transfer, answer, fault));
     }
 
-    private void onAnswer(String transferId, HttpResponse<String> answer, Throwable fault) {
+    private void onAnswer(TransferKey transfer, HttpResponse<String> answer, Throwable fault) {
         if (fault != null) {
-            failed(transferId, String.valueOf(fault.getMessage()));
+            failed(transfer, String.valueOf(fault.getMessage()));
         } else if (answer.statusCode() == 401 || answer.statusCode() == 403) {
-            failed(transferId, "status " + answer.statusCode() + ": set engine_api_key to the engine's --api-key");
+            failed(transfer, "status " + answer.statusCode() + ": set engine_api_key to the engine's --api-key");
         } else if (answer.statusCode() != 200) {
-            failed(transferId, "status " + answer.statusCode() + ": " + answer.body());
+            failed(transfer, "status " + answer.statusCode() + ": " + answer.body());
         }
     }
 
-    private void failed(String transferId, String why) {
+    private void failed(TransferKey transfer, String why) {
         String sentence = "the prefiller could not enqueue the prompt in its own engine at engine_api_url "
                 + completions.orElseThrow() + " (" + shown(why) + ")";
-        inbox.add(messenger -> messenger.onEnqueueFailed(transferId, sentence));
+        inbox.add(messenger -> messenger.onEnqueueFailed(transfer, sentence));
     }
 
     /** One short line. */
@@ -149,7 +150,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         client.ifPresent(HttpClient::shutdownNow);
     }
 
-    private static byte[] body(String transferId, EngineCommand.Prompt prompt) {
+    private static byte[] body(TransferKey transfer, EngineCommand.Prompt prompt) {
         Map<String, Object> body = new LinkedHashMap<>();
         body.put("prompt", Arrays.stream(prompt.tokenIds()).boxed().toList());
         body.put("max_tokens", 1);
@@ -161,7 +162,7 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         }
         body.put(
                 "kv_transfer_params",
-                Map.of("do_remote_decode", true, "do_remote_prefill", false, "transfer_id", transferId));
+                Map.of("do_remote_decode", true, "do_remote_prefill", false, "transfer_id", transfer.id()));
         try {
             return JSON.std.asBytes(body);
         } catch (IOException e) {

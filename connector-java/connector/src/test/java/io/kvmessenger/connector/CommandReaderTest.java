@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.messenger.EngineCommand;
+import io.kvmessenger.messenger.TransferKey;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import org.junit.jupiter.api.Test;
@@ -22,7 +23,8 @@ class CommandReaderTest {
              {"do":"fetch","request":"d","transfer":"t","prefillers":[{"host":"h","port":9},{"host":"i","port":10,"engineId":"p"}],
               "promptTokens":40,"firstToken":0,"pages":[5],"limitMillis":250,"promptDigest":"ab","promptTokenIds":[1],
               "cacheSalt":"s","priority":-2},
-             {"do":"expect","transfer":"t","prefillers":[{"host":"h","port":9}]},
+             {"do":"expect","transfer":"t","promptDigest":"ab","prefillers":[{"host":"h","port":9}]},
+             {"do":"decline","transfer":"t","prefillers":[]},
              {"do":"abandon","request":"d"}]}\
             """))
                 .satisfiesExactly(
@@ -50,7 +52,10 @@ class CommandReaderTest {
                                 .returns(-2, f -> f.prompt().priority()),
                         expect -> assertThat(expect)
                                 .isEqualTo(new EngineCommand.Expect(
-                                        "t", List.of(new EngineCommand.PrefillerAddress("h", 9, "")))),
+                                        new TransferKey("t", "ab"),
+                                        List.of(new EngineCommand.PrefillerAddress("h", 9, "")))),
+                        decline -> assertThat(decline)
+                                .isEqualTo(new EngineCommand.Decline(new TransferKey("t", ""), List.of())),
                         abandon -> assertThat(abandon).isEqualTo(new EngineCommand.Abandon("d")));
     }
 

@@ -102,7 +102,7 @@ class EventQueueTest {
             told = new String(json, StandardCharsets.UTF_8);
         }
         assertThat(told).contains("behind all");
-        assertThat(counted).hasSize(2).containsOnly(MessengerMetric.EVENTS_DROPPED); // the timelines, by their ids
+        assertThat(counted).hasSize(3).containsOnly(MessengerMetric.EVENTS_DROPPED); // those that name a transfer
     }
 
     private static Object argument(Class<?> type, boolean first) throws ReflectiveOperationException {

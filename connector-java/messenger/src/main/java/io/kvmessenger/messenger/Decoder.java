@@ -8,8 +8,8 @@ import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Grant;
+import io.kvmessenger.messenger.wire.Prefilled;
 import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.EngineEndedException;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
@@ -106,7 +106,7 @@ final class Decoder {
         }
         for (EngineCommand.PrefillerAddress address : ask.prefillers()) {
             Session session = links.at(address, nowNs);
-            links.heard(session, ask.transferId());
+            links.heard(session, fetch.transfer);
             FetchSource source = new FetchSource(fetch, address, nextCookie++, session);
             fetch.sources.add(source);
             byCookie.put(source.cookie, source);
@@ -117,14 +117,14 @@ final class Decoder {
     /** Tells prefillers that no grant will come; if one cannot be reached its own limit ends the wait. */
     void decline(EngineCommand.Decline decline, long nowNs) {
         for (EngineCommand.PrefillerAddress address : decline.prefillers()) {
-            links.decline(links.at(address, nowNs), decline.transferId(), EngineCommand.Prompt.NONE);
+            links.decline(links.at(address, nowNs), decline.transfer(), EngineCommand.Prompt.NONE);
         }
     }
 
     /** Tells prefillers that a queued request will fetch; one that cannot be reached keeps its pages for its own limit. */
     void expect(EngineCommand.Expect expect, long nowNs) {
         for (EngineCommand.PrefillerAddress address : expect.prefillers()) {
-            links.expect(links.at(address, nowNs), expect.transferId());
+            links.expect(links.at(address, nowNs), expect.transfer());
         }
     }
 
@@ -159,7 +159,7 @@ final class Decoder {
             case CANNOT_DELIVER -> onCannotDeliver(session, frame.getCannotDeliver());
             case CANCEL_CONFIRMED -> onCancelConfirmed(session, frame.getCancelConfirmed());
             case CHECKSUMS -> onChecksums(session, frame.getChecksums());
-            case PREFILLED -> onPrefilled(session, frame.getPrefilled().getTransferId());
+            case PREFILLED -> onPrefilled(session, frame.getPrefilled());
             default -> {
                 tally.add(MessengerMetric.FRAMES_INVALID, 1);
                 sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a decoder");
@@ -347,20 +347,15 @@ final class Decoder {
         return 1;
     }
 
-    /** A bug that one fetch meets fails that fetch; the others are sound. */
     private int isolated(Fetch fetch, IntSupplier work) {
-        try {
-            return work.getAsInt();
-        } catch (EngineEndedException dead) {
-            throw dead;
-        } catch (RuntimeException | AssertionError bug) {
+        return Isolation.run(work, bug -> {
             if (fetch.failing()) {
                 return 0;
             }
             tally.add(MessengerMetric.FAULTS_CONTAINED, 1);
             fail(fetch, "a bug in the messenger, met by transfer " + fetch.ask.transferId() + ": " + bug);
             return 1;
-        }
+        });
     }
 
     /** Whether all sources' geometries are known and leave no gap; a fetch with a gap fails before it is granted. */
@@ -396,7 +391,7 @@ final class Decoder {
         int rows = ask.contextSlot() == PeerContextRow.NO_SLOT ? 0 : context.size();
         long pieces = coverage.pieceCountFrom(session.peerGeometry, ask);
         if (pieces == 0 && (rows == 0 || !mayBeSentBy(session))) {
-            links.decline(session, ask.transferId(), prompt); // others send this transfer
+            links.decline(session, fetch.transfer, prompt); // others send this transfer
             source.end(FetchSource.State.FILLED);
             return;
         }
@@ -428,12 +423,12 @@ final class Decoder {
     }
 
     private void onCannotDeliver(Session session, CannotDeliver message) {
-        String transferId = message.getTransferId();
-        FetchSource source = find(session, transferId, message.getImm());
+        TransferKey transfer = new TransferKey(message.getTransferId(), message.getPromptDigest());
+        FetchSource source = find(session, transfer.id(), message.getImm());
         boolean preempted = message.getReason() == CannotDeliver.Reason.PREEMPTED;
         if (source == null) { // its last write and this message crossed a cancellation, or its last byte had landed
             if (preempted) {
-                declineNextAttempt(session, transferId);
+                declineNextAttempt(session, transfer);
             }
             return;
         }
@@ -447,10 +442,11 @@ final class Decoder {
         endIfDrained(source);
     }
 
-    /** All of a preempted prompt is here: its next attempt need not wait for a grant. */
-    private void declineNextAttempt(Session session, String transferId) {
-        if (sourcesAt(session).stream().noneMatch(other -> other.isOf(transferId) && !other.over())) {
-            links.decline(session, transferId, EngineCommand.Prompt.NONE);
+    /** All of a preempted prompt is here: its next attempt need not wait for a grant, unless others of its name do. */
+    private void declineNextAttempt(Session session, TransferKey transfer) {
+        boolean mayBeSeveral = transfer.tellsPrompt() && context.isEmpty(); // each request then takes a word of its own
+        if (mayBeSeveral || sourcesAt(session).stream().noneMatch(source -> source.isOf(transfer) && !source.over())) {
+            links.decline(session, transfer, EngineCommand.Prompt.NONE);
         }
     }
 
@@ -480,7 +476,7 @@ final class Decoder {
             onWindowOvershot(source.cookie, source.arrivedWeight(), source.postedWeight);
         } else if (source.grantAgain && source.hasAll() && verifier.told(source)) {
             source.end(FetchSource.State.FILLED);
-            declineNextAttempt(source.session, source.fetch.ask.transferId());
+            declineNextAttempt(source.session, source.fetch.transfer);
             conclude(source.fetch);
         } else if (source.grantAgain) {
             source.end(FetchSource.State.WAITING);
@@ -506,9 +502,10 @@ final class Decoder {
         }
     }
 
-    private void onPrefilled(Session session, String transferId) {
-        if (links.heard(session, transferId)) {
-            engine.prefilled(transferId);
+    private void onPrefilled(Session session, Prefilled message) {
+        TransferKey transfer = new TransferKey(message.getTransferId(), message.getPromptDigest());
+        if (links.heard(session, transfer)) {
+            engine.prefilled(transfer);
         }
     }
 
@@ -535,7 +532,9 @@ final class Decoder {
     private FetchSource find(Session session, String transferId, int imm) {
         for (FetchSource source : sourcesAt(session)) {
             boolean untold = source.state == FetchSource.State.FILLED && !verifier.told(source);
-            if ((source.holdsWindow() || untold) && source.imm == imm && source.isOf(transferId)) {
+            if ((source.holdsWindow() || untold)
+                    && source.imm == imm
+                    && source.fetch.transfer.id().equals(transferId)) {
                 return source;
             }
         }
@@ -555,7 +554,7 @@ final class Decoder {
         switch (source.state) {
             case WAITING -> {
                 source.end(FetchSource.State.QUIET);
-                links.decline(source.session, source.fetch.ask.transferId(), EngineCommand.Prompt.NONE);
+                links.decline(source.session, source.fetch.transfer, EngineCommand.Prompt.NONE);
             }
             case GRANTED -> {
                 source.state = FetchSource.State.CANCELLING;
@@ -565,13 +564,14 @@ final class Decoder {
                         source.session,
                         ControlFrame.newBuilder()
                                 .setCancel(Cancel.newBuilder()
-                                        .setTransferId(source.fetch.ask.transferId())
+                                        .setTransferId(source.fetch.transfer.id())
+                                        .setPromptDigest(source.fetch.transfer.digest())
                                         .setImm(source.window.imm())));
             }
             case DRAINING -> {
                 if (source.grantAgain) { // the prompt's next attempt waits for a word
                     source.grantAgain = false;
-                    links.decline(source.session, source.fetch.ask.transferId(), EngineCommand.Prompt.NONE);
+                    links.decline(source.session, source.fetch.transfer, EngineCommand.Prompt.NONE);
                 }
             }
             case CANCELLING, AWAITING_PROOF, FILLED, QUIET -> {}

@@ -114,7 +114,7 @@ final class Delivery {
         Session session = grant.session();
         return new PrefillTimeline(
                 prefill.request,
-                prefill.transferId,
+                prefill.transfer().id(),
                 prefill.promptTokens,
                 pagesSent,
                 bytesSent,

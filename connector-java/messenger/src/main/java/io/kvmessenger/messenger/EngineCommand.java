@@ -25,6 +25,10 @@ public sealed interface EngineCommand {
             int firstPage,
             int[] pages,
             String promptDigest) {
+        TransferKey transfer() {
+            return new TransferKey(transferId, promptDigest);
+        }
+
         /** A chunk of a prompt without a digest. */
         public Chunk(
                 String request,
@@ -44,6 +48,10 @@ public sealed interface EngineCommand {
      * EngineEvents#stopped} of it, and ends it with {@link PrefillEnded} also when it never began.
      */
     record Announce(String request, String transferId, String promptDigest) implements EngineCommand {
+        TransferKey transfer() {
+            return new TransferKey(transferId, promptDigest);
+        }
+
         /** A prompt without a digest. */
         public Announce(String request, String transferId) {
             this(request, transferId, "");
@@ -106,7 +114,7 @@ public sealed interface EngineCommand {
      * A decoder wants KV for tokens {@code [firstToken, promptTokens)} in these pages.
      *
      * @param prefillers all messengers of the prefiller's engine; the first one is asked to enqueue a prompt
-     * @param promptDigest of what the prompt holds; the prefiller's must be equal
+     * @param promptDigest of what the prompt holds; names the transfer together with its id
      */
     record Fetch(
             String request,
@@ -120,6 +128,10 @@ public sealed interface EngineCommand {
             String promptDigest,
             Prompt prompt)
             implements EngineCommand {
+        TransferKey transfer() {
+            return new TransferKey(transferId, promptDigest);
+        }
+
         /** A fetch of KV alone, of a prompt without a digest, that both legs of a router name. */
         public Fetch(
                 String request,
@@ -144,10 +156,10 @@ public sealed interface EngineCommand {
     }
 
     /** A decoder has queued a request that will fetch this transfer: its prefiller is to keep the pages until then. */
-    record Expect(String transferId, List<PrefillerAddress> prefillers) implements EngineCommand {}
+    record Expect(TransferKey transfer, List<PrefillerAddress> prefillers) implements EngineCommand {}
 
     /** A decoder will never ask for this transfer: its prefiller need not keep the pages. */
-    record Decline(String transferId, List<PrefillerAddress> prefillers) implements EngineCommand {}
+    record Decline(TransferKey transfer, List<PrefillerAddress> prefillers) implements EngineCommand {}
 
     /** The engine has ended the request; its pages stay held until the fetch's terminal event. */
     record Abandon(String request) implements EngineCommand {}

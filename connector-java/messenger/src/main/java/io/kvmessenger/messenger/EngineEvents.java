@@ -21,7 +21,7 @@ public interface EngineEvents {
      * Decoder: the prefiller's engine has ended the prompt of an expected transfer, or will not be heard of. A fetch waits for
      * nothing that the engine has yet to do. Not told of transfers that are fetched already.
      */
-    default void prefilled(String transferId) {}
+    default void prefilled(TransferKey transfer) {}
 
     /**
      * Decoder: the fetch is over without its KV, and its peer may still write to the pages; {@code failed} follows when it

@@ -6,5 +6,5 @@ public interface EngineIntake {
     boolean available();
 
     /** Starts to enqueue; on failure {@link Messenger#onEnqueueFailed} follows. Never blocks. */
-    void enqueue(String transferId, EngineCommand.Prompt prompt);
+    void enqueue(TransferKey transfer, EngineCommand.Prompt prompt);
 }

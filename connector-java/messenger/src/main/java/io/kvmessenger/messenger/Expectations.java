@@ -7,52 +7,56 @@ import java.util.Set;
 
 /**
  * Transfers that decoders have queued requests for: as long as the session lives that says so, its grant is on its way
- * however long the queue is. Owned by the messenger's thread.
+ * however long the queue is. Several requests may be queued for one transfer. Owned by the messenger's thread.
  */
 final class Expectations {
-    private final Map<String, Set<Session>> byTransfer = new HashMap<>();
-    private final Map<Session, Set<String>> bySession = new HashMap<>();
+    private final Map<TransferKey, Set<Session>> byTransfer = new HashMap<>();
+    /** How many words of each transfer are to come. */
+    private final Map<Session, Map<TransferKey, Integer>> bySession = new HashMap<>();
 
     /** One that a session has no room for is forgotten: its prefill then waits for the usual limit. */
-    void add(Session session, String transferId) {
-        Set<String> expected = bySession.computeIfAbsent(session, unknown -> new HashSet<>());
-        if (expected.size() < ProtocolLimits.EXPECTED_TRANSFERS_MAX && expected.add(transferId)) {
-            byTransfer.computeIfAbsent(transferId, unknown -> new HashSet<>()).add(session);
+    void add(Session session, TransferKey transfer) {
+        Map<TransferKey, Integer> expected = bySession.computeIfAbsent(session, unknown -> new HashMap<>());
+        if (expected.containsKey(transfer) || expected.size() < ProtocolLimits.EXPECTED_TRANSFERS_MAX) {
+            expected.merge(transfer, 1, Integer::sum);
+            byTransfer.computeIfAbsent(transfer, unknown -> new HashSet<>()).add(session);
         }
     }
 
-    /** The session has granted the transfer, or declined it. */
-    void remove(Session session, String transferId) {
-        Set<String> expected = bySession.get(session);
-        if (expected != null && expected.remove(transferId)) {
-            forget(session, transferId);
+    /** The session has granted the transfer, or declined it, for one of its requests. */
+    void remove(Session session, TransferKey transfer) {
+        Map<TransferKey, Integer> expected = bySession.get(session);
+        if (expected != null
+                && expected.containsKey(transfer)
+                && expected.computeIfPresent(transfer, (key, count) -> count == 1 ? null : count - 1) == null) {
+            forget(session, transfer);
         }
     }
 
     /** The session has ended. Returns what it had expected. */
-    Set<String> drop(Session session) {
-        Set<String> expected = bySession.remove(session);
+    Set<TransferKey> drop(Session session) {
+        Map<TransferKey, Integer> expected = bySession.remove(session);
         if (expected == null) {
             return Set.of();
         }
-        expected.forEach(transferId -> forget(session, transferId));
-        return expected;
+        expected.keySet().forEach(transfer -> forget(session, transfer));
+        return expected.keySet();
     }
 
     /** Sessions that expect the transfer. */
-    Set<Session> of(String transferId) {
-        return Set.copyOf(byTransfer.getOrDefault(transferId, Set.of()));
+    Set<Session> of(TransferKey transfer) {
+        return Set.copyOf(byTransfer.getOrDefault(transfer, Set.of()));
     }
 
-    boolean any(String transferId) {
-        return byTransfer.containsKey(transferId);
+    boolean any(TransferKey transfer) {
+        return byTransfer.containsKey(transfer);
     }
 
-    private void forget(Session session, String transferId) {
-        Set<Session> sessions = byTransfer.get(transferId);
+    private void forget(Session session, TransferKey transfer) {
+        Set<Session> sessions = byTransfer.get(transfer);
         sessions.remove(session);
         if (sessions.isEmpty()) {
-            byTransfer.remove(transferId);
+            byTransfer.remove(transfer);
         }
     }
 }

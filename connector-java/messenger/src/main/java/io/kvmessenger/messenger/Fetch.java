@@ -11,6 +11,7 @@ import java.util.stream.Collectors;
  */
 final class Fetch {
     final EngineCommand.Fetch ask;
+    final TransferKey transfer;
     final long askedNs;
     final long deadlineNs;
     final List<FetchSource> sources = new ArrayList<>();
@@ -29,6 +30,7 @@ final class Fetch {
 
     Fetch(EngineCommand.Fetch ask, long askedNs, long deadlineNs) {
         this.ask = ask;
+        this.transfer = ask.transfer();
         this.askedNs = askedNs;
         this.deadlineNs = deadlineNs;
     }

@@ -76,8 +76,8 @@ final class FetchSource {
         checksummedWeight = 0;
     }
 
-    boolean isOf(String transferId) {
-        return fetch.ask.transferId().equals(transferId);
+    boolean isOf(TransferKey transfer) {
+        return fetch.transfer.equals(transfer);
     }
 
     boolean holdsWindow() {

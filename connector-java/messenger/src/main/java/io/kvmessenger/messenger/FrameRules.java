@@ -44,20 +44,30 @@ final class FrameRules {
             case ATTACH -> attach(frame.getAttach());
             case GRANT ->
                 firstOf(
-                        transferId(frame.getGrant().getTransferId()),
-                        firstOf(
-                                promptDigest(frame.getGrant().getPromptDigest()),
-                                cacheSalt(frame.getGrant().getPrompt().getCacheSalt())));
-            case CANNOT_DELIVER -> transferId(frame.getCannotDeliver().getTransferId());
+                        transfer(
+                                frame.getGrant().getTransferId(),
+                                frame.getGrant().getPromptDigest()),
+                        cacheSalt(frame.getGrant().getPrompt().getCacheSalt()));
+            case CANNOT_DELIVER ->
+                transfer(
+                        frame.getCannotDeliver().getTransferId(),
+                        frame.getCannotDeliver().getPromptDigest());
             case CHECKSUMS -> transferId(frame.getChecksums().getTransferId());
-            case CANCEL -> transferId(frame.getCancel().getTransferId());
+            case CANCEL ->
+                transfer(frame.getCancel().getTransferId(), frame.getCancel().getPromptDigest());
             case CANCEL_CONFIRMED -> transferId(frame.getCancelConfirmed().getTransferId());
             case DECLINE ->
                 firstOf(
-                        transferId(frame.getDecline().getTransferId()),
+                        transfer(
+                                frame.getDecline().getTransferId(),
+                                frame.getDecline().getPromptDigest()),
                         cacheSalt(frame.getDecline().getPrompt().getCacheSalt()));
-            case EXPECT -> transferId(frame.getExpect().getTransferId());
-            case PREFILLED -> transferId(frame.getPrefilled().getTransferId());
+            case EXPECT ->
+                transfer(frame.getExpect().getTransferId(), frame.getExpect().getPromptDigest());
+            case PREFILLED ->
+                transfer(
+                        frame.getPrefilled().getTransferId(),
+                        frame.getPrefilled().getPromptDigest());
             case REFUSAL, HEARTBEAT, GOODBYE, BODY_NOT_SET -> ""; // sentences are cut where they are shown: PeerWords
         };
     }
@@ -103,16 +113,16 @@ final class FrameRules {
     /** The rule that the engine's own ask breaks: a peer would end the link for it. Empty when it breaks none. */
     static String broken(EngineCommand.Fetch ask) {
         return firstOf(
-                transferId(ask.transferId()),
-                firstOf(promptDigest(ask.promptDigest()), cacheSalt(ask.prompt().cacheSalt())));
+                transfer(ask.transferId(), ask.promptDigest()),
+                cacheSalt(ask.prompt().cacheSalt()));
+    }
+
+    private static String transfer(String id, String promptDigest) {
+        return firstOf(transferId(id), text("prompt_digest", promptDigest, PROMPT_DIGEST_LENGTH_MAX));
     }
 
     static String transferId(String id) {
         return id.isEmpty() ? "an empty transfer_id" : text("transfer_id", id, TRANSFER_ID_LENGTH_MAX);
-    }
-
-    private static String promptDigest(String digest) {
-        return text("prompt_digest", digest, PROMPT_DIGEST_LENGTH_MAX);
     }
 
     private static String cacheSalt(String salt) {

@@ -178,8 +178,8 @@ public final class Messenger {
         warnings.add(peerAddress, reason);
     }
 
-    public void onEnqueueFailed(String transferId, String reason) {
-        prefiller.onEnqueueFailed(transferId, reason);
+    public void onEnqueueFailed(TransferKey transfer, String reason) {
+        prefiller.onEnqueueFailed(transfer, reason);
     }
 
     /**

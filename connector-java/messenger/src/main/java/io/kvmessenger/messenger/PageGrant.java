@@ -8,35 +8,36 @@ import io.kvmessenger.messenger.wire.Grant;
  * @param imm slot and generation that every write of this grant carries
  * @param contextSlot the decoder's slot for context rows, or {@link PeerContextRow#NO_SLOT}
  * @param checksumInterval the decoder compares every n-th page of each write; 0 = none
- * @param promptDigest of the decoder's prompt
  * @param pages the decoder's page indices; {@code pages[0]} holds the tokens from {@code firstToken}
  */
 record PageGrant(
         Session session,
-        String transferId,
+        TransferKey transfer,
         int imm,
         int promptTokens,
         int firstToken,
         int[] pages,
         int contextSlot,
         int checksumInterval,
-        String promptDigest,
         long receivedNs,
         long deadlineNs) {
     /** As its frame says it. */
     static PageGrant of(Session session, Grant wire, long nowNs, long waitNs) {
         return new PageGrant(
                 session,
-                wire.getTransferId(),
+                new TransferKey(wire.getTransferId(), wire.getPromptDigest()),
                 wire.getImm(),
                 wire.getPromptTokens(),
                 wire.getFirstToken(),
                 wire.getPageIndicesList().stream().mapToInt(Integer::intValue).toArray(),
                 wire.getContextSlot() - 1,
                 wire.getChecksumInterval(),
-                wire.getPromptDigest(),
                 nowNs,
                 nowNs + waitNs);
+    }
+
+    String transferId() {
+        return transfer.id();
     }
 
     /** Those of the decoder's ranks that the pages are of. */

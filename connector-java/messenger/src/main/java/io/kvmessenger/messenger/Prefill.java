@@ -11,7 +11,8 @@ import java.util.concurrent.CompletableFuture;
  */
 final class Prefill {
     final String request;
-    final String transferId;
+    /** Its digest is "" while the engine has not told it, or makes none. */
+    private TransferKey transfer;
     /** 0 until the engine has told: an announced prompt is not tokenised here. */
     int promptTokens;
 
@@ -21,9 +22,6 @@ final class Prefill {
 
     /** Where its KV lies, as far as the engine has told. */
     final PromptPages pages = new PromptPages();
-    /** Of what the prompt holds; "" while the engine has not told, or makes none. */
-    String promptDigest;
-
     /** The decoder's ranks that have granted or dismissed it; null until the first has. */
     EngineRanks heardOf;
     /** The decoder's ranks that will. */
@@ -57,10 +55,13 @@ final class Prefill {
     /** Since when its last writes are waited for. */
     long fencedNs;
 
-    Prefill(String request, String transferId, String promptDigest) {
+    Prefill(String request, TransferKey transfer) {
         this.request = request;
-        this.transferId = transferId;
-        this.promptDigest = promptDigest;
+        this.transfer = transfer;
+    }
+
+    TransferKey transfer() {
+        return transfer;
     }
 
     /** A forward pass begins that computes a chunk of the prompt. */
@@ -91,14 +92,14 @@ final class Prefill {
 
     /** Why a chunk cannot be one of this prompt; empty when it can. */
     String misfit(EngineCommand.Chunk chunk, int pageTokens, int pageCount) {
-        if (!chunk.transferId().equals(transferId)) {
-            return "names transfer " + chunk.transferId() + ", expected " + transferId + " as before";
+        if (!chunk.transferId().equals(transfer.id())) {
+            return "names transfer " + chunk.transferId() + ", expected " + transfer.id() + " as before";
         }
         if (chunk.promptTokens() < 1 || (promptTokens > 0 && chunk.promptTokens() != promptTokens)) {
             return "has a prompt of " + chunk.promptTokens() + " tokens, expected "
                     + (promptTokens > 0 ? promptTokens + " as before" : "at least one");
         }
-        if (!promptDigest.isEmpty() && !chunk.promptDigest().equals(promptDigest)) {
+        if (transfer.tellsPrompt() && !chunk.promptDigest().equals(transfer.digest())) {
             return "has another prompt digest than before, expected the digest of one prompt";
         }
         if (chunk.cachedTokens() > chunk.endToken()
@@ -130,7 +131,9 @@ final class Prefill {
     /** Takes over what a chunk that fits says of the prompt. */
     void take(EngineCommand.Chunk chunk) {
         promptTokens = chunk.promptTokens();
-        promptDigest = chunk.promptDigest();
+        if (!transfer.tellsPrompt()) {
+            transfer = chunk.transfer();
+        }
         settledTokens = Math.max(settledTokens, chunk.cachedTokens());
         pages.add(chunk.firstPage(), chunk.pages());
     }
@@ -154,6 +157,11 @@ final class Prefill {
             }
         }
         return heard;
+    }
+
+    /** Whether these ranks have not spoken in this life. */
+    boolean awaitsWordOf(EngineRanks ranks) {
+        return heardOf == null || (heardOf.fits(ranks) && !heardOf.intersects(ranks));
     }
 
     /**
@@ -200,9 +208,9 @@ final class Prefill {
             return "the prompt has " + promptTokens + " tokens at the prefiller and " + grant.promptTokens()
                     + " at the decoder: both must tokenise alike";
         }
-        boolean told = promptTokens > 0 || !promptDigest.isEmpty();
-        if (told && !grant.promptDigest().equals(promptDigest)) {
-            return "transfer " + transferId
+        boolean told = promptTokens > 0 || transfer.tellsPrompt();
+        if (told && !grant.transfer().equals(transfer)) {
+            return "transfer " + transfer.id()
                     + " names another prompt at the prefiller than at the decoder (their digests"
                     + " differ): give each request a transfer id of its own, and start both engines with the same"
                     + " tokenizer, adapters and connector version";

@@ -3,16 +3,12 @@ package io.kvmessenger.messenger;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.EngineCommand.Chunk;
 import io.kvmessenger.messenger.wire.Attach;
-import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.messenger.wire.Decline;
-import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -27,8 +23,6 @@ import java.util.Map;
  * <p>Owned by the messenger's thread.
  */
 final class Prefiller {
-    private static final String GIVEN_UP = "its pages were given up already";
-
     private final TransferEngine transfer;
     private final Sessions sessions;
     private final EngineEvents engine;
@@ -41,13 +35,12 @@ final class Prefiller {
     private final int pageTokens;
     private final int pageCount;
 
-    private final Map<String, Prefill> byRequest = new LinkedHashMap<>();
-    private final Map<String, Prefill> byTransfer = new HashMap<>();
+    private final Prefills prefills;
     private final Map<Peer, Session> byPeer = new HashMap<>();
     private final RunningStep running;
 
     private final Fences fences;
-    private final Expectations expectations = new Expectations();
+    private final DecoderWords words;
     private final EndedTransfers ended;
     private final NanoClock clock;
 
@@ -58,13 +51,26 @@ final class Prefiller {
         this.engine = ports.engine();
         this.running = new RunningStep(ports.progress());
         this.writer = writer;
+        this.prefills = new Prefills(writer.contextFollows());
         this.fences = new Fences(writer.contextFollows());
         this.tally = ports.tally();
         this.replies = new Replies(sessions, tally);
         this.clock = ports.clock();
         this.ended = new EndedTransfers(limits.grantWaitNs());
-        this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, ended);
+        this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, ended);
         this.deliveries = new Deliveries(geometry.pageTokens(), writer, sessions, replies, ports, this::settle);
+        this.words = new DecoderWords(
+                prefills,
+                waiting,
+                ended,
+                fences,
+                deliveries,
+                replies,
+                writer,
+                geometry.pageTokens(),
+                ports,
+                limits,
+                this::settle);
         this.limits = limits;
         this.pageTokens = geometry.pageTokens();
         this.pageCount = writer.ownPageCount();
@@ -93,10 +99,10 @@ final class Prefiller {
 
     /** The engine will compute the prompt later; it wants to be told of its grants if it has announced it. */
     private void queue(EngineCommand.Announce announce, boolean announced) {
-        Prefill prefill = start(announce.request(), announce.transferId(), announce.promptDigest());
+        Prefill prefill = start(announce.request(), announce.transfer());
         if (prefill != null) {
             prefill.announced = announced;
-            match(prefill);
+            words.match(prefill);
         } else if (announced) {
             engine.stopped(
                     announce.request(), "another request with transfer id " + announce.transferId() + " is being sent");
@@ -129,13 +135,13 @@ final class Prefiller {
     }
 
     void prefillEnded(EngineCommand.PrefillEnded ended, long nowNs) {
-        Prefill prefill = byRequest.get(ended.request());
+        Prefill prefill = prefills.of(ended.request());
         if (prefill == null) {
             engine.released(ended.request()); // ended before its first chunk, and never announced
             return;
         }
         prefill.engineEnded = true;
-        expectations.of(prefill.transferId).forEach(session -> replies.prefilled(session, prefill.transferId));
+        words.tellPrefilled(prefill);
         prefill.grantDeadlineNs = nowNs + limits.grantWaitNs();
         prefill.contextSlot = ended.contextSlot();
         String unfit = writer.unfitEnd(ended, prefill.computed());
@@ -148,18 +154,23 @@ final class Prefiller {
 
     void preempt(EngineCommand.Preempt preempt) {
         for (String request : preempt.requests()) {
-            Prefill prefill = byRequest.get(request);
+            Prefill prefill = prefills.of(request);
             if (prefill != null) {
                 running.remove(prefill);
                 boolean again = !prefill.engineEnded && !prefill.stopped;
                 boolean announced = prefill.announced;
-                dismissServed(prefill);
-                detach(prefill);
+                words.dismissServed(prefill);
+                prefills.remove(prefill);
                 prefill.announced = announced && !again; // nothing has stopped: it waits in the queue again
                 stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
                 fences.add(prefill, preempt.fenced(), clock.nowNs());
                 if (again) {
-                    queue(new EngineCommand.Announce(request, prefill.transferId, prefill.promptDigest), announced);
+                    queue(
+                            new EngineCommand.Announce(
+                                    request,
+                                    prefill.transfer().id(),
+                                    prefill.transfer().digest()),
+                            announced);
                 }
             }
         }
@@ -167,17 +178,10 @@ final class Prefiller {
         fences.completeIfQuiet(preempt.fenced());
     }
 
-    /** Ranks that have everything, or want nothing (any more), will not grant the prompt's next life. */
-    private void dismissServed(Prefill prefill) {
-        if (prefill.heardOf != null) {
-            waiting.dismiss(prefill.transferId, prefill.heardForGood(), prefill.toHear, clock.nowNs());
-        }
-    }
-
     /** Stops all that needs a grant or more of the engine; what is computed and granted may leave. */
     void shutDown(String sentence) {
         waiting.shutDown(sentence);
-        for (Prefill prefill : List.copyOf(byTransfer.values())) {
+        for (Prefill prefill : List.copyOf(prefills.all())) {
             if (prefill.awaitsGrants()) {
                 close(prefill, Reason.SHUTTING_DOWN, sentence);
             }
@@ -204,10 +208,10 @@ final class Prefiller {
 
     void onFrame(Session session, ControlFrame frame, long nowNs) {
         switch (frame.getBodyCase()) {
-            case GRANT -> onGrant(session, frame.getGrant(), nowNs);
-            case CANCEL -> onCancel(session, frame.getCancel());
-            case DECLINE -> onDecline(session, frame.getDecline());
-            case EXPECT -> onExpect(session, frame.getExpect().getTransferId());
+            case GRANT -> words.onGrant(session, frame.getGrant(), nowNs);
+            case CANCEL -> words.onCancel(session, frame.getCancel());
+            case DECLINE -> words.onDecline(session, frame.getDecline());
+            case EXPECT -> words.onExpect(session, frame.getExpect());
             default -> {
                 tally.add(MessengerMetric.FRAMES_INVALID, 1);
                 sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a prefiller");
@@ -219,7 +223,7 @@ final class Prefiller {
         Session session = byPeer.get(peer);
         if (session != null) {
             session.peerReady = true;
-            deliveriesTo(session).forEach(deliveries::advance);
+            prefills.deliveriesTo(session).forEach(deliveries::advance);
         }
     }
 
@@ -238,7 +242,7 @@ final class Prefiller {
     void onEnded(Session session, String reason) {
         stopAll(session, reason);
         waiting.drop(session);
-        forgetExpected(session);
+        words.forgetExpected(session);
         if (session.peer != null) {
             byPeer.remove(session.peer);
             transfer.disconnect(session.peer);
@@ -247,19 +251,8 @@ final class Prefiller {
         }
     }
 
-    /** The decoder may come back: what it expected is kept as long as if its prefill had ended now. */
-    private void forgetExpected(Session session) {
-        long deadlineNs = clock.nowNs() + limits.grantWaitNs();
-        for (String transferId : expectations.drop(session)) {
-            Prefill prefill = byTransfer.get(transferId);
-            if (prefill != null && prefill.engineEnded) {
-                prefill.grantDeadlineNs = deadlineNs;
-            }
-        }
-    }
-
-    void onEnqueueFailed(String transferId, String reason) {
-        waiting.takeBack(transferId).forEach(grant -> replies.decline(grant, Reason.NEVER_CAME, reason));
+    void onEnqueueFailed(TransferKey transfer, String reason) {
+        waiting.takeBack(transfer).forEach(grant -> replies.decline(grant, Reason.NEVER_CAME, reason));
     }
 
     // ---- from the transfer engine
@@ -286,7 +279,7 @@ final class Prefiller {
         int work = 0;
         running.note(nowNs);
         work += deliveries.doWork();
-        for (Prefill prefill : List.copyOf(byTransfer.values())) {
+        for (Prefill prefill : List.copyOf(prefills.all())) {
             work += advance(prefill);
             if (mayExpire(prefill) && nowNs - prefill.grantDeadlineNs >= 0) {
                 expire(prefill);
@@ -298,7 +291,7 @@ final class Prefiller {
 
     long nextDeadlineNs(long nowNs) {
         long earliest = nowNs + limits.heartbeatNs();
-        for (Prefill prefill : byRequest.values()) {
+        for (Prefill prefill : prefills.all()) {
             if (mayExpire(prefill) && prefill.grantDeadlineNs - earliest < 0) {
                 earliest = prefill.grantDeadlineNs;
             }
@@ -306,19 +299,20 @@ final class Prefiller {
         return waiting.earliestNs(fences.earliestNs(earliest, limits.fenceLimitNs()));
     }
 
-    /** A bug that one prompt meets stops that prompt; the others are sound. */
+    /** A bug that one prompt meets stops that prompt. */
     private int advance(Prefill prefill) {
-        try {
-            return deliveries.advance(prefill);
-        } catch (RuntimeException | AssertionError bug) {
+        return Isolation.run(() -> deliveries.advance(prefill), bug -> {
             tally.add(MessengerMetric.FAULTS_CONTAINED, 1);
-            refuse(prefill, "a bug in the messenger, met by transfer " + prefill.transferId + ": " + bug);
+            refuse(
+                    prefill,
+                    "a bug in the messenger, met by transfer "
+                            + prefill.transfer().id() + ": " + bug);
             return 1;
-        }
+        });
     }
 
     private boolean mayExpire(Prefill prefill) {
-        return prefill.engineEnded && prefill.awaitsGrants() && !expectations.any(prefill.transferId);
+        return prefill.engineEnded && prefill.awaitsGrants() && !words.expected(prefill);
     }
 
     /** A forward pass runs whose layers somebody waits for: the counter is worth watching closely. */
@@ -327,13 +321,13 @@ final class Prefiller {
     }
 
     int prefillCount() {
-        return byRequest.size() + fences.count();
+        return prefills.all().size() + fences.count();
     }
 
     /** Decoders wait for the end of so many. */
     int owedCount() {
         return fences.count()
-                + (int) byTransfer.values().stream().filter(Prefill::owed).count();
+                + (int) prefills.all().stream().filter(Prefill::owed).count();
     }
 
     int grantsWaitingCount() {
@@ -344,10 +338,10 @@ final class Prefiller {
 
     /** The prefill that a chunk belongs to, with the chunk's pages; null when it is not sent. */
     private Prefill take(Chunk chunk) {
-        Prefill prefill = byRequest.get(chunk.request());
+        Prefill prefill = prefills.of(chunk.request());
         boolean first = prefill == null;
         if (first) {
-            prefill = start(chunk.request(), chunk.transferId(), chunk.promptDigest());
+            prefill = start(chunk.request(), chunk.transfer());
         }
         if (prefill == null || prefill.stopped) {
             return null;
@@ -359,7 +353,7 @@ final class Prefiller {
         }
         prefill.take(chunk);
         if (first) {
-            match(prefill);
+            words.match(prefill);
         } else {
             stopDifferent(prefill);
         }
@@ -383,138 +377,23 @@ final class Prefiller {
         }
     }
 
-    private Prefill start(String request, String transferId, String promptDigest) {
-        if (byTransfer.containsKey(transferId)) {
+    private Prefill start(String request, TransferKey transfer) {
+        Prefill rival = prefills.rivalOf(request, transfer);
+        if (rival != null) {
             engine.log(
                     EngineEvents.Level.WARNING,
-                    "request " + request + " names transfer " + transferId + ", which request "
-                            + byTransfer.get(transferId).request + " is sending; it is not sent twice");
+                    "request " + request + " names transfer " + transfer.id() + ", which request " + rival.request
+                            + " is sending; it is not sent twice");
             return null;
         }
         tally.add(MessengerMetric.PREFILLS_STARTED, 1);
-        Prefill prefill = new Prefill(request, transferId, promptDigest);
-        byRequest.put(request, prefill);
-        byTransfer.put(transferId, prefill);
+        Prefill prefill = new Prefill(request, transfer);
+        prefills.add(prefill);
         return prefill;
     }
 
-    /** Joins a prefill that has just begun with what its decoders said before. */
-    private void match(Prefill prefill) {
-        waiting.takeDismissed(prefill.transferId, clock.nowNs())
-                .ifPresent(dismissal -> prefill.hear(dismissal.ranks(), dismissal.needing()));
-        for (PageGrant grant : waiting.take(prefill.transferId)) {
-            join(prefill, grant);
-        }
-        settle(prefill);
-    }
-
-    private void onExpect(Session session, String transferId) {
-        expectations.add(session, transferId);
-        Prefill prefill = byTransfer.get(transferId);
-        if (prefill == null ? ended.owes(session, transferId, clock.nowNs()) : prefill.engineEnded) {
-            replies.prefilled(session, transferId);
-        }
-    }
-
-    private void onGrant(Session session, Grant wire, long nowNs) {
-        tally.add(MessengerMetric.GRANTS_RECEIVED, 1);
-        expectations.remove(session, wire.getTransferId());
-        PageGrant grant = PageGrant.of(session, wire, nowNs, limits.grantWaitNs());
-        EngineCommand.Prompt prompt = PromptWire.decode(wire.getPrompt());
-        String unfit = writer.unfit(grant);
-        Prefill prefill = byTransfer.get(grant.transferId());
-        if (!unfit.isEmpty()) {
-            replies.decline(grant, Reason.GRANT_UNFIT, unfit);
-        } else if (!waiting.shutDownReason().isEmpty()) {
-            replies.decline(grant, Reason.SHUTTING_DOWN, waiting.shutDownReason());
-        } else if (prefill != null && !prefill.servedBefore(grant.ranks())) {
-            join(prefill, grant);
-        } else if (prefill == null
-                && ended.mayOwe(grant, prompt)
-                && ended.takeOwed(session, grant.transferId(), nowNs)) {
-            replies.decline(
-                    grant,
-                    ended.reasonOf(grant.transferId()),
-                    ended.endFor(session, grant.transferId()).orElse(GIVEN_UP));
-        } else {
-            waiting.await(grant, prompt);
-        }
-    }
-
-    private void join(Prefill prefill, PageGrant grant) {
-        if (prefill.stopped) {
-            replies.decline(
-                    grant,
-                    prefill.stopCode == Reason.EXPIRED ? Reason.EXPIRED : Reason.PREFILL_ABORTED,
-                    prefill.stopReason);
-        } else if (!prefill.mayHear(grant.ranks())) {
-            replies.decline(
-                    grant,
-                    Reason.GRANT_UNFIT,
-                    "transfer " + grant.transferId() + " was granted or given up already by "
-                            + prefill.heardFrom() + ", the ranks of "
-                            + grant.session().peerName() + " among them or of another engine");
-        } else if (!prefill.difference(grant, pageTokens).isEmpty()) {
-            replies.decline(grant, Reason.GRANT_UNFIT, prefill.difference(grant, pageTokens));
-        } else {
-            prefill.hear(grant.ranks(), grant.session().needingRanks);
-            deliveries.begin(prefill, grant);
-        }
-    }
-
-    private void onCancel(Session session, Cancel cancel) {
-        String transferId = cancel.getTransferId();
-        if (waiting.cancel(session, transferId, cancel.getImm(), clock.nowNs())) {
-            replies.confirmUnserved(session, transferId, cancel.getImm());
-            return;
-        }
-        if (fences.anyHolds(session, cancel.getImm())) {
-            dismiss(session, transferId); // nobody will grant the prompt's next life
-            return; // preempted with writes in flight: their end is told when the last has completed
-        }
-        Prefill prefill = byTransfer.get(transferId);
-        Delivery delivery = prefill == null ? null : prefill.find(session, cancel.getImm());
-        if (delivery != null && !delivery.sent) {
-            deliveries.stop(delivery, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer");
-            deliveries.settle(delivery);
-            return;
-        }
-        replies.confirmSent(session, transferId, cancel.getImm());
-        if (prefill != null || !ended.knows(transferId)) {
-            dismiss(session, transferId); // it crossed a preemption: the next life need not wait
-        }
-    }
-
-    private void onDecline(Session session, Decline decline) {
-        String transferId = decline.getTransferId();
-        expectations.remove(session, transferId);
-        if (byTransfer.containsKey(transferId) || !ended.takeOwed(session, transferId, clock.nowNs())) {
-            waiting.enqueue(transferId, PromptWire.decode(decline.getPrompt()));
-            dismiss(session, transferId);
-        } // else the prompt was brought by another messenger of this decoder, computed, and given up since
-    }
-
-    /** A decoder's messenger wants nothing (more) of a transfer: its ranks' grants need not be waited for. */
-    private void dismiss(Session session, String transferId) {
-        Prefill prefill = byTransfer.get(transferId);
-        if (prefill != null) {
-            prefill.hear(session.peerRanks, session.needingRanks);
-            deliveries.tellIfSilent(prefill, "the decoder declined the transfer");
-            settle(prefill);
-        } else {
-            waiting.dismiss(transferId, session, clock.nowNs());
-        }
-    }
-
-    private List<Delivery> deliveriesTo(Session session) {
-        return byTransfer.values().stream()
-                .flatMap(prefill -> prefill.deliveries.stream())
-                .filter(delivery -> delivery.isOf(session))
-                .toList();
-    }
-
     private void stopAll(Session session, String sentence) {
-        for (Delivery delivery : deliveriesTo(session)) {
+        for (Delivery delivery : prefills.deliveriesTo(session)) {
             if (!delivery.sent) {
                 deliveries.stop(delivery, Reason.PATH_LOST, sentence);
                 deliveries.settle(delivery);
@@ -544,7 +423,7 @@ final class Prefiller {
 
     private void expire(Prefill prefill) {
         tally.add(MessengerMetric.PREFILLS_EXPIRED, 1);
-        String sentence = "no grant for transfer " + prefill.transferId + " came within "
+        String sentence = "no grant for transfer " + prefill.transfer().id() + " came within "
                 + limits.grantWaitNs() / 1_000_000
                 + " ms of the end of its prefill (grant_wait_seconds), which has heard of "
                 + prefill.heardFrom();
@@ -563,9 +442,9 @@ final class Prefiller {
             prefill.concluded = true;
             conclude(prefill);
         }
-        if (prefill.engineEnded && byRequest.get(prefill.request) == prefill) {
-            detach(prefill);
-            waiting.forgetPrompt(prefill.transferId);
+        if (prefill.engineEnded && prefills.has(prefill)) {
+            prefills.remove(prefill);
+            waiting.forgetPrompt(prefill.transfer());
             ended.remember(prefill, clock.nowNs());
             engine.released(prefill.request);
         }
@@ -583,10 +462,5 @@ final class Prefiller {
         }
         tally.observe(
                 MessengerMetric.PREFILL_TAIL_SECONDS, Math.max(0, lastLeftNs - prefill.chunks.forwardEndNs()) / 1e9);
-    }
-
-    private void detach(Prefill prefill) {
-        byRequest.remove(prefill.request, prefill);
-        byTransfer.remove(prefill.transferId, prefill);
     }
 }

@@ -18,7 +18,7 @@ final class PrefillerLinks {
     private final Sessions sessions;
     private final Map<String, Session> byAddress = new HashMap<>();
     /** Transfers of which the engine waits to hear that their prompts are computed. */
-    private final Map<Session, Set<String>> expected = new HashMap<>();
+    private final Map<Session, Set<TransferKey>> expected = new HashMap<>();
 
     PrefillerLinks(Sessions sessions) {
         this.sessions = sessions;
@@ -30,9 +30,10 @@ final class PrefillerLinks {
     }
 
     /** No grant will come of this transfer; the prompt, if there is one, is wanted by others all the same. */
-    void decline(Session session, String transferId, EngineCommand.Prompt prompt) {
-        heard(session, transferId);
-        Decline.Builder decline = Decline.newBuilder().setTransferId(transferId);
+    void decline(Session session, TransferKey transfer, EngineCommand.Prompt prompt) {
+        heard(session, transfer);
+        Decline.Builder decline =
+                Decline.newBuilder().setTransferId(transfer.id()).setPromptDigest(transfer.digest());
         if (!prompt.absent()) {
             decline.setPrompt(PromptWire.encode(prompt));
         }
@@ -40,9 +41,13 @@ final class PrefillerLinks {
     }
 
     /** A grant of this transfer will come, however long the engine's queue is. */
-    void expect(Session session, String transferId) {
-        expected.computeIfAbsent(session, unknown -> new HashSet<>()).add(transferId);
-        send(session, ControlFrame.newBuilder().setExpect(Expect.newBuilder().setTransferId(transferId)));
+    void expect(Session session, TransferKey transfer) {
+        expected.computeIfAbsent(session, unknown -> new HashSet<>()).add(transfer);
+        send(
+                session,
+                ControlFrame.newBuilder()
+                        .setExpect(
+                                Expect.newBuilder().setTransferId(transfer.id()).setPromptDigest(transfer.digest())));
     }
 
     void onReady(Session session) {
@@ -51,9 +56,9 @@ final class PrefillerLinks {
     }
 
     /** The transfer need not be heard of any more. Returns whether it had to. */
-    boolean heard(Session session, String transferId) {
-        Set<String> transfers = expected.get(session);
-        if (transfers == null || !transfers.remove(transferId)) {
+    boolean heard(Session session, TransferKey transfer) {
+        Set<TransferKey> transfers = expected.get(session);
+        if (transfers == null || !transfers.remove(transfer)) {
             return false;
         }
         if (transfers.isEmpty()) {
@@ -63,9 +68,9 @@ final class PrefillerLinks {
     }
 
     /** Returns the transfers that will not be heard of. */
-    Set<String> onEnded(Session session) {
+    Set<TransferKey> onEnded(Session session) {
         byAddress.values().remove(session);
-        Set<String> transfers = expected.remove(session);
+        Set<TransferKey> transfers = expected.remove(session);
         return transfers == null ? Set.of() : transfers;
     }
 

@@ -50,6 +50,7 @@ final class Replies {
                 ControlFrame.newBuilder()
                         .setCannotDeliver(CannotDeliver.newBuilder()
                                 .setTransferId(grant.transferId())
+                                .setPromptDigest(grant.transfer().digest())
                                 .setImm(grant.imm())
                                 .setReason(reason)
                                 .setSentence(sentence)
@@ -57,10 +58,13 @@ final class Replies {
     }
 
     /** The engine is done with a prompt that the session expects. */
-    void prefilled(Session session, String transferId) {
+    void prefilled(Session session, TransferKey transfer) {
         sessions.send(
                 session,
-                ControlFrame.newBuilder().setPrefilled(Prefilled.newBuilder().setTransferId(transferId)));
+                ControlFrame.newBuilder()
+                        .setPrefilled(Prefilled.newBuilder()
+                                .setTransferId(transfer.id())
+                                .setPromptDigest(transfer.digest())));
     }
 
     /** Of a grant that waited: nothing was posted for it. */

@@ -22,10 +22,12 @@ final class WaitingGrants {
     private final EngineIntake intake;
     private final EngineEvents engine;
     private final ProtocolLimits limits;
-    /** Prompts that decoders brought and the engine has been asked to compute. */
-    private final Map<String, Boolean> enqueued = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    private final BroughtPrompts brought = new BroughtPrompts();
+    private final Prefills prefills;
 
-    private final Map<String, List<PageGrant>> byTransfer = new LinkedHashMap<>();
+    /** Of each id, in the order in which they came. */
+    private final Map<String, List<PageGrant>> byTransferId = new LinkedHashMap<>();
+
     private int count;
     /** In the order of their deadlines. */
     private final ArrayDeque<PageGrant> byDeadline = new ArrayDeque<>();
@@ -35,8 +37,8 @@ final class WaitingGrants {
     private final Map<Session, Long> bytesOf = new HashMap<>();
 
     private long bytes;
-    /** Ranks that want nothing (more) of a transfer whose prefill has not begun: nobody need wait for their grant. */
-    private final Map<String, Dismissal> dismissed = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    /** Ranks that want nothing (more) of a transfer whose prefill has not begun: it need not wait for their grant. */
+    private final Map<TransferKey, Dismissal> dismissed = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
     private String shutDownReason = "";
 
@@ -50,7 +52,13 @@ final class WaitingGrants {
     record Dismissal(EngineRanks ranks, EngineRanks needing, long untilNs) {}
 
     WaitingGrants(
-            Replies replies, EngineIntake intake, EngineEvents engine, ProtocolLimits limits, EndedTransfers ended) {
+            Replies replies,
+            EngineIntake intake,
+            EngineEvents engine,
+            ProtocolLimits limits,
+            Prefills prefills,
+            EndedTransfers ended) {
+        this.prefills = prefills;
         this.ended = ended;
         this.replies = replies;
         this.intake = intake;
@@ -64,39 +72,41 @@ final class WaitingGrants {
             replies.decline(grant, Reason.NEVER_CAME, NO_INTAKE);
             return;
         }
-        enqueue(grant.transferId(), prompt);
+        enqueue(grant.transfer(), grant.ranks(), prompt);
         add(grant);
     }
 
     /** Each of the decoder's messengers may bring the prompt; the engine gets it once. */
-    void enqueue(String transferId, EngineCommand.Prompt prompt) {
+    void enqueue(TransferKey transfer, EngineRanks bringer, EngineCommand.Prompt prompt) {
         if (prompt.absent() || !shutDownReason.isEmpty()) {
             return; // an engine that shuts down begins no prompt; its other messengers decline the grants for it
         }
         if (!intake.available()) {
-            engine.log(EngineEvents.Level.ERROR, "transfer " + transferId + ": " + NO_INTAKE);
-        } else if (enqueued.put(transferId, true) == null) {
-            intake.enqueue(transferId, prompt);
+            engine.log(EngineEvents.Level.ERROR, "transfer " + transfer.id() + ": " + NO_INTAKE);
+        } else if (brought.add(transfer, bringer, prefills.mayBeSeveral(transfer))) {
+            intake.enqueue(transfer, prompt);
         }
     }
 
-    /** The engine has computed a prompt or given it up: one of that id that is brought from now on is another. */
-    void forgetPrompt(String transferId) {
-        enqueued.remove(transferId);
+    /** The engine has computed a prompt or given it up: one of that name that is brought from now on is another. */
+    void forgetPrompt(TransferKey transfer) {
+        brought.removeOne(transfer);
     }
 
     /** The engine did not take a prompt; it may be brought again. */
-    List<PageGrant> takeBack(String transferId) {
-        enqueued.remove(transferId);
-        return take(transferId);
+    List<PageGrant> takeBack(TransferKey transfer) {
+        brought.removeAll(transfer);
+        List<PageGrant> taken = byTransferId.getOrDefault(transfer.id(), List.of()).stream()
+                .filter(grant -> grant.transfer().equals(transfer))
+                .toList();
+        taken.forEach(this::remove);
+        return taken;
     }
 
     /** Keeps a grant until its prefill starts, or declines it. */
     private void add(PageGrant grant) {
-        List<PageGrant> others = byTransfer.getOrDefault(grant.transferId(), List.of());
-        Optional<PageGrant> rival = others.stream()
-                .filter(other ->
-                        !other.ranks().fits(grant.ranks()) || other.ranks().intersects(grant.ranks()))
+        Optional<PageGrant> rival = byTransferId.getOrDefault(grant.transferId(), List.of()).stream()
+                .filter(other -> areRivals(other, grant))
                 .findFirst();
         if (rival.isPresent()) {
             String other = rival.get().session().peerName();
@@ -113,12 +123,19 @@ final class WaitingGrants {
                             + " requests at once, or their prefill legs sooner");
         } else {
             forgetDismissal(grant);
-            byTransfer
-                    .computeIfAbsent(grant.transferId(), transfer -> new ArrayList<>())
+            byTransferId
+                    .computeIfAbsent(grant.transferId(), unknown -> new ArrayList<>(1))
                     .add(grant);
             byDeadline.add(grant);
             note(grant, 1);
         }
+    }
+
+    /** Whether a prefill could be for either of them, and would serve one only. */
+    private boolean areRivals(PageGrant one, PageGrant other) {
+        boolean oneWord = !one.ranks().fits(other.ranks()) || one.ranks().intersects(other.ranks());
+        boolean several = prefills.mayBeSeveral(one.transfer()) && prefills.mayBeSeveral(other.transfer());
+        return oneWord && !several && one.transfer().mayMean(other.transfer());
     }
 
     /** Counts a grant that begins (1) or ends (-1) to wait. Always true. */
@@ -137,63 +154,60 @@ final class WaitingGrants {
     }
 
     private void forgetDismissal(PageGrant grant) {
-        Dismissal dismissal = dismissed.get(grant.transferId());
+        Dismissal dismissal = dismissed.get(grant.transfer());
         if (dismissal != null) {
             dismissal.ranks().remove(grant.ranks());
         }
     }
 
-    /** All grants of a transfer; none of them waits any more. */
-    List<PageGrant> take(String transferId) {
-        List<PageGrant> grants = byTransfer.remove(transferId);
-        if (grants == null) {
-            return List.of();
-        }
-        grants.forEach(grant -> note(grant, -1));
-        return grants;
+    /** The next grant that a prefill which has begun takes; it waits no more. */
+    Optional<PageGrant> takeFor(Prefill prefill) {
+        Optional<PageGrant> next = byTransferId.getOrDefault(prefill.transfer().id(), List.of()).stream()
+                .filter(grant -> prefills.takes(prefill, grant))
+                .findFirst();
+        next.ifPresent(this::remove);
+        return next;
     }
 
     /** Takes a grant away that its decoder cancels; false when it does not wait here. */
     boolean cancel(Session session, String transferId, int imm, long nowNs) {
-        List<PageGrant> grants = byTransfer.get(transferId);
-        if (grants != null
-                && grants.removeIf(grant -> grant.session() == session && grant.imm() == imm && note(grant, -1))) {
-            if (grants.isEmpty()) {
-                byTransfer.remove(transferId);
-            }
-            dismiss(transferId, session, nowNs);
-            return true;
-        }
-        return false;
+        Optional<PageGrant> cancelled = byTransferId.getOrDefault(transferId, List.of()).stream()
+                .filter(grant -> grant.session() == session && grant.imm() == imm)
+                .findFirst();
+        cancelled.ifPresent(grant -> {
+            remove(grant);
+            dismiss(grant.transfer(), session, nowNs);
+        });
+        return cancelled.isPresent();
     }
 
     /** No grant will come from the peer's ranks for a prefill that has not begun, or for its next life. */
-    void dismiss(String transferId, Session session, long nowNs) {
-        dismiss(transferId, session.peerRanks, session.needingRanks, nowNs);
+    void dismiss(TransferKey transfer, Session session, long nowNs) {
+        dismiss(transfer, session.peerRanks, session.needingRanks, nowNs);
     }
 
     /** The same of some ranks that need something of this prefiller. */
-    void dismiss(String transferId, EngineRanks done, EngineRanks needing, long nowNs) {
+    void dismiss(TransferKey transfer, EngineRanks done, EngineRanks needing, long nowNs) {
         if (done.isEmpty()) {
             return;
         }
-        Dismissal known = dismissed.get(transferId);
+        Dismissal known = dismissed.get(transfer);
         boolean adds =
                 known != null && nowNs - known.untilNs() < 0 && known.ranks().fits(done);
         EngineRanks ranks = EngineRanks.copyOf(adds ? known.ranks() : done);
         ranks.add(done);
-        dismissed.put(transferId, new Dismissal(ranks, needing, nowNs + limits.grantWaitNs()));
+        dismissed.put(transfer, new Dismissal(ranks, needing, nowNs + limits.grantWaitNs()));
     }
 
     /** The ranks that had dismissed a transfer before its prefill began; asked once, when it begins. */
-    Optional<Dismissal> takeDismissed(String transferId, long nowNs) {
-        return Optional.ofNullable(dismissed.remove(transferId))
+    Optional<Dismissal> takeDismissed(TransferKey transfer, long nowNs) {
+        return Optional.ofNullable(dismissed.remove(transfer))
                 .filter(dismissal -> nowNs - dismissal.untilNs() < 0)
                 .filter(dismissal -> !dismissal.ranks().isEmpty());
     }
 
     void drop(Session session) {
-        byTransfer.values().removeIf(grants -> {
+        byTransferId.values().removeIf(grants -> {
             grants.removeIf(grant -> grant.session() == session && note(grant, -1));
             return grants.isEmpty();
         });
@@ -202,10 +216,10 @@ final class WaitingGrants {
     /** Declines all; those that come later are declined where they come in. */
     void shutDown(String sentence) {
         shutDownReason = sentence;
-        byTransfer.values().stream()
+        byTransferId.values().stream()
                 .flatMap(List::stream)
                 .forEach(grant -> replies.decline(grant, Reason.SHUTTING_DOWN, sentence));
-        byTransfer.clear();
+        byTransferId.clear();
         byDeadline.clear();
         bytesOf.clear();
         bytes = 0;
@@ -225,28 +239,39 @@ final class WaitingGrants {
                 grant = byDeadline.peek()) {
             remove(grant);
             expired++;
-            enqueued.remove(grant.transferId());
+            brought.removeOne(grant.transfer());
             replies.decline(grant, Reason.NEVER_CAME, neverCame(grant));
-            dismiss(grant.transferId(), grant.session(), nowNs); // a prefill that comes now waits for others only
+            dismiss(grant.transfer(), grant.session(), nowNs); // a prefill that comes now waits for others only
         }
         return expired;
     }
 
     private void remove(PageGrant grant) {
-        List<PageGrant> grants = byTransfer.get(grant.transferId());
+        List<PageGrant> grants = byTransferId.get(grant.transferId());
         grants.removeIf(grant::isSame);
         note(grant, -1);
         if (grants.isEmpty()) {
-            byTransfer.remove(grant.transferId());
+            byTransferId.remove(grant.transferId());
         }
     }
 
     private String neverCame(PageGrant grant) {
         return "no request with transfer id " + grant.transferId() + " reached the prefiller within "
                 + limits.grantWaitNs() / 1_000_000 + " ms (grant_wait_seconds)"
-                + ended.endFor(grant.session(), grant.transferId())
+                + ended.endFor(grant.session(), grant.transfer())
                         .map(end -> "; of an earlier one with that id: " + end)
-                        .orElse("");
+                        .orElseGet(() -> namesake(grant));
+    }
+
+    /** What the engine has computed under that id instead: often the two sides make different prompts of one request. */
+    private String namesake(PageGrant grant) {
+        if (prefills.anyOtherPrompt(grant.transfer()) || ended.knowsOtherPrompt(grant.transfer())) {
+            return "; one with that id and another prompt did (their digests differ): start both engines with the same"
+                    + " tokenizer, adapters and connector version";
+        }
+        return prefills.any(grant.transfer())
+                ? "; the one with that id and prompt was granted or given up already"
+                : "";
     }
 
     /** The earliest deadline, or {@code latestNs} when none is earlier. */

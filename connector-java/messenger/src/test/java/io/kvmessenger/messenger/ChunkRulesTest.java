@@ -125,28 +125,6 @@ class ChunkRulesTest extends MessengerPair {
     }
 
     @Test
-    void shouldRefuseAGrantForAnotherPromptOfEqualLength() {
-        fetch("r", 1, "their prompt");
-        carry();
-        step(new Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, PROMPT_TOKENS, 0, new int[] {5, 6}, "our prompt"));
-        carry();
-
-        assertThat(prefiller.transfer.submitted).isEmpty();
-        assertThat(decoder.told).containsExactly("failed r");
-        assertThat(decoder.lastFailure).contains("another prompt", "transfer id of its own");
-    }
-
-    @Test
-    void shouldRefuseAGrantForAnotherPromptThanTheAnnouncedOneBeforeItIsComputed() {
-        prefiller.messenger.onCommand(new EngineCommand.Announce("r", "t-r", "our prompt"));
-        fetch("r", 1, "their prompt");
-        carry();
-
-        assertThat(decoder.lastFailure).contains("another prompt");
-        assertThat(prefiller.told).isEmpty();
-    }
-
-    @Test
     void shouldRefuseAGrantWithoutADigestForAPromptThatHasOne() {
         fetch("r", 1, "");
         carry();

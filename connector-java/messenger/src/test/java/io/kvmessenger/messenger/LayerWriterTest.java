@@ -20,6 +20,7 @@ import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
 class LayerWriterTest {
+    private static final TransferKey TRANSFER = new TransferKey("t", "");
     private static final int PAGE_COUNT = 8;
     private static final int LAYER_COUNT = 3;
     private static final int PROMPT_TOKENS = 14;
@@ -59,12 +60,12 @@ class LayerWriterTest {
         session.peerGeometry = peer;
         session.peerRegions =
                 peer.ranks().stream().map(rank -> memory().descriptors()).toList();
-        Prefill prefill = new Prefill("r", "t", "");
+        Prefill prefill = new Prefill("r", TRANSFER);
         prefill.promptTokens = PROMPT_TOKENS;
         prefill.pages.add(0, pages(own, 0));
         prefill.settledTokens = PROMPT_TOKENS;
         PageGrant grant = new PageGrant(
-                session, "t", IMM, PROMPT_TOKENS, firstToken, pages(peer, firstToken), NO_SLOT, 0, "", 0, 0);
+                session, TRANSFER, IMM, PROMPT_TOKENS, firstToken, pages(peer, firstToken), NO_SLOT, 0, 0, 0);
         return new Delivery(prefill, grant, writer.routesFor(grant), firstToken / own.pageTokens());
     }
 
@@ -158,7 +159,7 @@ class LayerWriterTest {
         KvGeometry peer = geometry(PageLayout.LATENT, 8, 1);
         LayerWriter writer = writer(own);
         PageGrant right = granted(writer, own, peer, 0).grant;
-        PageGrant wrong = new PageGrant(right.session(), "t", IMM, PROMPT_TOKENS, 0, new int[4], NO_SLOT, 0, "", 0, 0);
+        PageGrant wrong = new PageGrant(right.session(), TRANSFER, IMM, PROMPT_TOKENS, 0, new int[4], NO_SLOT, 0, 0, 0);
         assertThat(writer.unfit(wrong)).isEqualTo("the grant of transfer t has 4 pages for tokens 0 to 14");
     }
 }

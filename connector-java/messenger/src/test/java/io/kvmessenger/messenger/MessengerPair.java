@@ -73,8 +73,8 @@ abstract class MessengerPair {
         }
 
         @Override
-        public void prefilled(String transferId) {
-            told.add("prefilled " + transferId);
+        public void prefilled(TransferKey transfer) {
+            told.add(("prefilled " + transfer.id() + " " + transfer.digest()).strip());
         }
 
         @Override
@@ -103,8 +103,8 @@ abstract class MessengerPair {
         }
 
         @Override
-        public void enqueue(String transferId, EngineCommand.Prompt prompt) {
-            enqueued.add(transferId);
+        public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {
+            enqueued.add(transfer.id());
             prompts.add(prompt);
         }
 

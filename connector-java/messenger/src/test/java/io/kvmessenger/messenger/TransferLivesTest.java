@@ -10,6 +10,7 @@ import org.junit.jupiter.api.Test;
 
 /** Ids that are used again, requests that queue for long, and words that are meant for a life that is over. */
 class TransferLivesTest extends MessengerPair {
+    private static final TransferKey TRANSFER = new TransferKey("t-r", "");
     private static final long LONG_NS = 1_000_000;
     private static final List<PrefillerAddress> PREFILLER = List.of(new PrefillerAddress("host", 7, ""));
 
@@ -109,7 +110,7 @@ class TransferLivesTest extends MessengerPair {
 
     @Test
     void shouldKeepAFinishedPrefillThatADecoderExpectsBeyondItsLimit() {
-        decoder.messenger.onCommand(new EngineCommand.Expect("t-r", PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
         carry();
         finish("r");
         pass(3 * LIMITS.grantWaitNs());
@@ -123,7 +124,7 @@ class TransferLivesTest extends MessengerPair {
     }
 
     private void expect(String request) {
-        decoder.messenger.onCommand(new EngineCommand.Expect("t-" + request, PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Expect(new TransferKey("t-" + request, ""), PREFILLER));
         carry();
     }
 
@@ -162,7 +163,7 @@ class TransferLivesTest extends MessengerPair {
     void shouldTellADecoderOfTheEndOfAPrefillerOnceForEachTransferThatItExpects() {
         expect("r");
         expect("declined");
-        decoder.messenger.onCommand(new EngineCommand.Decline("t-declined", PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Decline(new TransferKey("t-declined", ""), PREFILLER));
         expect("fetched");
         fetch("fetched", 1, LONG_NS);
         carry();
@@ -176,10 +177,10 @@ class TransferLivesTest extends MessengerPair {
 
     @Test
     void shouldReleaseAnExpectedPrefillThatIsDeclined() {
-        decoder.messenger.onCommand(new EngineCommand.Expect("t-r", PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
         carry();
         finish("r");
-        decoder.messenger.onCommand(new EngineCommand.Decline("t-r", PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         carry();
 
         assertThat(prefiller.told).containsExactly("released r");
@@ -187,7 +188,7 @@ class TransferLivesTest extends MessengerPair {
 
     @Test
     void shouldKeepAnExpectedPrefillForOneLimitMoreWhenTheSessionEnds() {
-        decoder.messenger.onCommand(new EngineCommand.Expect("t-r", PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Expect(TRANSFER, PREFILLER));
         carry();
         finish("r");
         pass(3 * LIMITS.grantWaitNs());
@@ -213,7 +214,7 @@ class TransferLivesTest extends MessengerPair {
 
     @Test
     void shouldForgetADeclineWhenItsTimeIsOver() {
-        decoder.messenger.onCommand(new EngineCommand.Decline("t-r", PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
         finish("r");
         assertThat(prefiller.told).isEmpty();
@@ -229,7 +230,7 @@ class TransferLivesTest extends MessengerPair {
         finish("r");
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
         assertThat(prefiller.told).containsExactly("released r");
-        decoder.messenger.onCommand(new EngineCommand.Decline("t-r", PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         carry();
         finish("r");
         assertThat(prefiller.told).containsExactly("released r");
@@ -243,7 +244,7 @@ class TransferLivesTest extends MessengerPair {
     @Test
     void shouldTakeADeclineForTheNextLifeWhenTheLastHadItsWord() {
         transferOnce("r");
-        decoder.messenger.onCommand(new EngineCommand.Decline("t-r", PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         carry();
         finish("r");
 
@@ -252,7 +253,7 @@ class TransferLivesTest extends MessengerPair {
 
     @Test
     void shouldServeAGrantThatFollowsADecline() {
-        decoder.messenger.onCommand(new EngineCommand.Decline("t-r", PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Decline(TRANSFER, PREFILLER));
         carry();
         compute("r", 0);
         fetch("r", 1, LONG_NS);

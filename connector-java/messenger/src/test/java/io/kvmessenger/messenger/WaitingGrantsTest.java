@@ -23,11 +23,13 @@ class WaitingGrantsTest {
             new SplittableRandom(1),
             new PeerWarnings(new SilentEngine(), () -> 0),
             null);
+    private final Prefills prefills = new Prefills(false);
     private final WaitingGrants waiting = new WaitingGrants(
             new Replies(sessions, new SilentTally()),
             new NoIntake(),
             new SilentEngine(),
             LIMITS,
+            prefills,
             new EndedTransfers(LIMITS.grantWaitNs()));
     private int named;
 
@@ -42,7 +44,7 @@ class WaitingGrantsTest {
 
         assertThat(waiting.cancel(greedy, "t1", 1, 0)).isTrue();
         assertThat(taken(greedy, PAGES_EACH)).isTrue();
-        assertThat(waiting.take("t2")).hasSize(1);
+        assertThat(waiting.takeFor(new Prefill("r", new TransferKey("t2", "")))).isPresent();
         assertThat(taken(greedy, PAGES_EACH)).isTrue();
         assertThat(taken(greedy, PAGES_EACH)).isFalse();
 
@@ -92,14 +94,13 @@ class WaitingGrantsTest {
         waiting.await(
                 new PageGrant(
                         session,
-                        "t" + named,
+                        new TransferKey("t" + named, ""),
                         1,
                         pageCount,
                         0,
                         new int[pageCount],
                         PeerContextRow.NO_SLOT,
                         0,
-                        "",
                         0,
                         LIMITS.grantWaitNs()),
                 EngineCommand.Prompt.NONE);
@@ -114,6 +115,6 @@ class WaitingGrantsTest {
         }
 
         @Override
-        public void enqueue(String transferId, EngineCommand.Prompt prompt) {}
+        public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {}
     }
 }

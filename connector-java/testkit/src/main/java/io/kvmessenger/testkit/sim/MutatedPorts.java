@@ -6,6 +6,7 @@ import io.kvmessenger.messenger.FetchTimeline;
 import io.kvmessenger.messenger.LayerProgress;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.PrefillTimeline;
+import io.kvmessenger.messenger.TransferKey;
 import io.kvmessenger.transfer.TransferEngine;
 import java.util.HashSet;
 import java.util.Set;
@@ -111,8 +112,8 @@ final class MutatedPorts {
         }
 
         @Override
-        public void prefilled(String transferId) {
-            engine.prefilled(transferId);
+        public void prefilled(TransferKey transfer) {
+            engine.prefilled(transfer);
         }
 
         @Override

@@ -6,6 +6,7 @@ import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.EngineEvents;
 import io.kvmessenger.messenger.EngineIntake;
 import io.kvmessenger.messenger.LayerProgress;
+import io.kvmessenger.messenger.TransferKey;
 import io.kvmessenger.testkit.sim.check.Violation;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -156,7 +157,8 @@ final class PythonEngine implements NodeEngine, EngineIntake {
     }
 
     @Override
-    public void enqueue(String transferId, EngineCommand.Prompt prompt) {
+    public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {
+        String transferId = transfer.id();
         world.listener().promptEnqueued(node.process(), transferId);
         boolean fails = !healed && random.nextDouble() < swarm.enqueueFails();
         clock.after(random.nextLong(2 * Scenario.MILLI), () -> {
@@ -165,7 +167,7 @@ final class PythonEngine implements NodeEngine, EngineIntake {
             }
             if (fails) {
                 world.listener().promptRefused(node.process(), transferId);
-                node.input(m -> m.onEnqueueFailed(transferId, "the engine's API refused it"));
+                node.input(m -> m.onEnqueueFailed(transfer, "the engine's API refused it"));
             } else {
                 prefill(transferId, prompt.tokenIds().length);
             }

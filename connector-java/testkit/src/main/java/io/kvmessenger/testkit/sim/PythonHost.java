@@ -5,6 +5,7 @@ import io.kvmessenger.messenger.EngineCommand;
 import io.kvmessenger.messenger.EngineEvents;
 import io.kvmessenger.messenger.FetchTimeline;
 import io.kvmessenger.messenger.PrefillTimeline;
+import io.kvmessenger.messenger.TransferKey;
 import io.kvmessenger.testkit.sim.check.FetchFacts;
 import io.kvmessenger.testkit.sim.check.Violation;
 import io.kvmessenger.testkit.sim.check.WorldListener;
@@ -124,9 +125,9 @@ public final class PythonHost {
             }
             case EngineCommand.Abandon abandon -> listener.fetchAbandoned(node.process(), abandon.request());
             case EngineCommand.Decline decline -> {
-                unheard.remove(decline.transferId());
+                unheard.remove(decline.transfer().id());
                 listener.transferDeclined(
-                        node.process(), decline.transferId(), FetchFacts.hostsOf(decline.prefillers()));
+                        node.process(), decline.transfer().id(), FetchFacts.hostsOf(decline.prefillers()));
             }
             default -> {} // nothing that a checker follows
         }
@@ -170,7 +171,8 @@ public final class PythonHost {
             case EngineCommand.Fetch fetch -> kind + " " + fetch.request() + " of " + fetch.transferId();
             case EngineCommand.Abandon abandon -> kind + " " + abandon.request();
             case EngineCommand.StepEnded ended -> kind + " " + ended.stepIndex();
-            case EngineCommand.Decline decline -> kind + " " + decline.transferId();
+            case EngineCommand.Decline decline ->
+                kind + " " + decline.transfer().id();
             case EngineCommand.Preempt preempt -> kind + " " + preempt.requests();
             default -> kind;
         };
@@ -378,10 +380,10 @@ public final class PythonHost {
         }
 
         @Override
-        public void prefilled(String transferId) {
-            trace.add(node.process(), "prefilled", transferId);
+        public void prefilled(TransferKey transfer) {
+            trace.add(node.process(), "prefilled", transfer.id());
             eventsWaiting++;
-            queue.prefilled(transferId);
+            queue.prefilled(transfer);
         }
 
         @Override

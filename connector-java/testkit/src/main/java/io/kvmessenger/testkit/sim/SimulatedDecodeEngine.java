@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.messenger.EngineCommand;
 import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.TransferKey;
 import io.kvmessenger.testkit.sim.check.FetchFacts;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.util.ArrayList;
@@ -101,7 +102,7 @@ final class SimulatedDecodeEngine {
         if (!request.asked) {
             requests.remove(request.id); // it had no pages yet
             listener.transferDeclined(node.process(), request.transferId, FetchFacts.hostsOf(request.prefillers));
-            node.command(new EngineCommand.Decline(request.transferId, request.prefillers));
+            node.command(new EngineCommand.Decline(new TransferKey(request.transferId, ""), request.prefillers));
         } else if (!request.ended || random.nextBoolean()) {
             listener.fetchAbandoned(node.process(), request.id);
             node.command(new EngineCommand.Abandon(request.id)); // also too late: the end may be on its way

@@ -4,6 +4,7 @@ import io.kvmessenger.messenger.EngineCommand;
 import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.EngineIntake;
 import io.kvmessenger.messenger.LayerProgress;
+import io.kvmessenger.messenger.TransferKey;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -190,7 +191,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     @Override
-    public void enqueue(String transferId, EngineCommand.Prompt prompt) {
+    public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {
+        String transferId = transfer.id();
         listener.promptEnqueued(node.process(), transferId);
         boolean fails = !healed && random.nextDouble() < swarm.enqueueFails();
         clock.after(random.nextLong(2 * Scenario.MILLI), () -> {
@@ -199,7 +201,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             }
             if (fails) {
                 listener.promptRefused(node.process(), transferId);
-                node.input(m -> m.onEnqueueFailed(transferId, "the engine's API refused it"));
+                node.input(m -> m.onEnqueueFailed(transfer, "the engine's API refused it"));
             } else {
                 intake.enqueue(transferId, prompt.tokenIds().length);
             }

@@ -1,0 +1,398 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.messenger.EngineCommand.Chunk;
+import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
+import io.kvmessenger.transfer.TransferRequest.PageList;
+import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Requests that use one transfer id at the same moment, for prompts that differ and for one prompt. */
+class SameIdTest extends MessengerPair {
+    private static final String ID = "one-id";
+    private static final TransferKey FIRST = new TransferKey(ID, "aa");
+    private static final TransferKey SECOND = new TransferKey(ID, "bb");
+    private static final List<PrefillerAddress> PREFILLER = List.of(new PrefillerAddress("host", 7, ""));
+    private static final int[] FIRST_PAGES = {5, 6};
+    private static final int[] SECOND_PAGES = {7, 2};
+
+    private void fetch(String request, TransferKey transfer, int firstPage) {
+        fetch(request, transfer, firstPage, EngineCommand.Prompt.NONE);
+    }
+
+    private void fetch(String request, TransferKey transfer, int firstPage, EngineCommand.Prompt prompt) {
+        decoder.messenger.onCommand(new EngineCommand.Fetch(
+                request,
+                transfer.id(),
+                PREFILLER,
+                PROMPT_TOKENS,
+                0,
+                new int[] {firstPage, firstPage + 1},
+                PeerContextRow.NO_SLOT,
+                1_000_000,
+                transfer.digest(),
+                prompt));
+        carry();
+    }
+
+    private void announce(String request, TransferKey transfer) {
+        prefiller.messenger.onCommand(new EngineCommand.Announce(request, transfer.id(), transfer.digest()));
+        carry();
+    }
+
+    private void compute(String request, TransferKey transfer, int... pages) {
+        prefiller.messenger.onCommand(new EngineCommand.Computed(
+                new Chunk(request, transfer.id(), PROMPT_TOKENS, 0, 0, PROMPT_TOKENS, 0, pages, transfer.digest())));
+        carry();
+    }
+
+    private void finish(String request) {
+        end(request, PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        carry();
+    }
+
+    private void completeAllWrites() {
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            completeOneWrite();
+        }
+        carry();
+    }
+
+    private void pass(long ns) {
+        for (long passed = 0; passed < ns; passed += LIMITS.heartbeatNs() / 2) {
+            nowNs += LIMITS.heartbeatNs() / 2;
+            carry();
+        }
+    }
+
+    /** Which pages of the prefiller went to which of the decoder, as "5>1". */
+    private Set<String> pagesSent() {
+        return prefiller.transfer.requests.stream()
+                .map(request -> (PagedWrites) request)
+                .flatMap(write -> {
+                    int[] source = pages(write.sourcePages());
+                    int[] target = pages(write.targetPages());
+                    return IntStream.range(0, source.length).mapToObj(i -> source[i] + ">" + target[i]);
+                })
+                .collect(Collectors.toSet());
+    }
+
+    private static int[] pages(PageList grid) {
+        return Arrays.copyOfRange(grid.indices(), grid.from(), grid.from() + grid.count());
+    }
+
+    // ---- prompts that differ
+
+    @ParameterizedTest
+    @ValueSource(strings = {"ffpp", "ppff", "fpfp", "pfpf", "fppf", "pffp"})
+    void shouldServeTwoPromptsUnderOneIdWhicheverSideIsFirst(String order) {
+        int fetches = 0;
+        int prefills = 0;
+        for (int side : order.chars().toArray()) {
+            if (side == 'f') {
+                fetch(fetches == 0 ? "d1" : "d2", fetches == 0 ? FIRST : SECOND, fetches == 0 ? 1 : 3);
+                fetches++;
+            } else {
+                prefills++; // the second one's prefill begins first
+                announce("p" + prefills, prefills == 1 ? SECOND : FIRST);
+            }
+        }
+        compute("p1", SECOND, SECOND_PAGES);
+        compute("p2", FIRST, FIRST_PAGES);
+        finish("p1");
+        finish("p2");
+        completeAllWrites();
+
+        assertThat(pagesSent()).containsExactlyInAnyOrder("5>1", "6>2", "7>3", "2>4");
+        assertThat(decoder.told).isEmpty();
+        assertThat(prefiller.told).contains("released p1", "released p2").noneMatch(word -> word.startsWith("stopped"));
+        assertThat(prefiller.messenger.held().prefills()).isZero();
+    }
+
+    @Test
+    void shouldNotEndOnePromptByTheDeclineOfTheOther() {
+        announce("p1", FIRST);
+        announce("p2", SECOND);
+        decoder.messenger.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
+        carry();
+        assertThat(prefiller.told).containsExactly("stopped p1");
+        compute("p2", SECOND, SECOND_PAGES);
+        finish("p2");
+        finish("p1");
+        fetch("d2", SECOND, 3);
+        completeAllWrites();
+
+        assertThat(pagesSent()).containsExactlyInAnyOrder("7>3", "2>4");
+        assertThat(prefiller.told).contains("released p1", "released p2");
+    }
+
+    @Test
+    void shouldRememberADeclineForItsOwnPromptOnly() {
+        decoder.messenger.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
+        carry();
+        compute("p2", SECOND, SECOND_PAGES);
+        finish("p2");
+        assertThat(prefiller.told).as("its decoder has not spoken").isEmpty();
+        compute("p1", FIRST, FIRST_PAGES);
+        finish("p1");
+
+        assertThat(prefiller.told).containsExactly("released p1");
+    }
+
+    @Test
+    void shouldCancelOnePromptOnly() {
+        fetch("d1", FIRST, 1);
+        fetch("d2", SECOND, 3);
+        decoder.messenger.onCommand(new EngineCommand.Abandon("d1"));
+        carry();
+        compute("p2", SECOND, SECOND_PAGES);
+        finish("p2");
+        completeAllWrites();
+        compute("p1", FIRST, FIRST_PAGES);
+        finish("p1");
+
+        assertThat(decoder.told).containsExactly("failed d1");
+        assertThat(pagesSent()).containsExactlyInAnyOrder("7>3", "2>4");
+        assertThat(prefiller.told).as("the first need not wait").contains("released p1", "released p2");
+    }
+
+    @Test
+    void shouldNotAnswerForAnotherPromptFromMemory() {
+        announce("p1", FIRST);
+        end("p1", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        fetch("d2", SECOND, 3);
+        assertThat(decoder.told).isEmpty();
+        fetch("d1", FIRST, 1);
+        assertThat(decoder.told).containsExactly("failed d1");
+        assertThat(decoder.lastFailure).contains("ABORTED");
+        compute("p2", SECOND, SECOND_PAGES);
+        finish("p2");
+        completeAllWrites();
+
+        assertThat(pagesSent()).containsExactlyInAnyOrder("7>3", "2>4");
+    }
+
+    @Test
+    void shouldKeepThePromptThatIsExpectedAndNotTheOther() {
+        decoder.messenger.onCommand(new EngineCommand.Expect(SECOND, PREFILLER));
+        carry();
+        compute("p1", FIRST, FIRST_PAGES);
+        compute("p2", SECOND, SECOND_PAGES);
+        finish("p1");
+        finish("p2");
+        pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
+
+        assertThat(prefiller.told).containsExactly("released p1");
+    }
+
+    @Test
+    void shouldSayWhichOfTheExpectedPromptsIsComputed() {
+        decoder.messenger.onCommand(new EngineCommand.Expect(FIRST, PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Expect(SECOND, PREFILLER));
+        announce("p1", FIRST);
+        compute("p2", SECOND, SECOND_PAGES);
+        finish("p2");
+
+        assertThat(decoder.told).containsExactly("prefilled one-id bb");
+    }
+
+    @Test
+    void shouldSayThatAnotherPromptCameUnderThatId() {
+        announce("p2", SECOND);
+        fetch("d1", FIRST, 1);
+        pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
+
+        assertThat(decoder.told).containsExactly("failed d1");
+        assertThat(decoder.lastFailure).contains("grant_wait_seconds", "another prompt", "same tokenizer");
+    }
+
+    @Test
+    void shouldSayThatAnotherPromptHadComeUnderThatId() {
+        fetch("d1", FIRST, 1);
+        announce("p2", SECOND);
+        end("p2", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
+
+        assertThat(decoder.lastFailure).contains("another prompt", "same tokenizer");
+    }
+
+    @Test
+    void shouldEnqueueBothPromptsOfOneIdAndTakeBackTheOneThatIsRefused() {
+        fetch("d1", FIRST, 1, new EngineCommand.Prompt(new int[] {1}, "", 0));
+        fetch("d2", SECOND, 3, new EngineCommand.Prompt(new int[] {2}, "", 0));
+        assertThat(prefiller.enqueued).containsExactly(ID, ID);
+        prefiller.messenger.onEnqueueFailed(FIRST, "the engine is full");
+        carry();
+
+        assertThat(decoder.told).containsExactly("failed d1");
+        assertThat(decoder.lastFailure).contains("the engine is full");
+        assertThat(prefiller.messenger.held().grantsWaiting()).isEqualTo(1);
+    }
+
+    // ---- one prompt
+
+    @ParameterizedTest
+    @ValueSource(strings = {"ffpp", "ppff", "fpfp", "pfpf", "fppf", "pffp"})
+    void shouldServeEachRequestOfOnePrompt(String order) {
+        int fetches = 0;
+        int prefills = 0;
+        for (int side : order.chars().toArray()) {
+            if (side == 'f') {
+                fetches++;
+                fetch("d" + fetches, FIRST, 2 * fetches - 1);
+            } else {
+                prefills++;
+                compute("p" + prefills, FIRST, prefills == 1 ? FIRST_PAGES : SECOND_PAGES);
+                finish("p" + prefills);
+            }
+        }
+        completeAllWrites();
+
+        assertThat(pagesSent()).hasSize(4).allMatch(page -> page.matches("[56]>[1-4]|[72]>[1-4]"));
+        assertThat(pagesSent().stream().map(page -> page.substring(2))).containsExactlyInAnyOrder("1", "2", "3", "4");
+        assertThat(decoder.told).isEmpty();
+        assertThat(prefiller.told).containsExactlyInAnyOrder("released p1", "released p2");
+    }
+
+    @Test
+    void shouldKeepOnePrefillForEachRequestThatIsExpected() {
+        decoder.messenger.onCommand(new EngineCommand.Expect(FIRST, PREFILLER));
+        decoder.messenger.onCommand(new EngineCommand.Expect(FIRST, PREFILLER));
+        carry();
+        compute("p1", FIRST, FIRST_PAGES);
+        compute("p2", FIRST, SECOND_PAGES);
+        finish("p1");
+        finish("p2");
+        fetch("d1", FIRST, 1);
+        completeAllWrites();
+        pass(3 * LIMITS.grantWaitNs());
+        assertThat(prefiller.told).containsExactly("released p1");
+        decoder.messenger.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
+        carry();
+
+        assertThat(prefiller.told).containsExactly("released p1", "released p2");
+    }
+
+    @Test
+    void shouldTakeADeclineForTheRequestThatHasNotBegun() {
+        compute("p1", FIRST, FIRST_PAGES);
+        finish("p1");
+        fetch("d1", FIRST, 1);
+        decoder.messenger.onCommand(new EngineCommand.Decline(FIRST, PREFILLER));
+        carry();
+        compute("p2", FIRST, SECOND_PAGES);
+        finish("p2");
+        assertThat(prefiller.told).as("the first is still being written").containsExactly("released p2");
+        completeAllWrites();
+
+        assertThat(prefiller.told).containsExactly("released p2", "released p1");
+    }
+
+    @Test
+    void shouldNotDismissAPrefillByTheLateCancelOfAnother() {
+        compute("p1", FIRST, FIRST_PAGES);
+        fetch("d1", FIRST, 1);
+        finish("p1");
+        completeAllWrites();
+        compute("p2", FIRST, SECOND_PAGES);
+        finish("p2");
+        decoder.messenger.onCommand(new EngineCommand.Abandon("d1")); // all has left, and not arrived yet
+        carry();
+        assertThat(decoder.told).containsExactly("failed d1");
+        assertThat(prefiller.told).containsExactly("released p1");
+        fetch("d2", FIRST, 3);
+        completeAllWrites();
+
+        assertThat(prefiller.told).containsExactly("released p1", "released p2");
+        assertThat(pagesSent()).contains("7>3", "2>4");
+    }
+
+    @Test
+    void shouldServeBothWhenOneIsPreempted() {
+        announce("p1", FIRST);
+        announce("p2", FIRST);
+        fetch("d1", FIRST, 1);
+        compute("p1", FIRST, FIRST_PAGES);
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("p1"), new CompletableFuture<>()));
+        completeAllWrites();
+        fetch("d2", FIRST, 3);
+        compute("p2", FIRST, SECOND_PAGES);
+        compute("p1", FIRST, FIRST_PAGES);
+        finish("p2");
+        finish("p1");
+        completeAllWrites();
+
+        assertThat(decoder.told).as("all of it had been posted, and landed").containsExactly("arrived d1");
+        assertThat(prefiller.told).as("either serves the second").contains("released p1", "released p2");
+        assertThat(pagesSent().stream().map(page -> page.substring(2))).contains("1", "2", "3", "4");
+        assertThat(prefiller.messenger.held().prefills()).isZero();
+    }
+
+    @Test
+    void shouldEnqueueOnePromptForEachRequestThatBringsIt() {
+        EngineCommand.Prompt prompt = new EngineCommand.Prompt(new int[] {1}, "", 0);
+        fetch("d1", FIRST, 1, prompt);
+        fetch("d2", FIRST, 3, prompt);
+
+        assertThat(prefiller.enqueued).containsExactly(ID, ID);
+        compute("p1", FIRST, FIRST_PAGES);
+        compute("p2", FIRST, SECOND_PAGES);
+        finish("p1");
+        finish("p2");
+        completeAllWrites();
+        assertThat(prefiller.told).containsExactly("released p1", "released p2");
+    }
+
+    @Test
+    void shouldAnswerAGrantWhoseOwnPrefillWasGivenUpWhileAnotherIsServed() {
+        announce("p1", FIRST);
+        announce("p2", FIRST);
+        fetch("d1", FIRST, 1);
+        end("p2", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        fetch("d2", FIRST, 3);
+        assertThat(decoder.told).containsExactly("failed d2");
+        assertThat(decoder.lastFailure).contains("ABORTED");
+        compute("p1", FIRST, FIRST_PAGES);
+        finish("p1");
+        completeAllWrites();
+
+        assertThat(pagesSent()).containsExactlyInAnyOrder("5>1", "6>2");
+    }
+
+    @Test
+    void shouldSendOneRequestOfAPromptAtATimeWhereContextRowsFollow() {
+        prefiller = new Side("prefiller", 1, 4);
+        decoder = new Side("decoder", 2, 4);
+        connect();
+        announce("p1", FIRST);
+        announce("p2", FIRST);
+        announce("p3", SECOND);
+
+        assertThat(prefiller.told).as("only prompts that differ are told apart").containsExactly("stopped p2");
+    }
+
+    // ---- no digest
+
+    @Test
+    void shouldSendOnePromptAtATimeWithoutADigest() {
+        TransferKey untold = new TransferKey(ID, "");
+        announce("p1", untold);
+        announce("p2", FIRST);
+        fetch("d1", untold, 1);
+        fetch("d2", FIRST, 3);
+
+        assertThat(prefiller.told).containsExactly("stopped p2", "granted p1 [0, 8)");
+        assertThat(decoder.told).containsExactly("failed d2");
+        assertThat(decoder.lastFailure).contains("granted or given up already");
+    }
+}

@@ -1,0 +1,99 @@
+"""Rooms that prompts share: what names a prompt, and what each of them gets. Real messengers, one process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from one_process import Pair
+
+pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="module")
+def pair(sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """One pair for all tests: it starts a JVM."""
+    assert sglang_plugins is None
+    with warnings.catch_warnings(action="ignore"):  # importing SGLang warns of what the machine lacks
+        from one_process import Pair
+
+        opened = Pair(tmp_path_factory.mktemp("model"))
+    opened.prefiller.scribble(1)
+    opened.decoder.scribble(2)
+    yield opened
+    opened.close()
+
+
+def test_should_name_the_prompt_of_a_request_of_sglangs_on_both_sides(pair: Pair) -> None:
+    from array import array
+
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    from kv_connector.prompt_digest import prompt_digest
+    from kv_connector.sglang.prompt_name import name_receiver, name_sender
+
+    request = Req("r", "", array("q", [5, 6, 7]), SamplingParams())
+    queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint)
+    name_sender(queue, request, 4)
+    receiver = pair.receiver(pair.next_room())
+    name_receiver(queue, SimpleNamespace(kv_receiver=receiver, req=request), [1], 16)
+    assert pair.prefiller.endpoint.take_prompt_digest() == receiver.prompt_digest == prompt_digest([5, 6, 7])
+    assert pair.prefiller.endpoint.take_prompt_digest() == "", "the next sender's is its own"
+    receiver.abort()
+
+
+def test_should_name_the_prompt_of_a_receiver_that_ends_before_it_asks(pair: Pair) -> None:
+    from array import array
+
+    from one_process import until
+    from sglang.srt.disaggregation.base.conn import KVPoll
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    from kv_connector.sglang.prompt_name import name_new_receiver, name_sender
+
+    request = Req("r", "", array("q", [5, 6, 7]), SamplingParams())
+    room = pair.next_room()
+    name_sender(SimpleNamespace(kv_manager=pair.prefiller.endpoint), request)
+    sender, receiver = pair.sender(room), pair.receiver(room)
+    assert name_new_receiver(SimpleNamespace(kv_receiver=receiver, req=request), None) is None
+    until(lambda: receiver.poll() == KVPoll.WaitingForInput, "the decoder has found the prefiller")
+    receiver.abort()
+    until(lambda: sender.poll() == KVPoll.Failed, "the prefiller knows that its prompt is not wanted")
+    with pytest.raises(Exception, match="declined the transfer"):
+        sender.failure_exception()
+    pair.assert_nothing_held()
+
+
+def test_should_serve_two_prompts_in_one_room(pair: Pair) -> None:
+    from one_process import pages, wait_for
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    room = pair.next_room()
+    senders, receivers = {}, {}
+    for digest in ("aa" * 16, "bb" * 16):
+        pair.prefiller.endpoint.next_prompt_digest = digest
+        senders[digest] = pair.sender(room)
+    for digest, target in (("bb" * 16, 9), ("aa" * 16, 20)):
+        receivers[digest] = pair.receiver(room)
+        receivers[digest].prompt_digest = digest
+        receivers[digest].send_metadata(pages(target), target, decode_prefix_len=0)
+    for digest, source in (("aa" * 16, 3), ("bb" * 16, 5)):
+        wait_for(senders[digest], KVPoll.WaitingForInput)
+        senders[digest].init(1, source)
+        pair.write_metadata(source, room, source)
+        senders[digest].send(pages(source), [])
+        wait_for(senders[digest], KVPoll.Success)
+        wait_for(receivers[digest], KVPoll.Success)
+        senders[digest].clear()
+        receivers[digest].clear()
+
+    pair.assert_equal_pages([3, 5], [20, 9])
+    assert [int(pair.decoder.metadata.output_ids[slot, 0]) for slot in (20, 9)] == [3, 5]
+    pair.assert_nothing_held()
