@@ -80,10 +80,10 @@ def test_should_serve_two_prompts_in_one_room(pair: Pair) -> None:
     for digest in ("aa" * 16, "bb" * 16):
         pair.prefiller.endpoint.next_prompt_digest = digest
         senders[digest] = pair.sender(room)
-    for digest, target in (("bb" * 16, 9), ("aa" * 16, 20)):
+    for digest, target, slot in (("bb" * 16, 9, 4), ("aa" * 16, 20, 1)):
         receivers[digest] = pair.receiver(room)
         receivers[digest].prompt_digest = digest
-        receivers[digest].send_metadata(pages(target), target, decode_prefix_len=0)
+        receivers[digest].send_metadata(pages(target), slot, decode_prefix_len=0)
     for digest, source in (("aa" * 16, 3), ("bb" * 16, 5)):
         wait_for(senders[digest], KVPoll.WaitingForInput)
         senders[digest].init(1, source)
@@ -95,5 +95,5 @@ def test_should_serve_two_prompts_in_one_room(pair: Pair) -> None:
         receivers[digest].clear()
 
     pair.assert_equal_pages([3, 5], [20, 9])
-    assert [int(pair.decoder.metadata.output_ids[slot, 0]) for slot in (20, 9)] == [3, 5]
+    assert [int(pair.decoder.metadata.output_ids[slot, 0]) for slot in (1, 4)] == [3, 5]
     pair.assert_nothing_held()
