@@ -4,7 +4,7 @@ package io.kvmessenger.transfer;
  * The 32 bits that travel with a write: which counter, which use of it, and how many pages the write covers.
  *
  * <p>Layout, high to low: slot (12 bits), generation (8 bits), weight (12 bits). 32 bits because EFA carries no more.
- * Slot and generation also name the window that a write lands in; with weight zero it lands there and counts nothing.
+ * Slot and generation also name the window that a write lands in. Every write has a weight; zero stands in names of windows.
  *
  * <p>Pure functions on ints; safe from any thread.
  */

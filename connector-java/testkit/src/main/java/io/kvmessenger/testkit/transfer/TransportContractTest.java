@@ -321,13 +321,14 @@ public abstract class TransportContractTest {
         assertThat(target.filled).isEmpty();
     }
 
+    /** Its target could not count it, so nothing would say that it is over. */
     @Test
-    void shouldCountNothingForAWriteWithoutWeight() {
-        fillSource(new Random(4));
+    void shouldRefuseAWriteWithoutWeight() {
         ImmWindow window = grant(pages(7), 1, 8);
-        writer.submit(peer, single(window.imm(), 0, 7L * PAGE_BYTES, PAGE_BYTES), 0);
-        writer.await("the bytes", () -> pageArrived(0, 7));
-        assertThat(window.arrivedWeight()).isZero();
+        assertRefused(single(window.imm(), 0, 7L * PAGE_BYTES, PAGE_BYTES), "no weight");
+        assertRefused(new ImmOnly(window.imm()), "no weight");
+        assertThat(writer.engine().counters().requestsInFlight()).isZero();
+        assertThat(isGuard(target.memory())).isTrue();
     }
 
     @Test
@@ -411,15 +412,16 @@ public abstract class TransportContractTest {
     @Test
     void shouldRefuseWhatLeavesItsWindowBeforeItIsSent() {
         ImmWindow window = grant(pages(10, 11), 2, 1);
-        assertRefused(paged(window.imm(), new int[] {0, 1}, new int[] {10, 12}), "outside the window");
-        assertRefused(single(window.imm(), 0, 10L * PAGE_BYTES - 1, 2), "outside the window");
-        assertRefused(single(window.imm(), 0, 11L * PAGE_BYTES, PAGE_BYTES + 1), "outside the window");
-        assertRefused(single(window.imm(), 0, -1, 1), "outside the window");
-        assertRefused(single(window.imm(), 0, Long.MAX_VALUE, 2), "outside the window");
-        assertRefused(single(window.imm(), MEMORY_BYTES - 1, 10L * PAGE_BYTES, 2), "outside its region");
-        assertRefused(single(Imm.NONE, 0, 10L * PAGE_BYTES, 1), "no window");
+        int imm = Imm.withWeight(window.imm(), 1);
+        assertRefused(paged(imm, new int[] {0, 1}, new int[] {10, 12}), "outside the window");
+        assertRefused(single(imm, 0, 10L * PAGE_BYTES - 1, 2), "outside the window");
+        assertRefused(single(imm, 0, 11L * PAGE_BYTES, PAGE_BYTES + 1), "outside the window");
+        assertRefused(single(imm, 0, -1, 1), "outside the window");
+        assertRefused(single(imm, 0, Long.MAX_VALUE, 2), "outside the window");
+        assertRefused(single(imm, MEMORY_BYTES - 1, 10L * PAGE_BYTES, 2), "outside its region");
+        assertRefused(single(Imm.withWeight(Imm.NONE, 1), 0, 10L * PAGE_BYTES, 1), "no window");
         writer.engine().disallow(peer, window.imm());
-        assertRefused(single(window.imm(), 0, 10L * PAGE_BYTES, 1), "no window");
+        assertRefused(single(imm, 0, 10L * PAGE_BYTES, 1), "no window");
         assertThat(writer.engine().counters().requestsInFlight()).isZero();
         assertThat(isGuard(target.memory())).isTrue();
     }
