@@ -51,6 +51,9 @@ final class SimulatedDecodeEngine {
     private final PagePool pool;
     private final Swarm swarm;
     private final SplittableRandom random;
+    /** What the engine sets for one request, where it sets a limit of its own. */
+    private final long ownLimitNs;
+
     private final WorldListener listener;
     private final Map<String, Request> requests = new LinkedHashMap<>();
     /** Requests that decode: they hold pages that arrived. */
@@ -64,12 +67,14 @@ final class SimulatedDecodeEngine {
             PagePool pool,
             Swarm swarm,
             SplittableRandom random,
+            long ownLimitNs,
             WorldListener listener) {
         this.clock = clock;
         this.node = node;
         this.pool = pool;
         this.swarm = swarm;
         this.random = random;
+        this.ownLimitNs = ownLimitNs;
         this.listener = listener;
     }
 
@@ -167,7 +172,7 @@ final class SimulatedDecodeEngine {
                 cachedPages * pageTokens,
                 request.pages.clone(),
                 NO_CONTEXT_SLOT,
-                random.nextInt(4) == 0 ? 40 * Scenario.MILLI : 0,
+                random.nextInt(4) == 0 ? ownLimitNs : 0,
                 "",
                 request.decoderFirst
                         ? new EngineCommand.Prompt(new int[request.promptTokens], "", 0)

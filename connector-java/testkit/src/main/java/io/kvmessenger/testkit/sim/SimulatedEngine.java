@@ -31,7 +31,14 @@ final class SimulatedEngine implements NodeEngine {
                 world.mutation(),
                 world.scenario().announces(),
                 (transferId, tokenCount) -> world.enqueue(Scenario.engineOf(node.name()), transferId, tokenCount));
-        decode = new SimulatedDecodeEngine(world.clock(), node, pool, swarm, random.split(), listener);
+        decode = new SimulatedDecodeEngine(
+                world.clock(),
+                node,
+                pool,
+                swarm,
+                random.split(),
+                world.scenario().ownFetchLimitNs(),
+                listener);
         events = new Events(world.trace(), listener);
     }
 
