@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import logging
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -22,6 +24,7 @@ def main() -> int:
     parser.add_argument("--kind", default="all", help="of traffic, or several with commas, taken in turn")
     parser.add_argument("--seed", type=int, default=1, help="of the first world")
     parser.add_argument("--requests", type=int, default=100, help="in all worlds together")
+    parser.add_argument("--worlds", default="", help="instead of those three: just these, such as mixed:45,crossed:31")
     parser.add_argument("--world", type=int, default=100, help="requests of a world")
     parser.add_argument("--patience", type=float, default=10.0, help="seconds after which a world stands still")
     parser.add_argument("--keep-going", action="store_true", help="also after a violation")
@@ -44,10 +47,13 @@ def main() -> int:
     gc.freeze()
     if said.mutants:
         return _mutants(said.world, said.patience)
-    kinds = list(KINDS) if said.kind == "all" else said.kind.split(",")
-    begun, done, seed, found = time.monotonic(), 0, said.seed, False
-    while done < said.requests:
-        kind = kinds[(seed - said.seed) % len(kinds)]
+    worlds = (
+        _named(said.worlds)
+        if said.worlds
+        else _in_turn(list(KINDS) if said.kind == "all" else said.kind.split(","), said.seed)
+    )
+    begun, done, found = time.monotonic(), 0, False
+    for kind, seed in worlds:
         began = time.monotonic()
         world = World(Traffic(kind, seed, said.world).world(), said.patience)
         violations = world.run()
@@ -61,11 +67,21 @@ def main() -> int:
         for violation in (*violations[:3], *violations[3:][-3:]):
             found = True
             print(f"VIOLATION kind {kind} seed {seed}: {violation}", flush=True)
-        if found and not said.keep_going:
+        if (found and not said.keep_going) or (done >= said.requests and not said.worlds):
             break
-        seed += 1
     print(f"{done} requests in {time.monotonic() - begun:.0f} s, {'something is wrong' if found else 'clean'}")
     return 1 if found else 0
+
+
+def _named(worlds: str) -> Iterator[tuple[str, int]]:
+    for world in worlds.split(","):
+        kind, seed = world.split(":")
+        yield kind, int(seed)
+
+
+def _in_turn(kinds: Sequence[str], first_seed: int) -> Iterator[tuple[str, int]]:
+    """Without an end."""
+    return zip(itertools.cycle(kinds), itertools.count(first_seed), strict=False)
 
 
 def _mutants(requests: int, patience_seconds: float) -> int:
