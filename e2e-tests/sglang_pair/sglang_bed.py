@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from bed import HELD_GAUGES
@@ -107,6 +108,12 @@ class Pair:
         with ThreadPoolExecutor(1) as other:
             other.submit(attempt, self.prefiller.server.post, COMPLETIONS, body)
             return attempt(self.decoder.server.post, COMPLETIONS, body)
+
+    def attempt_at_decoder(self, prompt: str, max_tokens: int, request: str) -> Outcome:
+        """Both legs, and the answer of one: a prefiller's leg ends when its writes, held back or not, have left."""
+        body = self.body(prompt, max_tokens, request)
+        Thread(target=attempt, args=(self.prefiller.server.post, COMPLETIONS, body), daemon=True).start()
+        return attempt(self.decoder.server.post, COMPLETIONS, body)
 
     @contextmanager
     def halfway(self) -> Iterator[Callable[[], None]]:

@@ -198,7 +198,7 @@ def test_64_requests_8_at_a_time(pair: Pair, by_sglang: Reference) -> None:
 def sent(pool: ThreadPoolExecutor, pair: Pair, prompts: list[str]) -> dict[str, Future[Outcome]]:
     """Both legs of each prompt, by the name of the request."""
     named = {f"fault-{uuid.uuid4()}": prompt for prompt in prompts}
-    return {name: pool.submit(pair.attempt_both_sides, named[name], ANSWER_TOKENS, name) for name in named}
+    return {name: pool.submit(pair.attempt_at_decoder, named[name], ANSWER_TOKENS, name) for name in named}
 
 
 def assert_serving(pair: Pair, reference: Reference, prompts: list[str]) -> None:
