@@ -17,7 +17,7 @@ def options_page() -> str:
         "Made from `kv_connector/options.py`; edit that, not this page. They go into `kv_connector_extra_config` of",
         "vLLM's `--kv-transfer-config`, for SGLang as a JSON object into the environment variable",
         "`KV_MESSENGER_OPTIONS`, under these names. An unknown name, a wrong type or a value out of range is",
-        "refused with one sentence before anything starts.",
+        "refused with one sentence before the messenger starts.",
         "",
         "| option | type | default | limits | meaning |",
         "| --- | --- | --- | --- | --- |",

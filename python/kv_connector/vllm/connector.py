@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from kv_connector._facade import Messenger
 from kv_connector.exceptions import KvConnectorError, MessengerError, OptionError
 from kv_connector.options import check_options
-from kv_connector.vllm.engine_facts import EngineFacts, read_facts
+from kv_connector.vllm.engine_facts import EngineFacts, read_facts, read_options, refuse_device
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.metadata import MessengerAddress, StepMetadata, WorkerNews
 from kv_connector.vllm.rank_start import OpenMessenger, OwnPart, RankStart
@@ -31,6 +31,7 @@ from kv_connector.vllm.vllm_api import (
     SupportsHMA,
     init_logger,
     is_inside_another,
+    own_device_type,
 )
 from kv_connector.vllm.worker_half import WorkerHalf
 
@@ -86,15 +87,22 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
-        """Head ranges are one run of bytes under HND; latent KV has no heads."""
+        """Head ranges are one run of bytes under HND; latent KV has no heads.
+
+        vLLM asks on every device, when the model is loaded and before it measures how much memory is left for KV: what
+        was not refused before ends the start here.
+        """
+        refuse_device(vllm_config.device_config.device_type)
+        read_options(vllm_config)
         return None if vllm_config.model_config.use_mla else "HND"
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        """No. It is the only question that comes before the model is loaded: a wrong option ends the start here.
+        """No. It is the only question that comes before the model is loaded: a wrong set-up ends the start here.
 
-        It comes where vLLM may capture whole graphs, on GPUs; elsewhere the options are read with the KV cache.
+        It comes where vLLM may capture whole graphs, on GPUs; elsewhere ``get_required_kvcache_layout`` is the first.
         """
+        refuse_device(own_device_type())
         check_options(extra_config or {})
         return False
 

@@ -54,6 +54,15 @@ def read_options(vllm_config: Any) -> Options:
     )
 
 
+def refuse_device(device_type: str) -> None:
+    """Ends the start with a sentence where KV is not in host memory; raises OptionError."""
+    if device_type != "cpu":
+        raise OptionError(
+            f"this vLLM computes on device {device_type!r}, expected 'cpu', because this build of KV Messenger moves KV"
+            " in host memory only: install vLLM for CPU, or take KvMessengerConnector out of --kv-transfer-config"
+        )
+
+
 def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
     """Reads and checks; raises OptionError with a sentence on a set-up that cannot work."""
     parallel = vllm_config.parallel_config

@@ -153,6 +153,7 @@ __all__ = [
     "create_metric_per_engine",
     "init_logger",
     "is_inside_another",
+    "own_device_type",
     "own_page_format",
     "own_ranks",
     "page_format",
@@ -164,6 +165,13 @@ def is_inside_another(connector: object) -> bool:
     from vllm.distributed.kv_transfer.kv_transfer_state import get_kv_transfer_group, has_kv_transfer_group
 
     return bool(has_kv_transfer_group()) and get_kv_transfer_group() is not connector
+
+
+def own_device_type() -> str:
+    """Of the platform that this vLLM was built for."""
+    from vllm.platforms import current_platform
+
+    return str(current_platform.device_type)
 
 
 def own_ranks() -> tuple[int, int]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import vllm_sources
@@ -93,6 +93,7 @@ def _install_stubs() -> None:
     _stub("vllm.config", KVTransferConfig=object, VllmConfig=object)
     _stub("vllm.config.kv_transfer", KVTransferConfig=object)
     _stub("vllm.config.ec_manager_config", EncoderCacheManagerMetadata=object)
+    _stub("vllm.platforms", current_platform=SimpleNamespace(device_type="cpu"))
     _stub("vllm.multimodal.utils", strip_covered_mm_data=lambda features, *_, **__: features)
     _stub("vllm.utils.func_utils", supports_kw=_supports_kw)
     _stub("vllm.distributed.parallel_state", get_tensor_model_parallel_rank=lambda: 0, get_pp_group=_Group)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -167,6 +168,44 @@ def test_should_refuse_a_wrong_option_when_vllm_makes_its_configuration(vllm_rel
     assert not cls.requires_piecewise_for_cudagraph({})
 
 
+def test_should_refuse_a_gpu_when_vllm_makes_its_configuration(
+    vllm_release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["vllm.platforms"].current_platform, "device_type", "cuda")
+    with pytest.raises(Exception, match="computes on device 'cuda', expected 'cpu'") as raised:
+        vllm_release.connector.KvMessengerConnector.requires_piecewise_for_cudagraph({})
+    assert type(raised.value).__name__ == "OptionError"
+
+
+@pytest.mark.parametrize(
+    ("device", "extra", "sentence"),
+    [
+        ("xpu", {}, "computes on device 'xpu', expected 'cpu'"),
+        ("cpu", {"listen_prot": 1}, "did you mean 'listen_port'"),
+        ("cpu", {"grant_wait_seconds": 0}, "option 'grant_wait_seconds' is 0, expected a value"),
+    ],
+)
+def test_should_refuse_a_wrong_set_up_before_memory_for_kv_is_measured(
+    vllm_release: Release, device: str, extra: dict[str, Any], sentence: str
+) -> None:
+    """On CPU and without graphs vLLM asks nothing of a connector before the model is loaded."""
+    wrong = config("kv_producer", extra=extra)
+    wrong.device_config.device_type = device
+    with pytest.raises(Exception, match=sentence) as raised:
+        vllm_release.connector.KvMessengerConnector.get_required_kvcache_layout(wrong)
+    assert type(raised.value).__name__ == "OptionError"
+
+
+def test_should_be_asked_for_its_layout_before_memory_for_kv_is_measured(vllm_release: Release) -> None:
+    """What is refused there is refused that early only as long as the release keeps this order."""
+    core = (vllm_release.folder / "vllm" / "v1" / "engine" / "core.py").read_text()
+    resolver = (vllm_release.folder / "vllm" / "v1" / "attention" / "backends" / "utils.py").read_text()
+    start = core.split("def _initialize_kv_caches")[1]
+    asked, measured = (start.index(call) for call in ("resolve_kv_cache_layout(", "determine_available_memory()"))
+    assert asked < measured
+    assert "get_kv_connector_cache_layout(vllm_config)" in resolver.split("def resolve_kv_cache_layout")[1]
+
+
 class SlidingWindowSpec:
     block_size = 16
 
@@ -227,7 +266,8 @@ def test_should_count_fixed_ports_up_with_the_messenger(
 
 @pytest.mark.parametrize(("use_mla", "expected"), [(False, "HND"), (True, None)])
 def test_should_ask_for_pages_whose_heads_lie_apart(vllm_release: Release, use_mla: bool, expected: str | None) -> None:
-    asked = SimpleNamespace(model_config=SimpleNamespace(use_mla=use_mla))
+    asked = config("kv_producer")
+    asked.model_config.use_mla = use_mla
     assert vllm_release.connector.KvMessengerConnector.get_required_kvcache_layout(asked) == expected
 
 
