@@ -176,7 +176,10 @@ class Options:
         boundary="grantWaitMillis",
     )
     fetch_limit_seconds: float = _seconds(
-        "A decoder's request fails when its KV has not arrived within this time.", 300.0, boundary="fetchLimitMillis"
+        "A decoder's request fails when its KV has not arrived within this time. vLLM only; with SGLang its own"
+        " SGLANG_DISAGGREGATION_WAITING_TIMEOUT says so.",
+        300.0,
+        boundary="fetchLimitMillis",
     )
     connect_limit_seconds: float = _seconds(
         "From dialling a prefiller to the end of the handshake.", 30.0, boundary="connectLimitMillis"

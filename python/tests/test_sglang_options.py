@@ -30,6 +30,11 @@ def test_should_read_the_options_of_a_rank() -> None:
         pytest.param(
             '{"messenger_per": "node"}', "messenger_per 'node', expected 'rank'", id="a messenger for the node"
         ),
+        pytest.param(
+            '{"fetch_limit_seconds": 20}',
+            "has fetch_limit_seconds 20, .*: set SGLANG_DISAGGREGATION_WAITING_TIMEOUT instead",
+            id="a limit that is SGLang's",
+        ),
     ],
 )
 def test_should_refuse_in_one_sentence(text: str, sentence: str) -> None:

@@ -65,6 +65,11 @@ def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.en
             f"{OPTIONS_VARIABLE} has messenger_per {said['messenger_per']!r}, expected 'rank' or nothing:"
             " each of SGLang's ranks has a messenger of its own"
         )
+    if "fetch_limit_seconds" in said:
+        raise OptionError(
+            f"{OPTIONS_VARIABLE} has fetch_limit_seconds {said['fetch_limit_seconds']!r}, expected nothing, because"
+            " SGLang says how long a decoder waits for its KV: set SGLANG_DISAGGREGATION_WAITING_TIMEOUT instead"
+        )
     place = f"dp{kv_args.system_dp_rank or 0}-pp{kv_args.pp_rank}-tp{kv_args.engine_rank}"
     try:
         return parse_options(said, role=_ROLES[mode], engine_id=f"sglang-{mode}-{os.getpid()}-{place}", kv_port=0)
