@@ -114,8 +114,9 @@ class Launcher:
         """In a fork: nothing of the launcher is kept."""
         os.setsid()
         signal.set_wakeup_fd(-1)
-        for what in (signal.SIGCHLD, signal.SIGINT):
-            signal.signal(what, signal.SIG_DFL if what == signal.SIGCHLD else signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for what in (signal.SIGCHLD, signal.SIGQUIT):  # a run in the background of a shell begins with SIGQUIT ignored
+            signal.signal(what, signal.SIG_DFL)
         self._selector.close()
         for other in (mine, self._control, *self._said_to.values()):
             other.close()

@@ -48,7 +48,9 @@ def launcher(tmp_path: Path) -> Iterator[WarmLauncher]:
     (tmp_path / "heavy.py").write_text(HEAVY)
     (tmp_path / "served.py").write_text(SERVER)
     made = WarmLauncher(["heavy"], lambda: {"PYTHONPATH": str(tmp_path)})
+    before = signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # as a run in the background of a shell has it
     yield made
+    signal.signal(signal.SIGQUIT, before)
     made.stop()
 
 
