@@ -1,0 +1,119 @@
+"""Which layers are counted while a forward pass runs: SGLang's own attention modules, no messenger."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from kv_connector import LayerCounter
+    from kv_connector.sglang.layerwise import AttentionHooks
+
+pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarnings("default")]
+
+NAMES = ("layer.0.k", "layer.0.v", "layer.1.k", "layer.1.v")
+LAYER_COUNT = 2
+
+
+class Exchange:
+    """Takes every plan."""
+
+    def step(self, *_plan: object) -> bool:
+        return True
+
+    def step_ended(self, _step: int) -> None:
+        """Nothing is sent."""
+
+
+@pytest.fixture
+def attention(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The attention of each layer of a model; there is nothing to compute."""
+    import torch
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    monkeypatch.setattr(RadixAttention, "forward", lambda *_tensors: None)
+    return torch.nn.ModuleList([RadixAttention(8, 8, 1.0, 4, layer) for layer in range(LAYER_COUNT)])
+
+
+@pytest.fixture
+def word() -> ctypes.c_uint64:
+    """The counter's memory, which lives as long as the test."""
+    return ctypes.c_uint64()
+
+
+@pytest.fixture
+def counter(word: ctypes.c_uint64) -> LayerCounter:
+    from kv_connector import LayerCounter
+
+    return LayerCounter(ctypes.addressof(word), NAMES)
+
+
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch, counter: LayerCounter) -> AttentionHooks:
+    """Of a prefiller's process, with this backend chosen."""
+    from sglang.srt import runtime_context
+
+    from kv_connector.sglang import layerwise
+
+    chosen = SimpleNamespace(disaggregation_transfer_backend="kv_messenger", disaggregation_mode="prefill")
+    monkeypatch.setattr(runtime_context, "get_disagg", lambda: chosen)
+    monkeypatch.setattr(layerwise, "HOOKS", layerwise.AttentionHooks())
+    layerwise.HOOKS.count_into(counter, NAMES)
+    return layerwise.HOOKS
+
+
+def model_runner(model: Any, *, is_draft_worker: bool) -> SimpleNamespace:
+    return SimpleNamespace(model=model, is_draft_worker=is_draft_worker)
+
+
+def test_should_not_count_a_draft_models_layers_for_the_targets(
+    hooks: AttentionHooks, counter: LayerCounter, attention: Any
+) -> None:
+    import torch
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    from kv_connector.sglang.layerwise import install_hooks
+
+    draft = torch.nn.ModuleList([RadixAttention(8, 8, 1.0, 4, 0)])
+    install_hooks(None, model_runner(draft, is_draft_worker=True))
+    assert hooks.missing(NAMES) == list(NAMES)
+    install_hooks(None, model_runner(attention, is_draft_worker=False))
+    assert hooks.missing(NAMES) == []
+
+    counter.begin_step()
+    draft[0]()
+    assert counter.value == 0, "the draft's layer 0 is not the target's"
+    for layer in attention:
+        layer()
+    counter.end_step()
+    assert counter.value == len(NAMES)
+    assert counter.steps_out_of_order == 0
+
+
+def test_should_say_once_that_a_models_layers_do_not_finish_in_their_order(
+    hooks: AttentionHooks, counter: LayerCounter, attention: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    from kv_connector.sglang.layerwise import LayerwiseSteps, PlannedChunk, install_hooks
+    from kv_connector.sglang.twins import Twins
+
+    install_hooks(None, model_runner(attention, is_draft_worker=False))
+    assert hooks.missing(NAMES) == []
+    steps = LayerwiseSteps(Exchange(), counter, Twins(16, 1))  # type: ignore[arg-type]
+    chunk = PlannedChunk({"do": "computed"}, lambda: None)
+
+    def warnings_of_a_pass(*layers: int) -> int:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="sglang.srt.kv_messenger"):
+            steps.run(lambda: [chunk], lambda: [attention[layer]() for layer in layers])
+        return sum("do not finish in their order" in record.getMessage() for record in caplog.records)
+
+    assert warnings_of_a_pass(0, 1) == 0
+    assert counter.value == len(NAMES)
+    assert warnings_of_a_pass(0, 0, 1) == 1, "a model that attends twice in layer 0"
+    assert counter.value == len(NAMES) + 2, "the first layer alone leaves early"
+    assert warnings_of_a_pass(0, 0, 1) == 0, "said once"
+    assert counter.steps_out_of_order == 2
