@@ -21,7 +21,7 @@ import java.util.Objects;
  */
 final class TcpSendPath implements Pollable {
     /** What one turn may send before other peers get theirs. */
-    private static final long TURN_BYTES = 2 << 20;
+    static final long TURN_BYTES = 2 << 20;
 
     /** What the link is told. */
     interface Events {
