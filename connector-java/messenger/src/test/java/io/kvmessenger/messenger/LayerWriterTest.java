@@ -29,19 +29,27 @@ class LayerWriterTest {
 
     private final RecordingTransferEngine transfer = new RecordingTransferEngine();
 
-    /** Latent KV, a byte a token, all layers of a page side by side. */
+    /** A byte a token, all layers of a page side by side. */
     private static KvGeometry geometry(PageLayout layout, int pageTokens, int tpSize) {
+        return geometry(layout, pageTokens, tpSize, PAGE_COUNT, 1);
+    }
+
+    private static KvGeometry latent(int pageTokens, int pageCount, int tokenBytes) {
+        return geometry(PageLayout.LATENT, pageTokens, 1, pageCount, tokenBytes);
+    }
+
+    private static KvGeometry geometry(PageLayout layout, int pageTokens, int tpSize, int pageCount, int tokenBytes) {
         Sharding sharding = new Sharding(tpSize, 1, 1);
         int headCount = layout.equals(PageLayout.LATENT) ? 1 : 2;
         List<RankGeometry> ranks = new ArrayList<>();
         for (int tpRank = 0; tpRank < tpSize; tpRank++) {
             HeadRange heads = sharding.headsOf(tpRank, headCount);
-            int pageBytes = pageTokens * heads.count();
+            int pageBytes = pageTokens * heads.count() * tokenBytes;
             List<LayerGeometry> layers = IntStream.range(0, LAYER_COUNT)
                     .mapToObj(i -> new LayerGeometry(
                             "layers." + i, (long) i * pageBytes, (long) LAYER_COUNT * pageBytes, pageBytes))
                     .toList();
-            ranks.add(new RankGeometry(tpRank, 0, heads, PAGE_COUNT, layers));
+            ranks.add(new RankGeometry(tpRank, 0, heads, pageCount, layers));
         }
         return new KvGeometry("m", "int8", 1, pageTokens, layout, headCount, sharding, ranks);
     }
@@ -56,23 +64,37 @@ class LayerWriterTest {
     }
 
     private Delivery granted(LayerWriter writer, KvGeometry own, KvGeometry peer, int firstToken) {
+        return granted(writer, own, peer, firstToken, PROMPT_TOKENS);
+    }
+
+    private Delivery granted(LayerWriter writer, KvGeometry own, KvGeometry peer, int firstToken, int promptTokens) {
         Session session = new Session(1, true, "there:1", Session.State.READY);
         session.peerGeometry = peer;
         session.peerRegions =
                 peer.ranks().stream().map(rank -> memory().descriptors()).toList();
         Prefill prefill = new Prefill("r", TRANSFER);
-        prefill.promptTokens = PROMPT_TOKENS;
-        prefill.pages.add(0, pages(own, 0));
-        prefill.settledTokens = PROMPT_TOKENS;
+        prefill.promptTokens = promptTokens;
+        prefill.pages.add(0, pages(own, 0, promptTokens));
+        prefill.settledTokens = promptTokens;
         PageGrant grant = new PageGrant(
-                session, TRANSFER, IMM, PROMPT_TOKENS, firstToken, pages(peer, firstToken), NO_SLOT, 0, 0, 0);
+                session,
+                TRANSFER,
+                IMM,
+                promptTokens,
+                firstToken,
+                pages(peer, firstToken, promptTokens),
+                NO_SLOT,
+                0,
+                0,
+                0);
         return new Delivery(prefill, grant, writer.routesFor(grant), firstToken / own.pageTokens());
     }
 
     /** From the last page of the cache downwards: no two follow each other. */
-    private static int[] pages(KvGeometry side, int firstToken) {
-        int count = Math.ceilDiv(PROMPT_TOKENS, side.pageTokens()) - firstToken / side.pageTokens();
-        return IntStream.range(0, count).map(i -> PAGE_COUNT - 1 - i).toArray();
+    private static int[] pages(KvGeometry side, int firstToken, int promptTokens) {
+        int lastPage = side.ranks().getFirst().pageCount() - 1;
+        int count = Math.ceilDiv(promptTokens, side.pageTokens()) - firstToken / side.pageTokens();
+        return IntStream.range(0, count).map(i -> lastPage - i).toArray();
     }
 
     private PagedWrites onlyRequest() {
@@ -112,6 +134,51 @@ class LayerWriterTest {
         assertThat(writer.joinableCount(delivery, 0, 2, 2)).isEqualTo(2);
         delivery.nextPage[1] = 1;
         assertThat(writer.joinableCount(delivery, 0, 2, 3)).isEqualTo(1);
+    }
+
+    @Test
+    void shouldJoinPagesUpToABoundAndNoFurther() {
+        int halfTokenBytes = LayerWriter.JOINED_BYTES_MAX / 2 / 4;
+        KvGeometry half = latent(4, PAGE_COUNT, halfTokenBytes);
+        LayerWriter writer = writer(half);
+        Delivery delivery = granted(writer, half, half, 0);
+        assertThat(writer.joinableCount(delivery, 0, 4, 0)).as("two halves").isEqualTo(2);
+        writer.submit(delivery, 0, 2, 4);
+        assertThat(onlyRequest().pageBytes()).isEqualTo(LayerWriter.JOINED_BYTES_MAX);
+
+        KvGeometry more = latent(4, PAGE_COUNT, halfTokenBytes + 1);
+        LayerWriter other = writer(more);
+        assertThat(other.joinableCount(granted(other, more, more, 0), 0, 4, 0))
+                .as("two that are more than halves")
+                .isEqualTo(1);
+    }
+
+    @Test
+    void shouldSubmitManyPagesInRequestsOfBoundedSize() {
+        int pageCount = 2 * LayerWriter.PARTS_PER_WRITE_MAX + 1;
+        KvGeometry side = latent(4, pageCount, 1);
+        LayerWriter writer = writer(side);
+        Delivery delivery = granted(writer, side, side, 0, pageCount * 4);
+        assertThat(writer.submit(delivery, 0, LAYER_COUNT, pageCount)).isEqualTo(TransferEngine.ACCEPTED);
+        assertThat(partCounts()).containsExactly(LayerWriter.PARTS_PER_WRITE_MAX, LayerWriter.PARTS_PER_WRITE_MAX, 1);
+        assertThat(delivery.everythingSubmitted(pageCount)).isTrue();
+    }
+
+    @Test
+    void shouldCountTheBoundInPartsWherePagesAreCut() {
+        int pageCount = LayerWriter.PARTS_PER_WRITE_MAX + 1;
+        KvGeometry own = latent(8, pageCount, 1);
+        KvGeometry peer = latent(4, 2 * pageCount, 1);
+        LayerWriter writer = writer(own);
+        Delivery delivery = granted(writer, own, peer, 0, pageCount * 8);
+        writer.submit(delivery, 0, 1, pageCount);
+        assertThat(partCounts()).containsExactly(LayerWriter.PARTS_PER_WRITE_MAX, LayerWriter.PARTS_PER_WRITE_MAX, 2);
+    }
+
+    private List<Integer> partCounts() {
+        return transfer.requests.stream()
+                .map(request -> ((PagedWrites) request).sourcePages().count())
+                .toList();
     }
 
     @Test
