@@ -23,4 +23,14 @@ final class Geometries {
         RankGeometry rank = new RankGeometry(0, 0, new HeadRange(0, 2), PAGE_COUNT, layers);
         return new KvGeometry(model, "int8", 1, PAGE_TOKENS, PageLayout.HND, 2, Sharding.ALONE, List.of(rank));
     }
+
+    /** Of one messenger of an engine that has two: each serves one of two heads. */
+    static KvGeometry oneOfTwo(String model, int tpRank, Sharding sharding) {
+        HeadRange heads = sharding.headsOf(tpRank, 2);
+        List<LayerGeometry> layers = List.of(
+                new LayerGeometry("layers.0", 0, PAGE_TOKENS, PAGE_TOKENS),
+                new LayerGeometry("layers.1", (long) PAGE_TOKENS * PAGE_COUNT, PAGE_TOKENS, PAGE_TOKENS));
+        RankGeometry rank = new RankGeometry(tpRank, 0, heads, PAGE_COUNT, layers);
+        return new KvGeometry(model, "int8", 1, PAGE_TOKENS, PageLayout.HND, 2, sharding, List.of(rank));
+    }
 }

@@ -39,7 +39,10 @@ abstract class MessengerPair {
         }
 
         Side(String name, long incarnation, int contextRowCount, ChecksumMode checksumMode) {
-            KvGeometry geometry = Geometries.of("m");
+            this(name, incarnation, contextRowCount, checksumMode, Geometries.of("m"));
+        }
+
+        Side(String name, long incarnation, int contextRowCount, ChecksumMode checksumMode, KvGeometry geometry) {
             region = transfer.register(MemorySegment.ofArray(new byte[1024]), Region.NOT_SHAREABLE);
             messenger = new Messenger(
                     new MessengerIdentity(name, incarnation, new byte[0]),
