@@ -4,11 +4,15 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.List;
 import java.util.SplittableRandom;
+import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;
 
 /** A decoder that compares what arrives: what it waits for, and what it makes of a difference. */
@@ -108,14 +112,72 @@ class PageChecksumTest extends MessengerPair {
         assertThat(prefiller.wire.sent).singleElement().matches(ControlFrame::hasChecksums);
     }
 
+    /** The prompt is computed again in other pages, and what the first ones held says nothing of those that arrive. */
+    @Test
+    void shouldCompareNothingWithTheChecksumsOfAnEarlierGrant() {
+        fetch("r", 1, 0);
+        carry();
+        prefiller.messenger.onCommand(
+                new EngineCommand.Step(1, 0, List.of(chunk("r", Geometries.PAGE_TOKENS, new int[] {3}))));
+        prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
+        decoder.messenger.onFrame(Wire.DIALLED_LINK, checksumsOfSubmitted("r"));
+        completeAllWrites();
+        prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
+        carry(); // the decoder has granted again
+        prefiller.transfer.requests.clear();
+        sendGranted("r");
+        fill();
+        carry();
+        decoder.messenger.doWork();
+
+        assertThat(decoder.tally.sum(MessengerMetric.FETCHES_REGRANTED)).isEqualTo(1);
+        assertThat(decoder.told).containsExactly("arrived r");
+    }
+
+    private static EngineCommand.Chunk chunk(String request, int endToken, int[] pages) {
+        return new EngineCommand.Chunk(request, "t-" + request, PROMPT_TOKENS, 0, 0, endToken, 0, pages);
+    }
+
+    /** As a prefiller tells them early, of a prompt with very many pages. */
+    private ControlFrame checksumsOfSubmitted(String request) {
+        Checksums.Builder checksums = Checksums.newBuilder().setTransferId("t-" + request);
+        for (TransferRequest submitted : prefiller.transfer.requests) {
+            PagedWrites write = (PagedWrites) submitted;
+            PageList target = write.targetPages();
+            PageSum sum = new PageSum(write.source(), write.sourcePages(), write.pageBytes(), 0, 1);
+            sum.advance(PageSum.BYTES_PER_TURN);
+            checksums
+                    .setImm(write.imm() & ~Imm.WEIGHT_MAX)
+                    .addWrites(Checksums.Write.newBuilder()
+                            .setRegionId(write.target().regionId())
+                            .setFromPart(target.from())
+                            .setPartCount(target.count())
+                            .setStrideBytes(target.strideBytes())
+                            .setOffsetBytes(target.offsetBytes())
+                            .setPartsPerPage(target.partsPerPage())
+                            .setPartBytes(write.pageBytes())
+                            .setWeight(target.count() * Imm.weight(write.imm()))
+                            .setCrc32C(sum.value()));
+        }
+        return ControlFrame.newBuilder().setChecksums(checksums).build();
+    }
+
     /** All KV of the request leaves the prefiller and lands. */
     private void send(String request) {
         fetch(request, 1, 0);
         carry();
+        sendGranted(request);
+    }
+
+    private void sendGranted(String request) {
         compute(request, 0);
         for (int i = 0; i < prefiller.transfer.requests.size(); i++) {
             land((PagedWrites) prefiller.transfer.requests.get(i));
         }
+        completeAllWrites();
+    }
+
+    private void completeAllWrites() {
         while (!prefiller.transfer.submitted.isEmpty()) {
             completeOneWrite();
         }
