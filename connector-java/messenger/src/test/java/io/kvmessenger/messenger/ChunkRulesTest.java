@@ -182,6 +182,7 @@ class ChunkRulesTest extends MessengerPair {
 
         assertThat(decoder.told).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains("a bug");
+        assertThat(prefiller.tally.sum(MessengerMetric.FAULTS_CONTAINED)).isEqualTo(1);
         assertThat(prefiller.told).containsExactly("released bystander");
     }
 }
