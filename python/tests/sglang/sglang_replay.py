@@ -77,7 +77,7 @@ class Replay:
         return self._pair.decoder.all_pages(self.targets)
 
     def overwrite_sources(self) -> None:
-        """Whoever gets the prefiller's pages next fills them."""
+        """The prefiller's pages are filled by what they are used for next."""
         self._prefill.fill(self.sources)
 
     def _run_pass(self, plan: Plan, rest: Iterator[Call]) -> None:

@@ -13,6 +13,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.locks.LockSupport;
+import java.util.function.Predicate;
 
 /** An engine's side of the boundary for tests: KV memory, commands in, events out. Drives a real messenger by JSON. */
 final class EngineDouble implements AutoCloseable {
@@ -177,15 +178,28 @@ final class EngineDouble implements AutoCloseable {
 
     /** Polls until an event of this kind for the request has come, and takes it; fails after a generous limit. */
     Map<String, Object> await(String kind, String request) {
+        return await(
+                kind + " for " + request,
+                event -> kind.equals(event.get("event")) && request.equals(event.get("request")));
+    }
+
+    /** Waits for a line of the messenger's log, and takes it. */
+    void awaitLog(String words) {
+        await(
+                "log line with " + words,
+                event -> String.valueOf(event.get("message")).contains(words));
+    }
+
+    private Map<String, Object> await(String what, Predicate<Map<String, Object>> wanted) {
         long limitNs = System.nanoTime() + 20_000_000_000L;
         while (System.nanoTime() < limitNs) {
-            Map<String, Object> event = take(kind, request);
+            Map<String, Object> event = take(wanted);
             if (event != null) {
                 return event;
             }
             LockSupport.parkNanos(POLL_PERIOD_NS);
         }
-        throw new AssertionError("no " + kind + " for " + request + " came; events: " + events());
+        throw new AssertionError("no " + what + " came; events: " + events());
     }
 
     /** What has been polled and not been taken. Any thread. */
@@ -194,10 +208,10 @@ final class EngineDouble implements AutoCloseable {
         return List.copyOf(events);
     }
 
-    private synchronized Map<String, Object> take(String kind, String request) {
+    private synchronized Map<String, Object> take(Predicate<Map<String, Object>> wanted) {
         poll();
         for (Map<String, Object> event : events) {
-            if (kind.equals(event.get("event")) && request.equals(event.get("request"))) {
+            if (wanted.test(event)) {
                 events.remove(event);
                 return event;
             }
@@ -281,20 +295,7 @@ final class EngineDouble implements AutoCloseable {
     }
 
     private Map<String, Object> geometry() {
-        List<Map<String, Object>> layers = new ArrayList<>();
-        for (int layer = 0; layer < LAYER_COUNT; layer++) {
-            layers.add(Map.of(
-                    "name",
-                    "layer." + layer,
-                    "memoryIndex",
-                    0,
-                    "offsetBytes",
-                    layer * LAYER_BYTES,
-                    "pageStrideBytes",
-                    PAGE_BYTES,
-                    "pageBytes",
-                    PAGE_BYTES));
-        }
+        List<Map<String, Object>> layers = layers(LAYER_COUNT, LAYER_BYTES, PAGE_BYTES);
         Map<String, Object> geometry = new LinkedHashMap<>();
         geometry.put("model", "tiny@1");
         geometry.put("dtype", "float32");
@@ -308,6 +309,25 @@ final class EngineDouble implements AutoCloseable {
         Map<String, Object> kv = Map.of("address", memory.address(), "lengthBytes", memory.byteSize(), "memfd", -1);
         geometry.put("ranks", List.of(Map.of("tpRank", 0, "ppRank", 0, "memories", List.of(kv), "layers", layers)));
         return geometry;
+    }
+
+    /** Of one memory, in which layer follows layer and page follows page. */
+    static List<Map<String, Object>> layers(int count, long layerBytes, int pageBytes) {
+        List<Map<String, Object>> layers = new ArrayList<>();
+        for (int layer = 0; layer < count; layer++) {
+            layers.add(Map.of(
+                    "name",
+                    "layer." + layer,
+                    "memoryIndex",
+                    0,
+                    "offsetBytes",
+                    layer * layerBytes,
+                    "pageStrideBytes",
+                    pageBytes,
+                    "pageBytes",
+                    pageBytes));
+        }
+        return layers;
     }
 
     static byte[] encode(Object json) {

@@ -181,20 +181,7 @@ final class LongPromptEngine implements AutoCloseable {
     }
 
     private Map<String, Object> geometry() {
-        List<Map<String, Object>> layers = new ArrayList<>();
-        for (int layer = 0; layer < LAYER_COUNT; layer++) {
-            layers.add(Map.of(
-                    "name",
-                    "layer." + layer,
-                    "memoryIndex",
-                    0,
-                    "offsetBytes",
-                    layer * layerBytes(),
-                    "pageStrideBytes",
-                    PAGE_BYTES,
-                    "pageBytes",
-                    PAGE_BYTES));
-        }
+        List<Map<String, Object>> layers = EngineDouble.layers(LAYER_COUNT, layerBytes(), PAGE_BYTES);
         Map<String, Object> kv = Map.of(
                 "address",
                 memory.memory().address(),

@@ -64,13 +64,6 @@ class TlsTest {
         return String.valueOf(decoder.await("failed", "d").get("reason"));
     }
 
-    private static void awaitLog(EngineDouble engine, String words) throws InterruptedException {
-        while (engine.events().stream()
-                .noneMatch(event -> String.valueOf(event.get("message")).contains(words))) {
-            Thread.sleep(5);
-        }
-    }
-
     @Test
     void shouldMovePagesBetweenTwoThatShowCertificates() {
         try (EngineDouble p = prefiller();
@@ -88,7 +81,7 @@ class TlsTest {
                 EngineDouble d = open("decoder", files)) {
             fetch(d, p);
             assertThat(failure(d)).contains("the peer ends TLS with").contains("compare its tls_ca");
-            awaitLog(p, "the peer has no certificate of a CA in tls_ca");
+            p.awaitLog("the peer has no certificate of a CA in tls_ca");
         }
     }
 
@@ -99,7 +92,7 @@ class TlsTest {
                 EngineDouble d = open("decoder", files)) {
             fetch(d, p);
             assertThat(failure(d)).contains("the peer's tls_certificate is not of a CA in tls_ca");
-            awaitLog(p, "the peer ends TLS with");
+            p.awaitLog("the peer ends TLS with");
         }
     }
 
@@ -109,7 +102,7 @@ class TlsTest {
                 EngineDouble d = EngineDouble.of("decoder")) {
             fetch(d, p);
             assertThat(failure(d)).contains("control links have TLS here and not at the peer: set tls_certificate");
-            awaitLog(p, "the peer does not speak TLS: set tls_certificate");
+            p.awaitLog("the peer does not speak TLS: set tls_certificate");
         }
     }
 
@@ -119,7 +112,7 @@ class TlsTest {
                 EngineDouble d = open("decoder", made.files("d", "ca"))) {
             fetch(d, p);
             assertThat(failure(d)).contains("tls_ca on both sides, or on none");
-            awaitLog(p, "the peer speaks TLS and this side does not");
+            p.awaitLog("the peer speaks TLS and this side does not");
         }
     }
 
@@ -137,7 +130,7 @@ class TlsTest {
                         socket.getInputStream().read();
                     })
                     .isInstanceOf(IOException.class);
-            awaitLog(p, "the peer's tls_certificate has expired");
+            p.awaitLog("the peer's tls_certificate has expired");
         }
     }
 

@@ -90,7 +90,7 @@ final class PrefixCache {
         byKey.values().forEach(entry -> entry.written = true);
     }
 
-    /** The pass has failed: nobody hits what it did not write. */
+    /** The pass has failed: what it did not write is found no more. */
     void passFailed() {
         byKey.values().removeIf(entry -> !entry.written);
     }
