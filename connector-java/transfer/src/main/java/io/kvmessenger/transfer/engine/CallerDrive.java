@@ -5,6 +5,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
+import java.util.function.LongSupplier;
 
 /**
  * The polling thread turns the worker's duty cycle itself: one cycle in each poll, and as many as it takes in a wait.
@@ -16,14 +17,16 @@ final class CallerDrive implements Drive {
     private static final int TURNS_PER_YIELD = 32;
 
     private final Worker worker;
+    private final LongSupplier clock;
     private final Consumer<Throwable> onBug;
     private final boolean yields;
     private volatile boolean running = true;
     private volatile boolean woken;
 
     /** @param onBug told of an error that ended the worker */
-    CallerDrive(Worker worker, int coreCount, Consumer<Throwable> onBug) {
+    CallerDrive(Worker worker, LongSupplier clock, int coreCount, Consumer<Throwable> onBug) {
         this.worker = worker;
+        this.clock = clock;
         this.onBug = onBug;
         yields = coreCount < Driver.OWN_THREAD_CORES_MIN;
     }
@@ -64,13 +67,13 @@ final class CallerDrive implements Drive {
                 LockSupport.parkNanos(this, limitNs);
             }
         } else {
-            turnUntil(System.nanoTime() + limitNs, pollable);
+            turnUntil(clock.getAsLong() + limitNs, pollable);
         }
         woken = false;
     }
 
     private void turnUntil(long deadlineNs, BooleanSupplier pollable) {
-        long lastWorkNs = System.nanoTime();
+        long lastWorkNs = clock.getAsLong();
         int idleTurns = 0;
         while (running && !woken && !pollable.getAsBoolean()) {
             boolean idle = turn() == 0;

@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.engine;
 
 import java.util.function.BooleanSupplier;
+import java.util.function.Consumer;
 
 /**
  * Who turns the worker's duty cycle, and how the polling thread waits meanwhile.
@@ -40,6 +41,12 @@ interface Drive {
 
     /** Ends the worker, in bounded time. */
     void end();
+
+    /** Makes the one that turns a worker. */
+    interface Maker {
+        /** @param onBug told of an error that ended the worker */
+        Drive make(Worker worker, Consumer<Throwable> onBug);
+    }
 
     /** A pause in a spin. With few cores a spinning thread may hold the core of the one that it waits for: it yields. */
     @SuppressWarnings("ThreadPriorityCheck") // the yield is a courtesy: what is right does not depend on it

@@ -1,6 +1,5 @@
 package io.kvmessenger.transfer.engine;
 
-import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.EngineAddress;
@@ -12,16 +11,14 @@ import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
-import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
-import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.OpenWindow;
+import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.spi.Transport;
 import java.lang.foreign.MemorySegment;
-import java.security.SecureRandom;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
@@ -34,25 +31,21 @@ import java.util.function.BooleanSupplier;
  * <p>All methods on the messenger's thread. It checks, queues and hands out; the worker does the rest.
  */
 final class HostTransferEngine implements TransferEngine {
-    static final int COMPLETIONS_MAX = 1 << 16;
-    /** Peers and admissions alive at once, each. */
-    static final int PEERS_MAX = 1 << 10;
-
-    private final TransferOptions options;
+    private final EngineLimits limits;
+    private final EnginePorts ports;
     private final Figures figures = new Figures();
     private final RegionTable regions;
-    private final WindowTable windows = new WindowTable(this::letGo);
+    private final WindowTable windows;
     private final CompletionRing completions;
     private final InboundDesk desk;
     private final BooleanSupplier pollable = this::isPollable;
-    private final EventLoop loop;
+    private final Poller poller;
     private final Worker worker;
     private final Drive drive;
     private final List<Transport> transports;
     private final EngineAddress address;
     private final Set<Integer> liveAdmissions = new HashSet<>();
     private final Set<OutboundPeer> peers = new HashSet<>();
-    private final SecureRandom random = new SecureRandom();
     private volatile Throwable bug;
     private int lastPeerId;
     private int lastAdmissionId;
@@ -61,27 +54,20 @@ final class HostTransferEngine implements TransferEngine {
     private String refusal = "";
     private boolean closed;
 
-    /** Makes the transports, which need the engine's inner parts. */
-    interface TransportFactory {
-        List<Transport> create(EventLoop loop, InboundDesk desk, Figures figures);
-    }
-
-    HostTransferEngine(TransferOptions options, LibC libC, TransportFactory factory) {
-        this.options = options;
-        regions = new RegionTable(libC);
-        loop = new EventLoop(libC, System::nanoTime);
-        worker = new Worker(loop);
-        int coreCount = Runtime.getRuntime().availableProcessors();
-        drive = switch (options.driver()) {
-            case OWN_THREAD -> new ThreadDrive("kvm-transfer", worker, coreCount, this::onBug);
-            case CALLER -> new CallerDrive(worker, coreCount, this::onBug);
-        };
-        completions = new CompletionRing(COMPLETIONS_MAX, drive::onCompletion);
+    HostTransferEngine(EngineLimits limits, EnginePorts ports, Drive.Maker driver) {
+        this.limits = limits;
+        this.ports = ports;
+        regions = new RegionTable(ports.libC());
+        windows = new WindowTable(limits, this::letGo);
+        poller = ports.poller();
+        worker = new Worker(poller);
+        drive = driver.make(worker, this::onBug);
+        completions = new CompletionRing(limits.completions(), drive::onCompletion);
         desk = new InboundDesk(windows, regions, completions, figures);
         try {
-            transports = factory.create(loop, desk, figures);
+            transports = ports.transports().make(desk, figures);
         } catch (RuntimeException e) {
-            loop.close();
+            poller.close();
             throw e;
         }
         address = new EngineAddress(transports.stream()
@@ -96,7 +82,7 @@ final class HostTransferEngine implements TransferEngine {
             drive.start();
         } catch (RuntimeException | Error e) {
             transports.forEach(Transport::close);
-            loop.close();
+            poller.close();
             throw e;
         }
     }
@@ -124,7 +110,7 @@ final class HostTransferEngine implements TransferEngine {
     public Admission admit(String peerName) {
         requireRoom(liveAdmissions.size(), "admissions");
         byte[] key = new byte[Admission.KEY_LENGTH_BYTES];
-        random.nextBytes(key);
+        ports.random().nextBytes(key);
         Admission admission = new Admission(++lastAdmissionId, peerName, key);
         liveAdmissions.add(admission.id());
         desk.admit(admission);
@@ -156,16 +142,17 @@ final class HostTransferEngine implements TransferEngine {
                 peerName,
                 admissionKey,
                 roads,
-                options.requestsPerPeerMax(),
+                limits.requestsPerPeer(),
                 new Allowances(regions),
-                completions);
+                completions,
+                ports.clock());
         peers.add(peer);
         worker.execute(() -> worker.add(peer));
         return peer;
     }
 
     private void requireRoom(int count, String what) {
-        if (count >= PEERS_MAX || completions.size() > completions.capacity() / 2) {
+        if (count >= limits.peers() || completions.size() > completions.capacity() / 2) {
             throw new IllegalStateException(count + " " + what + " are live and " + completions.size()
                     + " completions wait; poll, and end some first");
         }
@@ -374,7 +361,7 @@ final class HostTransferEngine implements TransferEngine {
         if (!closed) {
             closed = true;
             drive.end();
-            loop.close();
+            poller.close();
         }
     }
 }

@@ -30,16 +30,26 @@ final class ImmCounters {
     private static final long OPEN_BIT = 1L << 63;
 
     /** While open: the open bit, the generation, and what has arrived; 0 while not. One word, so that both change as one. */
-    private final AtomicLongArray states = new AtomicLongArray(Imm.SLOT_COUNT_MAX);
+    private final AtomicLongArray states;
 
-    private final long[] expected = new long[Imm.SLOT_COUNT_MAX];
-    private final int[] generations = new int[Imm.SLOT_COUNT_MAX];
-    private final int[] free = new int[Imm.SLOT_COUNT_MAX];
+    private final long[] expected;
+    private final int[] generations;
+    private final int[] free;
+    private final int generationCount;
     private int freeFrom;
     private int freeCount;
 
-    ImmCounters() {
-        for (int slot = FIRST_SLOT; slot < Imm.SLOT_COUNT_MAX; slot++) {
+    /**
+     * @param slotCount at most {@link Imm#SLOT_COUNT_MAX}; slot 0 is one of them
+     * @param generationCount at most {@link Imm#GENERATION_COUNT}
+     */
+    ImmCounters(int slotCount, int generationCount) {
+        states = new AtomicLongArray(slotCount);
+        expected = new long[slotCount];
+        generations = new int[slotCount];
+        free = new int[slotCount];
+        this.generationCount = generationCount;
+        for (int slot = FIRST_SLOT; slot < slotCount; slot++) {
             free[freeCount++] = slot;
         }
     }
@@ -67,7 +77,8 @@ final class ImmCounters {
 
     /** Worker: whether arrivals for this imm count. */
     boolean isOpen(int imm) {
-        return (states.get(Imm.slot(imm)) & ~COUNT_MAX) == opened(imm);
+        int slot = Imm.slot(imm);
+        return slot < states.length() && (states.get(slot) & ~COUNT_MAX) == opened(imm);
     }
 
     /**
@@ -106,7 +117,7 @@ final class ImmCounters {
     /** Nothing can arrive for the imm any more: the slot may be used again, with the next generation. */
     void free(int imm) {
         int slot = Imm.slot(imm);
-        generations[slot] = (generations[slot] + 1) % Imm.GENERATION_COUNT;
+        generations[slot] = (generations[slot] + 1) % generationCount;
         free[(freeFrom + freeCount++) % free.length] = slot;
     }
 

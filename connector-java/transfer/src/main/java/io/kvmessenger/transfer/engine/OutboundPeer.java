@@ -12,6 +12,7 @@ import io.kvmessenger.transfer.spi.RequestQueue;
 import io.kvmessenger.transfer.spi.Transport;
 import java.util.Iterator;
 import java.util.List;
+import java.util.function.LongSupplier;
 
 /**
  * A peer that this engine writes to: its queues, and the link that empties them once one transport has worked.
@@ -31,6 +32,7 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
     private final String name;
     private final byte[] admissionKey;
     private final CompletionRing completions;
+    private final LongSupplier clock;
     private final Outbox outbox;
     private final Allowances allowances;
     private final Iterator<Road> roads;
@@ -48,11 +50,13 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
             List<Road> roads,
             int requestsMax,
             Allowances allowances,
-            CompletionRing completions) {
+            CompletionRing completions,
+            LongSupplier clock) {
         this.id = id;
         this.name = name;
         this.admissionKey = admissionKey.clone();
         this.completions = completions;
+        this.clock = clock;
         this.allowances = allowances;
         this.roads = roads.iterator();
         outbox = new Outbox(new RequestQueue(requestsMax, this), new MessageQueue(MESSAGES_MAX));
@@ -118,7 +122,7 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
         if (ready) {
             fail(fault, detail);
         } else {
-            tryNext(fault, road.transport.name() + ": " + detail, System.nanoTime());
+            tryNext(fault, road.transport.name() + ": " + detail, clock.getAsLong());
         }
     }
 

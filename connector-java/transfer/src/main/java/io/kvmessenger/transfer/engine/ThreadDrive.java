@@ -5,6 +5,7 @@ import java.time.Duration;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
+import java.util.function.LongSupplier;
 
 /**
  * A thread for the worker alone. With nothing to do it spins for a while, then sleeps in the event loop.
@@ -16,6 +17,7 @@ final class ThreadDrive implements Drive, Runnable {
     private static final long LOOK_NS = 20_000;
 
     private final Worker worker;
+    private final LongSupplier clock;
     private final Consumer<Throwable> onBug;
     private final boolean yields;
     private final Thread thread;
@@ -25,8 +27,9 @@ final class ThreadDrive implements Drive, Runnable {
     private volatile Thread waiting;
 
     /** @param onBug told, on the worker's thread, of an error that ended it */
-    ThreadDrive(String name, Worker worker, int coreCount, Consumer<Throwable> onBug) {
+    ThreadDrive(String name, Worker worker, LongSupplier clock, int coreCount, Consumer<Throwable> onBug) {
         this.worker = worker;
+        this.clock = clock;
         this.onBug = onBug;
         yields = coreCount < Driver.OWN_THREAD_CORES_MIN;
         thread = Thread.ofPlatform().daemon().name(name).unstarted(this);
@@ -73,8 +76,8 @@ final class ThreadDrive implements Drive, Runnable {
     @Override
     public void await(long limitNs, BooleanSupplier pollable) {
         long spinNs = limitNs < SPIN_WAIT_MIN_NS ? 0 : SPIN_NS;
-        for (long startedNs = System.nanoTime();
-                System.nanoTime() - startedNs < spinNs && !woken && !pollable.getAsBoolean(); ) {
+        for (long startedNs = clock.getAsLong();
+                clock.getAsLong() - startedNs < spinNs && !woken && !pollable.getAsBoolean(); ) {
             Drive.pause(yields);
         }
         waiting = Thread.currentThread();

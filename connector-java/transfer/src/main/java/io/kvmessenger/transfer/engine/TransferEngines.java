@@ -2,17 +2,22 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.shm.ShmTransport;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
+import java.security.SecureRandom;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Consumer;
+import java.util.function.LongSupplier;
 
 /** Opens transfer engines. Any thread. */
 public final class TransferEngines {
@@ -36,10 +41,25 @@ public final class TransferEngines {
             throw new IllegalArgumentException("option advertise_host is " + advertiseHost.getHostAddress()
                     + ", which no peer can connect to; set it to an address of this machine");
         }
+        LongSupplier clock = System::nanoTime;
+        EventLoop loop = new EventLoop(libC, clock);
         return new HostTransferEngine(
-                options,
-                libC,
-                (loop, desk, figures) -> transports(options, listenHost, advertiseHost, loop, desk, figures));
+                EngineLimits.of(options),
+                new EnginePorts(
+                        libC,
+                        clock,
+                        new SecureRandom(),
+                        loop,
+                        (port, figures) -> transports(options, listenHost, advertiseHost, loop, port, figures)),
+                (worker, onBug) -> drive(options.driver(), worker, clock, onBug));
+    }
+
+    private static Drive drive(Driver driver, Worker worker, LongSupplier clock, Consumer<Throwable> onBug) {
+        int coreCount = Runtime.getRuntime().availableProcessors();
+        return switch (driver) {
+            case OWN_THREAD -> new ThreadDrive("kvm-transfer", worker, clock, coreCount, onBug);
+            case CALLER -> new CallerDrive(worker, clock, coreCount, onBug);
+        };
     }
 
     private static List<Transport> transports(
@@ -47,16 +67,16 @@ public final class TransferEngines {
             InetAddress listenHost,
             InetAddress advertiseHost,
             EventLoop loop,
-            InboundDesk desk,
+            InboundPort port,
             Figures figures) {
         List<Transport> transports = new ArrayList<>();
         try {
             for (String name : options.transports()) {
                 transports.add(
                         switch (name) {
-                            case TransferOptions.SHM -> new ShmTransport(loop, options, desk, figures);
+                            case TransferOptions.SHM -> new ShmTransport(loop, options, port, figures);
                             case TransferOptions.TCP ->
-                                new TcpTransport(loop, options, listenHost, advertiseHost, desk, figures);
+                                new TcpTransport(loop, options, listenHost, advertiseHost, port, figures);
                             default -> throw new AssertionError("transport " + name);
                         });
             }

@@ -18,13 +18,15 @@ import java.util.function.Consumer;
  * and its hold on its regions until its admission has ended.
  */
 final class WindowTable {
-    private final ImmCounters counters = new ImmCounters();
+    private final ImmCounters counters;
     private final Consumer<OpenWindow> release;
-    private final Window[] windows = new Window[Imm.SLOT_COUNT_MAX];
+    private final Window[] windows;
     private int openCount;
 
     /** @param release makes the worker let go of what is half received for a closed window */
-    WindowTable(Consumer<OpenWindow> release) {
+    WindowTable(EngineLimits limits, Consumer<OpenWindow> release) {
+        counters = new ImmCounters(limits.slots(), limits.generations());
+        windows = new Window[limits.slots()];
         this.release = release;
     }
 

@@ -1,8 +1,8 @@
 package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.TransferFault;
-import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.spi.Transport;
 import java.lang.invoke.VarHandle;
 import java.util.ArrayList;
@@ -25,7 +25,7 @@ final class Worker {
     /** While queues and rings keep it busy, sockets are asked that often: each time costs a system call. */
     private static final long SOCKETS_AGE_MAX_NS = 100_000;
 
-    private final EventLoop loop;
+    private final Poller poller;
     private final ConcurrentLinkedQueue<Runnable> commands = new ConcurrentLinkedQueue<>();
     private final AtomicBoolean parked = new AtomicBoolean();
     private final List<Transport> transports = new ArrayList<>();
@@ -33,9 +33,9 @@ final class Worker {
     private boolean lookSoon;
     private long socketsAskedNs;
 
-    Worker(EventLoop loop) {
-        this.loop = loop;
-        socketsAskedNs = loop.nowNs();
+    Worker(Poller poller) {
+        this.poller = poller;
+        socketsAskedNs = poller.nowNs();
     }
 
     /** Before the first duty cycle. */
@@ -53,14 +53,14 @@ final class Worker {
     void wake() {
         VarHandle.fullFence();
         if (parked.getPlain() && parked.compareAndSet(true, false)) {
-            loop.wake();
+            poller.wake();
         }
     }
 
     /** Takes a peer into the duty cycle. */
     void add(OutboundPeer peer) {
         peers.add(peer);
-        peer.connect(loop.nowNs());
+        peer.connect(poller.nowNs());
     }
 
     void remove(OutboundPeer peer) {
@@ -69,7 +69,7 @@ final class Worker {
 
     /** When the last duty cycle looked at the clock. */
     long nowNs() {
-        return loop.nowNs();
+        return poller.nowNs();
     }
 
     /**
@@ -78,12 +78,12 @@ final class Worker {
      */
     int doWork() {
         lookSoon = false;
-        int work = loop.tick() - socketsAskedNs > SOCKETS_AGE_MAX_NS ? askSockets() : 0;
+        int work = poller.tick() - socketsAskedNs > SOCKETS_AGE_MAX_NS ? askSockets() : 0;
         for (Runnable command = commands.poll(); command != null; command = commands.poll()) {
             command.run();
             work++;
         }
-        work += moveBytes(loop.nowNs());
+        work += moveBytes(poller.nowNs());
         return work > 0 ? work : askSockets();
     }
 
@@ -101,8 +101,8 @@ final class Worker {
     }
 
     private int askSockets() {
-        int called = loop.poll(0);
-        socketsAskedNs = loop.nowNs();
+        int called = poller.poll(0);
+        socketsAskedNs = poller.nowNs();
         return called;
     }
 
@@ -118,10 +118,15 @@ final class Worker {
         transports.forEach(Transport::beforePark);
         // Whoever queued something before it could see the flag did not wake us: look once more.
         if (doWork() == 0 && !awake.getAsBoolean()) {
-            loop.poll(lookSoon ? Math.min(LOOK_SOON_MILLIS, limitMillis) : limitMillis);
+            poller.poll(lookSoon ? Math.min(LOOK_SOON_MILLIS, limitMillis) : limitMillis);
         }
         parked.set(false);
         transports.forEach(Transport::afterPark);
+    }
+
+    /** No duty cycle follows by itself: the next {@link #wake} is passed on to the poller. */
+    void rest() {
+        parked.set(true);
     }
 
     /** Ends all paths. No duty cycle may follow. */

@@ -4,6 +4,7 @@ import io.kvmessenger.foreign.Epoll;
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
+import io.kvmessenger.transfer.spi.Poller;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -15,7 +16,7 @@ import java.util.function.LongSupplier;
  *
  * <p>{@link #wake} and {@link #wakeDescriptor} from any thread, everything else by the worker.
  */
-public final class EventLoop implements AutoCloseable {
+public final class EventLoop implements Poller {
     private static final int EVENTS_MAX = 64;
     private static final long WAKE = -1;
 
@@ -92,12 +93,12 @@ public final class EventLoop implements AutoCloseable {
         return sockets;
     }
 
-    /** When {@link #tick} was called, or {@link #poll} found what it handed out. */
+    @Override
     public long nowNs() {
         return nowNs;
     }
 
-    /** Looks at the clock; returns what it shows. */
+    @Override
     public long tick() {
         nowNs = clock.getAsLong();
         return nowNs;
@@ -108,6 +109,7 @@ public final class EventLoop implements AutoCloseable {
      * {@link #wake}: it may tell of something that the caller has looked at before it was there. What an owner throws is
      * that owner's end and does not leave this method.
      */
+    @Override
     public int poll(int timeoutMillis) {
         int count = libC.epoll_wait(epoll, events, EVENTS_MAX, timeoutMillis);
         nowNs = clock.getAsLong();
@@ -140,7 +142,7 @@ public final class EventLoop implements AutoCloseable {
         }
     }
 
-    /** Ends a wait in {@link #poll}, or the next one; does nothing once the loop is closed. */
+    @Override
     public synchronized void wake() {
         if (!closed) {
             libC.write(wakeFd, one, Long.BYTES);

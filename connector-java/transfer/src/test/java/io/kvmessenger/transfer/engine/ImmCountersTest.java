@@ -6,7 +6,7 @@ import io.kvmessenger.transfer.Imm;
 import org.junit.jupiter.api.Test;
 
 final class ImmCountersTest {
-    private final ImmCounters counters = new ImmCounters();
+    private final ImmCounters counters = new ImmCounters(Imm.SLOT_COUNT_MAX, Imm.GENERATION_COUNT);
 
     private int open(long expected) {
         int imm = counters.reserve(expected);
@@ -118,5 +118,22 @@ final class ImmCountersTest {
         }
         assertThat(Imm.generation(imm)).isEqualTo(Imm.GENERATION_COUNT - 1);
         assertThat(Imm.generation(open(1))).isZero();
+    }
+
+    @Test
+    void shouldNotHaveASlotBeyondItsLastOpen() {
+        ImmCounters few = new ImmCounters(2, Imm.GENERATION_COUNT);
+        assertThat(few.isOpen(Imm.of(2, 0))).isFalse();
+    }
+
+    @Test
+    void shouldRepeatAnImmediateAfterItsGenerations() {
+        ImmCounters few = new ImmCounters(2, 2);
+        int first = few.reserve(1);
+        few.free(first);
+        int second = few.reserve(1);
+        few.free(second);
+        assertThat(second).isEqualTo(Imm.of(1, 1));
+        assertThat(few.reserve(1)).isEqualTo(first);
     }
 }

@@ -7,6 +7,7 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
@@ -23,7 +24,7 @@ final class InboundDeskTest {
     private static final long LENGTH_BYTES = 4096;
 
     private final RegionTable regions = new RegionTable(LIB_C);
-    private final WindowTable windows = new WindowTable(window -> {});
+    private final WindowTable windows = new WindowTable(EngineLimits.of(TransferOptions.defaults()), window -> {});
     private final CompletionRing completions = new CompletionRing(1 << 10, () -> {});
     private final Figures figures = new Figures();
     private final InboundDesk desk = new InboundDesk(windows, regions, completions, figures);

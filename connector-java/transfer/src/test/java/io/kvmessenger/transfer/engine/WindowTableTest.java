@@ -7,6 +7,7 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
@@ -25,7 +26,7 @@ final class WindowTableTest {
     private final HostRegion region =
             new RegionTable(LIB_C).add(Arena.ofAuto().allocate(LENGTH_BYTES), Region.NOT_SHAREABLE);
     private final List<OpenWindow> released = new ArrayList<>();
-    private final WindowTable table = new WindowTable(released::add);
+    private final WindowTable table = new WindowTable(EngineLimits.of(TransferOptions.defaults()), released::add);
 
     private Window open() {
         WindowArea area = WindowArea.of(region.descriptor(), WindowRanges.ofEqual(new long[] {0}, LENGTH_BYTES));

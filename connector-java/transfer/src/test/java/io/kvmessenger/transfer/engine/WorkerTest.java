@@ -50,7 +50,8 @@ final class WorkerTest {
                 List.of(new OutboundPeer.Road(transport, new TransportAddress("fake", name))),
                 2,
                 new Allowances(new RegionTable(LIB_C)),
-                completions);
+                completions,
+                loop::nowNs);
         worker.add(peer);
         return peer;
     }

@@ -1,0 +1,46 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferOptions;
+
+/**
+ * How much of everything one engine may have. A value; only a simulation has others than {@link #of}.
+ *
+ * @param requestsPerPeer writes that wait for or are on their way to one peer; a power of two
+ * @param slots counters, and so windows, open at once
+ * @param generations uses of a slot before its immediate repeats
+ * @param completions events that can wait to be polled, twice over; a power of two
+ * @param peers peers and admissions alive at once, each
+ */
+public record EngineLimits(int requestsPerPeer, int slots, int generations, int completions, int peers) {
+    private static final int COMPLETIONS_MAX = 1 << 16;
+    private static final int PEERS_MAX = 1 << 10;
+
+    public EngineLimits {
+        require(Integer.bitCount(requestsPerPeer) == 1, "requestsPerPeer", requestsPerPeer, "a power of two");
+        require(
+                slots >= 2 && slots <= Imm.SLOT_COUNT_MAX,
+                "slots",
+                slots,
+                "2 to " + Imm.SLOT_COUNT_MAX + ", of which the first is never given out");
+        require(
+                generations >= 1 && generations <= Imm.GENERATION_COUNT,
+                "generations",
+                generations,
+                "1 to " + Imm.GENERATION_COUNT);
+        require(Integer.bitCount(completions) == 1, "completions", completions, "a power of two");
+        require(peers >= 1, "peers", peers, "at least 1");
+    }
+
+    /** What the immediate can name, and the options allow. */
+    static EngineLimits of(TransferOptions options) {
+        return new EngineLimits(
+                options.requestsPerPeerMax(), Imm.SLOT_COUNT_MAX, Imm.GENERATION_COUNT, COMPLETIONS_MAX, PEERS_MAX);
+    }
+
+    private static void require(boolean holds, String limit, int seen, String expected) {
+        if (!holds) {
+            throw new IllegalArgumentException("limit " + limit + " is " + seen + ", expected " + expected);
+        }
+    }
+}

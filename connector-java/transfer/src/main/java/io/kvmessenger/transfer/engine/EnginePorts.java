@@ -1,0 +1,26 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.Poller;
+import io.kvmessenger.transfer.spi.Transport;
+import java.util.List;
+import java.util.function.LongSupplier;
+import java.util.random.RandomGenerator;
+
+/**
+ * What an engine does not make itself: time, randomness, how its worker waits, and the transports. A value.
+ *
+ * @param libC asked about the memory that is registered
+ * @param clock monotonic, in ns
+ * @param random of what keys are made
+ * @param poller the engine's own, closed with it
+ */
+public record EnginePorts(
+        LibC libC, LongSupplier clock, RandomGenerator random, Poller poller, TransportMaker transports) {
+    /** Makes the transports, which need the engine's inner parts. */
+    public interface TransportMaker {
+        List<Transport> make(InboundPort port, Figures figures);
+    }
+}
