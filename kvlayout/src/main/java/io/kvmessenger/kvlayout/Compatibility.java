@@ -16,32 +16,63 @@ import java.util.SortedMap;
  * <p>Pure functions; safe from any thread.
  */
 public final class Compatibility {
-    private Compatibility() {}
+    private final KvGeometry source;
+    private final KvGeometry target;
+
+    private Compatibility(KvGeometry source, KvGeometry target) {
+        this.source = source;
+        this.target = target;
+    }
 
     /** The first mismatch, most telling field first; empty when the source alone can fill the target's pages. */
     public static Optional<Mismatch> check(KvGeometry source, KvGeometry target) {
-        return checkFields(source, target)
-                .or(() -> checkLayerNames(source, target))
-                .or(() -> checkLayerBytes(source, target))
-                .or(() -> checkRows(source, target))
+        Compatibility sides = new Compatibility(source, target);
+        return sides.checkFields()
+                .or(sides::checkLayerNames)
+                .or(sides::checkLayers)
+                .or(sides::checkRows)
                 .or(() -> checkCoverage(List.of(source), target));
     }
 
     /** As {@link #check}, between sides of which each may serve only some of its engine's heads and layers. */
     public static Optional<Mismatch> checkPages(KvGeometry source, KvGeometry target) {
-        return checkFields(source, target)
-                .or(() -> checkLayerBytes(source, target))
-                .or(() -> checkRows(source, target));
+        Compatibility sides = new Compatibility(source, target);
+        return sides.checkFields().or(sides::checkLayers).or(sides::checkRows);
     }
 
-    private static Optional<Mismatch> checkFields(KvGeometry source, KvGeometry target) {
-        return differing("model", source.model(), target.model())
-                .or(() -> differing("dtype", source.dtype(), target.dtype()))
-                .or(() -> differing("elementBytes", source.elementBytes(), target.elementBytes()))
+    private Optional<Mismatch> checkFields() {
+        Optional<Mismatch> found = differing("model", source.model(), target.model())
                 .or(() -> differing(
-                        "layout", source.layout().name(), target.layout().name()))
-                .or(() -> checkPageTokens(source, target))
-                .or(() -> differing("kvHeadCount", source.kvHeadCount(), target.kvHeadCount()));
+                        "count of KV groups",
+                        source.groups().size(),
+                        target.groups().size()));
+        for (int group = 0; found.isEmpty() && group < source.groups().size(); group++) {
+            found = checkGroup(group);
+        }
+        return found;
+    }
+
+    private Optional<Mismatch> checkGroup(int group) {
+        KvGroup from = source.groups().get(group);
+        KvGroup to = target.groups().get(group);
+        return differing(ofGroup("kind", group), from.kind().name(), to.kind().name())
+                .or(() -> differing(
+                        ofGroup("windowTokens", group),
+                        from.kind().windowTokens(),
+                        to.kind().windowTokens()))
+                .or(() -> differing(ofGroup("dtype", group), from.dtype(), to.dtype()))
+                .or(() -> differing(ofGroup("elementBytes", group), from.elementBytes(), to.elementBytes()))
+                .or(() -> differing(
+                        ofGroup("layout", group),
+                        from.layout().name(),
+                        to.layout().name()))
+                .or(() -> checkPageTokens(group))
+                .or(() -> differing(ofGroup("kvHeadCount", group), from.kvHeadCount(), to.kvHeadCount()));
+    }
+
+    /** A field by the name that its reader looks for; which group it is of where there are several. */
+    private String ofGroup(String field, int group) {
+        return source.groups().size() == 1 ? field : field + " of KV group " + group;
     }
 
     private static Optional<Mismatch> differing(String field, Object sourceValue, Object targetValue) {
@@ -54,37 +85,51 @@ public final class Compatibility {
      * One page size must be a multiple of the other: then a page holds whole pages of the other side. Pages whose heads
      * are opaque cannot be cut by tokens at all: vLLM's CPU kernels, for one, keep all K of a head before all V.
      */
-    private static Optional<Mismatch> checkPageTokens(KvGeometry source, KvGeometry target) {
-        int sourceTokens = source.pageTokens();
-        int targetTokens = target.pageTokens();
+    private Optional<Mismatch> checkPageTokens(int group) {
+        int sourceTokens = source.groups().get(group).pageTokens();
+        int targetTokens = target.groups().get(group).pageTokens();
         boolean multiple = sourceTokens % targetTokens == 0 || targetTokens % sourceTokens == 0;
-        if (multiple && !source.layout().equals(PageLayout.HND)) {
+        if (multiple && !source.groups().get(group).layout().equals(PageLayout.HND)) {
             return Optional.empty();
         }
-        return differing(Mismatch.PAGE_TOKENS, sourceTokens, targetTokens);
+        return differing(ofGroup(Mismatch.PAGE_TOKENS, group), sourceTokens, targetTokens);
     }
 
-    private static Optional<Mismatch> checkLayerNames(KvGeometry source, KvGeometry target) {
-        Set<String> sourceNames = source.headPageBytesByLayer().keySet();
-        Set<String> targetNames = target.headPageBytesByLayer().keySet();
+    private Optional<Mismatch> checkLayerNames() {
+        Set<String> sourceNames = source.pagesByLayer().keySet();
+        Set<String> targetNames = target.pagesByLayer().keySet();
         return differing("layer count", sourceNames.size(), targetNames.size())
                 .or(() -> differing("layer names", List.copyOf(sourceNames), List.copyOf(targetNames)));
     }
 
-    private static Optional<Mismatch> checkLayerBytes(KvGeometry source, KvGeometry target) {
-        SortedMap<String, Integer> sourceLayers = source.headPageBytesByLayer();
-        for (Map.Entry<String, Integer> layer : target.headPageBytesByLayer().entrySet()) {
-            Integer sourceBytes = sourceLayers.get(layer.getKey());
-            int targetBytes = layer.getValue();
-            if (sourceBytes != null && !equalRows(sourceBytes, source.pageTokens(), targetBytes, target.pageTokens())) {
-                boolean equalPages = source.pageTokens() == target.pageTokens();
-                return Optional.of(new Mismatch(
-                        "page bytes for each KV head of layer \"" + layer.getKey() + "\"",
-                        sourceBytes + (equalPages ? "" : " for " + source.pageTokens() + " tokens"),
-                        targetBytes + (equalPages ? "" : " for " + target.pageTokens() + " tokens")));
+    private Optional<Mismatch> checkLayers() {
+        SortedMap<String, KvGeometry.LayerPages> sourceLayers = source.pagesByLayer();
+        for (Map.Entry<String, KvGeometry.LayerPages> layer :
+                target.pagesByLayer().entrySet()) {
+            KvGeometry.LayerPages from = sourceLayers.get(layer.getKey());
+            Optional<Mismatch> found =
+                    from == null ? Optional.empty() : checkLayer(layer.getKey(), from, layer.getValue());
+            if (found.isPresent()) {
+                return found;
             }
         }
         return Optional.empty();
+    }
+
+    private Optional<Mismatch> checkLayer(String name, KvGeometry.LayerPages from, KvGeometry.LayerPages to) {
+        if (from.groupIndex() != to.groupIndex()) {
+            return differing("KV group of layer \"" + name + "\"", from.groupIndex(), to.groupIndex());
+        }
+        int sourceTokens = source.groups().get(from.groupIndex()).pageTokens();
+        int targetTokens = target.groups().get(to.groupIndex()).pageTokens();
+        if (equalRows(from.headBytes(), sourceTokens, to.headBytes(), targetTokens)) {
+            return Optional.empty();
+        }
+        boolean equalPages = sourceTokens == targetTokens;
+        return Optional.of(new Mismatch(
+                "page bytes for each KV head of layer \"" + name + "\"",
+                from.headBytes() + (equalPages ? "" : " for " + sourceTokens + " tokens"),
+                to.headBytes() + (equalPages ? "" : " for " + targetTokens + " tokens")));
     }
 
     /** Whether a head takes as many bytes for a token on both sides; a page may end with padding only if pages are equal. */
@@ -97,29 +142,32 @@ public final class Compatibility {
     }
 
     /** NHD pages split by heads are cut token by token: a token of a head must be whole bytes. */
-    private static Optional<Mismatch> checkRows(KvGeometry source, KvGeometry target) {
-        int sourceHeads = source.sharding().headsPerRank(source.kvHeadCount());
-        int targetHeads = target.sharding().headsPerRank(target.kvHeadCount());
-        boolean cut = source.layout().equals(PageLayout.NHD) && sourceHeads != targetHeads;
-        boolean wholeBytes = source.headPageBytesByLayer().values().stream()
-                .allMatch(headPageBytes -> headPageBytes % source.pageTokens() == 0);
-        return !cut || wholeBytes
+    private Optional<Mismatch> checkRows() {
+        boolean wholeBytes = source.pagesByLayer().values().stream()
+                .allMatch(layer -> !splitsRows(layer.groupIndex())
+                        || layer.headBytes()
+                                        % source.groups()
+                                                .get(layer.groupIndex())
+                                                .pageTokens()
+                                == 0);
+        return wholeBytes
                 ? Optional.empty()
                 : Optional.of(new Mismatch("sharding", describeRanks(source), describeRanks(target)));
+    }
+
+    private boolean splitsRows(int group) {
+        KvGroup from = source.groups().get(group);
+        KvGroup to = target.groups().get(group);
+        return from.layout().equals(PageLayout.NHD)
+                && source.sharding().headsPerRank(from.kvHeadCount())
+                        != target.sharding().headsPerRank(to.kvHeadCount());
     }
 
     /** Whether the ranks of all source messengers together hold every head of every layer that the target needs. */
     public static Optional<Mismatch> checkCoverage(List<KvGeometry> sources, KvGeometry target) {
         for (RankGeometry rank : target.ranks()) {
             for (LayerGeometry layer : rank.layers()) {
-                BitSet missing = new BitSet();
-                missing.set(rank.heads().from(), rank.heads().to());
-                sources.stream()
-                        .flatMap(source -> source.ranks().stream())
-                        .filter(from -> from.layerIndex(layer.name()) >= 0)
-                        .forEach(from ->
-                                missing.clear(from.heads().from(), from.heads().to()));
-                if (!missing.isEmpty()) {
+                if (!covered(sources, layer, target.headsOf(rank, layer.groupIndex()))) {
                     String offered =
                             sources.stream().map(Compatibility::describeRanks).collect(joining(", "));
                     return Optional.of(new Mismatch("sharding", offered, describeRanks(target)));
@@ -127,6 +175,20 @@ public final class Compatibility {
             }
         }
         return Optional.empty();
+    }
+
+    private static boolean covered(List<KvGeometry> sources, LayerGeometry layer, HeadRange heads) {
+        BitSet missing = new BitSet();
+        missing.set(heads.from(), heads.to());
+        for (KvGeometry source : sources) {
+            for (RankGeometry rank : source.ranks()) {
+                if (rank.layerIndex(layer.name()) >= 0) {
+                    HeadRange held = source.headsOf(rank, layer.groupIndex());
+                    missing.clear(held.from(), held.to());
+                }
+            }
+        }
+        return missing.isEmpty();
     }
 
     private static String describeRanks(KvGeometry geometry) {

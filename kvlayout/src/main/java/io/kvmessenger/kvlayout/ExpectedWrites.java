@@ -1,27 +1,24 @@
 package io.kvmessenger.kvlayout;
 
 /**
- * How many pieces a target rank will receive, by closed arithmetic: the decoder's own road, so that a wrong plan is
- * caught instead of awaited.
+ * How many pieces a target rank will receive, by closed arithmetic for each group: the decoder's own road, so that a wrong
+ * plan is caught instead of awaited.
  *
  * <p>Pure functions; safe from any thread. It never runs the planner; tests hold the two together for every small shape.
  */
 public final class ExpectedWrites {
     private final KvGeometry source;
+    private final KvGeometry target;
     private final RankGeometry rank;
-    private final int partCount;
+    private final int firstToken;
+    private final int tokenCount;
 
     private ExpectedWrites(KvGeometry source, KvGeometry target, RankGeometry rank, int firstToken, int tokenCount) {
-        if (firstToken < 0 || tokenCount < firstToken || firstToken % target.pageTokens() != 0) {
-            throw new IllegalArgumentException("token range is [" + firstToken + ", " + tokenCount
-                    + "), expected 0 <= from <= to with from a multiple of pageTokens, " + target.pageTokens());
-        }
         this.source = source;
+        this.target = target;
         this.rank = rank;
-        int smallerPageTokens = Math.min(source.pageTokens(), target.pageTokens());
-        boolean tokenByToken = target.layout().equals(PageLayout.NHD) && sourceHeadsPerRank() != headCount();
-        int partTokens = tokenByToken ? 1 : smallerPageTokens;
-        this.partCount = Math.ceilDiv(tokenCount, partTokens) - firstToken / partTokens;
+        this.firstToken = firstToken;
+        this.tokenCount = tokenCount;
     }
 
     /**
@@ -29,15 +26,20 @@ public final class ExpectedWrites {
      * ranks of the source's engine, also those of other messengers. The pages must be compatible.
      *
      * @param targetRankIndex position in the target's {@link KvGeometry#ranks()}
-     * @param firstToken the first of one of the target's pages
+     * @param firstToken the first of one of the target's pages, in each group
      */
     public static long pieceCount(
             KvGeometry source, KvGeometry target, int targetRankIndex, int firstToken, int tokenCount) {
         RankGeometry rank = target.ranks().get(targetRankIndex);
         ExpectedWrites expected = new ExpectedWrites(source, target, rank, firstToken, tokenCount);
-        int firstSourceSet = rank.heads().from() / expected.sourceHeadsPerRank();
-        int lastSourceSet = (rank.heads().to() - 1) / expected.sourceHeadsPerRank();
-        return expected.times(rank.layers().size(), lastSourceSet - firstSourceSet + 1);
+        long count = 0;
+        for (int group = 0; group < target.groups().size(); group++) {
+            HeadRange heads = target.headsOf(rank, group);
+            int firstSourceSet = heads.from() / expected.sourceHeadsPerRank(group);
+            int lastSourceSet = (heads.to() - 1) / expected.sourceHeadsPerRank(group);
+            count += expected.times(group, rank.layerCountOf(group), lastSourceSet - firstSourceSet + 1);
+        }
+        return count;
     }
 
     /** As {@link #pieceCount}, from the ranks that the source lists alone. */
@@ -52,28 +54,41 @@ public final class ExpectedWrites {
         ExpectedWrites expected = new ExpectedWrites(source, target, rank, firstToken, tokenCount);
         long count = 0;
         for (RankGeometry from : source.ranks()) {
-            if (from.heads().overlaps(rank.heads()) && draw.sends(source, from, rank)) {
-                count += expected.times(commonLayerCount(from, rank), 1);
+            for (int group = 0; group < target.groups().size(); group++) {
+                if (source.headsOf(from, group).overlaps(target.headsOf(rank, group))
+                        && draw.sends(source, target, group, from, rank)) {
+                    count += expected.times(group, commonLayerCount(from, rank, group), 1);
+                }
             }
         }
         return count;
     }
 
-    private static int commonLayerCount(RankGeometry from, RankGeometry to) {
+    private static int commonLayerCount(RankGeometry from, RankGeometry to, int group) {
         return (int) from.layers().stream()
-                .filter(layer -> to.layerIndex(layer.name()) >= 0)
+                .filter(layer -> layer.groupIndex() == group && to.layerIndex(layer.name()) >= 0)
                 .count();
     }
 
-    private int headCount() {
-        return rank.heads().count();
+    private int sourceHeadsPerRank(int group) {
+        return source.sharding().headsPerRank(source.groups().get(group).kvHeadCount());
     }
 
-    private int sourceHeadsPerRank() {
-        return source.sharding().headsPerRank(source.kvHeadCount());
+    private long times(int group, int layerCount, int runs) {
+        return Math.multiplyExact((long) layerCount * runs, (long) partCount(group));
     }
 
-    private long times(int layerCount, int runs) {
-        return Math.multiplyExact((long) layerCount * runs, (long) partCount);
+    /** Parts that hold the tokens, in pages of the group. */
+    private int partCount(int group) {
+        KvGroup from = source.groups().get(group);
+        KvGroup to = target.groups().get(group);
+        if (firstToken < 0 || tokenCount < firstToken || firstToken % to.pageTokens() != 0) {
+            throw new IllegalArgumentException("token range is [" + firstToken + ", " + tokenCount
+                    + "), expected 0 <= from <= to with from a multiple of pageTokens, " + to.pageTokens());
+        }
+        boolean tokenByToken = to.layout().equals(PageLayout.NHD)
+                && sourceHeadsPerRank(group) != target.headsOf(rank, group).count();
+        int partTokens = tokenByToken ? 1 : Math.min(from.pageTokens(), to.pageTokens());
+        return Math.ceilDiv(tokenCount, partTokens) - firstToken / partTokens;
     }
 }

@@ -1,12 +1,7 @@
 package io.kvmessenger.kvlayout;
 
-import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.HashSet;
-import java.util.HexFormat;
 import java.util.List;
-import java.util.Map;
 import java.util.Set;
 import java.util.SortedMap;
 import java.util.TreeMap;
@@ -15,126 +10,114 @@ import java.util.TreeMap;
  * One side's KV cache, as its engine registered it: what is exchanged between peers, once, before the first page.
  *
  * @param model fingerprint of the model; sides with different ones never exchange pages
- * @param dtype the engine's name of the element type
- * @param pageTokens tokens in a page
- * @param kvHeadCount KV heads of the whole model; 1 when the layout is latent
+ * @param groups of the whole engine, also those that none of {@code ranks} has a layer of; both sides list the same ones in
+ *     the same order
  * @param ranks those that one messenger serves: all of the engine's, or some
  */
-public record KvGeometry(
-        String model,
-        String dtype,
-        int elementBytes,
-        int pageTokens,
-        PageLayout layout,
-        int kvHeadCount,
-        Sharding sharding,
-        List<RankGeometry> ranks) {
+public record KvGeometry(String model, Sharding sharding, List<KvGroup> groups, List<RankGeometry> ranks) {
+    /** More than models have: what a peer says beyond that is nonsense that would cost time. */
+    public static final int GROUP_COUNT_MAX = 64;
 
     public KvGeometry {
+        groups = List.copyOf(groups);
         ranks = List.copyOf(ranks);
-        requireSet("model", model);
-        requireSet("dtype", dtype);
-        requirePositive("elementBytes", elementBytes);
-        requirePositive("pageTokens", pageTokens);
-        requirePositive("kvHeadCount", kvHeadCount);
-        if (layout instanceof PageLayout.Latent && kvHeadCount != 1) {
+        if (model.isEmpty()) {
+            throw new IllegalArgumentException("model is empty, expected a name");
+        }
+        if (groups.isEmpty() || groups.size() > GROUP_COUNT_MAX) {
             throw new IllegalArgumentException(
-                    "kvHeadCount is " + kvHeadCount + " with layout LATENT, expected 1: latent KV has no heads");
+                    "the geometry has " + groups.size() + " KV groups, expected 1 to " + GROUP_COUNT_MAX);
         }
         if (ranks.isEmpty()) {
             throw new IllegalArgumentException("the geometry has no ranks, expected at least one");
         }
+        for (KvGroup group : groups) {
+            sharding.headsPerRank(group.kvHeadCount());
+        }
         Set<List<Integer>> places = new HashSet<>();
         for (RankGeometry rank : ranks) {
-            requireInside(rank, sharding, kvHeadCount);
+            requireInside(rank, sharding, groups);
             if (!places.add(List.of(rank.tpRank(), rank.ppRank()))) {
                 throw new IllegalArgumentException(
                         "two ranks are tpRank " + rank.tpRank() + ", ppRank " + rank.ppRank());
             }
         }
-        headPageBytesByLayer(ranks);
+        pagesByLayer(sharding, groups, ranks);
     }
 
-    private static void requireSet(String name, String value) {
-        if (value.isEmpty()) {
-            throw new IllegalArgumentException(name + " is empty, expected a name");
+    private static void requireInside(RankGeometry rank, Sharding sharding, List<KvGroup> groups) {
+        if (rank.tpRank() >= sharding.tpSize()) {
+            throw new IllegalArgumentException(
+                    "tpRank is " + rank.tpRank() + ", expected 0 to " + (sharding.tpSize() - 1));
         }
-    }
-
-    private static void requirePositive(String name, int value) {
-        if (value < 1) {
-            throw new IllegalArgumentException(name + " is " + value + ", expected at least 1");
-        }
-    }
-
-    private static void requireInside(RankGeometry rank, Sharding sharding, int kvHeadCount) {
         if (rank.ppRank() >= sharding.ppSize()) {
             throw new IllegalArgumentException(
                     "ppRank is " + rank.ppRank() + ", expected 0 to " + (sharding.ppSize() - 1));
         }
-        HeadRange expected = sharding.headsOf(rank.tpRank(), kvHeadCount);
-        if (!rank.heads().equals(expected)) {
-            throw new IllegalArgumentException("heads of tpRank " + rank.tpRank() + " are " + rank.heads()
-                    + ", expected " + expected + " with tpSize " + sharding.tpSize() + " and " + kvHeadCount
-                    + " KV heads");
-        }
-    }
-
-    /** Bytes that one head takes in a page, by layer name; equal on all ranks that hold the layer. */
-    SortedMap<String, Integer> headPageBytesByLayer() {
-        return headPageBytesByLayer(ranks);
-    }
-
-    private static SortedMap<String, Integer> headPageBytesByLayer(List<RankGeometry> ranks) {
-        SortedMap<String, Integer> bytesByName = new TreeMap<>();
-        for (RankGeometry rank : ranks) {
-            for (LayerGeometry layer : rank.layers()) {
-                int headPageBytes = layer.pageBytes() / rank.heads().count();
-                if (headPageBytes * rank.heads().count() != layer.pageBytes()) {
-                    throw new IllegalArgumentException("pageBytes of layer \"" + layer.name() + "\" is "
-                            + layer.pageBytes() + ", expected a multiple of the rank's "
-                            + rank.heads().count() + " heads");
-                }
-                Integer other = bytesByName.putIfAbsent(layer.name(), headPageBytes);
-                if (other != null && other != headPageBytes) {
-                    throw new IllegalArgumentException("a head of layer \"" + layer.name() + "\" takes " + headPageBytes
-                            + " bytes of a page on one rank and " + other + " on another, expected the same on all");
-                }
+        for (LayerGeometry layer : rank.layers()) {
+            if (layer.groupIndex() >= groups.size()) {
+                throw new IllegalArgumentException("groupIndex of layer \"" + layer.name() + "\" is "
+                        + layer.groupIndex() + ", expected 0 to " + (groups.size() - 1));
             }
+            layer.endBytes(groups.get(layer.groupIndex()).pageCount());
         }
-        return bytesByName;
+    }
+
+    public KvGroup groupOf(LayerGeometry layer) {
+        return groups.get(layer.groupIndex());
+    }
+
+    /** Which heads of a group's layers a rank holds. */
+    public HeadRange headsOf(RankGeometry rank, int groupIndex) {
+        return sharding.headsOf(rank.tpRank(), groups.get(groupIndex).kvHeadCount());
+    }
+
+    /** The length that a memory of a rank must have to hold every page of every layer in it; 0 when no layer is. */
+    public long spanBytes(int rankIndex, int memoryIndex) {
+        return ranks.get(rankIndex).layers().stream()
+                .filter(layer -> layer.memoryIndex() == memoryIndex)
+                .mapToLong(layer -> layer.endBytes(groupOf(layer).pageCount()))
+                .max()
+                .orElse(0);
     }
 
     /**
-     * A hash over everything that decides whether pages mean the same, in hexadecimal. Equal hashes: {@link Compatibility}
-     * finds no mismatch but possibly one of sharding. The same in every process and version of this class.
+     * What all ranks that hold a layer have alike of its pages.
+     *
+     * @param headBytes bytes that one head takes in a page
      */
-    public String digest() {
-        StringBuilder text = new StringBuilder();
-        for (String value : new String[] {
-            model,
-            dtype,
-            Integer.toString(elementBytes),
-            Integer.toString(pageTokens),
-            layout.name(),
-            Integer.toString(kvHeadCount)
-        }) {
-            appendField(text, value);
-        }
-        for (Map.Entry<String, Integer> layer : headPageBytesByLayer().entrySet()) {
-            appendField(text, layer.getKey());
-            appendField(text, layer.getValue().toString());
-        }
-        try {
-            MessageDigest sha256 = MessageDigest.getInstance("SHA-256");
-            return HexFormat.of().formatHex(sha256.digest(text.toString().getBytes(StandardCharsets.UTF_8)));
-        } catch (NoSuchAlgorithmException e) {
-            throw new AssertionError("every Java platform has SHA-256", e);
-        }
+    record LayerPages(int groupIndex, int headBytes) {}
+
+    /** By layer name, of the layers of all ranks. */
+    SortedMap<String, LayerPages> pagesByLayer() {
+        return pagesByLayer(sharding, groups, ranks);
     }
 
-    /** Length first, so that no two lists of fields have the same text. */
-    private static void appendField(StringBuilder text, String value) {
-        text.append(value.length()).append(':').append(value).append('\n');
+    private static SortedMap<String, LayerPages> pagesByLayer(
+            Sharding sharding, List<KvGroup> groups, List<RankGeometry> ranks) {
+        SortedMap<String, LayerPages> pagesByName = new TreeMap<>();
+        for (RankGeometry rank : ranks) {
+            for (LayerGeometry layer : rank.layers()) {
+                int headCount =
+                        sharding.headsPerRank(groups.get(layer.groupIndex()).kvHeadCount());
+                LayerPages pages = new LayerPages(layer.groupIndex(), layer.pageBytes() / headCount);
+                if (pages.headBytes * headCount != layer.pageBytes()) {
+                    throw new IllegalArgumentException("pageBytes of layer \"" + layer.name() + "\" is "
+                            + layer.pageBytes() + ", expected a multiple of the rank's " + headCount + " heads");
+                }
+                LayerPages other = pagesByName.putIfAbsent(layer.name(), pages);
+                if (other != null && other.groupIndex != pages.groupIndex) {
+                    throw new IllegalArgumentException("layer \"" + layer.name() + "\" is in KV group "
+                            + pages.groupIndex + " on one rank and in " + other.groupIndex
+                            + " on another, expected the same on all");
+                }
+                if (other != null && other.headBytes != pages.headBytes) {
+                    throw new IllegalArgumentException("a head of layer \"" + layer.name() + "\" takes "
+                            + pages.headBytes + " bytes of a page on one rank and " + other.headBytes
+                            + " on another, expected the same on all");
+                }
+            }
+        }
+        return pagesByName;
     }
 }

@@ -4,15 +4,21 @@ package io.kvmessenger.kvlayout;
  * Where a layer's pages lie: page {@code p} is {@code pageBytes} bytes at {@code offsetBytes + p * pageStrideBytes} of
  * one of the rank's memories.
  *
+ * @param groupIndex which of the geometry's groups the layer is in; 0 when there is one
  * @param memoryIndex which of the rank's memories; 0 when it has one
  */
-public record LayerGeometry(String name, int memoryIndex, long offsetBytes, long pageStrideBytes, int pageBytes) {
+public record LayerGeometry(
+        String name, int groupIndex, int memoryIndex, long offsetBytes, long pageStrideBytes, int pageBytes) {
     /** A rank cannot have more memories: a peer's nonsense must not make us count to it. */
     public static final int MEMORY_INDEX_MAX = (1 << 14) - 1;
 
     public LayerGeometry {
         if (name.isEmpty()) {
             throw new IllegalArgumentException("a layer has no name");
+        }
+        if (groupIndex < 0) {
+            throw new IllegalArgumentException(
+                    "groupIndex of layer \"" + name + "\" is " + groupIndex + ", expected at least 0");
         }
         if (memoryIndex < 0 || memoryIndex > MEMORY_INDEX_MAX) {
             throw new IllegalArgumentException(
@@ -32,9 +38,9 @@ public record LayerGeometry(String name, int memoryIndex, long offsetBytes, long
         }
     }
 
-    /** A layer in the rank's only memory. */
+    /** A layer of the only group, in the rank's only memory. */
     public LayerGeometry(String name, long offsetBytes, long pageStrideBytes, int pageBytes) {
-        this(name, 0, offsetBytes, pageStrideBytes, pageBytes);
+        this(name, 0, 0, offsetBytes, pageStrideBytes, pageBytes);
     }
 
     public long pageOffsetBytes(int pageIndex) {

@@ -1,25 +1,23 @@
 package io.kvmessenger.kvlayout;
 
 import java.util.ArrayList;
+import java.util.BitSet;
 import java.util.List;
 import java.util.Optional;
 
 /**
  * Plans which bytes of a source page go where in a target page: with equal sharding and equal pages one whole page from
- * each rank to its twin, otherwise the heads and tokens that both pages hold.
+ * each rank to its twin, otherwise the heads and tokens that both pages hold. Each group is planned for itself.
  *
  * <p>Pure functions of both descriptions; safe from any thread. It does not choose pages.
  */
 public final class LayoutPlanner {
     private final KvGeometry source;
     private final KvGeometry target;
-    /** The smaller of both page sizes; the other is a multiple of it. */
-    private final int smallerPageTokens;
 
     private LayoutPlanner(KvGeometry source, KvGeometry target) {
         this.source = source;
         this.target = target;
-        this.smallerPageTokens = Math.min(source.pageTokens(), target.pageTokens());
     }
 
     /**
@@ -52,84 +50,52 @@ public final class LayoutPlanner {
         List<Piece> pieces = new ArrayList<>();
         for (int s = 0; s < source.ranks().size(); s++) {
             for (int t = 0; t < target.ranks().size(); t++) {
-                RankGeometry from = source.ranks().get(s);
-                RankGeometry to = target.ranks().get(t);
-                if (from.heads().overlaps(to.heads()) && draw.sends(source, from, to)) {
-                    addLayers(pieces, s, t);
-                }
+                addLayers(
+                        pieces,
+                        s,
+                        t,
+                        groupsSent(source.ranks().get(s), target.ranks().get(t), draw));
             }
         }
         return new TransferPlan(source, target, pieces);
     }
 
-    private void addLayers(List<Piece> pieces, int sourceRankIndex, int targetRankIndex) {
+    /** The groups of whose layers one rank sends heads to the other. */
+    private BitSet groupsSent(RankGeometry from, RankGeometry to, SourceDraw draw) {
+        BitSet sent = new BitSet();
+        for (int group = 0; group < source.groups().size(); group++) {
+            boolean overlap = source.headsOf(from, group).overlaps(target.headsOf(to, group));
+            sent.set(group, overlap && draw.sends(source, target, group, from, to));
+        }
+        return sent;
+    }
+
+    private void addLayers(List<Piece> pieces, int sourceRankIndex, int targetRankIndex, BitSet groupsSent) {
         RankGeometry from = source.ranks().get(sourceRankIndex);
         RankGeometry to = target.ranks().get(targetRankIndex);
         for (int layerIndex = 0; layerIndex < from.layers().size(); layerIndex++) {
             LayerGeometry layer = from.layers().get(layerIndex);
-            int targetLayerIndex = to.layerIndex(layer.name());
+            int targetLayerIndex = groupsSent.get(layer.groupIndex()) ? to.layerIndex(layer.name()) : -1;
             if (targetLayerIndex >= 0) {
-                Cut cut = cut(from.heads(), to.heads(), layer.pageBytes());
+                PageCut cut = PageCut.of(
+                        side(source, from, layer.groupIndex()),
+                        side(target, to, layer.groupIndex()),
+                        layer.pageBytes());
                 pieces.add(new Piece(
                         sourceRankIndex,
                         targetRankIndex,
                         layerIndex,
                         targetLayerIndex,
-                        cut.partTokens,
-                        cut.source,
-                        cut.target,
-                        cut.lengthBytes));
+                        layer.groupIndex(),
+                        cut.partTokens(),
+                        cut.source(),
+                        cut.target(),
+                        cut.lengthBytes()));
             }
         }
     }
 
-    /** A piece but for the ranks and the layer. */
-    private record Cut(int partTokens, PageParts source, PageParts target, int lengthBytes) {}
-
-    private Cut cut(HeadRange from, HeadRange to, int sourcePageBytes) {
-        boolean equalHeads = from.equals(to);
-        if (equalHeads && source.pageTokens() == target.pageTokens()) {
-            return new Cut(source.pageTokens(), PageParts.whole(0), PageParts.whole(0), sourcePageBytes);
-        }
-        int headPageBytes = sourcePageBytes / from.count();
-        return switch (source.layout()) {
-            case PageLayout.Hnd() -> headRange(from, to, headPageBytes);
-            case PageLayout.Nhd() -> rows(from, to, headPageBytes / source.pageTokens(), equalHeads);
-            case PageLayout.Latent() -> rows(from, to, headPageBytes / source.pageTokens(), true);
-        };
-    }
-
-    /** HND, whose pages are equal: the common heads are one run. */
-    private Cut headRange(HeadRange from, HeadRange to, int headPageBytes) {
-        HeadRange common = from.intersection(to);
-        return new Cut(
-                source.pageTokens(),
-                PageParts.whole((common.from() - from.from()) * headPageBytes),
-                PageParts.whole((common.from() - to.from()) * headPageBytes),
-                common.count() * headPageBytes);
-    }
-
-    /** Tokens first: rows of whole tokens where heads are equal, else the common heads of each token. */
-    private Cut rows(HeadRange from, HeadRange to, int headRowBytes, boolean equalHeads) {
-        HeadRange common = from.intersection(to);
-        int partTokens = equalHeads ? smallerPageTokens : 1;
-        return new Cut(
-                partTokens,
-                parts(
-                        source,
-                        partTokens,
-                        (common.from() - from.from()) * headRowBytes,
-                        partTokens * from.count() * headRowBytes),
-                parts(
-                        target,
-                        partTokens,
-                        (common.from() - to.from()) * headRowBytes,
-                        partTokens * to.count() * headRowBytes),
-                partTokens * common.count() * headRowBytes);
-    }
-
-    private static PageParts parts(KvGeometry side, int partTokens, int byteInPage, int strideBytes) {
-        int countPerPage = side.pageTokens() / partTokens;
-        return countPerPage == 1 ? PageParts.whole(byteInPage) : new PageParts(byteInPage, countPerPage, strideBytes);
+    private static PageCut.Side side(KvGeometry geometry, RankGeometry rank, int group) {
+        return new PageCut.Side(geometry.groups().get(group), geometry.headsOf(rank, group));
     }
 }

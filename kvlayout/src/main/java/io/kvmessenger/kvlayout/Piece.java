@@ -12,12 +12,14 @@ package io.kvmessenger.kvlayout;
  * @param layerIndex position in the source rank's {@link RankGeometry#layers()}
  * @param targetLayerIndex position of the same layer in the target rank's {@link RankGeometry#layers()}
  * @param lengthBytes bytes of one part
+ * @param groupIndex of the layer, on both sides: the page lists that the parts are counted in
  */
 public record Piece(
         int sourceRankIndex,
         int targetRankIndex,
         int layerIndex,
         int targetLayerIndex,
+        int groupIndex,
         int partTokens,
         PageParts source,
         PageParts target,

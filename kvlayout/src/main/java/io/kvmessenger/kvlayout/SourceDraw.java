@@ -25,23 +25,40 @@ public record SourceDraw(int rotation) {
     }
 
     /**
-     * How many different draws there are: that many plans serve all transfers between two sides. One when the target has
-     * at least as many replicas, since every source rank has its part in every transfer then, each with its twin where
-     * both sides are sharded alike.
+     * How many different draws there are: that many plans serve all transfers between two sides. A number that the variants
+     * of every group divide, so that each group draws evenly.
      */
     public static int variantCount(KvGeometry source, KvGeometry target) {
-        int sourceReplicas = replicaCount(source);
-        return replicaCount(target) >= sourceReplicas ? 1 : sourceReplicas;
+        int variants = 1;
+        for (int group = 0; group < source.groups().size(); group++) {
+            int ofGroup = variantCount(source, target, group);
+            variants = variants / commonDivisor(variants, ofGroup) * ofGroup;
+        }
+        return variants;
     }
 
-    /** Whether a rank is the one, among those that hold the same heads, that sends to the target's rank. */
-    boolean sends(KvGeometry source, RankGeometry sourceRank, RankGeometry targetRank) {
-        int replicaCount = replicaCount(source);
-        return sourceRank.tpRank() % replicaCount == (rotation + targetRank.tpRank()) % replicaCount;
+    /**
+     * One when the target has at least as many replicas, since every source rank has its part in every transfer then, each
+     * with its twin where both sides are sharded alike.
+     */
+    private static int variantCount(KvGeometry source, KvGeometry target, int group) {
+        int sourceReplicas = replicaCount(source, group);
+        return replicaCount(target, group) >= sourceReplicas ? 1 : sourceReplicas;
     }
 
-    private static int replicaCount(KvGeometry geometry) {
-        return geometry.sharding().replicaCount(geometry.kvHeadCount());
+    private static int commonDivisor(int a, int b) {
+        return b == 0 ? a : commonDivisor(b, a % b);
+    }
+
+    /** Whether a rank is the one, among those that hold the same heads of a group, that sends to the target's rank. */
+    boolean sends(KvGeometry source, KvGeometry target, int group, RankGeometry sourceRank, RankGeometry targetRank) {
+        int replicaCount = replicaCount(source, group);
+        int rotationOfGroup = rotation % variantCount(source, target, group);
+        return sourceRank.tpRank() % replicaCount == (rotationOfGroup + targetRank.tpRank()) % replicaCount;
+    }
+
+    private static int replicaCount(KvGeometry geometry, int group) {
+        return geometry.sharding().replicaCount(geometry.groups().get(group).kvHeadCount());
     }
 
     /** FNV-1a over the characters, then a finaliser: ids that differ in one character draw independently. */

@@ -59,8 +59,8 @@ public final class TransferPlan {
     }
 
     /**
-     * The piece that begins, in every page of both sides, where this one ends: both together are one run of bytes.
-     * {@link #NONE} when there is none.
+     * The piece of the same group that begins, in every page of both sides, where this one ends: both together are one run
+     * of bytes. {@link #NONE} when there is none.
      */
     public int continuation(int pieceIndex) {
         return continuations[pieceIndex];
@@ -70,6 +70,7 @@ public final class TransferPlan {
     private record Start(
             int sourceRankIndex,
             int targetRankIndex,
+            int groupIndex,
             int partTokens,
             int sourceMemoryIndex,
             long sourceStrideBytes,
@@ -85,6 +86,7 @@ public final class TransferPlan {
             return new Start(
                     piece.sourceRankIndex(),
                     piece.targetRankIndex(),
+                    piece.groupIndex(),
                     piece.partTokens(),
                     from.memoryIndex(),
                     from.pageStrideBytes(),

@@ -29,7 +29,7 @@ final class CarriedOut {
         this.pieceCounts = new long[target.ranks().size()];
         this.memories = new int[target.ranks().size()][];
         for (int r = 0; r < memories.length; r++) {
-            memories[r] = new int[(int) target.ranks().get(r).spanBytes(0)];
+            memories[r] = new int[(int) target.spanBytes(r, 0)];
             Arrays.fill(memories[r], UNTOUCHED);
         }
     }
@@ -61,12 +61,14 @@ final class CarriedOut {
         }
     }
 
-    /** Any pages, but not in order: the request's page k is the engine's page 7k + 4 modulo their prime count. */
-    static int[] pages(KvGeometry side, int firstToken, int tokenCount) {
-        int from = firstToken / side.pageTokens();
-        int to = Math.ceilDiv(tokenCount, side.pageTokens());
-        return IntStream.range(from, to)
-                .map(k -> (7 * k + 4) % Shapes.PAGE_COUNT)
+    /**
+     * Any pages, but not in order, and others in each group: page k of a request is the engine's page 7k + 4 of the first
+     * group, modulo their prime count.
+     */
+    static int[] pages(KvGeometry side, int group, int firstToken, int tokenCount) {
+        int pageTokens = side.groups().get(group).pageTokens();
+        return IntStream.range(firstToken / pageTokens, Math.ceilDiv(tokenCount, pageTokens))
+                .map(k -> (7 * k + 4 + 3 * group) % Shapes.PAGE_COUNT)
                 .toArray();
     }
 
@@ -75,15 +77,15 @@ final class CarriedOut {
         RankGeometry to = target.ranks().get(piece.targetRankIndex());
         LayerGeometry fromLayer = from.layers().get(piece.layerIndex());
         LayerGeometry toLayer = to.layers().get(piece.targetLayerIndex());
-        int[] sourcePages = pages(source, 0, tokenCount);
-        int[] targetPages = pages(target, firstToken, tokenCount);
+        int[] sourcePages = pages(source, piece.groupIndex(), 0, tokenCount);
+        int[] targetPages = pages(target, piece.groupIndex(), firstToken, tokenCount);
         for (int part = piece.partIndex(firstToken); part < piece.partCount(tokenCount); part++) {
             int targetPart = part - piece.partIndex(firstToken);
             int sourcePage = sourcePages[part / piece.source().countPerPage()];
             int targetPage = targetPages[targetPart / piece.target().countPerPage()];
             int sourceByte = byteInPage(piece.source(), part);
             int targetByte = byteInPage(piece.target(), targetPart);
-            require(sourcePage >= 0 && sourcePage < from.pageCount(), "source page", piece);
+            require(sourcePage >= 0 && sourcePage < source.groupOf(fromLayer).pageCount(), "source page", piece);
             require(sourceByte >= 0 && sourceByte + piece.lengthBytes() <= fromLayer.pageBytes(), "source byte", piece);
             require(targetByte >= 0 && targetByte + piece.lengthBytes() <= toLayer.pageBytes(), "target byte", piece);
             int logicalPage = part / piece.source().countPerPage();
@@ -108,13 +110,13 @@ final class CarriedOut {
     }
 
     private void checkEveryByte() {
-        int[] pages = pages(target, firstToken, tokenCount);
         for (int r = 0; r < memories.length; r++) {
             RankGeometry rank = target.ranks().get(r);
             int[] memory = memories[r].clone();
             for (LayerGeometry layer : rank.layers()) {
+                int[] pages = pages(target, layer.groupIndex(), firstToken, tokenCount);
                 for (int k = 0; k < pages.length; k++) {
-                    int logicalPage = firstToken / target.pageTokens() + k;
+                    int logicalPage = firstToken / target.groupOf(layer).pageTokens() + k;
                     for (int i = 0; i < layer.pageBytes(); i++) {
                         int at = (int) layer.pageOffsetBytes(pages[k]) + i;
                         int expected = content(target, rank, layer, logicalPage, i, tokenCount);
@@ -137,12 +139,13 @@ final class CarriedOut {
             KvGeometry side, RankGeometry rank, LayerGeometry layer, int logicalPage, int byteInPage, int tokenCount) {
         int layerNumber = Integer.parseInt(layer.name().substring("layers.".length()));
         int rowBytes = layerNumber + 1;
-        int headCount = rank.heads().count();
+        HeadRange heads = side.headsOf(rank, layer.groupIndex());
+        int pageTokens = side.groupOf(layer).pageTokens();
         int row = byteInPage / rowBytes;
-        boolean headsFirst = side.layout().equals(PageLayout.HND);
-        int head = rank.heads().from() + (headsFirst ? row / side.pageTokens() : row % headCount);
-        int tokenInPage = headsFirst ? row % side.pageTokens() : row / headCount;
-        int token = logicalPage * side.pageTokens() + tokenInPage;
+        boolean headsFirst = side.groupOf(layer).layout().equals(PageLayout.HND);
+        int head = heads.from() + (headsFirst ? row / pageTokens : row % heads.count());
+        int tokenInPage = headsFirst ? row % pageTokens : row / heads.count();
+        int token = logicalPage * pageTokens + tokenInPage;
         int content = ((layerNumber * 64 + head) * 256 + token) * 16 + byteInPage % rowBytes;
         return token < tokenCount ? content : FILLING;
     }

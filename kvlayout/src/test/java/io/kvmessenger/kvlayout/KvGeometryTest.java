@@ -10,11 +10,23 @@ import org.junit.jupiter.api.Test;
 
 class KvGeometryTest {
     private static final LayerGeometry LAYER = new LayerGeometry("a", 0, 64, 64);
-    private static final HeadRange TWO_HEADS = new HeadRange(0, 2);
-    private static final RankGeometry RANK = new RankGeometry(0, 0, TWO_HEADS, 4, List.of(LAYER));
+    private static final RankGeometry RANK = new RankGeometry(0, 0, List.of(LAYER));
+
+    private static KvGroup group(PageLayout layout, int kvHeadCount, int pageCount) {
+        return new KvGroup(GroupKind.FULL_ATTENTION, "float32", 4, 2, layout, kvHeadCount, pageCount);
+    }
 
     private static KvGeometry geometry(PageLayout layout, int kvHeadCount, Sharding sharding, RankGeometry... ranks) {
-        return new KvGeometry("m", "float32", 4, 2, layout, kvHeadCount, sharding, List.of(ranks));
+        return new KvGeometry("m", sharding, List.of(group(layout, kvHeadCount, 4)), List.of(ranks));
+    }
+
+    private static long spanBytes(LayerGeometry layer, int pageCount) {
+        return new KvGeometry(
+                        "m",
+                        Sharding.ALONE,
+                        List.of(group(PageLayout.HND, 4, pageCount)),
+                        List.of(new RankGeometry(0, 0, List.of(layer))))
+                .spanBytes(0, 0);
     }
 
     private static void refused(ThrowingCallable callable, String sentence) {
@@ -28,12 +40,10 @@ class KvGeometryTest {
     void shouldPlacePagesWhereTheEngineDoes() {
         LayerGeometry layersOutermost = new LayerGeometry("layers.2", 2 * 10_240, 2048, 2048);
         assertThat(layersOutermost.pageOffsetBytes(4)).isEqualTo(28_672);
-        assertThat(new RankGeometry(0, 0, new HeadRange(0, 4), 5, List.of(layersOutermost)).spanBytes(0))
-                .isEqualTo(3 * 10_240);
+        assertThat(spanBytes(layersOutermost, 5)).isEqualTo(3 * 10_240);
         LayerGeometry pagesOutermost = new LayerGeometry("layers.2", 2 * 2048, 6144, 2048);
         assertThat(pagesOutermost.pageOffsetBytes(4)).isEqualTo(28_672);
-        assertThat(new RankGeometry(0, 0, new HeadRange(0, 4), 5, List.of(pagesOutermost)).spanBytes(0))
-                .isEqualTo(5 * 6144);
+        assertThat(spanBytes(pagesOutermost, 5)).isEqualTo(5 * 6144);
     }
 
     /** The same shape split over two ranks: a head takes 512 bytes of a page, so a run starts at a multiple of it. */
@@ -43,22 +53,18 @@ class KvGeometryTest {
         KvGeometry split = engineGeometry(2);
         assertThat(LayoutPlanner.plan(alone, split).piecesOfLayer(0))
                 .containsExactlyInAnyOrder(
-                        new Piece(0, 0, 0, 0, 16, PageParts.whole(0), PageParts.whole(0), 1024),
-                        new Piece(0, 1, 0, 0, 16, PageParts.whole(1024), PageParts.whole(0), 1024));
+                        new Piece(0, 0, 0, 0, 0, 16, PageParts.whole(0), PageParts.whole(0), 1024),
+                        new Piece(0, 1, 0, 0, 0, 16, PageParts.whole(1024), PageParts.whole(0), 1024));
     }
 
     private static KvGeometry engineGeometry(int tpSize) {
         Sharding sharding = new Sharding(tpSize, 1, 1);
         int pageBytes = 2048 / tpSize;
         List<RankGeometry> ranks = IntStream.range(0, tpSize)
-                .mapToObj(rank -> new RankGeometry(
-                        rank,
-                        0,
-                        sharding.headsOf(rank, 4),
-                        5,
-                        List.of(new LayerGeometry("a", 0, pageBytes, pageBytes))))
+                .mapToObj(rank -> new RankGeometry(rank, 0, List.of(new LayerGeometry("a", 0, pageBytes, pageBytes))))
                 .toList();
-        return new KvGeometry("m", "float16", 2, 16, PageLayout.HND, 4, sharding, ranks);
+        KvGroup group = new KvGroup(GroupKind.FULL_ATTENTION, "float16", 2, 16, PageLayout.HND, 4, 5);
+        return new KvGeometry("m", sharding, List.of(group), ranks);
     }
 
     @Test
@@ -81,14 +87,13 @@ class KvGeometryTest {
     @Test
     void shouldNameWhatIsWrongWithARank() {
         refused(
-                () -> new RankGeometry(-1, 0, TWO_HEADS, 1, List.of(LAYER)),
+                () -> new RankGeometry(-1, 0, List.of(LAYER)),
                 "tpRank is -1 and ppRank is 0, expected both to be at least 0");
-        refused(() -> new RankGeometry(0, 0, TWO_HEADS, 0, List.of(LAYER)), "pageCount is 0, expected at least 1");
-        refused(() -> new RankGeometry(0, 0, TWO_HEADS, 1, List.of()), "the rank has no layers, expected at least one");
-        refused(() -> new RankGeometry(0, 0, TWO_HEADS, 1, List.of(LAYER, LAYER)), "two layers are named \"a\"");
+        refused(() -> new RankGeometry(0, 0, List.of()), "the rank has no layers, expected at least one");
+        refused(() -> new RankGeometry(0, 0, List.of(LAYER, LAYER)), "two layers are named \"a\"");
         LayerGeometry huge = new LayerGeometry("a", 0, Long.MAX_VALUE / 2, 1);
         refused(
-                () -> new RankGeometry(0, 0, TWO_HEADS, 4, List.of(huge)),
+                () -> geometry(PageLayout.HND, 1, Sharding.ALONE, new RankGeometry(0, 0, List.of(huge))),
                 "layer \"a\" ends beyond 2^63 bytes with 4 pages");
         refused(() -> new HeadRange(2, 2), "head range is [2, 2), expected a non-empty range of heads from 0");
     }
@@ -96,31 +101,46 @@ class KvGeometryTest {
     @Test
     void shouldNameWhatIsWrongWithTheWhole() {
         refused(
-                () -> new KvGeometry("", "d", 1, 1, PageLayout.HND, 2, Sharding.ALONE, List.of(RANK)),
+                () -> new KvGeometry("", Sharding.ALONE, List.of(group(PageLayout.HND, 2, 4)), List.of(RANK)),
                 "model is empty, expected a name");
         refused(
-                () -> new KvGeometry("m", "d", 1, 0, PageLayout.HND, 2, Sharding.ALONE, List.of(RANK)),
+                () -> new KvGroup(GroupKind.FULL_ATTENTION, "d", 1, 0, PageLayout.HND, 2, 4),
                 "pageTokens is 0, expected at least 1");
+        refused(
+                () -> new KvGroup(GroupKind.FULL_ATTENTION, "", 1, 1, PageLayout.HND, 2, 4),
+                "dtype is empty, expected a name");
+        refused(() -> group(PageLayout.HND, 2, 0), "pageCount is 0, expected at least 1");
+        refused(
+                () -> new KvGeometry("m", Sharding.ALONE, List.of(), List.of(RANK)),
+                "the geometry has 0 KV groups, expected 1 to 64");
+        refused(
+                () -> geometry(
+                        PageLayout.HND,
+                        2,
+                        Sharding.ALONE,
+                        new RankGeometry(0, 0, List.of(new LayerGeometry("a", 1, 0, 0, 64, 64)))),
+                "groupIndex of layer \"a\" is 1, expected 0 to 0");
+        refused(
+                () -> geometry(PageLayout.HND, 2, new Sharding(3, 1, 1), RANK),
+                "tpSize is 3 with 2 KV heads, expected one to be a multiple of the other:"
+                        + " choose another tensor parallel size");
         refused(() -> geometry(PageLayout.HND, 2, Sharding.ALONE), "the geometry has no ranks, expected at least one");
         refused(
                 () -> geometry(PageLayout.LATENT, 2, Sharding.ALONE, RANK),
                 "kvHeadCount is 2 with layout LATENT, expected 1: latent KV has no heads");
-        refused(
-                () -> geometry(PageLayout.HND, 4, Sharding.ALONE, RANK),
-                "heads of tpRank 0 are [0, 2), expected [0, 4) with tpSize 1 and 4 KV heads");
         refused(() -> geometry(PageLayout.HND, 2, Sharding.ALONE, RANK, RANK), "two ranks are tpRank 0, ppRank 0");
         refused(
-                () -> geometry(PageLayout.HND, 2, Sharding.ALONE, new RankGeometry(1, 0, TWO_HEADS, 4, List.of(LAYER))),
+                () -> geometry(PageLayout.HND, 2, Sharding.ALONE, new RankGeometry(1, 0, List.of(LAYER))),
                 "tpRank is 1, expected 0 to 0");
         refused(
-                () -> geometry(PageLayout.HND, 2, Sharding.ALONE, new RankGeometry(0, 1, TWO_HEADS, 4, List.of(LAYER))),
+                () -> geometry(PageLayout.HND, 2, Sharding.ALONE, new RankGeometry(0, 1, List.of(LAYER))),
                 "ppRank is 1, expected 0 to 0");
         refused(
                 () -> geometry(
                         PageLayout.HND,
                         2,
                         Sharding.ALONE,
-                        new RankGeometry(0, 0, TWO_HEADS, 4, List.of(new LayerGeometry("a", 0, 65, 65)))),
+                        new RankGeometry(0, 0, List.of(new LayerGeometry("a", 0, 65, 65)))),
                 "pageBytes of layer \"a\" is 65, expected a multiple of the rank's 2 heads");
         refused(
                 () -> new Sharding(3, 1, 1).headsOf(0, 4),

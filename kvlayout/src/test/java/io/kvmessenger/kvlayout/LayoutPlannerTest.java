@@ -105,7 +105,9 @@ class LayoutPlannerTest {
 
     private static void checkAllRanges(KvGeometry source, KvGeometry target) {
         for (int tokenCount = 1; tokenCount <= 7; tokenCount++) {
-            for (int firstToken = 0; firstToken < tokenCount; firstToken += target.pageTokens()) {
+            for (int firstToken = 0;
+                    firstToken < tokenCount;
+                    firstToken += target.groups().getFirst().pageTokens()) {
                 CarriedOut.check(source, target, firstToken, tokenCount);
             }
         }
@@ -134,12 +136,7 @@ class LayoutPlannerTest {
         KvGeometry source = Shapes.geometry(PageLayout.HND, 4, 2, LAYER_MAX, 2, 1);
         KvGeometry target = Shapes.pagesOutermost(Shapes.geometry(PageLayout.HND, 4, 2, LAYER_MAX, 4, 1));
         List<RankGeometry> reversed = target.ranks().stream()
-                .map(r -> new RankGeometry(
-                        r.tpRank(),
-                        r.ppRank(),
-                        r.heads(),
-                        r.pageCount(),
-                        r.layers().reversed()))
+                .map(r -> new RankGeometry(r.tpRank(), r.ppRank(), r.layers().reversed()))
                 .toList();
         CarriedOut.check(source, Shapes.withRanks(target, reversed), 2, 7);
     }
@@ -158,7 +155,7 @@ class LayoutPlannerTest {
                     for (Piece piece : plan.piecesOfLayer(layer)) {
                         int rank = piece.sourceRankIndex();
                         PageParts whole = PageParts.whole(0);
-                        assertThat(piece).isEqualTo(new Piece(rank, rank, layer, layer, 2, whole, whole, pageBytes));
+                        assertThat(piece).isEqualTo(new Piece(rank, rank, layer, layer, 0, 2, whole, whole, pageBytes));
                     }
                 }
             }
@@ -167,7 +164,7 @@ class LayoutPlannerTest {
 
     private static Piece run(int source, int target, int sourceByte, int targetByte, int lengthBytes) {
         return new Piece(
-                source, target, 0, 0, 2, PageParts.whole(sourceByte), PageParts.whole(targetByte), lengthBytes);
+                source, target, 0, 0, 0, 2, PageParts.whole(sourceByte), PageParts.whole(targetByte), lengthBytes);
     }
 
     @Test
@@ -194,8 +191,8 @@ class LayoutPlannerTest {
         KvGeometry target = Shapes.geometry(PageLayout.NHD, 4, 2, 1, 2, 1);
         assertThat(LayoutPlanner.plan(source, target).pieces())
                 .containsExactly(
-                        new Piece(0, 0, 0, 0, 1, new PageParts(0, 2, 4), new PageParts(0, 2, 2), 2),
-                        new Piece(0, 1, 0, 0, 1, new PageParts(2, 2, 4), new PageParts(0, 2, 2), 2))
+                        new Piece(0, 0, 0, 0, 0, 1, new PageParts(0, 2, 4), new PageParts(0, 2, 2), 2),
+                        new Piece(0, 1, 0, 0, 0, 1, new PageParts(2, 2, 4), new PageParts(0, 2, 2), 2))
                 .allMatch(Piece::isStrided);
         assertThat(LayoutPlanner.plan(source, source).pieces()).noneMatch(Piece::isStrided);
     }

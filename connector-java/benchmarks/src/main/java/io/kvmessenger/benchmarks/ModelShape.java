@@ -1,7 +1,8 @@
 package io.kvmessenger.benchmarks;
 
-import io.kvmessenger.kvlayout.HeadRange;
+import io.kvmessenger.kvlayout.GroupKind;
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
@@ -53,11 +54,12 @@ enum ModelShape {
         Sharding sharding = new Sharding(tpSize, 1, 1);
         List<RankGeometry> ranks = new ArrayList<>();
         for (int tpRank = 0; tpRank < tpSize; tpRank++) {
-            HeadRange heads = sharding.headsOf(tpRank, kvHeadCount);
-            int pageBytes = heads.count() * pageTokens * rowBytes;
-            ranks.add(new RankGeometry(tpRank, 0, heads, PAGE_COUNT, layers(pageBytes, order)));
+            int pageBytes = sharding.headsPerRank(kvHeadCount) * pageTokens * rowBytes;
+            ranks.add(new RankGeometry(tpRank, 0, layers(pageBytes, order)));
         }
-        return new KvGeometry(title, "bfloat16", 2, pageTokens, layout, kvHeadCount, sharding, ranks);
+        KvGroup group =
+                new KvGroup(GroupKind.FULL_ATTENTION, "bfloat16", 2, pageTokens, layout, kvHeadCount, PAGE_COUNT);
+        return new KvGeometry(title, sharding, List.of(group), ranks);
     }
 
     private List<LayerGeometry> layers(int pageBytes, MemoryOrder order) {

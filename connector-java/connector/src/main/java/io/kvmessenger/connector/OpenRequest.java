@@ -1,6 +1,8 @@
 package io.kvmessenger.connector;
 
+import io.kvmessenger.kvlayout.GroupKind;
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
@@ -130,33 +132,34 @@ record OpenRequest(
     }
 
     private static KvGeometry geometry(Fields wire) {
-        int kvHeadCount = wire.count("kvHeadCount");
         Sharding sharding =
                 new Sharding(wire.count("tpSize"), wire.count("ppSize"), wire.has("dpSize") ? wire.count("dpSize") : 1);
-        return new KvGeometry(
-                wire.text("model"),
+        KvGroup group = new KvGroup(
+                GroupKind.FULL_ATTENTION,
                 wire.text("dtype"),
                 wire.count("elementBytes"),
                 wire.count("pageTokens"),
                 PageLayout.parse(wire.text("layout")),
-                kvHeadCount,
+                wire.count("kvHeadCount"),
+                wire.count("pageCount"));
+        return new KvGeometry(
+                wire.text("model"),
                 sharding,
-                wire.objects("ranks").stream()
-                        .map(rank -> rank(rank, sharding, kvHeadCount, wire.count("pageCount")))
-                        .toList());
+                List.of(group),
+                wire.objects("ranks").stream().map(OpenRequest::rank).toList());
     }
 
-    private static RankGeometry rank(Fields wire, Sharding sharding, int kvHeadCount, int pageCount) {
-        int tpRank = wire.count("tpRank");
+    private static RankGeometry rank(Fields wire) {
         List<LayerGeometry> layers = wire.objects("layers").stream()
                 .map(layer -> new LayerGeometry(
                         layer.text("name"),
+                        0,
                         layer.count("memoryIndex"),
                         layer.integer("offsetBytes"),
                         layer.integer("pageStrideBytes"),
                         layer.count("pageBytes")))
                 .toList();
-        return new RankGeometry(tpRank, wire.count("ppRank"), sharding.headsOf(tpRank, kvHeadCount), pageCount, layers);
+        return new RankGeometry(wire.count("tpRank"), wire.count("ppRank"), layers);
     }
 
     private static List<List<KvMemory>> memories(Fields wire, KvGeometry geometry) {
@@ -164,7 +167,7 @@ record OpenRequest(
         for (Fields rank : wire.objects("ranks")) {
             memories.add(
                     rank.objects("memories").stream().map(OpenRequest::memory).toList());
-            requireRoom(memories.getLast(), geometry.ranks().get(memories.size() - 1));
+            requireRoom(memories.getLast(), geometry, memories.size() - 1);
         }
         return memories;
     }
@@ -180,17 +183,18 @@ record OpenRequest(
                 .toList();
     }
 
-    private static void requireRoom(List<KvMemory> memories, RankGeometry rank) {
+    private static void requireRoom(List<KvMemory> memories, KvGeometry geometry, int rankIndex) {
+        RankGeometry rank = geometry.ranks().get(rankIndex);
         if (memories.size() != rank.memoryCount()) {
             throw new IllegalArgumentException("tpRank " + rank.tpRank() + ", ppRank " + rank.ppRank() + " has "
                     + memories.size() + " memories, its layers lie in " + rank.memoryCount()
                     + ": list each memory that a layer's memoryIndex names, and no other");
         }
         for (int i = 0; i < memories.size(); i++) {
-            if (memories.get(i).lengthBytes() < rank.spanBytes(i)) {
+            if (memories.get(i).lengthBytes() < geometry.spanBytes(rankIndex, i)) {
                 throw new IllegalArgumentException("memory " + i + " of tpRank " + rank.tpRank() + ", ppRank "
                         + rank.ppRank() + " has " + memories.get(i).lengthBytes()
-                        + " bytes, expected at least the " + rank.spanBytes(i)
+                        + " bytes, expected at least the " + geometry.spanBytes(rankIndex, i)
                         + " that its layers take: check offsetBytes, pageStrideBytes and pageCount");
             }
         }

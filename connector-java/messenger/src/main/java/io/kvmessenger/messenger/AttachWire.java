@@ -82,23 +82,24 @@ final class AttachWire {
             List<RegionDescriptor> regions = wire.getRanks(i).getByMemoryList().stream()
                     .map(AttachWire::decode)
                     .toList();
-            requireRoom(regions, peer.ranks().get(i));
+            requireRoom(regions, peer, i);
             regionsByRank.add(regions);
         }
         return regionsByRank;
     }
 
-    private static void requireRoom(List<RegionDescriptor> regions, RankGeometry rank) {
+    private static void requireRoom(List<RegionDescriptor> regions, KvGeometry peer, int rankIndex) {
+        RankGeometry rank = peer.ranks().get(rankIndex);
         if (regions.size() != rank.memoryCount()) {
             throw new IllegalArgumentException(
                     regions.size() + " regions of a rank whose layers lie in " + rank.memoryCount() + " memories");
         }
         for (int memory = 0; memory < regions.size(); memory++) {
-            if (!regions.get(memory).contains(0, rank.spanBytes(memory))) {
+            if (!regions.get(memory).contains(0, peer.spanBytes(rankIndex, memory))) {
                 throw new IllegalArgumentException(
                         "region " + regions.get(memory).regionId() + " has "
                                 + regions.get(memory).lengthBytes() + " bytes, the layers in it end at "
-                                + rank.spanBytes(memory));
+                                + peer.spanBytes(rankIndex, memory));
             }
         }
     }

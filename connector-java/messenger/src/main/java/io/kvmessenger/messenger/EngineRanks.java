@@ -34,14 +34,27 @@ final class EngineRanks {
         Sharding sharding = target.sharding();
         EngineRanks needing = new EngineRanks(sharding);
         for (int tpRank = 0; tpRank < sharding.tpSize(); tpRank++) {
-            HeadRange heads = sharding.headsOf(tpRank, target.kvHeadCount());
-            if (source.ranks().stream().anyMatch(rank -> rank.heads().overlaps(heads))) {
+            if (needs(source, target, tpRank)) {
                 for (int ppRank = 0; ppRank < sharding.ppSize(); ppRank++) {
                     needing.ranks.set(ppRank * sharding.tpSize() + tpRank);
                 }
             }
         }
         return needing;
+    }
+
+    /** Whether a TP rank of the target needs heads, of some group, that the source lists. */
+    private static boolean needs(KvGeometry source, KvGeometry target, int tpRank) {
+        for (int group = 0; group < target.groups().size(); group++) {
+            HeadRange heads =
+                    target.sharding().headsOf(tpRank, target.groups().get(group).kvHeadCount());
+            for (RankGeometry rank : source.ranks()) {
+                if (source.headsOf(rank, group).overlaps(heads)) {
+                    return true;
+                }
+            }
+        }
+        return false;
     }
 
     static EngineRanks copyOf(EngineRanks other) {

@@ -1,25 +1,28 @@
 package io.kvmessenger.messenger;
 
-import io.kvmessenger.kvlayout.HeadRange;
+import io.kvmessenger.kvlayout.GroupKind;
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.wire.Geometry;
+import java.util.List;
 
 /** Geometry to and from its wire form. Pure; a peer's nonsense surfaces as {@link IllegalArgumentException}. */
 final class GeometryWire {
     private GeometryWire() {}
 
     static Geometry encode(KvGeometry geometry) {
+        KvGroup group = geometry.groups().getFirst();
         Geometry.Builder wire = Geometry.newBuilder()
                 .setModel(geometry.model())
-                .setDtype(geometry.dtype())
-                .setElementBytes(geometry.elementBytes())
-                .setPageTokens(geometry.pageTokens())
-                .setLayout(geometry.layout().name())
-                .setKvHeadCount(geometry.kvHeadCount())
+                .setDtype(group.dtype())
+                .setElementBytes(group.elementBytes())
+                .setPageTokens(group.pageTokens())
+                .setLayout(group.layout().name())
+                .setKvHeadCount(group.kvHeadCount())
                 .setTpSize(geometry.sharding().tpSize())
                 .setPpSize(geometry.sharding().ppSize())
                 .setDpSize(geometry.sharding().dpSize());
@@ -27,9 +30,9 @@ final class GeometryWire {
             Geometry.Rank.Builder wireRank = Geometry.Rank.newBuilder()
                     .setTpRank(rank.tpRank())
                     .setPpRank(rank.ppRank())
-                    .setHeadsFrom(rank.heads().from())
-                    .setHeadsTo(rank.heads().to())
-                    .setPageCount(rank.pageCount());
+                    .setHeadsFrom(geometry.headsOf(rank, 0).from())
+                    .setHeadsTo(geometry.headsOf(rank, 0).to())
+                    .setPageCount(group.pageCount());
             for (LayerGeometry layer : rank.layers()) {
                 wireRank.addLayers(Geometry.Layer.newBuilder()
                         .setName(layer.name())
@@ -44,14 +47,22 @@ final class GeometryWire {
     }
 
     static KvGeometry decode(Geometry wire) {
-        return new KvGeometry(
-                wire.getModel(),
+        int pageCount = wire.getRanksList().stream()
+                .mapToInt(Geometry.Rank::getPageCount)
+                .min()
+                .orElse(0);
+        KvGroup group = new KvGroup(
+                GroupKind.FULL_ATTENTION,
                 wire.getDtype(),
                 wire.getElementBytes(),
                 wire.getPageTokens(),
                 PageLayout.parse(wire.getLayout()),
                 wire.getKvHeadCount(),
+                pageCount);
+        return new KvGeometry(
+                wire.getModel(),
                 new Sharding(wire.getTpSize(), wire.getPpSize(), wire.getDpSize()),
+                List.of(group),
                 wire.getRanksList().stream().map(GeometryWire::decodeRank).toList());
     }
 
@@ -59,11 +70,10 @@ final class GeometryWire {
         return new RankGeometry(
                 wire.getTpRank(),
                 wire.getPpRank(),
-                new HeadRange(wire.getHeadsFrom(), wire.getHeadsTo()),
-                wire.getPageCount(),
                 wire.getLayersList().stream()
                         .map(l -> new LayerGeometry(
                                 l.getName(),
+                                0,
                                 l.getMemoryIndex(),
                                 l.getOffsetBytes(),
                                 l.getPageStrideBytes(),

@@ -32,7 +32,7 @@ final class GrantedRanges {
         List<WindowArea.Part> parts = new ArrayList<>();
         for (int i = 0; i < decoder.ranks().size(); i++) {
             RankGeometry rank = decoder.ranks().get(i);
-            requirePages(rank, ascending);
+            requirePages(decoder.groups().getFirst().pageCount(), ascending);
             for (int memory = 0; pages.length > 0 && memory < rank.memoryCount(); memory++) {
                 parts.add(new WindowArea.Part(regionsByRank.get(i).get(memory), ranges(rank, memory, ascending)));
             }
@@ -47,10 +47,10 @@ final class GrantedRanges {
         return WindowArea.of(parts);
     }
 
-    private static void requirePages(RankGeometry rank, int[] ascending) {
-        if (ascending.length > 0 && (ascending[0] < 0 || ascending[ascending.length - 1] >= rank.pageCount())) {
+    private static void requirePages(int pageCount, int[] ascending) {
+        if (ascending.length > 0 && (ascending[0] < 0 || ascending[ascending.length - 1] >= pageCount)) {
             int page = ascending[0] < 0 ? ascending[0] : ascending[ascending.length - 1];
-            throw new IllegalArgumentException("page " + page + " of " + rank.pageCount());
+            throw new IllegalArgumentException("page " + page + " of " + pageCount);
         }
     }
 

@@ -4,7 +4,6 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.LayoutPlanner;
 import io.kvmessenger.kvlayout.Piece;
-import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.SourceDraw;
 import io.kvmessenger.kvlayout.TransferPlan;
 import io.kvmessenger.transfer.Imm;
@@ -52,12 +51,12 @@ final class LayerWriter {
     }
 
     int pageCount(int tokens) {
-        return Math.ceilDiv(tokens, geometry.pageTokens());
+        return Math.ceilDiv(tokens, geometry.groups().getFirst().pageTokens());
     }
 
     /** Pages that every rank of this engine has. */
     int ownPageCount() {
-        return geometry.ranks().stream().mapToInt(RankGeometry::pageCount).min().orElseThrow();
+        return geometry.groups().getFirst().pageCount();
     }
 
     int inFlightCount() {
@@ -112,7 +111,7 @@ final class LayerWriter {
 
     /** Why a grant cannot be served; empty when it can. */
     String unfit(PageGrant grant) {
-        int peerPageTokens = grant.session().peerGeometry.pageTokens();
+        int peerPageTokens = grant.session().peerGeometry.groups().getFirst().pageTokens();
         int pages = Math.ceilDiv(grant.promptTokens(), peerPageTokens) - grant.firstToken() / peerPageTokens;
         if (grant.promptTokens() < 1
                 || grant.firstToken() < 0
@@ -127,10 +126,7 @@ final class LayerWriter {
                     + grant.checksumInterval() + "th page, expected at most every "
                     + ProtocolLimits.CHECKSUM_INTERVAL_MAX + "th";
         }
-        int peerPages = grant.session().peerGeometry.ranks().stream()
-                .mapToInt(RankGeometry::pageCount)
-                .min()
-                .orElseThrow();
+        int peerPages = grant.session().peerGeometry.groups().getFirst().pageCount();
         for (int page : grant.pages()) {
             if (page < 0 || page >= peerPages) {
                 return "the grant of transfer " + grant.transferId() + " names page " + page + " of " + peerPages;
@@ -201,7 +197,10 @@ final class LayerWriter {
             lengthBytes += route.piece().lengthBytes();
             if (lengthBytes > JOINED_BYTES_MAX
                     || delivery.nextPage[next] != delivery.nextPage[routeIndex]
-                    || prefill.completePages(route.layerOrdinal(), readableLayerCount, geometry.pageTokens())
+                    || prefill.completePages(
+                                    route.layerOrdinal(),
+                                    readableLayerCount,
+                                    geometry.groups().getFirst().pageTokens())
                             < toPage) {
                 break;
             }
@@ -311,8 +310,12 @@ final class LayerWriter {
         PieceRoute route = routes.get(routeIndex);
         Piece piece = route.piece();
         int fromPage = delivery.nextPage[routeIndex];
-        int firstPart = piece.partIndex(Math.max(grant.firstToken(), fromPage * geometry.pageTokens()));
-        int partCount = piece.partCount(Math.min(grant.promptTokens(), toPage * geometry.pageTokens())) - firstPart;
+        int firstPart = piece.partIndex(Math.max(
+                grant.firstToken(), fromPage * geometry.groups().getFirst().pageTokens()));
+        int partCount = piece.partCount(Math.min(
+                        grant.promptTokens(),
+                        toPage * geometry.groups().getFirst().pageTokens()))
+                - firstPart;
         int lengthBytes = 0;
         for (int i = 0, at = routeIndex;
                 i < joinedCount;

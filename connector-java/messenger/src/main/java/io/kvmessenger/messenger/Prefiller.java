@@ -58,7 +58,8 @@ final class Prefiller {
         this.clock = ports.clock();
         this.ended = new EndedTransfers(limits.grantWaitNs());
         this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, ended);
-        this.deliveries = new Deliveries(geometry.pageTokens(), writer, sessions, replies, ports, this::settle);
+        this.deliveries = new Deliveries(
+                geometry.groups().getFirst().pageTokens(), writer, sessions, replies, ports, this::settle);
         this.words = new DecoderWords(
                 prefills,
                 waiting,
@@ -67,12 +68,12 @@ final class Prefiller {
                 deliveries,
                 replies,
                 writer,
-                geometry.pageTokens(),
+                geometry.groups().getFirst().pageTokens(),
                 ports,
                 limits,
                 this::settle);
         this.limits = limits;
-        this.pageTokens = geometry.pageTokens();
+        this.pageTokens = geometry.groups().getFirst().pageTokens();
         this.pageCount = writer.ownPageCount();
     }
 

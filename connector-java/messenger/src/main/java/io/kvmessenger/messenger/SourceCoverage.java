@@ -41,8 +41,9 @@ record SourceCoverage(KvGeometry geometry) {
             return "the engine asked for a transfer with " + broken;
         }
         int expectedPages =
-                Math.ceilDiv(ask.promptTokens(), geometry.pageTokens()) - ask.firstToken() / geometry.pageTokens();
-        if (ask.firstToken() % geometry.pageTokens() != 0
+                Math.ceilDiv(ask.promptTokens(), geometry.groups().getFirst().pageTokens())
+                        - ask.firstToken() / geometry.groups().getFirst().pageTokens();
+        if (ask.firstToken() % geometry.groups().getFirst().pageTokens() != 0
                 || ask.pages().length != expectedPages
                 || (expectedPages == 0 && ask.contextSlot() == PeerContextRow.NO_SLOT)) {
             return "the engine gave " + ask.pages().length + " pages for tokens " + ask.firstToken() + " to "
@@ -61,8 +62,8 @@ record SourceCoverage(KvGeometry geometry) {
     private static boolean cutAlike(List<KvGeometry> sources) {
         KvGeometry first = sources.getFirst();
         return sources.stream()
-                .allMatch(
-                        other -> other.sharding().equals(first.sharding()) && other.pageTokens() == first.pageTokens());
+                .allMatch(other -> other.sharding().equals(first.sharding())
+                        && other.groups().equals(first.groups()));
     }
 
     /** What all ranks together receive, from all sources. */

@@ -1,7 +1,8 @@
 package io.kvmessenger.messenger;
 
-import io.kvmessenger.kvlayout.HeadRange;
+import io.kvmessenger.kvlayout.GroupKind;
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
@@ -13,6 +14,9 @@ final class Geometries {
     static final int PAGE_TOKENS = 4;
     static final int PAGE_COUNT = 8;
 
+    private static final KvGroup GROUP =
+            new KvGroup(GroupKind.FULL_ATTENTION, "int8", 1, PAGE_TOKENS, PageLayout.HND, 2, PAGE_COUNT);
+
     private Geometries() {}
 
     static KvGeometry of(String model) {
@@ -20,17 +24,16 @@ final class Geometries {
         List<LayerGeometry> layers = List.of(
                 new LayerGeometry("layers.0", 0, pageBytes, pageBytes),
                 new LayerGeometry("layers.1", (long) pageBytes * PAGE_COUNT, pageBytes, pageBytes));
-        RankGeometry rank = new RankGeometry(0, 0, new HeadRange(0, 2), PAGE_COUNT, layers);
-        return new KvGeometry(model, "int8", 1, PAGE_TOKENS, PageLayout.HND, 2, Sharding.ALONE, List.of(rank));
+        RankGeometry rank = new RankGeometry(0, 0, layers);
+        return new KvGeometry(model, Sharding.ALONE, List.of(GROUP), List.of(rank));
     }
 
     /** Of one messenger of an engine that has two: each serves one of two heads. */
     static KvGeometry oneOfTwo(String model, int tpRank, Sharding sharding) {
-        HeadRange heads = sharding.headsOf(tpRank, 2);
         List<LayerGeometry> layers = List.of(
                 new LayerGeometry("layers.0", 0, PAGE_TOKENS, PAGE_TOKENS),
                 new LayerGeometry("layers.1", (long) PAGE_TOKENS * PAGE_COUNT, PAGE_TOKENS, PAGE_TOKENS));
-        RankGeometry rank = new RankGeometry(tpRank, 0, heads, PAGE_COUNT, layers);
-        return new KvGeometry(model, "int8", 1, PAGE_TOKENS, PageLayout.HND, 2, sharding, List.of(rank));
+        RankGeometry rank = new RankGeometry(tpRank, 0, layers);
+        return new KvGeometry(model, sharding, List.of(GROUP), List.of(rank));
     }
 }

@@ -2,8 +2,9 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.kvlayout.HeadRange;
+import io.kvmessenger.kvlayout.GroupKind;
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
@@ -43,15 +44,15 @@ class LayerWriterTest {
         int headCount = layout.equals(PageLayout.LATENT) ? 1 : 2;
         List<RankGeometry> ranks = new ArrayList<>();
         for (int tpRank = 0; tpRank < tpSize; tpRank++) {
-            HeadRange heads = sharding.headsOf(tpRank, headCount);
-            int pageBytes = pageTokens * heads.count() * tokenBytes;
+            int pageBytes = pageTokens * sharding.headsPerRank(headCount) * tokenBytes;
             List<LayerGeometry> layers = IntStream.range(0, LAYER_COUNT)
                     .mapToObj(i -> new LayerGeometry(
                             "layers." + i, (long) i * pageBytes, (long) LAYER_COUNT * pageBytes, pageBytes))
                     .toList();
-            ranks.add(new RankGeometry(tpRank, 0, heads, pageCount, layers));
+            ranks.add(new RankGeometry(tpRank, 0, layers));
         }
-        return new KvGeometry("m", "int8", 1, pageTokens, layout, headCount, sharding, ranks);
+        KvGroup group = new KvGroup(GroupKind.FULL_ATTENTION, "int8", 1, pageTokens, layout, headCount, pageCount);
+        return new KvGeometry("m", sharding, List.of(group), ranks);
     }
 
     private RankMemory memory() {
@@ -87,13 +88,18 @@ class LayerWriterTest {
                 0,
                 0,
                 0);
-        return new Delivery(prefill, grant, writer.routesFor(grant), firstToken / own.pageTokens());
+        return new Delivery(
+                prefill,
+                grant,
+                writer.routesFor(grant),
+                firstToken / own.groups().getFirst().pageTokens());
     }
 
     /** From the last page of the cache downwards: no two follow each other. */
     private static int[] pages(KvGeometry side, int firstToken, int promptTokens) {
-        int lastPage = side.ranks().getFirst().pageCount() - 1;
-        int count = Math.ceilDiv(promptTokens, side.pageTokens()) - firstToken / side.pageTokens();
+        KvGroup group = side.groups().getFirst();
+        int lastPage = group.pageCount() - 1;
+        int count = group.pagesFor(firstToken, promptTokens);
         return IntStream.range(0, count).map(i -> lastPage - i).toArray();
     }
 

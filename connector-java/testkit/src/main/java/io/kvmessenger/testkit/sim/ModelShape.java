@@ -1,7 +1,8 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.kvlayout.HeadRange;
+import io.kvmessenger.kvlayout.GroupKind;
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
@@ -38,30 +39,24 @@ record ModelShape(PageLayout layout, int heads, int pageTokens, List<Integer> by
                 if (shuffled) {
                     Collections.shuffle(layers, new Random(order));
                 }
-                HeadRange held = sharding.headsOf(tpRank, heads);
-                ranks.add(new RankGeometry(tpRank, ppRank, held, pageCount, layers));
+                ranks.add(new RankGeometry(tpRank, ppRank, layers));
             }
         }
         int messengers = 1;
         while (messengers < Math.min(ranks.size(), MESSENGER_COUNT_MAX) && shards.nextBoolean()) {
             messengers *= 2;
         }
-        return messengersOf(sharding, ranks, messengers);
+        return messengersOf(sharding, ranks, pageCount, messengers);
     }
 
-    private List<KvGeometry> messengersOf(Sharding sharding, List<RankGeometry> ranks, int messengerCount) {
+    private List<KvGeometry> messengersOf(
+            Sharding sharding, List<RankGeometry> ranks, int pageCount, int messengerCount) {
+        KvGroup group = new KvGroup(GroupKind.FULL_ATTENTION, "float8", 1, pageTokens, layout, heads, pageCount);
         List<KvGeometry> messengers = new ArrayList<>();
         int ranksEach = ranks.size() / messengerCount;
         for (int from = 0; from < ranks.size(); from += ranksEach) {
-            messengers.add(new KvGeometry(
-                    "simulated",
-                    "float8",
-                    1,
-                    pageTokens,
-                    layout,
-                    heads,
-                    sharding,
-                    ranks.subList(from, from + ranksEach)));
+            messengers.add(
+                    new KvGeometry("simulated", sharding, List.of(group), ranks.subList(from, from + ranksEach)));
         }
         return messengers;
     }

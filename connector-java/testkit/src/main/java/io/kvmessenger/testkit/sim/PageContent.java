@@ -1,6 +1,8 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.kvlayout.HeadRange;
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
@@ -12,7 +14,7 @@ import java.lang.foreign.ValueLayout;
  * place in the head, so that a byte of another prompt, layer, page or head never passes for it, however the sides shard. Pure.
  */
 public final class PageContent {
-    private final KvGeometry geometry;
+    private final KvGroup group;
     private final LayerGeometry layer;
     private final int firstHead;
     private final int headCount;
@@ -21,30 +23,31 @@ public final class PageContent {
     /** What the pages of one layer hold on one rank. */
     public PageContent(KvGeometry geometry, int rankIndex, int layerIndex) {
         RankGeometry rank = geometry.ranks().get(rankIndex);
-        this.geometry = geometry;
         this.layer = rank.layers().get(layerIndex);
-        this.firstHead = rank.heads().from();
-        this.headCount = rank.heads().count();
-        this.headBytes = layer.pageBytes() / headCount / geometry.pageTokens();
+        this.group = geometry.groupOf(layer);
+        HeadRange heads = geometry.headsOf(rank, layer.groupIndex());
+        this.firstHead = heads.from();
+        this.headCount = heads.count();
+        this.headBytes = layer.pageBytes() / headCount / group.pageTokens();
     }
 
     /** The token that a byte of a page belongs to, counted from the page's first. */
     public int tokenInPage(int byteInPage) {
-        return byTokens() ? byteInPage / (headBytes * headCount) : byteInPage / headBytes % geometry.pageTokens();
+        return byTokens() ? byteInPage / (headBytes * headCount) : byteInPage / headBytes % group.pageTokens();
     }
 
     private int headOf(int byteInPage) {
-        int head = byTokens() ? byteInPage / headBytes % headCount : byteInPage / (headBytes * geometry.pageTokens());
+        int head = byTokens() ? byteInPage / headBytes % headCount : byteInPage / (headBytes * group.pageTokens());
         return firstHead + head;
     }
 
     private boolean byTokens() {
-        return !(geometry.layout() instanceof PageLayout.Hnd);
+        return !(group.layout() instanceof PageLayout.Hnd);
     }
 
     /** The byte that the prompt's KV has there. */
     public byte of(String transferId, int logicalPage, int byteInPage) {
-        long token = (long) logicalPage * geometry.pageTokens() + tokenInPage(byteInPage);
+        long token = (long) logicalPage * group.pageTokens() + tokenInPage(byteInPage);
         long mixed = PromptText.at(transferId, token).hashCode() * 0x9E3779B97F4A7C15L
                 ^ layer.name().hashCode() * 0xC2B2AE3D27D4EB4FL
                 ^ (token + 1) * 0x165667B19E3779F9L
@@ -58,7 +61,7 @@ public final class PageContent {
 
     /** Writes what a forward pass over tokens {@code [firstToken, endToken)} leaves in the layer. */
     void compute(MemorySegment memory, String transferId, int[] pages, int firstToken, int endToken) {
-        int pageTokens = geometry.pageTokens();
+        int pageTokens = group.pageTokens();
         int lastPage = Math.ceilDiv(endToken, pageTokens);
         for (int logicalPage = firstToken / pageTokens; logicalPage < lastPage; logicalPage++) {
             long at = layer.pageOffsetBytes(pages[logicalPage]);

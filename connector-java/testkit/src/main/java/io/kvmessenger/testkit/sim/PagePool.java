@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -8,6 +9,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
 import java.util.function.IntSupplier;
+import java.util.stream.IntStream;
 
 /**
  * The KV memory of the ranks that one messenger serves, and its free pages: one index is a page on every rank. A page given
@@ -25,8 +27,8 @@ final class PagePool {
     PagePool(KvGeometry geometry, SplittableRandom random) {
         this.geometry = geometry;
         this.random = random;
-        this.memories = geometry.ranks().stream()
-                .map(rank -> MemorySegment.ofArray(new byte[(int) rank.spanBytes(0)]))
+        this.memories = IntStream.range(0, geometry.ranks().size())
+                .mapToObj(rank -> MemorySegment.ofArray(new byte[(int) geometry.spanBytes(rank, 0)]))
                 .toList();
         for (int page = 0; page < pageCount(); page++) {
             free.add(page);
@@ -42,12 +44,16 @@ final class PagePool {
         return geometry;
     }
 
+    KvGroup group() {
+        return geometry.groups().getFirst();
+    }
+
     List<MemorySegment> memories() {
         return memories;
     }
 
     int pageCount() {
-        return geometry.ranks().getFirst().pageCount();
+        return group().pageCount();
     }
 
     int freeCount() {
@@ -98,6 +104,6 @@ final class PagePool {
     }
 
     int pagesFor(int tokens) {
-        return Math.ceilDiv(tokens, geometry.pageTokens());
+        return group().pagesFor(0, tokens);
     }
 }

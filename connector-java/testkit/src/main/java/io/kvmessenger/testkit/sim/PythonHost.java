@@ -298,7 +298,7 @@ public final class PythonHost {
         for (int logicalPage = 0; logicalPage < pool.pagesFor(promptTokens); logicalPage++) {
             long at = layer.pageOffsetBytes(pages[logicalPage]);
             for (int b = 0; b < layer.pageBytes(); b++) {
-                int token = logicalPage * pool.geometry().pageTokens() + content.tokenInPage(b);
+                int token = logicalPage * pool.group().pageTokens() + content.tokenInPage(b);
                 if (token < promptTokens
                         && memory.get(ValueLayout.JAVA_BYTE, at + b) != content.of(transferId, logicalPage, b)) {
                     throw new Violation(

@@ -172,6 +172,6 @@ record Scenario(
     }
 
     int pageTokens() {
-        return prefillerGeometries.getFirst().pageTokens();
+        return prefillerGeometries.getFirst().groups().getFirst().pageTokens();
     }
 }

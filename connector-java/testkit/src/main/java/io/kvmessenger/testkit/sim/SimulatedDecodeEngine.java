@@ -156,7 +156,7 @@ final class SimulatedDecodeEngine {
     }
 
     private void ask(Request request) {
-        int pageTokens = pool.geometry().pageTokens();
+        int pageTokens = pool.group().pageTokens();
         int cachedPages = random.nextInt(3) == 0 ? random.nextInt((request.promptTokens - 1) / pageTokens + 1) : 0;
         int pageCount = pool.pagesFor(request.promptTokens) - cachedPages;
         if (pageCount > pool.spareCount()) {

@@ -130,7 +130,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         this.mutation = mutation;
         this.announces = announces;
         this.intake = intake;
-        this.pageTokens = pool.geometry().pageTokens();
+        this.pageTokens = pool.group().pageTokens();
         this.prefixes = new PrefixCache(pageTokens);
         this.layers = ComputedLayers.of(pool.geometry());
         this.layerCount = layers.count();

@@ -29,7 +29,7 @@ final class ContentChecker implements WorldListener {
                 layers.add(new LayerPages(rank, ofRank.get(i), new PageContent(geometry, rank, i), bytes.get(rank)));
             }
         }
-        memories.put(process, new Memory(geometry.pageTokens(), layers));
+        memories.put(process, new Memory(geometry.groups().getFirst().pageTokens(), layers));
     }
 
     @Override

@@ -126,7 +126,7 @@ final class CountChecker implements WorldListener {
             FetchFacts fetch, KvGeometry geometry, LayerGeometry layer, PageContent content, BitSet counted) {
         for (int i = 0; i < fetch.pages().size(); i++) {
             int at = (int) layer.pageOffsetBytes(fetch.pages().get(i));
-            int firstToken = fetch.firstToken() + i * geometry.pageTokens();
+            int firstToken = fetch.firstToken() + i * geometry.groupOf(layer).pageTokens();
             for (int b = 0; b < layer.pageBytes(); b++) {
                 boolean granted = firstToken + content.tokenInPage(b) < fetch.promptTokens();
                 if (granted && !counted.get(at + b)) {

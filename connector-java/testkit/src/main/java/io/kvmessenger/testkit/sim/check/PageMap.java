@@ -21,7 +21,7 @@ final class PageMap {
     }
 
     int pageTokens() {
-        return geometry.pageTokens();
+        return geometry.groups().getFirst().pageTokens();
     }
 
     /** Layers of all ranks. */
@@ -49,7 +49,7 @@ final class PageMap {
         List<LayerGeometry> layers = geometry.ranks().get(rankIndex).layers();
         for (int layerIndex = 0; layerIndex < layers.size(); layerIndex++) {
             LayerGeometry layer = layers.get(layerIndex);
-            for (int page = 0; page < geometry.ranks().get(rankIndex).pageCount(); page++) {
+            for (int page = 0; page < geometry.groupOf(layer).pageCount(); page++) {
                 long from = layer.pageOffsetBytes(page);
                 if (offset >= from && offset < from + layer.pageBytes()) {
                     int endByte = (int) Math.min(layer.pageBytes(), endOffset - from);

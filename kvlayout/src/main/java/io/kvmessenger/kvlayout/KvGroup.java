@@ -1,0 +1,43 @@
+package io.kvmessenger.kvlayout;
+
+/**
+ * Layers whose pages are alike and are given out together: a request has one page list for each group. A value.
+ *
+ * @param dtype the engine's name of the element type
+ * @param pageTokens tokens in a page
+ * @param kvHeadCount KV heads of each layer, over all ranks; 1 when the layout is latent
+ * @param pageCount pages that every rank has of it
+ */
+public record KvGroup(
+        GroupKind kind,
+        String dtype,
+        int elementBytes,
+        int pageTokens,
+        PageLayout layout,
+        int kvHeadCount,
+        int pageCount) {
+    public KvGroup {
+        if (dtype.isEmpty()) {
+            throw new IllegalArgumentException("dtype is empty, expected a name");
+        }
+        requirePositive("elementBytes", elementBytes);
+        requirePositive("pageTokens", pageTokens);
+        requirePositive("kvHeadCount", kvHeadCount);
+        requirePositive("pageCount", pageCount);
+        if (layout instanceof PageLayout.Latent && kvHeadCount != 1) {
+            throw new IllegalArgumentException(
+                    "kvHeadCount is " + kvHeadCount + " with layout LATENT, expected 1: latent KV has no heads");
+        }
+    }
+
+    private static void requirePositive(String name, int value) {
+        if (value < 1) {
+            throw new IllegalArgumentException(name + " is " + value + ", expected at least 1");
+        }
+    }
+
+    /** How many pages hold tokens {@code [firstToken, tokenCount)}; the first must be the first of a page. */
+    public int pagesFor(int firstToken, int tokenCount) {
+        return Math.ceilDiv(tokenCount, pageTokens) - firstToken / pageTokens;
+    }
+}

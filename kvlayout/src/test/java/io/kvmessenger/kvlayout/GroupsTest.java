@@ -1,0 +1,124 @@
+package io.kvmessenger.kvlayout;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+
+/** Geometries of several groups: each is planned, expected and drawn for itself, over pages of its own. */
+class GroupsTest {
+    private static final int LAYERS = 4;
+    private static final int TOKENS_MAX = 9;
+
+    /** A group of the source and of the target that go together. */
+    private record Pair(KvGroup source, KvGroup target) {}
+
+    /** Whole pages of heads, rows, rows of other page sizes, and latent rows. */
+    private static List<Pair> pairs() {
+        return List.of(
+                new Pair(Shapes.group(PageLayout.HND, 4, 2), Shapes.group(PageLayout.HND, 4, 2)),
+                new Pair(Shapes.group(PageLayout.HND, 1, 4), Shapes.group(PageLayout.HND, 1, 4)),
+                new Pair(Shapes.group(PageLayout.NHD, 2, 4), Shapes.group(PageLayout.NHD, 2, 2)),
+                new Pair(Shapes.group(PageLayout.LATENT, 1, 1), Shapes.group(PageLayout.LATENT, 1, 2)));
+    }
+
+    private static void check(List<Pair> pairs, int sourceTp, int targetTp, int pp) {
+        KvGeometry source = Shapes.geometry(pairs.stream().map(Pair::source).toList(), LAYERS, sourceTp, pp);
+        KvGeometry target = Shapes.geometry(pairs.stream().map(Pair::target).toList(), LAYERS, targetTp, 1);
+        int step = target.groups().stream().mapToInt(KvGroup::pageTokens).max().orElseThrow();
+        for (int tokens = 1; tokens <= TOKENS_MAX; tokens += 2) {
+            for (int first = 0; first < tokens; first += step) {
+                for (int rotation = 0; rotation < SourceDraw.variantCount(source, target); rotation++) {
+                    CarriedOut.check(List.of(source), target, new SourceDraw(rotation), first, tokens);
+                }
+            }
+        }
+    }
+
+    @Test
+    void shouldTileTheTargetWithTwoAndThreeGroupsForAllSmallShapes() {
+        int shapeCount = 0;
+        for (Pair one : pairs()) {
+            for (Pair two : pairs()) {
+                for (int sourceTp = 1; sourceTp <= 4; sourceTp *= 2) {
+                    for (int targetTp = 1; targetTp <= 4; targetTp *= 2) {
+                        check(List.of(one, two), sourceTp, targetTp, 1 + shapeCount % 2);
+                        check(List.of(one, two, pairs().getFirst()), sourceTp, targetTp, 1);
+                        shapeCount += 2;
+                    }
+                }
+            }
+        }
+        assertThat(shapeCount).isEqualTo(288);
+    }
+
+    /** Three replicas of one group and two of the other: six draws, of which each group sees each of its own equally often. */
+    @Test
+    void shouldDrawForEachGroupFromItsOwnReplicas() {
+        List<KvGroup> groups = List.of(Shapes.group(PageLayout.HND, 2, 2), Shapes.group(PageLayout.HND, 3, 2));
+        KvGeometry source = Shapes.geometry(groups, 2, 6, 1);
+        KvGeometry target = Shapes.geometry(groups, 2, 1, 1);
+        assertThat(SourceDraw.variantCount(source, target)).isEqualTo(6);
+        long[] carried = new long[12];
+        for (int rotation = 0; rotation < 6; rotation++) {
+            SourceDraw draw = new SourceDraw(rotation);
+            CarriedOut.check(List.of(source), target, draw, 0, 5);
+            LayoutPlanner.plan(source, target, draw)
+                    .pieces()
+                    .forEach(piece -> carried[2 * piece.sourceRankIndex() + piece.groupIndex()]++);
+        }
+        for (int rank = 0; rank < 6; rank++) {
+            assertThat(carried[2 * rank]).isEqualTo(2);
+            assertThat(carried[2 * rank + 1]).isEqualTo(3);
+        }
+    }
+
+    /** Pages of different groups are different pages, also where their layers lie side by side. */
+    @Test
+    void shouldJoinOnlyLayersOfOneGroup() {
+        KvGroup group = Shapes.group(PageLayout.HND, 2, 2);
+        KvGeometry mixed = Shapes.pagesOutermost(Shapes.geometry(List.of(group, group), LAYERS, 1, 1));
+        TransferPlan plan = LayoutPlanner.plan(mixed, mixed);
+        for (int i = 0; i < plan.pieceCount(); i++) {
+            assertThat(plan.continuation(i)).isEqualTo(TransferPlan.NONE);
+        }
+        CarriedOut.check(mixed, mixed, 2, 7);
+    }
+
+    /** Each stage's messenger names all groups, also those that it has no layer of. */
+    @Test
+    void shouldExpectTheSamePiecesFromStagesThatHaveLayersOfSomeGroupsOnly() {
+        List<KvGroup> groups = List.of(Shapes.group(PageLayout.HND, 2, 2), Shapes.group(PageLayout.HND, 1, 4));
+        KvGeometry source = Shapes.geometry(groups, 2, 2, 2);
+        KvGeometry target = Shapes.geometry(groups, 2, 1, 1);
+        List<KvGeometry> messengers = new ArrayList<>();
+        source.ranks().forEach(rank -> messengers.add(Shapes.withRanks(source, List.of(rank))));
+        for (int rotation = 0; rotation < SourceDraw.variantCount(source, target); rotation++) {
+            CarriedOut.check(messengers, target, new SourceDraw(rotation), 4, 7);
+        }
+    }
+
+    @Test
+    void shouldRefuseALayerOfTwoGroups() {
+        KvGroup group = Shapes.group(PageLayout.HND, 2, 2);
+        LayerGeometry inFirst = new LayerGeometry("a", 0, 0, 0, 4, 4);
+        LayerGeometry inSecond = new LayerGeometry("a", 1, 0, 0, 4, 4);
+        assertThatThrownBy(() -> new KvGeometry(
+                        "m",
+                        new Sharding(1, 2, 1),
+                        List.of(group, group),
+                        List.of(new RankGeometry(0, 0, List.of(inFirst)), new RankGeometry(0, 1, List.of(inSecond)))))
+                .hasMessage("layer \"a\" is in KV group 1 on one rank and in 0 on another, expected the same on all");
+    }
+
+    @Test
+    void shouldParseTheKindsThatThereAre() {
+        assertThat(GroupKind.parse(GroupKind.FULL_ATTENTION.name(), 0)).isEqualTo(GroupKind.FULL_ATTENTION);
+        assertThatThrownBy(() -> GroupKind.parse("slidingWindow", 256))
+                .hasMessage("kind of a KV group is \"slidingWindow\" with windowTokens 256, expected \"full\" with 0:"
+                        + " serve a model whose layers all have full attention");
+        assertThatThrownBy(() -> GroupKind.parse("full", 256)).hasMessageContaining("windowTokens 256");
+    }
+}
