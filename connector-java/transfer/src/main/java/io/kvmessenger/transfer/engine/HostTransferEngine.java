@@ -145,6 +145,7 @@ final class HostTransferEngine implements TransferEngine {
                 limits.requestsPerPeer(),
                 new Allowances(regions),
                 completions,
+                figures,
                 ports.clock());
         peers.add(peer);
         worker.execute(() -> worker.add(peer));
@@ -185,7 +186,7 @@ final class HostTransferEngine implements TransferEngine {
         if (isGone(outbound)) {
             return PEER_LOST;
         }
-        if (!outbound.outbox().requests().hasRoom() || !completionsHaveRoom()) {
+        if (!outbound.writes().hasRoom() || !completionsHaveRoom()) {
             backPressured++;
             return BACK_PRESSURE;
         }
@@ -194,7 +195,7 @@ final class HostTransferEngine implements TransferEngine {
             refusal = why;
             return REFUSED;
         }
-        outbound.outbox().requests().offer(request, cookie);
+        outbound.writes().offer(request, cookie);
         requestsInFlight++;
         worker.wake();
         return ACCEPTED;
@@ -234,7 +235,7 @@ final class HostTransferEngine implements TransferEngine {
             refusal = "a message of " + message.byteSize() + " bytes, at most " + MESSAGE_MAX_BYTES;
             return REFUSED;
         }
-        if (!outbound.outbox().messages().offer(message)) {
+        if (!outbound.messages().offer(message)) {
             backPressured++;
             return BACK_PRESSURE;
         }

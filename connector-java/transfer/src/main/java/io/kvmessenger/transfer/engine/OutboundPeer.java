@@ -3,23 +3,29 @@ package io.kvmessenger.transfer.engine;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkError;
+import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.MessageQueue;
-import io.kvmessenger.transfer.spi.OutboundEvents;
 import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.Outbox;
-import io.kvmessenger.transfer.spi.RequestQueue;
 import io.kvmessenger.transfer.spi.Transport;
+import io.kvmessenger.transfer.spi.WriteBatch;
+import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
 import java.util.function.LongSupplier;
 
 /**
- * A peer that this engine writes to: its queues, and the link that empties them once one transport has worked.
+ * A peer that this engine writes to: its queues, and the paths that they are posted to once one transport has worked.
  *
- * <p>The messenger's thread fills the queues; everything else is the worker's. It tries each transport once.
+ * <p>The messenger's thread fills the queues; everything else is the worker's. The path that has room takes the next slice;
+ * what a lost path had is posted to the others. It tries each transport once.
  */
-final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completions {
+final class OutboundPeer implements Peer, LinkEvents, WriteLedger.Completions {
+    /** What one turn may post to a path before other peers get theirs. */
+    static final long TURN_BYTES = 2 << 20;
+
     private static final int MESSAGES_MAX = 16;
 
     /** A transport of ours and where the peer offers it. */
@@ -33,7 +39,11 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
     private final byte[] admissionKey;
     private final CompletionRing completions;
     private final LongSupplier clock;
-    private final Outbox outbox;
+    private final WriteLedger writes;
+    private final MessageQueue messages = new MessageQueue(MESSAGES_MAX);
+    private final Figures figures;
+    private final List<Endpoint> paths = new ArrayList<>();
+    private final WriteBatch batch = new WriteBatch();
     private final Allowances allowances;
     private final Iterator<Road> roads;
     private volatile String transport = "";
@@ -42,6 +52,7 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
     private OutboundLink link;
     private Road road;
     private boolean ready;
+    private int firstPath;
 
     OutboundPeer(
             int id,
@@ -51,6 +62,7 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
             int requestsMax,
             Allowances allowances,
             CompletionRing completions,
+            Figures figures,
             LongSupplier clock) {
         this.id = id;
         this.name = name;
@@ -59,7 +71,8 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
         this.clock = clock;
         this.allowances = allowances;
         this.roads = roads.iterator();
-        outbox = new Outbox(new RequestQueue(requestsMax, this), new MessageQueue(MESSAGES_MAX));
+        this.figures = figures;
+        writes = new WriteLedger(requestsMax, this);
     }
 
     @Override
@@ -77,8 +90,12 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
         return transport;
     }
 
-    Outbox outbox() {
-        return outbox;
+    WriteLedger writes() {
+        return writes;
+    }
+
+    MessageQueue messages() {
+        return messages;
     }
 
     Allowances allowances() {
@@ -101,7 +118,7 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
         }
         road = roads.next();
         try {
-            link = road.transport.connect(road.address.location(), admissionKey, outbox, this, nowNs);
+            link = road.transport.connect(road.address.location(), admissionKey, messages, this, nowNs);
         } catch (IllegalArgumentException | IllegalStateException e) {
             tryNext(TransferFault.UNREACHABLE, e.getMessage(), nowNs);
         } catch (RuntimeException | Error error) {
@@ -119,6 +136,7 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
     @Override
     public void onLost(TransferFault fault, String detail) {
         link = null;
+        paths.clear();
         if (ready) {
             fail(fault, detail);
         } else {
@@ -126,9 +144,25 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
         }
     }
 
+    @Override
+    public void onPathOpened(Endpoint path) {
+        paths.add(path);
+    }
+
+    @Override
+    public void onPathLost(Endpoint path) {
+        paths.remove(path);
+        writes.reclaim(path);
+    }
+
+    @Override
+    public void onSent(long postId) {
+        writes.sent(postId);
+    }
+
     private void fail(TransferFault fault, String detail) {
         lost = true;
-        outbox.requests().failAll(fault, detail);
+        writes.failAll(fault, detail);
         completions.push(CompletionRing.PEER_LOST, 0, 0, new Loss(this, fault), detail);
     }
 
@@ -152,11 +186,38 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
 
     private int advance(long nowNs) {
         if (link != null) {
-            return link.doWork(nowNs);
+            int posted = ready ? post() : 0;
+            int done = link.doWork(nowNs);
+            return posted > 0 ? posted + Math.max(0, done) : done;
         }
-        return lost && outbox.requests().hasWork()
-                ? outbox.requests().failAll(TransferFault.PEER_CLOSED, "the peer " + name + " is gone")
+        return lost && writes.hasWork()
+                ? writes.failAll(TransferFault.PEER_CLOSED, "the peer " + name + " is gone")
                 : 0;
+    }
+
+    /** Small writes go round, so that no path is busy while others are idle. */
+    private int post() {
+        int work = 0;
+        int count = paths.size();
+        for (int i = 0; i < count && writes.hasWork(); i++) {
+            work += postTo(paths.get((firstPath + i) % count));
+        }
+        firstPath = count == 0 ? 0 : (firstPath + 1) % count;
+        return work;
+    }
+
+    /** Posts until the path is full, nothing waits or the turn is over. */
+    private int postTo(Endpoint path) {
+        int work = 0;
+        long turnBytes = TURN_BYTES;
+        while (turnBytes > 0 && writes.next(batch) && path.post(batch, writes.nextPostId()) > 0) {
+            writes.posted(batch, path);
+            figures.onPosted(batch);
+            turnBytes -= batch.payloadBytes();
+            work++;
+        }
+        batch.clear();
+        return work;
     }
 
     /** Worker: the messenger wants no more of this peer. */
@@ -166,7 +227,8 @@ final class OutboundPeer implements Peer, OutboundEvents, RequestQueue.Completio
             link.close();
             link = null;
         }
-        outbox.requests().failAll(fault, detail);
+        paths.clear();
+        writes.failAll(fault, detail);
     }
 
     @Override

@@ -8,12 +8,13 @@ import io.kvmessenger.transfer.socket.Dialer;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.Notice;
-import io.kvmessenger.transfer.spi.Batch;
+import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkError;
-import io.kvmessenger.transfer.spi.OutboundEvents;
+import io.kvmessenger.transfer.spi.LinkEvents;
+import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.Outbox;
+import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -26,24 +27,23 @@ import java.util.function.IntPredicate;
  *
  * <p>Worker only. Regions are mapped when first written to. It never writes after its socket is closed.
  */
-final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
+final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Reader {
     /** With its acceptance: the ring and what wakes the target. */
     private static final int DESCRIPTORS_MAX = 2;
 
     private static final int BATCH_PAGES_MAX = 256;
     private static final long BATCH_BYTES = 256 << 10;
-    /** What one turn may copy before other peers get theirs. */
-    private static final long TURN_BYTES = 2 << 20;
+    /** Batches that were copied and not yet told as sent. */
+    private static final int COPIED_MAX = 1 << 10;
 
     private final EventLoop loop;
     private final LibC libC;
     private final String name;
-    private final Outbox outbox;
-    private final OutboundEvents events;
+    private final MessageQueue messages;
+    private final LinkEvents events;
     private final Figures figures;
     private final long connectDeadlineNs;
     private final Map<Integer, MappedFile> regions = new HashMap<>();
-    private final Batch batch = new Batch();
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_LONG, 1L);
     private Dialer dialer;
@@ -52,7 +52,11 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
     private MappedFile ringFile;
     private ImmRing ring;
     private int wakeFd = ControlStream.NO_DESCRIPTOR;
-    private boolean holding;
+    private final long[] copied = new long[COPIED_MAX];
+    private int copiedCount;
+    private boolean ringFull;
+    private String copyFault;
+    private int wantedRegionId;
     private boolean waitingForRegion;
     private int lastRegionId;
     private MemorySegment lastRegion;
@@ -62,15 +66,15 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             EventLoop loop,
             String name,
             byte[] admissionKey,
-            Outbox outbox,
-            OutboundEvents events,
+            MessageQueue messages,
+            LinkEvents events,
             Figures figures,
             long connectDeadlineNs,
             IntPredicate ofThisUser) {
         this.loop = loop;
         libC = loop.libC();
         this.name = name;
-        this.outbox = outbox;
+        this.messages = messages;
         this.events = events;
         this.figures = figures;
         this.connectDeadlineNs = connectDeadlineNs;
@@ -144,10 +148,11 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
         control.offer(ControlStream.READY, MemorySegment.NULL);
         figures.pathsOpened.incrementAndGet();
         events.onReady();
+        events.onPathOpened(this);
     }
 
     private void onRegion(RegionRecord region) {
-        if (!waitingForRegion || (region != null && region.regionId() != batch.regionId())) {
+        if (!waitingForRegion || (region != null && region.regionId() != wantedRegionId)) {
             lose(TransferFault.PROTOCOL, "the peer sent a region that was not asked for");
             return;
         }
@@ -206,70 +211,73 @@ final class ShmOutboundLink implements OutboundLink, ControlStream.Reader {
             }
             return 0;
         }
-        int work = control.sendAll(ControlStream.MESSAGE, outbox.messages());
-        return waitingForRegion ? work : copyBatches(work);
+        int work = control.sendAll(ControlStream.MESSAGE, messages) + tell();
+        if (!closed && copyFault != null) {
+            lose(TransferFault.PROTOCOL, copyFault);
+        }
+        return ringFull && work == 0 ? LOOK_SOON : work;
     }
 
-    private int copyBatches(int workBefore) {
-        int work = workBefore;
-        long turnBytes = TURN_BYTES;
-        boolean full = false;
-        while (!closed && turnBytes > 0 && (holding || cut())) {
-            full = !ring.hasRoom();
-            if (full || (batch.pageCount() > 0 && !findRegion()) || !copy()) {
-                break;
-            }
-            turnBytes -= batch.payloadBytes();
-            work++;
-        }
-        if (!closed && work > workBefore && ring.claimWake()) {
+    /** Wakes the target for what was copied since the last turn, and tells the engine of it. */
+    private int tell() {
+        int count = copiedCount;
+        if (count > 0 && ring.claimWake()) {
             libC.write(wakeFd, one, Long.BYTES);
         }
-        return full && work == 0 ? LOOK_SOON : work;
+        copiedCount = 0;
+        for (int i = 0; i < count && !closed; i++) {
+            events.onSent(copied[i]);
+        }
+        return count;
     }
 
-    private boolean cut() {
-        holding = outbox.requests().cut(batch, BATCH_PAGES_MAX, BATCH_BYTES, Imm.WEIGHT_MAX);
-        return holding;
+    @Override
+    public int post(WriteBatch batch, long postId) {
+        if (closed || copyFault != null || waitingForRegion || copiedCount == COPIED_MAX) {
+            return 0;
+        }
+        ringFull = !ring.hasRoom();
+        if (ringFull || (batch.pageCount() > 0 && !findRegion(batch.regionId()))) {
+            return 0;
+        }
+        int taken = batch.limit(BATCH_PAGES_MAX, BATCH_BYTES, Imm.WEIGHT_MAX);
+        if (!copy(batch)) {
+            return 0;
+        }
+        ring.push(Imm.withWeight(batch.window(), (int) batch.weight()));
+        copied[copiedCount++] = postId;
+        return taken;
     }
 
-    /** Finds the mapping of the batch's region, or asks the peer for it. */
-    private boolean findRegion() {
-        if (lastRegion != null && lastRegionId == batch.regionId()) {
+    /** Finds the mapping of a region, or asks the peer for it. */
+    private boolean findRegion(int regionId) {
+        if (lastRegion != null && lastRegionId == regionId) {
             return true;
         }
-        MappedFile region = regions.get(batch.regionId());
+        MappedFile region = regions.get(regionId);
         if (region != null) {
-            lastRegionId = batch.regionId();
+            lastRegionId = regionId;
             lastRegion = region.memory();
             return true;
         }
-        waitingForRegion = control.offer(ControlStream.REGION_WANTED, new RegionRecord(batch.regionId(), 0).encode());
+        wantedRegionId = regionId;
+        waitingForRegion = control.offer(ControlStream.REGION_WANTED, new RegionRecord(regionId, 0).encode());
         return false;
     }
 
-    private boolean copy() {
+    private boolean copy(WriteBatch batch) {
         MemorySegment source = batch.source();
-        int runCount = 0;
         int runLength;
         for (int i = 0; i < batch.pageCount(); i += runLength) {
             runLength = batch.runLength(i);
             long runBytes = runLength * batch.pageBytes();
             long to = batch.targetOffsetBytes(i);
             if (to < 0 || to > lastRegion.byteSize() - runBytes) {
-                lose(TransferFault.PROTOCOL, "the peer's region " + batch.regionId() + " is shorter than it said");
+                copyFault = "the peer's region " + batch.regionId() + " is shorter than it said";
                 return false;
             }
             MemorySegment.copy(source, batch.sourceOffsetBytes(i), lastRegion, to, runBytes);
-            runCount++;
         }
-        if (batch.weight() > 0) {
-            ring.push(Imm.withWeight(batch.window(), (int) batch.weight()));
-        }
-        figures.onSent(batch, runCount);
-        holding = false;
-        outbox.requests().batchDone(batch.position());
-        batch.clear();
         return true;
     }
 

@@ -11,9 +11,9 @@ import io.kvmessenger.transfer.socket.Listener;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundPort;
-import io.kvmessenger.transfer.spi.OutboundEvents;
+import io.kvmessenger.transfer.spi.LinkEvents;
+import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.Outbox;
 import io.kvmessenger.transfer.spi.Transport;
 import java.security.SecureRandom;
 import java.util.ArrayList;
@@ -85,12 +85,12 @@ public final class ShmTransport implements Transport {
 
     @Override
     public OutboundLink connect(
-            String peerLocation, byte[] admissionKey, Outbox outbox, OutboundEvents events, long nowNs) {
+            String peerLocation, byte[] admissionKey, MessageQueue messages, LinkEvents events, long nowNs) {
         return new ShmOutboundLink(
                 loop,
                 peerLocation,
                 admissionKey,
-                outbox,
+                messages,
                 events,
                 figures,
                 nowNs + options.connectLimitNs(),

@@ -16,8 +16,9 @@ public final class Figures {
     public final AtomicLong pathsLost = new AtomicLong();
     public final AtomicLong pathsRejected = new AtomicLong();
 
-    /** Worker: a batch has left, as so many writes. */
-    public void onSent(Batch batch, int writeCount) {
+    /** Worker: a path has taken the batch, which leaves as a write for each run of pages. */
+    public void onPosted(WriteBatch batch) {
+        int writeCount = batch.runCount();
         bytesSent.addAndGet(batch.payloadBytes());
         pagesSent.addAndGet(batch.pageCount());
         writesSent.addAndGet(writeCount);

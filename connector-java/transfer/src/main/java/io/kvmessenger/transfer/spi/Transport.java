@@ -12,7 +12,7 @@ public interface Transport {
     String location();
 
     /** Starts to open data paths; the events tell how it went. Never blocks. */
-    OutboundLink connect(String location, byte[] admissionKey, Outbox outbox, OutboundEvents events, long nowNs);
+    OutboundLink connect(String location, byte[] admissionKey, MessageQueue messages, LinkEvents events, long nowNs);
 
     /** Does what no event triggers; returns how much was done, 0 when idle. */
     int doWork(long nowNs);

@@ -11,9 +11,9 @@ import io.kvmessenger.transfer.socket.Notice;
 import io.kvmessenger.transfer.socket.SocketLocation;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkError;
-import io.kvmessenger.transfer.spi.OutboundEvents;
+import io.kvmessenger.transfer.spi.LinkEvents;
+import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.Outbox;
 import java.lang.foreign.MemorySegment;
 import java.net.InetSocketAddress;
 import java.util.ArrayList;
@@ -34,8 +34,8 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
     private final String location;
     private final InetSocketAddress target;
     private final byte[] admissionKey;
-    private final Outbox outbox;
-    private final OutboundEvents events;
+    private final MessageQueue messages;
+    private final LinkEvents events;
     private final Figures figures;
     private final int dataPathCount;
     private final List<Dialer> dialers = new ArrayList<>();
@@ -46,14 +46,13 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
     private boolean breaking;
     private long noticeDeadlineNs;
     private boolean closed;
-    private int firstPath;
 
     TcpOutboundLink(
             EventLoop loop,
             String location,
             byte[] admissionKey,
-            Outbox outbox,
-            OutboundEvents events,
+            MessageQueue messages,
+            LinkEvents events,
             Figures figures,
             int dataPathCount,
             long connectDeadlineNs) {
@@ -62,7 +61,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
         this.location = location;
         target = SocketLocation.parse(location);
         this.admissionKey = admissionKey;
-        this.outbox = outbox;
+        this.messages = messages;
         this.events = events;
         this.figures = figures;
         this.dataPathCount = dataPathCount;
@@ -101,7 +100,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
             if (role == Hello.CONTROL) {
                 control = new ControlStream(loop, fd, this, 0);
             } else {
-                paths.add(new TcpSendPath(loop, fd, outbox.requests(), figures, this));
+                paths.add(new TcpSendPath(loop, fd, this));
                 figures.pathsOpened.incrementAndGet();
             }
         } catch (IllegalStateException e) {
@@ -134,7 +133,10 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
             return;
         }
         ready = true;
-        paths.forEach(TcpSendPath::open);
+        paths.forEach(path -> {
+            path.open();
+            events.onPathOpened(path);
+        });
         events.onReady();
     }
 
@@ -146,6 +148,11 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
     @Override
     public void onError(Throwable error) {
         lose(TransferFault.DISCONNECTED, LinkError.describe(error));
+    }
+
+    @Override
+    public void onSent(long postId) {
+        events.onSent(postId);
     }
 
     @Override
@@ -186,17 +193,14 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
             }
             return 0;
         }
-        return control.sendAll(ControlStream.MESSAGE, outbox.messages()) + sendBatches();
+        return control.sendAll(ControlStream.MESSAGE, messages) + send();
     }
 
-    private int sendBatches() {
+    private int send() {
         int work = 0;
-        int count = paths.size();
-        for (int i = 0; i < count && !closed && !breaking; i++) {
-            work += paths.get((firstPath + i) % count).send();
+        for (int i = 0; i < paths.size() && !closed && !breaking; i++) {
+            work += paths.get(i).doWork();
         }
-        // Small writes go round, so that no path is busy while others are idle.
-        firstPath = (firstPath + 1) % count;
         return work;
     }
 

@@ -7,24 +7,25 @@ import io.kvmessenger.foreign.SocketApi;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.IoResult;
 import io.kvmessenger.transfer.socket.Pollable;
-import io.kvmessenger.transfer.spi.Batch;
-import io.kvmessenger.transfer.spi.Figures;
-import io.kvmessenger.transfer.spi.RequestQueue;
+import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.Objects;
 
 /**
- * One data socket to a peer: takes batches from the peer's queue and writes header and pages with one gathering call.
+ * One data socket to a peer: writes header and pages of a batch with one gathering call, one batch after the other.
  *
  * <p>Worker only. It does not decide what a broken socket means for the link.
  */
-final class TcpSendPath implements Pollable {
-    /** What one turn may send before other peers get theirs. */
-    static final long TURN_BYTES = 2 << 20;
+final class TcpSendPath implements Pollable, Endpoint {
+    /** Frames begun and not yet told as sent. A power of two. */
+    private static final int FRAMES_MAX = 1 << 10;
 
     /** What the link is told. */
     interface Events {
+        void onSent(long postId);
+
         void onBreak();
 
         /** Working on the path failed by an error of this engine. */
@@ -34,19 +35,22 @@ final class TcpSendPath implements Pollable {
     private final EventLoop loop;
     private final LibC libC;
     private final int fd;
-    private final RequestQueue queue;
-    private final Figures figures;
     private final Events events;
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment frame = arena.allocate(TcpFrame.LENGTH_MAX_BYTES, 8);
     private final MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
     private final MemorySegment scrap = arena.allocate(64);
     private final VectorRun run = new VectorRun(arena, TcpFrame.PAGES_MAX + 1);
-    private final Batch batch = new Batch();
+    /** By the frame's number on this path. */
+    private final long[] postIds = new long[FRAMES_MAX];
+
     private final long key;
-    private boolean sending;
+    private long framesBegun;
+    private long framesWritten;
+    private long framesTold;
     private boolean writable;
     private boolean closed;
+    private boolean failed;
     private boolean broken;
 
     /**
@@ -54,12 +58,10 @@ final class TcpSendPath implements Pollable {
      *
      * @throws IllegalStateException when the operating system refuses; the socket stays the caller's
      */
-    TcpSendPath(EventLoop loop, int fd, RequestQueue queue, Figures figures, Events events) {
+    TcpSendPath(EventLoop loop, int fd, Events events) {
         this.loop = loop;
         libC = loop.libC();
         this.fd = fd;
-        this.queue = queue;
-        this.figures = figures;
         this.events = events;
         try {
             key = loop.add(fd, Epoll.EPOLLIN | Epoll.EPOLLOUT | Epoll.EPOLLET, this);
@@ -86,34 +88,19 @@ final class TcpSendPath implements Pollable {
         events.onError(error);
     }
 
-    /** Sends until the socket is full, the queue is empty or the turn is over; returns the number of calls made. */
-    int send() {
-        long turnBytes = TURN_BYTES;
-        int calls = 0;
-        while (writable && !closed && turnBytes > 0 && (sending || begin())) {
-            MessageHeader.vectors(header, run.vectors(), run.next(), run.count());
-            long sent = libC.sendmsg(fd, header, SocketApi.MSG_NOSIGNAL);
-            calls++;
-            if (sent < 0) {
-                writable = false;
-                if (!IoResult.wouldBlock(sent)) {
-                    broke();
-                }
-                return calls;
-            }
-            turnBytes -= sent;
-            run.advance(sent);
-            if (run.leftBytes() == 0) {
-                finish();
-            }
+    @Override
+    public int post(WriteBatch batch, long postId) {
+        if (!writable || closed || framesBegun != framesWritten || framesBegun - framesTold == FRAMES_MAX) {
+            return 0;
         }
-        return calls;
+        int taken = batch.limit(TcpFrame.PAGES_MAX, TcpFrame.PAYLOAD_AIM_BYTES, Long.MAX_VALUE);
+        begin(batch);
+        postIds[(int) framesBegun++ & (FRAMES_MAX - 1)] = postId;
+        write();
+        return taken;
     }
 
-    private boolean begin() {
-        if (!queue.cut(batch, TcpFrame.PAGES_MAX, TcpFrame.PAYLOAD_AIM_BYTES, Long.MAX_VALUE)) {
-            return false;
-        }
+    private void begin(WriteBatch batch) {
         int pageCount = batch.pageCount();
         long pageBytes = batch.pageBytes();
         TcpFrame.encode(frame, pageCount, batch.regionId(), batch.window(), batch.weight(), pageBytes);
@@ -128,15 +115,39 @@ final class TcpSendPath implements Pollable {
                 run.add(base + offset, pageBytes);
             }
         }
-        sending = true;
-        return true;
     }
 
-    private void finish() {
-        sending = false;
-        figures.onSent(batch, batch.runCount());
-        queue.batchDone(batch.position());
-        batch.clear();
+    /** Writes until the frame or the socket's room is at its end. */
+    private void write() {
+        while (writable && run.leftBytes() > 0) {
+            MessageHeader.vectors(header, run.vectors(), run.next(), run.count());
+            long sent = libC.sendmsg(fd, header, SocketApi.MSG_NOSIGNAL);
+            if (sent < 0) {
+                writable = false;
+                failed |= !IoResult.wouldBlock(sent);
+                return;
+            }
+            run.advance(sent);
+        }
+        if (run.leftBytes() == 0) {
+            framesWritten = framesBegun;
+        }
+    }
+
+    /** Goes on with a frame that the socket had no room for, and tells which were written; returns how many. */
+    int doWork() {
+        if (framesBegun != framesWritten && !closed) {
+            write();
+        }
+        int told = 0;
+        while (framesTold < framesWritten && !closed) {
+            told++;
+            events.onSent(postIds[(int) framesTold++ & (FRAMES_MAX - 1)]);
+        }
+        if (failed) {
+            broke();
+        }
+        return told;
     }
 
     private void broke() {

@@ -11,10 +11,10 @@ import io.kvmessenger.transfer.socket.SocketLocation;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.LinkEvents;
+import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OpenWindow;
-import io.kvmessenger.transfer.spi.OutboundEvents;
 import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.Outbox;
 import io.kvmessenger.transfer.spi.Transport;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -69,12 +69,12 @@ public final class TcpTransport implements Transport {
 
     @Override
     public OutboundLink connect(
-            String peerLocation, byte[] admissionKey, Outbox outbox, OutboundEvents events, long nowNs) {
+            String peerLocation, byte[] admissionKey, MessageQueue messages, LinkEvents events, long nowNs) {
         return new TcpOutboundLink(
                 loop,
                 peerLocation,
                 admissionKey,
-                outbox,
+                messages,
                 events,
                 figures,
                 options.streamsPerPeer(),

@@ -10,10 +10,10 @@ import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.spi.LinkEvents;
+import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OpenWindow;
-import io.kvmessenger.transfer.spi.OutboundEvents;
 import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.Outbox;
 import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.spi.Transport;
 import java.lang.foreign.Arena;
@@ -88,7 +88,7 @@ class InvokedEngineTest {
         }
 
         @Override
-        public OutboundLink connect(String location, byte[] key, Outbox outbox, OutboundEvents events, long nowNs) {
+        public OutboundLink connect(String location, byte[] key, MessageQueue messages, LinkEvents events, long nowNs) {
             throw new IllegalStateException("connects to nothing");
         }
 

@@ -8,9 +8,10 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.EventLoop;
-import io.kvmessenger.transfer.spi.OutboundEvents;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.LinkEvents;
+import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.Outbox;
 import io.kvmessenger.transfer.spi.Transport;
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
@@ -51,6 +52,7 @@ final class WorkerTest {
                 2,
                 new Allowances(new RegionTable(LIB_C)),
                 completions,
+                new Figures(),
                 loop::nowNs);
         worker.add(peer);
         return peer;
@@ -141,7 +143,7 @@ final class WorkerTest {
         }
 
         @Override
-        public OutboundLink connect(String location, byte[] key, Outbox outbox, OutboundEvents events, long nowNs) {
+        public OutboundLink connect(String location, byte[] key, MessageQueue messages, LinkEvents events, long nowNs) {
             return new OutboundLink() {
                 @Override
                 public int doWork(long nowNs) {

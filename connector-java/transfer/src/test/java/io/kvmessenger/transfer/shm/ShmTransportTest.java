@@ -19,14 +19,14 @@ import io.kvmessenger.transfer.socket.Descriptors;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
 import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.FakePort;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.MessageQueue;
-import io.kvmessenger.transfer.spi.OutboundEvents;
 import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.Outbox;
-import io.kvmessenger.transfer.spi.RequestQueue;
+import io.kvmessenger.transfer.spi.WriteBatch;
 import java.io.IOException;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -53,6 +53,8 @@ final class ShmTransportTest {
     private final InboundAdmission admission = new InboundAdmission(new Admission(1, "writer", KEY));
     private final FakePort port = new FakePort(admission, arena.allocate(4096), Imm.of(1, 0), 4096);
     private final List<String> lost = new ArrayList<>();
+    private final List<Endpoint> opened = new ArrayList<>();
+    private final List<Long> sent = new ArrayList<>();
     private final String name = "kvmessenger-target-" + ProcessHandle.current().pid();
     private final int listenFd = SOCKETS.listenAbstract(name);
     private final int gift = Descriptors.gift();
@@ -132,21 +134,32 @@ final class ShmTransportTest {
 
     /** The writer's end, as far as the accept: the target's end of the socket is returned. */
     private OutboundLink dial() {
-        return dial(null);
-    }
-
-    private OutboundLink dial(RequestQueue requests) {
         return transport.connect(
                 name,
                 KEY,
-                new Outbox(requests, new MessageQueue(1)),
-                new OutboundEvents() {
+                new MessageQueue(1),
+                new LinkEvents() {
                     @Override
                     public void onReady() {}
 
                     @Override
                     public void onLost(TransferFault fault, String detail) {
                         lost.add(fault + " " + detail);
+                    }
+
+                    @Override
+                    public void onPathOpened(Endpoint path) {
+                        opened.add(path);
+                    }
+
+                    @Override
+                    public void onPathLost(Endpoint path) {
+                        throw new AssertionError("a mapping is lost with its link");
+                    }
+
+                    @Override
+                    public void onSent(long postId) {
+                        sent.add(postId);
                     }
                 },
                 NOW_NS);
@@ -279,14 +292,7 @@ final class ShmTransportTest {
 
     /** A writer that a target has accepted, and what it got; the ring is the target's, as the target sees it. */
     private final class Accepted implements AutoCloseable {
-        final RequestQueue requests = new RequestQueue(1 << 12, new RequestQueue.Completions() {
-            @Override
-            public void onCompleted(long cookie) {}
-
-            @Override
-            public void onFailed(long cookie, TransferFault fault, String detail) {}
-        });
-        final OutboundLink link = dial(requests);
+        final OutboundLink link = dial();
         final int fd = acceptAndChallenge();
         final int ringFd = MappedFile.createFile(LIB_C, "ring", ImmRing.LENGTH_BYTES);
         final int wakeFd = LIB_C.eventfd(0, MemoryApi.EFD_CLOEXEC | MemoryApi.EFD_NONBLOCK);
@@ -298,9 +304,11 @@ final class ShmTransportTest {
             loop.poll(0);
         }
 
-        void submit() {
-            assertThat(requests.offer(new TransferRequest.ImmOnly(Imm.withWeight(Imm.of(1, 0), 1)), 0))
-                    .isTrue();
+        /** Returns the units taken. */
+        int post(long postId) {
+            WriteBatch batch = new WriteBatch();
+            batch.set(0, new TransferRequest.ImmOnly(Imm.withWeight(Imm.of(1, 0), 1)), 0, 1);
+            return opened.getFirst().post(batch, postId);
         }
 
         boolean wasWoken() {
@@ -320,14 +328,16 @@ final class ShmTransportTest {
     @Test
     void shouldWakeATargetThatSleepsOnceAndNoOther() {
         try (Accepted writer = new Accepted()) {
-            writer.submit();
+            assertThat(writer.post(1)).isEqualTo(1);
+            assertThat(sent).as("nothing is told from within a post").isEmpty();
             assertThat(writer.link.doWork(NOW_NS)).isEqualTo(1);
+            assertThat(sent).containsExactly(1L);
             assertThat(writer.wasWoken()).as("the target was awake").isFalse();
             writer.ring.park();
-            writer.submit();
+            writer.post(2);
             writer.link.doWork(NOW_NS);
             assertThat(writer.wasWoken()).isTrue();
-            writer.submit();
+            writer.post(3);
             writer.link.doWork(NOW_NS);
             assertThat(writer.wasWoken()).as("it is on its way").isFalse();
         }
@@ -338,16 +348,14 @@ final class ShmTransportTest {
     void shouldAskToBeTurnedSoonWhileTheRingIsFull() {
         try (Accepted writer = new Accepted()) {
             int pushed = 0;
-            for (int done = 1; done > 0; pushed += Math.max(0, done)) {
-                writer.submit();
-                done = writer.link.doWork(NOW_NS);
-                if (done <= 0) {
-                    assertThat(done).isEqualTo(OutboundLink.LOOK_SOON);
-                }
+            while (writer.post(pushed) > 0) {
+                pushed++;
+                assertThat(writer.link.doWork(NOW_NS)).isEqualTo(1);
             }
             assertThat(pushed).isEqualTo(ImmRing.CAPACITY);
+            assertThat(writer.link.doWork(NOW_NS)).isEqualTo(OutboundLink.LOOK_SOON);
             assertThat(writer.ring.take()).isNotEqualTo(ImmRing.EMPTY);
-            assertThat(writer.link.doWork(NOW_NS)).isEqualTo(1);
+            assertThat(writer.post(pushed)).isEqualTo(1);
         }
     }
 

@@ -9,10 +9,10 @@ import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import java.lang.foreign.MemorySegment;
 
 /**
- * Some pages of one request that travel together: what a path sends next. Mutable, one for each path, so that no page
- * costs an object. Worker only.
+ * Some pages of one request that may travel together: what the engine offers to a path, and what the path shortens to
+ * what it takes. Mutable and used again, so that no page costs an object. Worker only.
  */
-public final class Batch {
+public final class WriteBatch {
     private long position;
     private TransferRequest request;
     private MemorySegment source;
@@ -27,7 +27,7 @@ public final class Batch {
     private int imm;
 
     /** How many pages a request is made of. */
-    static int pageCountOf(TransferRequest request) {
+    private static int pageCountOf(TransferRequest request) {
         return switch (request) {
             case PagedWrites paged -> paged.sourcePages().count();
             case SingleWrite single -> 1;
@@ -35,7 +35,7 @@ public final class Batch {
         };
     }
 
-    static long pageBytesOf(TransferRequest request) {
+    private static long pageBytesOf(TransferRequest request) {
         return switch (request) {
             case PagedWrites paged -> paged.pageBytes();
             case SingleWrite single -> single.lengthBytes();
@@ -43,7 +43,7 @@ public final class Batch {
         };
     }
 
-    static int immOf(TransferRequest request) {
+    private static int immOf(TransferRequest request) {
         return switch (request) {
             case PagedWrites paged -> paged.imm();
             case SingleWrite single -> single.imm();
@@ -51,13 +51,30 @@ public final class Batch {
         };
     }
 
-    void set(long requestPosition, TransferRequest of, int from, int count) {
+    /** What a request is counted in: its pages, or one when it is only an immediate. */
+    public static int unitCountOf(TransferRequest request) {
+        return request instanceof ImmOnly ? 1 : pageCountOf(request);
+    }
+
+    /** Describes {@code count} units of a request, from unit {@code from} on. */
+    public void set(long requestPosition, TransferRequest of, int from, int count) {
         if (of != request) {
             describe(of);
         }
         position = requestPosition;
         firstPage = from;
-        pageCount = count;
+        pageCount = of instanceof ImmOnly ? 0 : count;
+    }
+
+    /** Shortens to what one write of a path may be, at least one page; returns the units left. */
+    public int limit(int pagesMax, long bytesMax, long weightMax) {
+        long fit = Math.min(pagesMax, Math.max(1, bytesMax / Math.max(1, pageBytes)));
+        int weight = Imm.weight(imm);
+        if (weight > 0) {
+            fit = Math.min(fit, Math.max(1, weightMax / weight));
+        }
+        pageCount = (int) Math.min(pageCount, fit);
+        return unitCount();
     }
 
     private void describe(TransferRequest of) {
@@ -85,9 +102,18 @@ public final class Batch {
         }
     }
 
-    /** What to hand back to {@link RequestQueue#batchDone}. */
+    /** The request's place in the order of submission. */
     public long position() {
         return position;
+    }
+
+    /** The first unit of the request that the batch covers. */
+    public int firstUnit() {
+        return firstPage;
+    }
+
+    public int unitCount() {
+        return Math.max(1, pageCount);
     }
 
     public MemorySegment source() {

@@ -1,0 +1,281 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.WriteBatch;
+import java.util.ArrayDeque;
+import java.util.Arrays;
+import java.util.concurrent.atomic.AtomicLong;
+
+/**
+ * The writes to one peer, in the order of submission, until each has completed exactly once; and which path has which of
+ * their pages.
+ *
+ * <p>One thread offers; the worker takes slices, posts them to paths and hears which were sent, in any order. What a lost
+ * path had is posted again before anything new. A request is named by its position in the order of submission, a post by
+ * an id: neither is ever used again, so that what comes late finds nothing. It chooses no path and knows no clock.
+ */
+final class WriteLedger {
+    /** Where completions go. Worker only. */
+    interface Completions {
+        void onCompleted(long cookie);
+
+        void onFailed(long cookie, TransferFault fault, String detail);
+    }
+
+    /** Pages that a lost path had. */
+    private record Slice(long position, int firstUnit, int unitCount) {}
+
+    private static final int POSTS_MIN = 64;
+    private static final long NO_POST = -1;
+
+    private final Completions completions;
+    private final int mask;
+    private final TransferRequest[] requests;
+    private final long[] cookies;
+    private final AtomicLong submitted = new AtomicLong();
+    private final AtomicLong retired = new AtomicLong();
+
+    /** Units of each request that were not sent yet. */
+    private final int[] unitsLeft;
+
+    private final boolean[] done;
+    private long cutPosition;
+    private int cutUnit;
+
+    private final Posts posts;
+    private final ArrayDeque<Slice> again = new ArrayDeque<>();
+    private boolean offersAgain;
+
+    /** @param capacity a power of two */
+    WriteLedger(int capacity, Completions completions) {
+        this.completions = completions;
+        mask = capacity - 1;
+        requests = new TransferRequest[capacity];
+        cookies = new long[capacity];
+        unitsLeft = new int[capacity];
+        done = new boolean[capacity];
+        posts = new Posts(Math.max(POSTS_MIN, 2 * capacity));
+    }
+
+    /** Submitter: whether {@link #offer} will succeed. */
+    boolean hasRoom() {
+        return submitted.getPlain() - retired.getAcquire() <= mask;
+    }
+
+    /** Submitter: appends; false when full. */
+    boolean offer(TransferRequest request, long cookie) {
+        if (!hasRoom()) {
+            return false;
+        }
+        long position = submitted.getPlain();
+        int entry = (int) position & mask;
+        requests[entry] = request;
+        cookies[entry] = cookie;
+        submitted.setRelease(position + 1);
+        return true;
+    }
+
+    /** Worker: whether something waits for a path. */
+    boolean hasWork() {
+        return !again.isEmpty() || cutPosition != submitted.getAcquire();
+    }
+
+    /** Worker: describes what is to be posted next; false when there is nothing, or too much is under way. */
+    boolean next(WriteBatch batch) {
+        if (!posts.hasRoom()) {
+            return false;
+        }
+        Slice slice = again.peek();
+        offersAgain = slice != null;
+        if (slice != null) {
+            batch.set(slice.position, requests[(int) slice.position & mask], slice.firstUnit, slice.unitCount);
+            return true;
+        }
+        while (cutPosition != submitted.getAcquire()) {
+            int entry = (int) cutPosition & mask;
+            TransferRequest request = requests[entry];
+            int count = WriteBatch.unitCountOf(request);
+            if (count > 0) {
+                batch.set(cutPosition, request, cutUnit, count - cutUnit);
+                return true;
+            }
+            cutPosition++;
+            complete(entry);
+        }
+        return false;
+    }
+
+    /** Worker: what the next post is called. */
+    long nextPostId() {
+        return posts.nextId();
+    }
+
+    /** Worker: a path has taken the batch that {@link #next} has described, or its first part. */
+    void posted(WriteBatch batch, Endpoint by) {
+        posts.begin(batch, by);
+        if (!offersAgain) {
+            onCut(batch);
+            return;
+        }
+        Slice slice = again.remove();
+        int left = slice.unitCount - batch.unitCount();
+        if (left > 0) {
+            again.addFirst(new Slice(slice.position, slice.firstUnit + batch.unitCount(), left));
+        }
+    }
+
+    private void onCut(WriteBatch batch) {
+        int entry = (int) cutPosition & mask;
+        int count = WriteBatch.unitCountOf(requests[entry]);
+        if (cutUnit == 0) {
+            unitsLeft[entry] = count;
+        }
+        cutUnit += batch.unitCount();
+        if (cutUnit == count) {
+            cutPosition++;
+            cutUnit = 0;
+        }
+    }
+
+    /** Worker: what was posted needs its source no more. An id that is not under way changes nothing. */
+    void sent(long postId) {
+        int post = posts.find(postId);
+        if (post < 0) {
+            return;
+        }
+        int entry = (int) posts.positions[post] & mask;
+        unitsLeft[entry] -= posts.unitCounts[post];
+        posts.end(post);
+        if (unitsLeft[entry] < 0) {
+            throw new AssertionError("more was sent of a request than it is made of");
+        }
+        if (unitsLeft[entry] == 0) {
+            complete(entry);
+        }
+    }
+
+    /** Worker: the path is gone; what it had and was not sent waits for another. Returns the posts. */
+    int reclaim(Endpoint lost) {
+        int count = 0;
+        for (int post = 0; post < posts.capacity; post++) {
+            if (posts.isUnderWay(post) && posts.endpoints[post] == lost) {
+                again.add(new Slice(posts.positions[post], posts.firstUnits[post], posts.unitCounts[post]));
+                posts.end(post);
+                count++;
+            }
+        }
+        return count;
+    }
+
+    private void complete(int entry) {
+        completions.onCompleted(cookies[entry]);
+        done[entry] = true;
+        retire();
+    }
+
+    private void retire() {
+        long position = retired.getPlain();
+        while (position < cutPosition && done[(int) position & mask]) {
+            int entry = (int) position & mask;
+            done[entry] = false;
+            requests[entry] = null;
+            position++;
+        }
+        retired.setRelease(position);
+    }
+
+    /** Worker: fails everything that has not completed; all paths are closed already. Returns how many. */
+    int failAll(TransferFault fault, String detail) {
+        long end = submitted.getAcquire();
+        int failed = 0;
+        for (long position = retired.getPlain(); position < end; position++) {
+            int entry = (int) position & mask;
+            if (!done[entry]) {
+                completions.onFailed(cookies[entry], fault, detail);
+                done[entry] = true;
+                failed++;
+            }
+        }
+        cutPosition = end;
+        cutUnit = 0;
+        again.clear();
+        posts.clear();
+        retire();
+        return failed;
+    }
+
+    /** What paths have. The low bits of an id are its place, so that it is found without a search. */
+    private static final class Posts {
+        final int capacity;
+        /** Made by the first post: many peers never see one. */
+        long[] ids;
+
+        long[] positions;
+        int[] firstUnits;
+        int[] unitCounts;
+        Endpoint[] endpoints;
+        private int[] free;
+        private int freeCount;
+        private long serial;
+
+        Posts(int capacity) {
+            this.capacity = capacity;
+        }
+
+        boolean hasRoom() {
+            if (ids == null) {
+                ids = new long[capacity];
+                positions = new long[capacity];
+                firstUnits = new int[capacity];
+                unitCounts = new int[capacity];
+                endpoints = new Endpoint[capacity];
+                free = new int[capacity];
+                clear();
+            }
+            return freeCount > 0;
+        }
+
+        long nextId() {
+            return serial * capacity + free[freeCount - 1];
+        }
+
+        void begin(WriteBatch batch, Endpoint by) {
+            int post = free[freeCount - 1];
+            ids[post] = nextId();
+            positions[post] = batch.position();
+            firstUnits[post] = batch.firstUnit();
+            unitCounts[post] = batch.unitCount();
+            endpoints[post] = by;
+            freeCount--;
+            serial++;
+        }
+
+        /** The place of a post that is under way, or negative. */
+        int find(long id) {
+            int post = (int) Math.floorMod(id, (long) capacity);
+            return ids != null && id >= 0 && ids[post] == id ? post : -1;
+        }
+
+        boolean isUnderWay(int post) {
+            return ids != null && ids[post] != NO_POST;
+        }
+
+        void end(int post) {
+            ids[post] = NO_POST;
+            endpoints[post] = null;
+            free[freeCount++] = post;
+        }
+
+        void clear() {
+            if (ids != null) {
+                Arrays.fill(ids, NO_POST);
+                Arrays.fill(endpoints, null);
+                for (freeCount = 0; freeCount < capacity; freeCount++) {
+                    free[freeCount] = freeCount;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+package io.kvmessenger.transfer.spi;
+
+/**
+ * One path to one peer: what the engine posts writes to. Worker only.
+ *
+ * <p>It has no queue of requests and knows neither peers nor other paths: what it cannot take now stays with the engine,
+ * which offers it again, here or elsewhere.
+ */
+public interface Endpoint {
+    /**
+     * Takes the first pages of a batch as one write, named {@code postId} until {@link LinkEvents#onSent}. The batch is the
+     * caller's again when this returns, shortened to what was taken; the source memory is read until the write is told as
+     * sent, or the path as lost. Calls no events.
+     *
+     * @return the units taken (a page is one, and so is a batch without pages); 0 when there is no room: offer it again
+     */
+    int post(WriteBatch batch, long postId);
+}
