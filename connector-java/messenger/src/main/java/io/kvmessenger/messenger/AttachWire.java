@@ -35,24 +35,6 @@ final class AttachWire {
         }
     }
 
-    /**
-     * Hides the admission key from those who only listen, and, called again, shows it: exclusive or with a key of the session
-     * that serves nothing else.
-     *
-     * @param keys null when there is no secret, and then the key stays as it is
-     */
-    static Attach.Builder hideKey(Attach.Builder wire, SessionKeys keys) {
-        if (keys == null) {
-            return wire;
-        }
-        byte[] key = wire.getAdmissionKey().toByteArray();
-        byte[] pad = keys.keyFor("admission key");
-        for (int i = 0; i < key.length; i++) {
-            key[i] ^= pad[i];
-        }
-        return wire.setAdmissionKey(ByteString.copyFrom(key));
-    }
-
     static Region.Builder encode(RegionDescriptor region) {
         return Region.newBuilder()
                 .setRegionId(region.regionId())

@@ -12,15 +12,14 @@ import io.kvmessenger.transfer.Region;
  * @param region where the rows lie; nothing else lies in it
  */
 public record ContextRow(String name, Region region, long strideBytes, int rowBytes, int rowCount) {
+    /** The slot of a request without rows. */
+    public static final int NO_SLOT = -1;
+
     public ContextRow {
         if (name.isEmpty() || rowBytes < 1 || strideBytes < rowBytes || rowCount < 1) {
             throw new IllegalArgumentException("context row \"" + name + "\" has " + rowCount + " rows of " + rowBytes
                     + " bytes at a stride of " + strideBytes
                     + ", expected a name, at least one row, and a stride of at least a row");
         }
-    }
-
-    PeerContextRow descriptor() {
-        return new PeerContextRow(name, region.descriptor(), strideBytes, rowBytes, rowCount);
     }
 }

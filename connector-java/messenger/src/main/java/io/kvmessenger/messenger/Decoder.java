@@ -68,7 +68,7 @@ final class Decoder {
             ChecksumMode checksumMode) {
         this.geometry = geometry;
         this.coverage = new SourceCoverage(geometry);
-        this.context = context.stream().map(ContextRow::descriptor).toList();
+        this.context = context.stream().map(PeerContextRow::of).toList();
         this.regions = memory.stream().map(RankMemory::descriptors).toList();
         this.transfer = transfer;
         this.sessions = sessions;
@@ -388,7 +388,7 @@ final class Decoder {
         // Granted again after a preemption, the prompt is in the prefiller's queue already.
         boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted;
         EngineCommand.Prompt prompt = enqueues ? ask.prompt() : EngineCommand.Prompt.NONE;
-        int rows = ask.contextSlot() == PeerContextRow.NO_SLOT ? 0 : context.size();
+        int rows = ask.contextSlot() == ContextRow.NO_SLOT ? 0 : context.size();
         long pieces = coverage.pieceCountFrom(session.peerGeometry, ask);
         if (pieces == 0 && (rows == 0 || !mayBeSentBy(session))) {
             links.decline(session, fetch.transfer, prompt); // others send this transfer

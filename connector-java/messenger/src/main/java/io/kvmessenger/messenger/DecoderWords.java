@@ -40,7 +40,7 @@ final class DecoderWords {
             Replies replies,
             LayerWriter writer,
             int pageTokens,
-            Messenger.Ports ports,
+            Prefiller.Ports ports,
             ProtocolLimits limits,
             Consumer<Prefill> settled) {
         this.prefills = prefills;

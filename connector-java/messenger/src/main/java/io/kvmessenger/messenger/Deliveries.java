@@ -30,7 +30,7 @@ final class Deliveries {
             LayerWriter writer,
             Sessions sessions,
             Replies replies,
-            Messenger.Ports ports,
+            Prefiller.Ports ports,
             Consumer<Prefill> settled) {
         this.pageTokens = pageTokens;
         this.writer = writer;

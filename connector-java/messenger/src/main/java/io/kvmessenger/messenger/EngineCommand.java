@@ -72,7 +72,7 @@ public sealed interface EngineCommand {
     record PrefillEnded(String request, PrefillOutcome outcome, int contextSlot) implements EngineCommand {
         /** Ended without context rows. */
         public PrefillEnded(String request, PrefillOutcome outcome) {
-            this(request, outcome, PeerContextRow.NO_SLOT);
+            this(request, outcome, ContextRow.NO_SLOT);
         }
     }
 
@@ -148,7 +148,7 @@ public sealed interface EngineCommand {
                     promptTokens,
                     firstToken,
                     pages,
-                    PeerContextRow.NO_SLOT,
+                    ContextRow.NO_SLOT,
                     limitNs,
                     "",
                     Prompt.NONE);

@@ -41,7 +41,7 @@ final class GrantedRanges {
             throw new IllegalArgumentException(
                     "context slot " + contextSlot + " with the rows [" + PeerContextRow.describe(context) + "]");
         }
-        if (contextSlot != PeerContextRow.NO_SLOT) {
+        if (contextSlot != ContextRow.NO_SLOT) {
             context.forEach(row -> parts.add(row.part(contextSlot)));
         }
         return WindowArea.of(parts);

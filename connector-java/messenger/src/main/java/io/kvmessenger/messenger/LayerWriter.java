@@ -15,7 +15,9 @@ import io.kvmessenger.transfer.WindowArea;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Comparator;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.stream.IntStream;
 
 /**
@@ -36,6 +38,8 @@ final class LayerWriter {
     private final TransferEngine transfer;
     private final List<LayerWrite> writes = new ArrayList<>();
     private final List<LayerWrite> free = new ArrayList<>();
+    /** The pieces of a page on their way to a decoder, in the order in which layers become readable. */
+    private final Map<Session, Map<SourceDraw, List<PieceRoute>>> routes = new HashMap<>();
 
     /** @param memory of each rank of the geometry */
     LayerWriter(KvGeometry geometry, List<RankMemory> memory, List<ContextRow> context, TransferEngine transfer) {
@@ -67,8 +71,13 @@ final class LayerWriter {
     List<PieceRoute> routesFor(PageGrant grant) {
         Session session = grant.session();
         SourceDraw draw = SourceDraw.of(grant.transferId(), geometry, session.peerGeometry);
-        return session.routesByDraw.computeIfAbsent(
-                draw, unplanned -> routesTo(session.peerGeometry, session.peerRegions, unplanned));
+        return routes.computeIfAbsent(session, unplanned -> new HashMap<>())
+                .computeIfAbsent(draw, unplanned -> routesTo(session.peerGeometry, session.peerRegions, unplanned));
+    }
+
+    /** No grant of this session will follow. */
+    void forget(Session session) {
+        routes.remove(session);
     }
 
     private List<PieceRoute> routesTo(KvGeometry peer, List<List<RegionDescriptor>> peerRegions, SourceDraw draw) {
@@ -116,7 +125,7 @@ final class LayerWriter {
         if (grant.promptTokens() < 1
                 || grant.firstToken() < 0
                 || grant.firstToken() % peerPageTokens != 0
-                || (pages < 1 && grant.contextSlot() == PeerContextRow.NO_SLOT)
+                || (pages < 1 && grant.contextSlot() == ContextRow.NO_SLOT)
                 || grant.pages().length != pages) {
             return "the grant of transfer " + grant.transferId() + " has " + grant.pages().length + " pages for tokens "
                     + grant.firstToken() + " to " + grant.promptTokens();
@@ -138,13 +147,13 @@ final class LayerWriter {
 
     private String unfitContext(PageGrant grant) {
         List<PeerContextRow> peer = grant.session().peerContext;
-        String here = PeerContextRow.describe(
-                context.stream().map(ContextRow::descriptor).toList());
+        String here =
+                PeerContextRow.describe(context.stream().map(PeerContextRow::of).toList());
         if (!PeerContextRow.describe(peer).equals(here)) {
             return "the decoder's context rows are [" + PeerContextRow.describe(peer) + "] and the prefiller's [" + here
                     + "]: start both engines with the same features";
         }
-        boolean wanted = grant.contextSlot() != PeerContextRow.NO_SLOT;
+        boolean wanted = grant.contextSlot() != ContextRow.NO_SLOT;
         if (wanted == context.isEmpty() || !PeerContextRow.holds(peer, grant.contextSlot())) {
             return "the grant of transfer " + grant.transferId() + " names context slot " + grant.contextSlot()
                     + " of the rows [" + here + "]";
@@ -274,7 +283,7 @@ final class LayerWriter {
         if (ended.outcome() != EngineCommand.PrefillOutcome.FINISHED || !computed) {
             return "the prefiller's engine ended the request (" + ended.outcome() + ") before its KV was complete";
         }
-        boolean given = ended.contextSlot() != PeerContextRow.NO_SLOT;
+        boolean given = ended.contextSlot() != ContextRow.NO_SLOT;
         boolean fits = given != context.isEmpty()
                 && context.stream().allMatch(row -> ended.contextSlot() >= 0 && ended.contextSlot() < row.rowCount());
         return fits ? "" : "the prefiller's engine ended the request with context slot " + ended.contextSlot();

@@ -56,7 +56,11 @@ public final class Messenger {
             LayerProgress progress,
             Tally tally,
             NanoClock clock,
-            RandomGenerator random) {}
+            RandomGenerator random) {
+        private Prefiller.Ports ofPrefiller() {
+            return new Prefiller.Ports(transfer, engine, intake, progress, tally, clock, random);
+        }
+    }
 
     /**
      * @param memory of each rank of the geometry, in its order
@@ -79,7 +83,7 @@ public final class Messenger {
         this.sessions = new Sessions(
                 identity, geometry, ports.network(), limits, tally, ports.random(), warnings, new SessionEvents());
         this.writer = new LayerWriter(geometry, memory, context, transfer);
-        this.prefiller = new Prefiller(geometry, sessions, writer, ports, limits);
+        this.prefiller = new Prefiller(geometry, sessions, writer, ports.ofPrefiller(), limits);
         this.decoder = new Decoder(
                 geometry, memory, context, transfer, sessions, ports.engine(), tally, clock, limits, checksumMode);
     }

@@ -6,7 +6,7 @@ import io.kvmessenger.messenger.wire.Grant;
  * A decoder's promise, as its prefiller holds it: these pages stay where they are until filled or confirmed cancelled.
  *
  * @param imm slot and generation that every write of this grant carries
- * @param contextSlot the decoder's slot for context rows, or {@link PeerContextRow#NO_SLOT}
+ * @param contextSlot the decoder's slot for context rows, or {@link ContextRow#NO_SLOT}
  * @param checksumInterval the decoder compares every n-th page of each write; 0 = none
  * @param pages the decoder's page indices; {@code pages[0]} holds the tokens from {@code firstToken}
  */

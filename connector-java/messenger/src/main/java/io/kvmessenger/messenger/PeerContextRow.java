@@ -9,8 +9,10 @@ import java.util.stream.Collectors;
 
 /** One kind of context row as the other side may write it. A value, to and from its wire form. */
 record PeerContextRow(String name, RegionDescriptor region, long strideBytes, int rowBytes, int rowCount) {
-    /** A grant without rows. */
-    static final int NO_SLOT = -1;
+    static PeerContextRow of(ContextRow row) {
+        return new PeerContextRow(
+                row.name(), row.region().descriptor(), row.strideBytes(), row.rowBytes(), row.rowCount());
+    }
 
     static void encode(Attach.Builder wire, List<PeerContextRow> rows) {
         for (PeerContextRow row : rows) {
@@ -57,7 +59,8 @@ record PeerContextRow(String name, RegionDescriptor region, long strideBytes, in
     }
 
     static boolean holds(List<PeerContextRow> rows, int slot) {
-        return slot == NO_SLOT || (!rows.isEmpty() && slot >= 0 && rows.stream().allMatch(row -> slot < row.rowCount));
+        return slot == ContextRow.NO_SLOT
+                || (!rows.isEmpty() && slot >= 0 && rows.stream().allMatch(row -> slot < row.rowCount));
     }
 
     static String describe(List<PeerContextRow> rows) {

@@ -32,7 +32,7 @@ final class Prefill {
     /** The engine has been told that it will not be sent any further. */
     boolean stopTold;
     /** Where the engine has left the context rows; meaningful once it has ended the request. */
-    int contextSlot = PeerContextRow.NO_SLOT;
+    int contextSlot = ContextRow.NO_SLOT;
 
     /** Tokens whose KV is in place in every layer. */
     int settledTokens;

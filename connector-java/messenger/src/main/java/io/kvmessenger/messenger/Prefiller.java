@@ -11,6 +11,7 @@ import io.kvmessenger.transfer.TransferFault;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.random.RandomGenerator;
 
 /**
  * The sending side: matches prompts with grants, tells {@link Deliveries} what the forward pass has completed, and gives
@@ -44,8 +45,17 @@ final class Prefiller {
     private final EndedTransfers ended;
     private final NanoClock clock;
 
-    Prefiller(
-            KvGeometry geometry, Sessions sessions, LayerWriter writer, Messenger.Ports ports, ProtocolLimits limits) {
+    /** The ports that the sending side uses. */
+    record Ports(
+            TransferEngine transfer,
+            EngineEvents engine,
+            EngineIntake intake,
+            LayerProgress progress,
+            Tally tally,
+            NanoClock clock,
+            RandomGenerator random) {}
+
+    Prefiller(KvGeometry geometry, Sessions sessions, LayerWriter writer, Ports ports, ProtocolLimits limits) {
         this.transfer = ports.transfer();
         this.sessions = sessions;
         this.engine = ports.engine();
@@ -244,6 +254,7 @@ final class Prefiller {
         stopAll(session, reason);
         waiting.drop(session);
         words.forgetExpected(session);
+        writer.forget(session);
         if (session.peer != null) {
             byPeer.remove(session.peer);
             transfer.disconnect(session.peer);

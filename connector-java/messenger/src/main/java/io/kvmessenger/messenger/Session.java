@@ -1,15 +1,12 @@
 package io.kvmessenger.messenger;
 
 import io.kvmessenger.kvlayout.KvGeometry;
-import io.kvmessenger.kvlayout.SourceDraw;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RegionDescriptor;
 import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 
 /**
  * One control link and the pair of incarnations it belongs to. A peer that comes back is another session.
@@ -71,9 +68,6 @@ final class Session {
     EngineRanks peerRanks;
     /** Inbound: the ranks of the decoder's engine that need something of ours; each of them speaks of each transfer. */
     EngineRanks needingRanks;
-
-    /** Inbound: the pieces of a page on their way to this decoder, in the order in which layers become readable. */
-    final Map<SourceDraw, List<PieceRoute>> routesByDraw = new HashMap<>();
 
     Session(long link, boolean inbound, String peerAddress, State state) {
         this.link = link;

@@ -1,5 +1,7 @@
 package io.kvmessenger.messenger;
 
+import com.google.protobuf.ByteString;
+import io.kvmessenger.messenger.wire.Attach;
 import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
 import java.util.Arrays;
@@ -41,6 +43,24 @@ final class SessionKeys {
         mac.update(purpose);
         mac.update(FIRST_BLOCK);
         return mac.doFinal();
+    }
+
+    /**
+     * Encrypts the admission key, and, called again, decrypts it: exclusive or with a key of the session that serves nothing
+     * else.
+     *
+     * @param keys null when there is no secret, and then the key stays as it is
+     */
+    static Attach.Builder hideAdmissionKey(Attach.Builder wire, SessionKeys keys) {
+        if (keys == null) {
+            return wire;
+        }
+        byte[] key = wire.getAdmissionKey().toByteArray();
+        byte[] pad = keys.keyFor("admission key");
+        for (int i = 0; i < key.length; i++) {
+            key[i] ^= pad[i];
+        }
+        return wire.setAdmissionKey(ByteString.copyFrom(key));
     }
 
     static Mac mac(byte[] key) {

@@ -404,7 +404,7 @@ final class Sessions {
         network.trust(session.link);
         Attach.Builder attach = Attach.newBuilder();
         listener.onAdmitting(session, attach);
-        send(session, ControlFrame.newBuilder().setAttach(AttachWire.hideKey(attach, session.keys)));
+        send(session, ControlFrame.newBuilder().setAttach(SessionKeys.hideAdmissionKey(attach, session.keys)));
         ready(session, nowNs);
     }
 
@@ -444,7 +444,8 @@ final class Sessions {
             return;
         }
         listener.onAttached(
-                session, AttachWire.hideKey(attach.toBuilder(), session.keys).build());
+                session,
+                SessionKeys.hideAdmissionKey(attach.toBuilder(), session.keys).build());
         if (session.state != Session.State.ENDED) {
             ready(session, nowNs);
         }

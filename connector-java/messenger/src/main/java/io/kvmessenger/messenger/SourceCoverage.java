@@ -45,7 +45,7 @@ record SourceCoverage(KvGeometry geometry) {
                         - ask.firstToken() / geometry.groups().getFirst().pageTokens();
         if (ask.firstToken() % geometry.groups().getFirst().pageTokens() != 0
                 || ask.pages().length != expectedPages
-                || (expectedPages == 0 && ask.contextSlot() == PeerContextRow.NO_SLOT)) {
+                || (expectedPages == 0 && ask.contextSlot() == ContextRow.NO_SLOT)) {
             return "the engine gave " + ask.pages().length + " pages for tokens " + ask.firstToken() + " to "
                     + ask.promptTokens() + ", which need " + expectedPages;
         }

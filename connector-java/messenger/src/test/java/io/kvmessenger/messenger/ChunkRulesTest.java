@@ -23,7 +23,7 @@ class ChunkRulesTest extends MessengerPair {
     }
 
     private void finish(String request) {
-        end(request, PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        end(request, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
         while (!prefiller.transfer.submitted.isEmpty()) {
             completeOneWrite();
         }
@@ -109,7 +109,7 @@ class ChunkRulesTest extends MessengerPair {
         assertThat(decoder.told).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains(why);
         assertThat(prefiller.told).contains("released bystander");
-        end("r", PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
         assertThat(prefiller.told).endsWith("released r");
     }
 

@@ -25,7 +25,7 @@ class LayerWriterTest {
     private static final int PAGE_COUNT = 8;
     private static final int LAYER_COUNT = 3;
     private static final int PROMPT_TOKENS = 14;
-    private static final int NO_SLOT = PeerContextRow.NO_SLOT;
+    private static final int NO_SLOT = ContextRow.NO_SLOT;
     private static final int IMM = Imm.of(3, 1);
 
     private final RecordingTransferEngine transfer = new RecordingTransferEngine();

@@ -173,7 +173,7 @@ abstract class MessengerPair {
                 PROMPT_TOKENS,
                 0,
                 new int[] {firstPage, firstPage + 1},
-                PeerContextRow.NO_SLOT,
+                ContextRow.NO_SLOT,
                 limitNs,
                 promptDigest,
                 prompt);

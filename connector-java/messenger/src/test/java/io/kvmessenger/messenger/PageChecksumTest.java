@@ -103,7 +103,7 @@ class PageChecksumTest extends MessengerPair {
         carry();
         compute("r", 0);
         prefiller.messenger.onCommand(
-                new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT));
+                new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED, ContextRow.NO_SLOT));
         List.copyOf(prefiller.transfer.submitted)
                 .forEach(cookie -> prefiller.transfer.completions.add(handler -> handler.onWriteCompleted(cookie)));
         assertThat(prefiller.told).isEmpty();

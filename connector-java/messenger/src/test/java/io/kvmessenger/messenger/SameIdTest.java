@@ -38,7 +38,7 @@ class SameIdTest extends MessengerPair {
                 PROMPT_TOKENS,
                 0,
                 new int[] {firstPage, firstPage + 1},
-                PeerContextRow.NO_SLOT,
+                ContextRow.NO_SLOT,
                 1_000_000,
                 transfer.digest(),
                 prompt));
@@ -57,7 +57,7 @@ class SameIdTest extends MessengerPair {
     }
 
     private void finish(String request) {
-        end(request, PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        end(request, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
         carry();
     }
 
@@ -169,7 +169,7 @@ class SameIdTest extends MessengerPair {
     @Test
     void shouldNotAnswerForAnotherPromptFromMemory() {
         announce("p1", FIRST);
-        end("p1", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        end("p1", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
         fetch("d2", SECOND, 3);
         assertThat(decoder.told).isEmpty();
         fetch("d1", FIRST, 1);
@@ -220,7 +220,7 @@ class SameIdTest extends MessengerPair {
     void shouldSayThatAnotherPromptHadComeUnderThatId() {
         fetch("d1", FIRST, 1);
         announce("p2", SECOND);
-        end("p2", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        end("p2", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
 
         assertThat(decoder.lastFailure).contains("another prompt", "same tokenizer");
@@ -358,7 +358,7 @@ class SameIdTest extends MessengerPair {
         announce("p1", FIRST);
         announce("p2", FIRST);
         fetch("d1", FIRST, 1);
-        end("p2", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        end("p2", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
         fetch("d2", FIRST, 3);
         assertThat(decoder.told).containsExactly("failed d2");
         assertThat(decoder.lastFailure).contains("ABORTED");

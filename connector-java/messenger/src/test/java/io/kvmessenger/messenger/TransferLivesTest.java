@@ -24,7 +24,7 @@ class TransferLivesTest extends MessengerPair {
 
     private void finish(String request) {
         compute(request, 0);
-        end(request, PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        end(request, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
         carry();
     }
 
@@ -87,7 +87,7 @@ class TransferLivesTest extends MessengerPair {
                 "r", 1,
                 LONG_NS); // a decoder that retracts asks under the same id before the prefiller's engine has ended it
         carry();
-        end("r", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        end("r", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
         finish("r");
         completeAllWrites();
         fillNewestWindow();
@@ -135,11 +135,11 @@ class TransferLivesTest extends MessengerPair {
         compute("r", 0);
         carry();
         assertThat(decoder.told).isEmpty(); // computed, and the engine may still preempt it
-        end("r", PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
         carry();
         expect("given up");
         announce("given up");
-        end("given up", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        end("given up", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
         carry();
 
         assertThat(decoder.told).containsExactly("prefilled t-r", "prefilled t-given up");
@@ -150,7 +150,7 @@ class TransferLivesTest extends MessengerPair {
         finish("r");
         expect("r");
         announce("aborted");
-        end("aborted", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        end("aborted", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
         carry();
         assertThat(prefiller.told).contains("released aborted");
         expect("aborted");
@@ -258,7 +258,7 @@ class TransferLivesTest extends MessengerPair {
         compute("r", 0);
         fetch("r", 1, LONG_NS);
         carry();
-        end("r", PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
         completeAllWrites();
         fillNewestWindow();
 
@@ -290,7 +290,7 @@ class TransferLivesTest extends MessengerPair {
         pass(2 * LIMITS.grantWaitNs());
         assertThat(decoder.told).isEmpty();
         assertThat(prefiller.told).doesNotContain("stopped r");
-        end("r", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        end("r", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
         carry();
 
         assertThat(decoder.told).containsExactly("failed r");
@@ -309,7 +309,7 @@ class TransferLivesTest extends MessengerPair {
     @Test
     void shouldTellADecoderAtOnceWhoseGrantWasOnItsWayWhenTheEngineGaveThePromptUp() {
         announce("r");
-        end("r", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        end("r", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
         fetch("r", 1, LONG_NS);
         carry();
 
@@ -331,7 +331,7 @@ class TransferLivesTest extends MessengerPair {
         prefiller.messenger.onCommand(new EngineCommand.Step(
                 1, 0, List.of(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}))));
         prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
-        end("r", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        end("r", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
         carry();
 
         assertThat(prefiller.told).containsExactly("released r");

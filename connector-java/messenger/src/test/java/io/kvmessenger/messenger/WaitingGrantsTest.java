@@ -99,7 +99,7 @@ class WaitingGrantsTest {
                         pageCount,
                         0,
                         new int[pageCount],
-                        PeerContextRow.NO_SLOT,
+                        ContextRow.NO_SLOT,
                         0,
                         0,
                         LIMITS.grantWaitNs()),
