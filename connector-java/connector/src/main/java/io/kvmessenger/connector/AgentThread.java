@@ -1,7 +1,7 @@
 package io.kvmessenger.connector;
 
 import io.kvmessenger.messenger.Messenger;
-import io.kvmessenger.messenger.NanoClock;
+import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.transfer.TransferEngine;
 import java.util.Optional;
 import java.util.concurrent.locks.LockSupport;

@@ -1,12 +1,12 @@
 package io.kvmessenger.connector;
 
 import com.fasterxml.jackson.jr.ob.JSON;
-import io.kvmessenger.messenger.EngineCommand;
-import io.kvmessenger.messenger.EngineCommand.Chunk;
-import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
-import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
-import io.kvmessenger.messenger.EngineCommand.Prompt;
-import io.kvmessenger.messenger.TransferKey;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.Chunk;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.port.EngineCommand.Prompt;
+import io.kvmessenger.messenger.port.TransferKey;
 import java.io.IOException;
 import java.util.List;
 import java.util.Locale;

@@ -1,6 +1,6 @@
 package io.kvmessenger.connector;
 
-import io.kvmessenger.messenger.ProtocolLimits;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.netty.buffer.ByteBuf;
 import io.netty.buffer.Unpooled;
 import io.netty.channel.Channel;

@@ -1,7 +1,7 @@
 package io.kvmessenger.connector;
 
-import io.kvmessenger.messenger.EngineEvents;
-import io.kvmessenger.messenger.NanoClock;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.NanoClock;
 import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.util.HashMap;

@@ -1,7 +1,7 @@
 package io.kvmessenger.connector;
 
 import io.kvmessenger.hooks.LayerProgressWatcher;
-import io.kvmessenger.messenger.LayerProgress;
+import io.kvmessenger.messenger.port.LayerProgress;
 
 /** Joins the messenger's port to the layer counter's watcher. For the messenger's thread. */
 final class HookedLayerProgress implements LayerProgress {

@@ -1,9 +1,9 @@
 package io.kvmessenger.connector;
 
 import com.fasterxml.jackson.jr.ob.JSON;
-import io.kvmessenger.messenger.EngineCommand;
-import io.kvmessenger.messenger.EngineIntake;
-import io.kvmessenger.messenger.TransferKey;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.TransferKey;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.URI;

@@ -1,9 +1,9 @@
 package io.kvmessenger.connector;
 
 import com.google.protobuf.InvalidProtocolBufferException;
-import io.kvmessenger.messenger.ControlNetwork;
 import io.kvmessenger.messenger.Messenger;
-import io.kvmessenger.messenger.ProtocolLimits;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.session.ControlNetwork;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.netty.bootstrap.Bootstrap;
 import io.netty.bootstrap.ServerBootstrap;

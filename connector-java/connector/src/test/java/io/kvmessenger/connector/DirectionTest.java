@@ -3,18 +3,24 @@ package io.kvmessenger.connector;
 import static com.tngtech.archunit.lang.syntax.ArchRuleDefinition.classes;
 import static com.tngtech.archunit.lang.syntax.ArchRuleDefinition.noClasses;
 import static com.tngtech.archunit.library.dependencies.SlicesRuleDefinition.slices;
+import static org.assertj.core.api.Assertions.assertThat;
 
+import com.tngtech.archunit.core.domain.JavaClass;
 import com.tngtech.archunit.core.domain.JavaClasses;
 import com.tngtech.archunit.core.importer.ClassFileImporter;
 import com.tngtech.archunit.core.importer.ImportOption;
 import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.SymbolLookup;
+import java.util.Map;
+import java.util.Set;
+import java.util.stream.Collectors;
 import org.junit.jupiter.api.Test;
 
 /** Holds the packages to the directions that docs/architecture.md draws. */
 class DirectionTest {
     private static final String ROOT = "io.kvmessenger.";
+    private static final String MESSENGER = ROOT + "messenger.";
     private static final JavaClasses PRODUCTION = new ClassFileImporter()
             .withImportOption(new ImportOption.DoNotIncludeTests())
             .importPackages("io.kvmessenger");
@@ -56,6 +62,44 @@ class DirectionTest {
                 .check(PRODUCTION);
     }
 
+    /** Each room of the messenger, and what it may know of the others. */
+    @Test
+    void shouldLetTheMessengersRoomsSeeThoseBelowOnly() {
+        Map<String, Set<String>> known = Map.of(
+                "port", Set.of(),
+                "wire", Set.of("port"),
+                "pages", Set.of("port", "wire"),
+                "session", Set.of("port", "wire"),
+                "prefill", Set.of("port", "wire", "pages", "session"),
+                "decode", Set.of("port", "wire", "pages", "session"));
+        known.forEach((room, below) -> {
+            noClasses()
+                    .that()
+                    .resideInAPackage(MESSENGER + room)
+                    .should()
+                    .dependOnClassesThat()
+                    .resideInAPackage(ROOT + "messenger")
+                    .check(PRODUCTION);
+            for (String other : known.keySet()) {
+                if (!other.equals(room) && !below.contains(other)) {
+                    noClasses()
+                            .that()
+                            .resideInAPackage(MESSENGER + room)
+                            .should()
+                            .dependOnClassesThat()
+                            .resideInAPackage(MESSENGER + other)
+                            .check(PRODUCTION);
+                }
+            }
+        });
+        Set<String> rooms = PRODUCTION.stream()
+                .map(JavaClass::getPackageName)
+                .filter(name -> name.startsWith(MESSENGER))
+                .map(name -> name.substring(MESSENGER.length()))
+                .collect(Collectors.toSet());
+        assertThat(rooms).isEqualTo(known.keySet());
+    }
+
     @Test
     void shouldLetTheMessengerNameNoTransport() {
         noClasses()
@@ -86,6 +130,7 @@ class DirectionTest {
     @Test
     void shouldHaveNoCycles() {
         slices().matching(ROOT + "(*)..").should().beFreeOfCycles().check(PRODUCTION);
+        slices().matching(MESSENGER + "(*)").should().beFreeOfCycles().check(PRODUCTION);
     }
 
     private static void onlyKnows(String who, String... whom) {

@@ -3,8 +3,8 @@ package io.kvmessenger.connector;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import com.fasterxml.jackson.jr.ob.JSON;
-import io.kvmessenger.messenger.MessengerMetric;
-import io.kvmessenger.messenger.Tally;
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.Tally;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;

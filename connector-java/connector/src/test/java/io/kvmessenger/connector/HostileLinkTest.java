@@ -3,7 +3,7 @@ package io.kvmessenger.connector;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import com.google.protobuf.ByteString;
-import io.kvmessenger.messenger.ProtocolLimits;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Decline;

@@ -2,9 +2,9 @@ package io.kvmessenger.connector;
 
 import io.kvmessenger.hooks.LayerCounter;
 import io.kvmessenger.hooks.LayerProgressWatcher;
-import io.kvmessenger.messenger.EngineCommand;
-import io.kvmessenger.messenger.EngineEvents;
-import io.kvmessenger.messenger.LayerProgress;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.testkit.sim.Boundary;
 import io.kvmessenger.testkit.sim.SilentTally;
 import java.lang.foreign.Arena;

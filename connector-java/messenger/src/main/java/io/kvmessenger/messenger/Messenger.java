@@ -1,6 +1,27 @@
 package io.kvmessenger.messenger;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.decode.Decoder;
+import io.kvmessenger.messenger.port.ChecksumMode;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.HeldCounts;
+import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.NanoClock;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.RankMemory;
+import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.prefill.LayerWriter;
+import io.kvmessenger.messenger.prefill.Prefiller;
+import io.kvmessenger.messenger.session.ControlNetwork;
+import io.kvmessenger.messenger.session.MessengerIdentity;
+import io.kvmessenger.messenger.session.PeerWarnings;
+import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.Admission;

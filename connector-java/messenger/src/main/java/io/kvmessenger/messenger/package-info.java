@@ -1,2 +1,2 @@
-/** Protocol and state machines: Prefiller, Decoder, grants. Sees ports; no threads, no sockets. */
+/** The messenger: the agent that joins an engine, its peers and the transfer engine. No threads, no sockets. */
 package io.kvmessenger.messenger;

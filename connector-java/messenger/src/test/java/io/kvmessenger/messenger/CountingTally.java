@@ -1,5 +1,7 @@
 package io.kvmessenger.messenger;
 
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.Tally;
 import java.util.EnumMap;
 import java.util.Map;
 

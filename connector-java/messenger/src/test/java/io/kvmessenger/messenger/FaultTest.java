@@ -4,6 +4,8 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import static org.assertj.core.api.Assertions.catchThrowable;
 
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;

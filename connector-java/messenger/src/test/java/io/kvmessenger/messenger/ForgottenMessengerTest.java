@@ -4,6 +4,9 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.Sharding;
+import io.kvmessenger.messenger.decode.SourceCoverage;
+import io.kvmessenger.messenger.port.ChecksumMode;
+import io.kvmessenger.messenger.port.EngineCommand;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 

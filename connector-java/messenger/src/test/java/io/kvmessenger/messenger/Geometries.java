@@ -10,7 +10,7 @@ import io.kvmessenger.kvlayout.Sharding;
 import java.util.List;
 
 /** Small KV caches for the tests: two layers, four tokens a page. */
-final class Geometries {
+public final class Geometries {
     static final int PAGE_TOKENS = 4;
     static final int PAGE_COUNT = 8;
 
@@ -19,7 +19,7 @@ final class Geometries {
 
     private Geometries() {}
 
-    static KvGeometry of(String model) {
+    public static KvGeometry of(String model) {
         int pageBytes = 2 * PAGE_TOKENS;
         List<LayerGeometry> layers = List.of(
                 new LayerGeometry("layers.0", 0, pageBytes, pageBytes),

@@ -2,7 +2,8 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.messenger.EngineCommand.Chunk;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.TransferFault;

@@ -3,6 +3,18 @@ package io.kvmessenger.messenger;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.port.ChecksumMode;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.FetchTimeline;
+import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.messenger.port.PrefillTimeline;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.RankMemory;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.transfer.Region;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;

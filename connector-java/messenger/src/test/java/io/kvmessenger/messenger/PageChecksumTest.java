@@ -2,6 +2,11 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.messenger.pages.PageSum;
+import io.kvmessenger.messenger.port.ChecksumMode;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.Imm;

@@ -24,10 +24,10 @@ import java.util.Optional;
 import java.util.function.Consumer;
 
 /** Moves nothing: keeps what was asked, and completes what the test says. */
-final class RecordingTransferEngine implements TransferEngine {
+public final class RecordingTransferEngine implements TransferEngine {
     final ArrayDeque<Consumer<CompletionHandler>> completions = new ArrayDeque<>();
-    final List<Long> submitted = new ArrayList<>();
-    final List<TransferRequest> requests = new ArrayList<>();
+    public final List<Long> submitted = new ArrayList<>();
+    public final List<TransferRequest> requests = new ArrayList<>();
     final List<Admission> revoked = new ArrayList<>();
     final List<Peer> connected = new ArrayList<>();
     final List<Peer> disconnected = new ArrayList<>();

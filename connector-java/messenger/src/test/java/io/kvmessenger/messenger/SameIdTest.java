@@ -2,9 +2,12 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.messenger.EngineCommand.Chunk;
-import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
-import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.Chunk;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.util.Arrays;

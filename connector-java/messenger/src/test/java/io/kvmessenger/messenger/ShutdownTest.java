@@ -2,6 +2,7 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import java.util.List;

@@ -1,11 +1,14 @@
 package io.kvmessenger.messenger;
 
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.FetchTimeline;
+import io.kvmessenger.messenger.port.PrefillTimeline;
 import java.util.ArrayList;
 import java.util.List;
 
 /** An engine that is told of connections only; keeps the lines of its log. */
-final class SilentEngine implements EngineEvents {
-    final List<String> lines = new ArrayList<>();
+public final class SilentEngine implements EngineEvents {
+    public final List<String> lines = new ArrayList<>();
 
     @Override
     public void released(String request) {}

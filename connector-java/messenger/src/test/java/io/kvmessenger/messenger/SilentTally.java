@@ -1,7 +1,10 @@
 package io.kvmessenger.messenger;
 
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.Tally;
+
 /** Counts nothing. */
-record SilentTally() implements Tally {
+public record SilentTally() implements Tally {
     @Override
     public void add(MessengerMetric metric, long count) {}
 

@@ -2,8 +2,11 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
-import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.port.TransferKey;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;

@@ -1,16 +1,17 @@
 package io.kvmessenger.messenger;
 
+import io.kvmessenger.messenger.session.ControlNetwork;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import java.util.ArrayList;
 import java.util.List;
 
 /** One side's end of the control network, as a list of what it did; the test carries the frames. */
-final class Wire implements ControlNetwork {
-    static final long DIALLED_LINK = 1;
+public final class Wire implements ControlNetwork {
+    public static final long DIALLED_LINK = 1;
 
-    final List<ControlFrame> sent = new ArrayList<>();
-    boolean closed;
-    boolean trusted;
+    public final List<ControlFrame> sent = new ArrayList<>();
+    public boolean closed;
+    public boolean trusted;
 
     @Override
     public long dial(String host, int port) {
@@ -32,7 +33,7 @@ final class Wire implements ControlNetwork {
         closed = true;
     }
 
-    List<ControlFrame> take() {
+    public List<ControlFrame> take() {
         List<ControlFrame> taken = List.copyOf(sent);
         sent.clear();
         return taken;

@@ -3,8 +3,8 @@ package io.kvmessenger.connector.metrics;
 import static java.util.Map.entry;
 
 import com.fasterxml.jackson.jr.ob.JSON;
-import io.kvmessenger.messenger.MessengerMetric;
-import io.kvmessenger.messenger.Tally;
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.transfer.TransferCounters;
 import io.prometheus.metrics.core.metrics.Counter;
 import io.prometheus.metrics.core.metrics.CounterWithCallback;

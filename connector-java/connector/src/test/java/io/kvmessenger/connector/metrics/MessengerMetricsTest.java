@@ -5,7 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.connector.boot.RefusedException;
-import io.kvmessenger.messenger.MessengerMetric;
+import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.transfer.TransferCounters;
 import java.net.InetAddress;
 import java.net.Socket;

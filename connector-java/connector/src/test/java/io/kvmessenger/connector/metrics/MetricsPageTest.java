@@ -2,7 +2,7 @@ package io.kvmessenger.connector.metrics;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.messenger.MessengerMetric;
+import io.kvmessenger.messenger.port.MessengerMetric;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

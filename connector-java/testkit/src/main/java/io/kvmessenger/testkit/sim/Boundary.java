@@ -1,8 +1,8 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.EngineCommand;
-import io.kvmessenger.messenger.EngineEvents;
-import io.kvmessenger.messenger.LayerProgress;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.LayerProgress;
 import java.util.List;
 
 /**

@@ -1,12 +1,12 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.EngineCommand;
-import io.kvmessenger.messenger.EngineEvents;
-import io.kvmessenger.messenger.FetchTimeline;
-import io.kvmessenger.messenger.LayerProgress;
 import io.kvmessenger.messenger.Messenger;
-import io.kvmessenger.messenger.PrefillTimeline;
-import io.kvmessenger.messenger.TransferKey;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.FetchTimeline;
+import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.messenger.port.PrefillTimeline;
+import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.transfer.TransferEngine;
 import java.util.HashSet;
 import java.util.Set;

@@ -1,6 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.ProtocolLimits;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 
 /** A bug put in on purpose, to show that the checkers see it. Made at the ports: production code knows nothing of it. */
 public enum Mutation {

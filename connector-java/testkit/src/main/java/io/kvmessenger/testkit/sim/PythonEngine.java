@@ -1,12 +1,12 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.LayerGeometry;
-import io.kvmessenger.messenger.EngineCommand;
-import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
-import io.kvmessenger.messenger.EngineEvents;
-import io.kvmessenger.messenger.EngineIntake;
-import io.kvmessenger.messenger.LayerProgress;
-import io.kvmessenger.messenger.TransferKey;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.testkit.sim.check.Violation;
 import java.util.ArrayList;
 import java.util.Collections;

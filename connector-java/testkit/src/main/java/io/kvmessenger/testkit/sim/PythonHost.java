@@ -1,11 +1,11 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.LayerGeometry;
-import io.kvmessenger.messenger.EngineCommand;
-import io.kvmessenger.messenger.EngineEvents;
-import io.kvmessenger.messenger.FetchTimeline;
-import io.kvmessenger.messenger.PrefillTimeline;
-import io.kvmessenger.messenger.TransferKey;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.FetchTimeline;
+import io.kvmessenger.messenger.port.PrefillTimeline;
+import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.testkit.sim.check.FetchFacts;
 import io.kvmessenger.testkit.sim.check.Violation;
 import io.kvmessenger.testkit.sim.check.WorldListener;

@@ -1,6 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;

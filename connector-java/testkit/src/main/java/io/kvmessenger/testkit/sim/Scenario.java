@@ -2,8 +2,8 @@ package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
-import io.kvmessenger.messenger.ChecksumMode;
-import io.kvmessenger.messenger.ProtocolLimits;
+import io.kvmessenger.messenger.port.ChecksumMode;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;

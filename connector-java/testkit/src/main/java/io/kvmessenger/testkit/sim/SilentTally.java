@@ -1,7 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.MessengerMetric;
-import io.kvmessenger.messenger.Tally;
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.Tally;
 
 /** Counts nothing: for messengers whose figures nobody asks for. Any thread. */
 public record SilentTally() implements Tally {

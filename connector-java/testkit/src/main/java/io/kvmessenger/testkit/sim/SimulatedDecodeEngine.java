@@ -1,8 +1,8 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.EngineCommand;
-import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
-import io.kvmessenger.messenger.TransferKey;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.testkit.sim.check.FetchFacts;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.util.ArrayList;

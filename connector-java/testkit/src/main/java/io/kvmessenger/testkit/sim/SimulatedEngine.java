@@ -1,11 +1,11 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.EngineCommand.PrefillerAddress;
-import io.kvmessenger.messenger.EngineEvents;
-import io.kvmessenger.messenger.EngineIntake;
-import io.kvmessenger.messenger.FetchTimeline;
-import io.kvmessenger.messenger.LayerProgress;
-import io.kvmessenger.messenger.PrefillTimeline;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.FetchTimeline;
+import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.util.List;
 import java.util.SplittableRandom;

@@ -1,6 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.ControlNetwork;
+import io.kvmessenger.messenger.session.ControlNetwork;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.util.ArrayList;

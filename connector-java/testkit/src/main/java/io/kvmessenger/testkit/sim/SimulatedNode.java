@@ -1,7 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.EngineCommand;
 import io.kvmessenger.messenger.Messenger;
+import io.kvmessenger.messenger.port.EngineCommand;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.List;

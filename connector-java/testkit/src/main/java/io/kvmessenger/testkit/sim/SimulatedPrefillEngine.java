@@ -1,10 +1,10 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.EngineCommand;
-import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
-import io.kvmessenger.messenger.EngineIntake;
-import io.kvmessenger.messenger.LayerProgress;
-import io.kvmessenger.messenger.TransferKey;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;

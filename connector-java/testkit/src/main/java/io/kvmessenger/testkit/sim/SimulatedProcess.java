@@ -2,8 +2,8 @@ package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.Messenger;
-import io.kvmessenger.messenger.MessengerIdentity;
-import io.kvmessenger.messenger.RankMemory;
+import io.kvmessenger.messenger.port.RankMemory;
+import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import io.kvmessenger.transfer.Region;
 import java.nio.charset.StandardCharsets;

@@ -1,6 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.ChecksumMode;
+import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.testkit.sim.Scenario.Weather;
 import io.kvmessenger.testkit.sim.check.BoundChecker;
 import io.kvmessenger.testkit.sim.check.Checkers;

@@ -1,7 +1,7 @@
 package io.kvmessenger.testkit.sim.check;
 
-import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
-import io.kvmessenger.messenger.HeldCounts;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.port.HeldCounts;
 import java.util.HashSet;
 import java.util.Set;
 

@@ -1,6 +1,6 @@
 package io.kvmessenger.testkit.sim.check;
 
-import io.kvmessenger.messenger.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand;
 import java.util.List;
 import java.util.stream.IntStream;
 

@@ -1,6 +1,6 @@
 package io.kvmessenger.testkit.sim.check;
 
-import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import java.util.EnumSet;

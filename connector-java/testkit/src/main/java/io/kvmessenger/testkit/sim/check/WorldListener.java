@@ -1,8 +1,8 @@
 package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.kvlayout.KvGeometry;
-import io.kvmessenger.messenger.EngineCommand.PrefillOutcome;
-import io.kvmessenger.messenger.HeldCounts;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.port.HeldCounts;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import java.lang.foreign.MemorySegment;
 import java.util.List;

@@ -1,9 +1,0 @@
-package io.kvmessenger.messenger;
-
-/** What a messenger holds for unfinished work. At rest every figure is zero. */
-public record HeldCounts(
-        int fetches, int prefills, int grantsWaiting, int writesInFlight, int windowsOpen, int quarantinedPages) {
-    public boolean clean() {
-        return fetches + prefills + grantsWaiting + writesInFlight + windowsOpen + quarantinedPages == 0;
-    }
-}

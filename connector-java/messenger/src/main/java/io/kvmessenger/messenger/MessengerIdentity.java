@@ -1,8 +1,0 @@
-package io.kvmessenger.messenger;
-
-/**
- * Who this process is on the control channel. A restarted process has another incarnation and is another peer.
- *
- * @param sharedSecret UTF-8 bytes; empty when links are not authenticated (loopback only)
- */
-public record MessengerIdentity(String engineId, long incarnation, byte[] sharedSecret) {}

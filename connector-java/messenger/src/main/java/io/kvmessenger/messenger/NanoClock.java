@@ -1,7 +1,0 @@
-package io.kvmessenger.messenger;
-
-/** Port: the monotonic clock, in nanoseconds. Simulations bring their own. */
-@FunctionalInterface
-public interface NanoClock {
-    long nowNs();
-}

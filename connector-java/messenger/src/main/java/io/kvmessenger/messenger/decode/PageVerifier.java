@@ -1,0 +1,162 @@
+package io.kvmessenger.messenger.decode;
+
+import io.kvmessenger.messenger.pages.PageSum;
+import io.kvmessenger.messenger.port.ChecksumMode;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.RankMemory;
+import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.messenger.wire.Checksums;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferRequest.PageList;
+import io.kvmessenger.transfer.WindowArea;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.BiConsumer;
+
+/**
+ * Compares the pages that have arrived for a fetch with what the prefiller says its own hold.
+ *
+ * <p>Owned by the messenger's thread. Pages are looked at only after their window is filled and closed, so that nothing
+ * changes them any more. It ends no fetch: it tells {@link Decoder} which are damaged.
+ */
+final class PageVerifier {
+    private final int interval;
+    private final Map<Integer, Region> regions = new HashMap<>();
+    private final Tally tally;
+    private final BiConsumer<Fetch, String> damaged;
+
+    /**
+     * @param memory of each rank of the geometry
+     * @param damaged gets a fetch whose pages are not like the prefiller's, and the sentence that says so; it fails it
+     */
+    PageVerifier(
+            ChecksumMode mode,
+            List<RankMemory> memory,
+            List<ContextRow> context,
+            Tally tally,
+            BiConsumer<Fetch, String> damaged) {
+        this.interval = mode.interval();
+        this.tally = tally;
+        this.damaged = damaged;
+        memory.forEach(rank -> rank.regions().forEach(this::add));
+        context.forEach(row -> add(row.region()));
+    }
+
+    private void add(Region region) {
+        regions.put(region.descriptor().regionId(), region);
+    }
+
+    /** What a grant asks for. */
+    int interval() {
+        return interval;
+    }
+
+    /** Keeps what a prefiller says. Returns what is wrong with it as the end of a sentence; empty when nothing is. */
+    String add(FetchSource source, Checksums message) {
+        for (Checksums.Write write : message.getWritesList()) {
+            if (write.getPartCount() < 1
+                    || write.getWeight() < 1
+                    || write.getFirstSummed() < 0
+                    || write.getFirstSummed() >= interval
+                    || source.checksummedWeight + write.getWeight() > source.expectedWeight
+                    || !granted(source.fetch, write)) {
+                return "checksums of pages that it was not granted";
+            }
+            source.checksummedWeight += write.getWeight();
+            source.checksums.add(write);
+        }
+        return "";
+    }
+
+    private boolean granted(Fetch fetch, Checksums.Write write) {
+        WindowArea area = fetch.area;
+        int part = area.partIndexOf(write.getRegionId());
+        if (part < 0 || write.getPartBytes() < 1 || write.getPartsPerPage() < 1) {
+            return false;
+        }
+        PageList pages;
+        try {
+            pages = pages(fetch, write);
+        } catch (IndexOutOfBoundsException e) {
+            return false;
+        }
+        for (int i = 0; i < pages.count(); i++) {
+            if (!area.parts().get(part).ranges().contains(pages.offsetOf(i), write.getPartBytes())) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private static PageList pages(Fetch fetch, Checksums.Write write) {
+        return new PageList(
+                write.getContext() ? new int[] {fetch.ask.contextSlot()} : fetch.ask.pages(),
+                write.getFromPart(),
+                write.getPartCount(),
+                write.getStrideBytes(),
+                write.getOffsetBytes(),
+                write.getPartsPerPage(),
+                write.getPartStrideBytes());
+    }
+
+    /** Whether all pages that count have been compared and are alike. */
+    boolean verified(Fetch fetch) {
+        return fetch.sources.stream().allMatch(this::verified);
+    }
+
+    private boolean verified(FetchSource source) {
+        return told(source) && source.comparedCount == source.checksums.size();
+    }
+
+    /** Whether a prefiller has said what all pages hold that it has written, if it is asked to. */
+    boolean told(FetchSource source) {
+        return interval == 0 || source.checksummedWeight == source.expectedWeight;
+    }
+
+    /** Compares some more of a fetch whose sources are all filled. Returns the bytes looked at. */
+    long advance(Fetch fetch) {
+        long bytes = 0;
+        for (FetchSource source : fetch.sources) {
+            while (source.comparedCount < source.checksums.size()
+                    && bytes < PageSum.BYTES_PER_TURN
+                    && !fetch.failing()) {
+                bytes += advance(source, PageSum.BYTES_PER_TURN - bytes);
+            }
+        }
+        return bytes;
+    }
+
+    private long advance(FetchSource source, long bytesMax) {
+        Checksums.Write write = source.checksums.get(source.comparedCount);
+        if (source.sum == null) {
+            source.sum = new PageSum(
+                    regions.get(write.getRegionId()),
+                    pages(source.fetch, write),
+                    write.getPartBytes(),
+                    write.getFirstSummed(),
+                    interval);
+        }
+        long bytes = source.sum.advance(bytesMax);
+        if (source.sum.done()) {
+            tally.add(MessengerMetric.PAGES_COMPARED, source.sum.pageCount());
+            if (source.sum.pageCount() > 0 && source.sum.value() != write.getCrc32C()) {
+                tally.add(MessengerMetric.CHECKSUMS_DIFFERENT, 1);
+                damaged.accept(source.fetch, difference(source, write));
+            }
+            source.comparedCount++;
+            source.sum = null;
+        }
+        return bytes;
+    }
+
+    private static String difference(FetchSource source, Checksums.Write write) {
+        return "the KV of transfer " + source.fetch.ask.transferId() + " arrived damaged: its page checksum is "
+                + Integer.toHexString(source.sum.value()) + ", and "
+                + Integer.toHexString(write.getCrc32C()) + " at " + source.session.peerName() + " ("
+                + write.getPartCount() + " parts from part " + write.getFromPart() + " at byte "
+                + write.getOffsetBytes() + " of region " + write.getRegionId()
+                + "); check the network and the memory of both hosts";
+    }
+}

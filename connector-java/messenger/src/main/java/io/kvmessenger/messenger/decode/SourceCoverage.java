@@ -1,0 +1,91 @@
+package io.kvmessenger.messenger.decode;
+
+import io.kvmessenger.kvlayout.Compatibility;
+import io.kvmessenger.kvlayout.ExpectedWrites;
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.Mismatch;
+import io.kvmessenger.kvlayout.SourceDraw;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.session.FrameRules;
+import java.util.List;
+import java.util.Optional;
+
+/**
+ * What the messengers of a prefiller's engine send to a decoder, each and together. Pure; safe from any thread.
+ *
+ * @param geometry the decoder's
+ */
+public record SourceCoverage(KvGeometry geometry) {
+    /**
+     * What is wrong when these sources do not send every piece exactly once: nobody would miss what nobody sends. Empty
+     * when they do.
+     */
+    public String gap(List<KvGeometry> sources, EngineCommand.Fetch ask, String sourceNames) {
+        Optional<String> mismatch =
+                Compatibility.checkCoverage(sources, geometry).map(Mismatch::sentence);
+        long total = pieceCount(sources.getFirst(), ask);
+        long sum = 0;
+        for (KvGeometry source : sources) {
+            sum += pieceCountFrom(source, ask);
+        }
+        if (mismatch.isEmpty() && sum == total && cutAlike(sources)) {
+            return "";
+        }
+        return "the prefillers named for transfer " + ask.transferId() + " (" + sourceNames + ") send " + sum
+                + " pieces of " + total + ": name every messenger of one prefiller's engine, and no other"
+                + mismatch.map(sentence -> "; " + sentence).orElse("");
+    }
+
+    /** Why the engine's pages or names cannot make a fetch; empty when they can. */
+    String unfit(EngineCommand.Fetch ask) {
+        String broken = FrameRules.broken(ask);
+        if (!broken.isEmpty()) {
+            return "the engine asked for a transfer with " + broken;
+        }
+        int expectedPages =
+                Math.ceilDiv(ask.promptTokens(), geometry.groups().getFirst().pageTokens())
+                        - ask.firstToken() / geometry.groups().getFirst().pageTokens();
+        if (ask.firstToken() % geometry.groups().getFirst().pageTokens() != 0
+                || ask.pages().length != expectedPages
+                || (expectedPages == 0 && ask.contextSlot() == ContextRow.NO_SLOT)) {
+            return "the engine gave " + ask.pages().length + " pages for tokens " + ask.firstToken() + " to "
+                    + ask.promptTokens() + ", which need " + expectedPages;
+        }
+        long different = ask.prefillers().stream()
+                .map(address -> address.host() + ":" + address.port())
+                .distinct()
+                .count();
+        return different == 0 || different < ask.prefillers().size()
+                ? "the fetch names prefillers " + ask.prefillers()
+                        + ", expected each messenger of the prefiller's engine once"
+                : "";
+    }
+
+    private static boolean cutAlike(List<KvGeometry> sources) {
+        KvGeometry first = sources.getFirst();
+        return sources.stream()
+                .allMatch(other -> other.sharding().equals(first.sharding())
+                        && other.groups().equals(first.groups()));
+    }
+
+    /** What all ranks together receive, from all sources. */
+    private long pieceCount(KvGeometry source, EngineCommand.Fetch ask) {
+        long count = 0;
+        for (int rankIndex = 0; rankIndex < geometry.ranks().size(); rankIndex++) {
+            count += ExpectedWrites.pieceCount(source, geometry, rankIndex, ask.firstToken(), ask.promptTokens());
+        }
+        return count;
+    }
+
+    /** What all ranks together receive from one source. */
+    long pieceCountFrom(KvGeometry source, EngineCommand.Fetch ask) {
+        SourceDraw draw = SourceDraw.of(ask.transferId(), source, geometry);
+        long count = 0;
+        for (int rankIndex = 0; rankIndex < geometry.ranks().size(); rankIndex++) {
+            count += ExpectedWrites.pieceCountFrom(
+                    source, geometry, rankIndex, ask.firstToken(), ask.promptTokens(), draw);
+        }
+        return count;
+    }
+}

@@ -1,0 +1,169 @@
+package io.kvmessenger.messenger.port;
+
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+
+/** What the engine tells the messenger. Values; docs/boundary.md gives their meaning field by field. */
+public sealed interface EngineCommand {
+    /** A forward pass begins that computes these chunks. */
+    record Step(long stepIndex, long counterStart, List<Chunk> chunks) implements EngineCommand {}
+
+    /**
+     * One request's part of a forward pass: tokens {@code [firstToken, endToken)}.
+     *
+     * @param cachedTokens tokens whose KV an earlier, finished pass has written for certain; 0 in doubt
+     * @param firstPage position in the prompt of {@code pages[0]}; a position may be told again, with the same page
+     * @param promptDigest of what the prompt holds; "" where engines make none
+     */
+    record Chunk(
+            String request,
+            String transferId,
+            int promptTokens,
+            int cachedTokens,
+            int firstToken,
+            int endToken,
+            int firstPage,
+            int[] pages,
+            String promptDigest) {
+        public TransferKey transfer() {
+            return new TransferKey(transferId, promptDigest);
+        }
+
+        /** A chunk of a prompt without a digest. */
+        public Chunk(
+                String request,
+                String transferId,
+                int promptTokens,
+                int cachedTokens,
+                int firstToken,
+                int endToken,
+                int firstPage,
+                int[] pages) {
+            this(request, transferId, promptTokens, cachedTokens, firstToken, endToken, firstPage, pages, "");
+        }
+    }
+
+    /**
+     * The engine has taken a request in and will compute it later: it hears {@link EngineEvents#granted} and {@link
+     * EngineEvents#stopped} of it, and ends it with {@link PrefillEnded} also when it never began.
+     */
+    record Announce(String request, String transferId, String promptDigest) implements EngineCommand {
+        public TransferKey transfer() {
+            return new TransferKey(transferId, promptDigest);
+        }
+
+        /** A prompt without a digest. */
+        public Announce(String request, String transferId) {
+            this(request, transferId, "");
+        }
+    }
+
+    /** Tokens before {@code chunk.endToken} are in place in every layer, told outside of any step. */
+    record Computed(Chunk chunk) implements EngineCommand {}
+
+    /** The forward pass is over. */
+    record StepEnded(long stepIndex) implements EngineCommand {}
+
+    /**
+     * The engine has ended a prefill and holds its pages until {@link EngineEvents#released}.
+     *
+     * @param contextSlot where it has left the context rows that go out when all KV has left; -1 = none
+     */
+    record PrefillEnded(String request, PrefillOutcome outcome, int contextSlot) implements EngineCommand {
+        /** Ended without context rows. */
+        public PrefillEnded(String request, PrefillOutcome outcome) {
+            this(request, outcome, ContextRow.NO_SLOT);
+        }
+    }
+
+    /** How the engine ended a prefill. */
+    enum PrefillOutcome {
+        FINISHED,
+        ABORTED,
+        FAILED
+    }
+
+    /**
+     * The engine takes these requests' pages back and will compute them again; {@code fenced} completes when nothing
+     * reads them.
+     */
+    record Preempt(List<String> requests, CompletableFuture<Void> fenced) implements EngineCommand {}
+
+    /**
+     * Where a messenger of the prefiller's engine listens.
+     *
+     * @param engineId what it is expected to call itself; empty when unknown
+     */
+    record PrefillerAddress(String host, int port, String engineId) {}
+
+    /**
+     * What a decoder-first fetch asks the prefiller's own engine to compute.
+     *
+     * @param tokenIds none = the router sends both legs
+     * @param cacheSalt whose cached pages it may share; "" = all's
+     */
+    record Prompt(int[] tokenIds, String cacheSalt, int priority) {
+        public static final Prompt NONE = new Prompt(new int[0], "", 0);
+
+        public boolean absent() {
+            return tokenIds.length == 0;
+        }
+    }
+
+    /**
+     * A decoder wants KV for tokens {@code [firstToken, promptTokens)} in these pages.
+     *
+     * @param prefillers all messengers of the prefiller's engine; the first one is asked to enqueue a prompt
+     * @param promptDigest of what the prompt holds; names the transfer together with its id
+     */
+    record Fetch(
+            String request,
+            String transferId,
+            List<PrefillerAddress> prefillers,
+            int promptTokens,
+            int firstToken,
+            int[] pages,
+            int contextSlot,
+            long limitNs,
+            String promptDigest,
+            Prompt prompt)
+            implements EngineCommand {
+        public TransferKey transfer() {
+            return new TransferKey(transferId, promptDigest);
+        }
+
+        /** A fetch of KV alone, of a prompt without a digest, that both legs of a router name. */
+        public Fetch(
+                String request,
+                String transferId,
+                List<PrefillerAddress> prefillers,
+                int promptTokens,
+                int firstToken,
+                int[] pages,
+                long limitNs) {
+            this(
+                    request,
+                    transferId,
+                    prefillers,
+                    promptTokens,
+                    firstToken,
+                    pages,
+                    ContextRow.NO_SLOT,
+                    limitNs,
+                    "",
+                    Prompt.NONE);
+        }
+    }
+
+    /** A decoder has queued a request that will fetch this transfer: its prefiller is to keep the pages until then. */
+    record Expect(TransferKey transfer, List<PrefillerAddress> prefillers) implements EngineCommand {}
+
+    /** A decoder will never ask for this transfer: its prefiller need not keep the pages. */
+    record Decline(TransferKey transfer, List<PrefillerAddress> prefillers) implements EngineCommand {}
+
+    /** The engine has ended the request; its pages stay held until the fetch's terminal event. */
+    record Abandon(String request) implements EngineCommand {}
+
+    /** Answers what is still held; for leak checks at rest. */
+    record CountHeld(CompletableFuture<HeldCounts> answer) implements EngineCommand {}
+}

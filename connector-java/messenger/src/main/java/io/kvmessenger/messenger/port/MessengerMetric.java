@@ -1,0 +1,146 @@
+package io.kvmessenger.messenger.port;
+
+/** Every figure the messenger publishes, each with a sentence. Metrics pages, docs and dashboards are made from this. */
+public enum MessengerMetric {
+    FETCHES_STARTED(Kind.COUNTER, "fetches_started", "Fetches that the decoder's engine asked for."),
+    FETCHES_ARRIVED(Kind.COUNTER, "fetches_arrived", "Fetches whose pages all arrived."),
+    FETCHES_FAILED(Kind.COUNTER, "fetches_failed", "Fetches that ended without their KV."),
+    FETCHES_ABANDONED(Kind.COUNTER, "fetches_abandoned", "Fetches that the engine gave up before they had ended."),
+    FETCHES_REGRANTED(
+            Kind.COUNTER, "fetches_regranted", "Grants given again because the prefiller preempted the request."),
+    GRANTS_SENT(Kind.COUNTER, "grants_sent", "Grants that the decoder sent to prefillers."),
+    GRANTS_RECEIVED(Kind.COUNTER, "grants_received", "Grants that the prefiller got from decoders."),
+    GRANTS_DECLINED(Kind.COUNTER, "grants_declined", "Grants that the prefiller answered with cannot-deliver."),
+    CANCELS_SENT(Kind.COUNTER, "cancels_sent", "Cancellations that the decoder asked for."),
+    CANCELS_CONFIRMED(Kind.COUNTER, "cancels_confirmed", "Cancellations that a prefiller confirmed."),
+    PREFILLS_STARTED(Kind.COUNTER, "prefills_started", "Prefills whose KV is to be sent."),
+    PREFILLS_SENT(Kind.COUNTER, "prefills_sent", "Prefills whose KV has left completely."),
+    PREFILLS_EXPIRED(
+            Kind.COUNTER,
+            "prefills_expired",
+            "Prefills whose pages were given up because no grant came within the limit."),
+    PREFILLS_UNDELIVERED(
+            Kind.COUNTER,
+            "prefills_undelivered",
+            "Prefills that ended before their KV had left, for any other reason."),
+    LAYERS_SENT(
+            Kind.COUNTER,
+            "layers_sent",
+            "Layer writes that left: one for a layer of a chunk, or of chunks that left together."),
+    LAYERS_SENT_EARLY(
+            Kind.COUNTER, "layers_sent_early", "Layer writes that left before the forward pass of their chunk ended."),
+    PAGES_SENT(Kind.COUNTER, "pages_sent", "Pages (of one layer each) that the prefiller has written."),
+    BYTES_SENT(Kind.COUNTER, "sent_bytes", "Bytes of KV that the prefiller has written."),
+    STRIDED_PIECES_SENT(
+            Kind.COUNTER,
+            "strided_pieces_sent",
+            "Pieces written token by token, because heads are split otherwise on the other side and the layout is NHD: HND needs fewer writes."),
+    PAGES_RECEIVED(Kind.COUNTER, "pages_received", "Pages (of one layer each) of fetches that arrived."),
+    BYTES_RECEIVED(Kind.COUNTER, "received_bytes", "Bytes of KV of fetches that arrived."),
+    PAGES_COMPARED(
+            Kind.COUNTER, "pages_compared", "Pages, or parts of pages, compared by page_checksum after they arrived."),
+    CHECKSUMS_DIFFERENT(
+            Kind.COUNTER,
+            "checksums_different",
+            "Fetches failed because pages arrived damaged: check the network and the memory of both hosts."),
+    WRITES_REFUSED(Kind.COUNTER, "writes_refused", "Writes refused because they left their window or region."),
+    WRITES_FAILED(Kind.COUNTER, "writes_failed", "Writes that ended without completing."),
+    WINDOWS_OVERSHOT(Kind.COUNTER, "windows_overshot", "Fetches failed because more immediates arrived than expected."),
+    BACK_PRESSURED(Kind.COUNTER, "back_pressured", "Writes put off because the queue to their peer was full."),
+    LINKS_OPENED(Kind.COUNTER, "links_opened", "Control links that completed their handshake."),
+    LINKS_LOST(Kind.COUNTER, "links_lost", "Control links that ended after their handshake."),
+    LINKS_REFUSED(Kind.COUNTER, "links_refused", "Control links refused in the handshake, by either side."),
+    SECRETS_DIFFERENT(
+            Kind.COUNTER, "secrets_different", "Control links refused here because the peer did not prove the secret."),
+    VERSIONS_DIFFERENT(
+            Kind.COUNTER, "versions_different", "Control links refused here because the peer speaks another version."),
+    GEOMETRIES_DIFFERENT(
+            Kind.COUNTER,
+            "geometries_different",
+            "Control links refused here because the KV of the peer does not fit to ours."),
+    HANDSHAKES_DROPPED(
+            Kind.COUNTER,
+            "handshakes_dropped",
+            "Control links closed on arrival or in their handshake because they were too slow, or too many."),
+    FRAMES_INVALID(
+            Kind.COUNTER,
+            "frames_invalid",
+            "Control frames that made no sense, each of which closed its link, and messages on data paths, which are not used."),
+    FAULTS_CONTAINED(
+            Kind.COUNTER,
+            "faults_contained",
+            "Bugs of the messenger itself that ended one fetch, one prefill or one control link and nothing else; the log has them."),
+    HEARTBEATS_MISSED(
+            Kind.COUNTER, "heartbeats_missed", "Heartbeat periods in which nothing was heard from a connected peer."),
+    PEERS_SILENT(Kind.COUNTER, "peers_silent", "Peers declared lost because they were silent beyond the limit."),
+    STALE_IDENTITIES(
+            Kind.COUNTER, "stale_identities", "Fetches that named an engine id that is no longer at its address."),
+    EVENTS_DROPPED(Kind.COUNTER, "events_dropped", "Log lines and timelines dropped because the engine did not poll."),
+    TRANSPORT_BYTES_SENT(Kind.COUNTER, "transport_sent_bytes", "Payload bytes that all transports have sent."),
+    TRANSPORT_BYTES_RECEIVED(
+            Kind.COUNTER, "transport_received_bytes", "Payload bytes that transports have counted as received."),
+    TRANSPORT_WRITES_REFUSED(
+            Kind.COUNTER, "transport_writes_refused", "Writes that a transport refused: outside a grant or a region."),
+    TRANSPORT_BACK_PRESSURED(
+            Kind.COUNTER,
+            "transport_back_pressured",
+            "Requests that a transport did not admit because its queue was full."),
+    TRANSPORT_WRITES_SENT(
+            Kind.COUNTER,
+            "transport_writes_sent",
+            "Writes that all transports have sent; pieces that lie side by side on both sides are one."),
+    TRANSPORT_WRITES_SAVED(
+            Kind.COUNTER,
+            "transport_writes_saved",
+            "Writes saved because pieces that lie side by side on both sides travelled as one."),
+    STRAYS(Kind.COUNTER, "strays", "Immediates that came for no open window."),
+    PATHS_OPENED(Kind.COUNTER, "paths_opened", "Data paths to peers that were set up."),
+    PATHS_LOST(Kind.COUNTER, "paths_lost", "Data paths to peers that broke."),
+    PATHS_REJECTED(
+            Kind.COUNTER,
+            "paths_rejected",
+            "Data sockets closed before they became a path: garbage, another version, a wrong key, or too slow."),
+    FETCHES_OPEN(Kind.GAUGE, "fetches_open", "Fetches not yet ended."),
+    PREFILLS_OPEN(Kind.GAUGE, "prefills_open", "Prefills whose pages are still needed by the messenger."),
+    GRANTS_WAITING(Kind.GAUGE, "grants_waiting", "Grants that wait for their prefill to start."),
+    WINDOWS_OPEN(Kind.GAUGE, "windows_open", "Imm windows in use."),
+    WRITES_IN_FLIGHT(Kind.GAUGE, "writes_in_flight", "Layer writes submitted and not completed."),
+    PAGES_QUARANTINED(Kind.GAUGE, "pages_quarantined", "Pages that wait for proof that nothing can write to them."),
+    REGIONS_OPEN(Kind.GAUGE, "regions_open", "Memory regions registered for transfer."),
+    SESSIONS_OPEN(Kind.GAUGE, "sessions_open", "Peers with a completed handshake."),
+    FETCH_SECONDS(Kind.HISTOGRAM, "fetch_seconds", "From the engine's fetch to its last immediate."),
+    PREFILL_TAIL_SECONDS(
+            Kind.HISTOGRAM,
+            "prefill_tail_seconds",
+            "From the end of the last forward pass to the last write's completion.");
+
+    /** How a figure behaves. */
+    public enum Kind {
+        COUNTER,
+        GAUGE,
+        HISTOGRAM
+    }
+
+    private final Kind kind;
+    private final String suffix;
+    private final String sentence;
+
+    MessengerMetric(Kind kind, String suffix, String sentence) {
+        this.kind = kind;
+        this.suffix = suffix;
+        this.sentence = sentence;
+    }
+
+    public Kind kind() {
+        return kind;
+    }
+
+    /** Prometheus name without the {@code _total} that a counter gets. */
+    public String metricName() {
+        return "kv_messenger_" + suffix;
+    }
+
+    public String sentence() {
+        return sentence;
+    }
+}

@@ -1,0 +1,20 @@
+package io.kvmessenger.messenger.port;
+
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import java.util.List;
+
+/**
+ * The memories of one local rank, registered with the transfer engine. A value.
+ *
+ * @param regions by the memory index of {@link io.kvmessenger.kvlayout.LayerGeometry}
+ */
+public record RankMemory(List<Region> regions) {
+    public RankMemory {
+        regions = List.copyOf(regions);
+    }
+
+    public List<RegionDescriptor> descriptors() {
+        return regions.stream().map(Region::descriptor).toList();
+    }
+}

@@ -1,0 +1,217 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.NanoClock;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.wire.Cancel;
+import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import io.kvmessenger.messenger.wire.Decline;
+import io.kvmessenger.messenger.wire.Expect;
+import io.kvmessenger.messenger.wire.Grant;
+import io.kvmessenger.messenger.wire.PromptWire;
+import java.util.Optional;
+import java.util.Set;
+import java.util.function.Consumer;
+
+/**
+ * What decoders say of transfers, and which life of a prompt each word is for: one that runs, one that has ended, or one to
+ * come. Each rank says one word in each life, a grant or a decline.
+ *
+ * <p>Owned by the messenger's thread. It begins and stops no prefill; {@link Prefiller} hears of each that may be over.
+ */
+final class DecoderWords {
+    private final Prefills prefills;
+    private final WaitingGrants waiting;
+    private final EndedTransfers ended;
+    private final Expectations expectations = new Expectations();
+    private final Fences fences;
+    private final Deliveries deliveries;
+    private final Replies replies;
+    private final LayerWriter writer;
+    private final int pageTokens;
+    private final Tally tally;
+    private final NanoClock clock;
+    private final ProtocolLimits limits;
+    private final Consumer<Prefill> settled;
+
+    /** @param settled hears of a prefill that has had a word */
+    DecoderWords(
+            Prefills prefills,
+            WaitingGrants waiting,
+            EndedTransfers ended,
+            Fences fences,
+            Deliveries deliveries,
+            Replies replies,
+            LayerWriter writer,
+            int pageTokens,
+            Prefiller.Ports ports,
+            ProtocolLimits limits,
+            Consumer<Prefill> settled) {
+        this.prefills = prefills;
+        this.waiting = waiting;
+        this.ended = ended;
+        this.fences = fences;
+        this.deliveries = deliveries;
+        this.replies = replies;
+        this.writer = writer;
+        this.pageTokens = pageTokens;
+        this.tally = ports.tally();
+        this.clock = ports.clock();
+        this.limits = limits;
+        this.settled = settled;
+    }
+
+    /** A grant or a decline will come, however long the decoder's queue is. */
+    void onExpect(Session session, Expect expect) {
+        TransferKey transfer = new TransferKey(expect.getTransferId(), expect.getPromptDigest());
+        expectations.add(session, transfer);
+        Prefill next = prefills.awaiting(transfer, session.peerRanks);
+        boolean computed = next == null
+                ? !prefills.any(transfer) && ended.owes(session, transfer, clock.nowNs())
+                : next.engineEnded;
+        if (computed) {
+            replies.prefilled(session, transfer);
+        }
+    }
+
+    /** The engine has ended a prompt: decoders that expect it hear so. */
+    void tellPrefilled(Prefill prefill) {
+        expectations.of(prefill.transfer()).forEach(session -> replies.prefilled(session, prefill.transfer()));
+    }
+
+    /** Whether a session lives that has announced its word on this prompt. */
+    boolean expected(Prefill prefill) {
+        return expectations.any(prefill.transfer());
+    }
+
+    /** Joins a prefill that has just begun with what its decoders said before. */
+    void match(Prefill prefill) {
+        waiting.takeDismissed(prefill.transfer(), clock.nowNs())
+                .ifPresent(dismissal -> prefill.hear(dismissal.ranks(), dismissal.needing()));
+        for (Optional<PageGrant> next = waiting.takeFor(prefill); next.isPresent(); next = waiting.takeFor(prefill)) {
+            join(prefill, next.get());
+        }
+        settled.accept(prefill);
+    }
+
+    void onGrant(Session session, Grant wire, long nowNs) {
+        tally.add(MessengerMetric.GRANTS_RECEIVED, 1);
+        PageGrant grant = PageGrant.of(session, wire, nowNs, limits.grantWaitNs());
+        expectations.remove(session, grant.transfer());
+        EngineCommand.Prompt prompt = PromptWire.decode(wire.getPrompt());
+        String unfit = writer.unfit(grant);
+        Prefill prefill = prefills.forGrant(grant);
+        if (!unfit.isEmpty()) {
+            replies.decline(grant, Reason.GRANT_UNFIT, unfit);
+        } else if (!waiting.shutDownReason().isEmpty()) {
+            replies.decline(grant, Reason.SHUTTING_DOWN, waiting.shutDownReason());
+        } else if (prefill != null) {
+            join(prefill, grant);
+        } else {
+            answerFromMemory(grant, prompt, nowNs);
+        }
+    }
+
+    /** No prefill here is for this grant: one that has ended was, or one that is to come. */
+    private void answerFromMemory(PageGrant grant, EngineCommand.Prompt prompt, long nowNs) {
+        boolean mayBeLate = prefills.mayBeSeveral(grant.transfer()) || !prefills.any(grant.transfer());
+        if (mayBeLate
+                && ended.answerTo(grant, prompt, nowNs) instanceof EndedTransfers.Answer.Late(var reason, var how)) {
+            replies.decline(grant, reason, how);
+        } else {
+            waiting.await(grant, prompt);
+        }
+    }
+
+    private void join(Prefill prefill, PageGrant grant) {
+        if (prefill.stopped) {
+            prefill.hear(grant.ranks(), grant.session().needingRanks); // its word in this life
+            replies.decline(
+                    grant,
+                    prefill.stopCode == Reason.EXPIRED ? Reason.EXPIRED : Reason.PREFILL_ABORTED,
+                    prefill.stopReason);
+        } else if (!prefill.mayHear(grant.ranks())) {
+            replies.decline(
+                    grant,
+                    Reason.GRANT_UNFIT,
+                    "transfer " + grant.transferId() + " was granted or given up already by "
+                            + prefill.heardFrom() + ", the ranks of "
+                            + grant.session().peerName() + " among them or of another engine");
+        } else if (!prefill.difference(grant, pageTokens).isEmpty()) {
+            replies.decline(grant, Reason.GRANT_UNFIT, prefill.difference(grant, pageTokens));
+        } else {
+            prefill.hear(grant.ranks(), grant.session().needingRanks);
+            deliveries.begin(prefill, grant);
+        }
+    }
+
+    void onCancel(Session session, Cancel cancel) {
+        TransferKey transfer = new TransferKey(cancel.getTransferId(), cancel.getPromptDigest());
+        if (waiting.cancel(session, transfer.id(), cancel.getImm(), clock.nowNs())) {
+            replies.confirmUnserved(session, transfer.id(), cancel.getImm());
+            return;
+        }
+        if (fences.anyHolds(session, cancel.getImm())) {
+            dismiss(session, transfer); // the prompt's next life will not be granted
+            return; // preempted with writes in flight: their end is told when the last has completed
+        }
+        Delivery delivery = prefills.find(session, transfer, cancel.getImm());
+        if (delivery != null && !delivery.sent) {
+            deliveries.stop(delivery, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer");
+            deliveries.settle(delivery);
+            return;
+        }
+        replies.confirmSent(session, transfer.id(), cancel.getImm());
+        if (delivery == null && mayHaveCrossedAPreemption(transfer)) {
+            dismiss(session, transfer); // the next life need not wait
+        }
+    }
+
+    /** Where several requests may be of one transfer, what has ended is rather the one that a late cancel was for. */
+    private boolean mayHaveCrossedAPreemption(TransferKey transfer) {
+        return !ended.knows(transfer) || (prefills.any(transfer) && !prefills.mayBeSeveral(transfer));
+    }
+
+    void onDecline(Session session, Decline decline) {
+        TransferKey transfer = new TransferKey(decline.getTransferId(), decline.getPromptDigest());
+        expectations.remove(session, transfer);
+        if (prefills.any(transfer) || !ended.takeOwed(session, transfer, clock.nowNs())) {
+            waiting.enqueue(transfer, session.peerRanks, PromptWire.decode(decline.getPrompt()));
+            dismiss(session, transfer);
+        } // else the prompt was brought by another messenger of this decoder, computed, and given up since
+    }
+
+    /** A decoder's messenger wants nothing (more) of a transfer: its ranks' grants need not be waited for. */
+    private void dismiss(Session session, TransferKey transfer) {
+        Prefill prefill = prefills.awaiting(transfer, session.peerRanks);
+        if (prefill != null) {
+            prefill.hear(session.peerRanks, session.needingRanks);
+            deliveries.tellIfSilent(prefill, "the decoder declined the transfer");
+            settled.accept(prefill);
+        } else if (prefills.mayBeSeveral(transfer) || !prefills.any(transfer)) {
+            waiting.dismiss(transfer, session, clock.nowNs());
+        }
+    }
+
+    /** Ranks that have everything, or want nothing (any more), will not grant the prompt's next life. */
+    void dismissServed(Prefill prefill) {
+        if (prefill.heardOf != null) {
+            waiting.dismiss(prefill.transfer(), prefill.heardForGood(), prefill.toHear, clock.nowNs());
+        }
+    }
+
+    /** The decoder may come back: what it expected is kept as long as if its prefill had ended now. */
+    void forgetExpected(Session session) {
+        long deadlineNs = clock.nowNs() + limits.grantWaitNs();
+        Set<TransferKey> expected = expectations.drop(session);
+        for (Prefill prefill : prefills.all()) {
+            if (prefill.engineEnded && expected.contains(prefill.transfer())) {
+                prefill.grantDeadlineNs = deadlineNs;
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.NanoClock;
+import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.messenger.session.Sessions;
+import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import java.util.function.Consumer;
+
+/**
+ * Serves grants: submits what has become readable, stops when told to, and answers the decoder when no write for its
+ * grant is posted and none will follow.
+ *
+ * <p>Owned by the messenger's thread. It begins and ends no prefill: that is {@link Prefiller}'s business, which hears of
+ * every delivery that may have come to its end.
+ */
+final class Deliveries {
+    private final int pageTokens;
+    private final LayerWriter writer;
+    private final LayerProgress progress;
+    private final Sessions sessions;
+    private final Replies replies;
+    private final EngineEvents engine;
+    private final Tally tally;
+    private final NanoClock clock;
+    private final Consumer<Prefill> settled;
+    private final SourceChecksums checksums;
+
+    /** @param settled hears of the prefill after each change that may have ended one of its deliveries */
+    Deliveries(
+            int pageTokens,
+            LayerWriter writer,
+            Sessions sessions,
+            Replies replies,
+            Prefiller.Ports ports,
+            Consumer<Prefill> settled) {
+        this.pageTokens = pageTokens;
+        this.writer = writer;
+        this.sessions = sessions;
+        this.replies = replies;
+        this.progress = ports.progress();
+        this.engine = ports.engine();
+        this.tally = ports.tally();
+        this.clock = ports.clock();
+        this.settled = settled;
+        this.checksums = new SourceChecksums(sessions, ports.random(), this::left);
+    }
+
+    void begin(Prefill prefill, PageGrant grant) {
+        Delivery delivery = new Delivery(prefill, grant, writer.routesFor(grant), grant.firstToken() / pageTokens);
+        prefill.deliveries.add(delivery);
+        writer.allow(grant);
+        if (prefill.announced) {
+            engine.granted(prefill.request, grant.promptTokens(), grant.firstToken());
+        }
+        advance(delivery);
+    }
+
+    /** Submits to all decoders what has become readable. Returns how many writes were taken. */
+    int advance(Prefill prefill) {
+        int submitted = 0;
+        for (int i = 0; i < prefill.deliveries.size(); i++) {
+            submitted += advance(prefill.deliveries.get(i));
+        }
+        return submitted;
+    }
+
+    /** Submits every complete page not yet submitted. Returns how many writes were taken. */
+    int advance(Delivery delivery) {
+        PageGrant grant = delivery.grant;
+        if (delivery.stopped || delivery.sent || !grant.session().peerReady) {
+            return 0;
+        }
+        int readable = progress.readableLayerCount();
+        int submitted = 0;
+        for (int route = 0; route < delivery.nextPage.length; route++) {
+            int layer = delivery.routes.get(route).layerOrdinal();
+            int toPage = delivery.prefill.completePages(layer, readable, pageTokens);
+            if (delivery.nextPage[route] < toPage) {
+                int joinedCount = writer.joinableCount(delivery, route, toPage, readable);
+                int result = writer.submit(delivery, route, joinedCount, toPage);
+                if (result == TransferEngine.BACK_PRESSURE) {
+                    tally.add(MessengerMetric.BACK_PRESSURED, 1);
+                    return submitted;
+                }
+                if (result != TransferEngine.ACCEPTED) {
+                    stop(delivery, Reason.PATH_LOST, writer.refusalOf(result, grant));
+                    settle(delivery);
+                    return submitted;
+                }
+                submitted++;
+                delivery.onSubmitted(route, joinedCount, clock.nowNs());
+            }
+        }
+        if (submitted == 0) {
+            settle(delivery);
+        }
+        return submitted;
+    }
+
+    /** Submits nothing more; {@link #settle} answers when the last write has completed. */
+    void stop(Delivery delivery, Reason reason, String sentence) {
+        if (!delivery.stopped && !delivery.sent) {
+            delivery.stopped = true;
+            delivery.stopReason = sentence;
+            delivery.stopCode = reason;
+            tellIfSilent(delivery.prefill, sentence);
+        }
+    }
+
+    /** Stops what cannot leave by writes alone; the rest goes on. */
+    void stopWhatNeedsTheEngine(Prefill prefill, Reason reason, String sentence) {
+        for (Delivery delivery : prefill.deliveries) {
+            if (!delivery.leavesWithoutEngine(writer.contextPending(delivery))) {
+                stop(delivery, reason, sentence);
+                settle(delivery);
+            }
+        }
+    }
+
+    /** Tells an engine that listens when nothing goes out of a prompt any more. */
+    void tellIfSilent(Prefill prefill, String sentence) {
+        if (prefill.announced && !prefill.stopTold && prefill.silent()) {
+            prefill.stopTold = true;
+            engine.stopped(prefill.request, sentence);
+        }
+    }
+
+    /** Sums pages for decoders that compare. Returns the writes that were worked on. */
+    int doWork() {
+        return checksums.doWork();
+    }
+
+    void onWriteCompleted(long cookie) {
+        checksums.add(writer.complete((int) cookie));
+    }
+
+    /** Nothing reads the write's pages any more. */
+    private void left(LayerWrite write) {
+        long nowNs = clock.nowNs();
+        Delivery delivery = write.delivery;
+        Prefill prefill = delivery.prefill;
+        delivery.onLeft(write, nowNs);
+        tally.add(MessengerMetric.PAGES_SENT, write.pageCount);
+        tally.add(MessengerMetric.BYTES_SENT, write.bytes);
+        tally.add(MessengerMetric.STRIDED_PIECES_SENT, write.stridedPieceCount);
+        tally.add(MessengerMetric.LAYERS_SENT, write.joinedCount);
+        if (prefill.runningEndToken > 0 && write.toPage * pageTokens > prefill.settledTokens) {
+            tally.add(MessengerMetric.LAYERS_SENT_EARLY, write.joinedCount);
+        }
+        writer.recycle(write);
+        settle(delivery);
+    }
+
+    void onWriteFailed(long cookie, TransferFault fault, String detail) {
+        LayerWrite write = writer.complete((int) cookie);
+        Delivery delivery = write.delivery;
+        delivery.writesInFlight--;
+        tally.add(MessengerMetric.WRITES_FAILED, 1);
+        writer.recycle(write);
+        delivery.mayStillLand = true;
+        String sentence = "a write failed (" + fault + "): " + detail;
+        stop(delivery, Reason.PATH_LOST, sentence);
+        sessions.end(delivery.grant.session(), sentence); // the decoder looks for proof itself
+        settle(delivery);
+    }
+
+    void settle(Prefill prefill) {
+        for (int i = 0; i < prefill.deliveries.size(); i++) {
+            settle(prefill.deliveries.get(i));
+        }
+    }
+
+    /** Draws the consequences of where a delivery stands: sent, or answered. */
+    void settle(Delivery delivery) {
+        if (delivery.writesInFlight > 0) {
+            return;
+        }
+        Prefill prefill = delivery.prefill;
+        if (!delivery.stopped
+                && !delivery.sent
+                && prefill.computed()
+                && delivery.everythingSubmitted(writer.pageCount(prefill.promptTokens))
+                && contextLeft(delivery)) {
+            delivery.sent = true;
+            checksums.flush(delivery);
+            writer.disallow(delivery.grant);
+            engine.timeline(delivery.timeline());
+        }
+        if (delivery.writesInFlight > 0) {
+            return;
+        }
+        if (delivery.stopped && !delivery.answered) {
+            delivery.answered = true;
+            writer.disallow(delivery.grant);
+            replies.answer(delivery);
+        }
+        settled.accept(prefill);
+    }
+
+    /**
+     * All KV has left: sends the context rows, once the engine has ended the prefill. They make the transfer complete,
+     * so whatever was sent of an aborted prompt can never arrive.
+     */
+    private boolean contextLeft(Delivery delivery) {
+        if (!writer.contextPending(delivery)) {
+            return true;
+        }
+        if (delivery.prefill.engineEnded && delivery.grant.session().peerReady) {
+            int result = writer.submitContext(delivery);
+            if (result == TransferEngine.BACK_PRESSURE) {
+                tally.add(MessengerMetric.BACK_PRESSURED, 1);
+            } else if (result != TransferEngine.ACCEPTED) {
+                stop(delivery, Reason.PATH_LOST, writer.refusalOf(result, delivery.grant));
+            }
+        }
+        return false;
+    }
+}

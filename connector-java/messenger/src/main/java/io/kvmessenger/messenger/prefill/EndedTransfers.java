@@ -1,0 +1,126 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.BoundedMemory;
+import io.kvmessenger.messenger.session.EngineRanks;
+import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.stream.Collectors;
+
+/**
+ * How recent transfers ended, and which words of decoders they still owed when they did. An id may be used again: what is
+ * remembered here refuses nothing, it explains, and tells the last word of an old life from the first of a new one. Other
+ * prompts under the same id are other transfers: none answers for another.
+ *
+ * <p>Owned by the messenger's thread.
+ */
+final class EndedTransfers {
+    private static final String GIVEN_UP = "its pages were given up already";
+
+    /** What the memory has to say to a grant that no prefill here is for. */
+    sealed interface Answer {
+        /** The grant is the word that an ended life was owed: its decoder is told how that ended. */
+        record Late(Reason reason, String sentence) implements Answer {}
+
+        /** The grant is for a life to come. */
+        record None() implements Answer {}
+    }
+
+    private static final Answer NONE = new Answer.None();
+
+    /** @param links of the sessions that had grants of it; other sessions are told nothing of it */
+    private record Ended(String sentence, boolean aborted, EngineRanks heardOf, Set<Long> links, long endedNs) {
+        Ended withWordOf(EngineRanks ranks) {
+            return new Ended(sentence, aborted, EngineRanks.copyOf(ranks), links, endedNs);
+        }
+
+        Optional<String> toldTo(Session session) {
+            return links.isEmpty() || links.contains(session.link) ? Optional.of(sentence) : Optional.empty();
+        }
+    }
+
+    private final Map<TransferKey, Ended> byTransfer = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    /** The transfer that ended last under an id. */
+    private final Map<String, TransferKey> lastById = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+
+    private final long memoryNs;
+
+    /** @param memoryNs how long a decoder's word may be on its way */
+    EndedTransfers(long memoryNs) {
+        this.memoryNs = memoryNs;
+    }
+
+    void remember(Prefill prefill, long nowNs) {
+        String sentence = prefill.sent() || !prefill.stopped ? "it was sent, or given up, already" : prefill.stopReason;
+        Set<Long> links = prefill.deliveries.stream()
+                .map(delivery -> delivery.grant.session().link)
+                .collect(Collectors.toSet());
+        boolean aborted = prefill.stopped && prefill.stopCode == Reason.PREFILL_ABORTED;
+        byTransfer.put(prefill.transfer(), new Ended(sentence, aborted, prefill.answeredRanks(), links, nowNs));
+        lastById.put(prefill.transfer().id(), prefill.transfer());
+    }
+
+    /**
+     * Whether a grant is meant for the life that has ended: the engine gave that prompt up, and the decoder's word was on
+     * its way; or the grant brings a prompt that another messenger of its decoder has brought before. Asked once for each.
+     */
+    Answer answerTo(PageGrant grant, EngineCommand.Prompt prompt, long nowNs) {
+        Ended ended = byTransfer.get(grant.transfer());
+        if (ended == null || !(ended.aborted || !prompt.absent())) {
+            return NONE;
+        }
+        if (!takeOwed(grant.session(), grant.transfer(), nowNs)) {
+            return NONE;
+        }
+        return new Answer.Late(
+                ended.aborted ? Reason.PREFILL_ABORTED : Reason.EXPIRED,
+                ended.toldTo(grant.session()).orElse(GIVEN_UP));
+    }
+
+    /**
+     * Whether the session's word on a transfer is the one that an ended life was owed: each rank speaks once in each life.
+     * Asked once for each word.
+     */
+    boolean takeOwed(Session session, TransferKey transfer, long nowNs) {
+        if (!owes(session, transfer, nowNs)) {
+            return false;
+        }
+        Ended ended = byTransfer.get(transfer);
+        if (ended.heardOf == null) {
+            byTransfer.put(transfer, ended.withWordOf(session.peerRanks));
+        } else {
+            ended.heardOf.add(session.peerRanks);
+        }
+        return true;
+    }
+
+    /** Whether a life has ended, not long ago, without a word of the session's ranks. */
+    boolean owes(Session session, TransferKey transfer, long nowNs) {
+        Ended ended = byTransfer.get(transfer);
+        return ended != null
+                && nowNs - ended.endedNs < memoryNs
+                && (ended.heardOf == null
+                        || (ended.heardOf.fits(session.peerRanks) && !ended.heardOf.intersects(session.peerRanks)));
+    }
+
+    /** How a transfer ended that the session had; or any, if no session had it. */
+    Optional<String> endFor(Session session, TransferKey transfer) {
+        return Optional.ofNullable(byTransfer.get(transfer)).flatMap(ended -> ended.toldTo(session));
+    }
+
+    /** Whether such a transfer has ended. */
+    boolean knows(TransferKey transfer) {
+        return byTransfer.containsKey(transfer);
+    }
+
+    /** Whether the last transfer that has ended under this id had another prompt. */
+    boolean knowsOtherPrompt(TransferKey transfer) {
+        TransferKey last = lastById.get(transfer.id());
+        return last != null && !last.mayMean(transfer);
+    }
+}

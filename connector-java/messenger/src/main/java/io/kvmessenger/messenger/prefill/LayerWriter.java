@@ -1,0 +1,394 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.kvlayout.LayoutPlanner;
+import io.kvmessenger.kvlayout.Piece;
+import io.kvmessenger.kvlayout.SourceDraw;
+import io.kvmessenger.kvlayout.TransferPlan;
+import io.kvmessenger.messenger.pages.GrantedRanges;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.RankMemory;
+import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.wire.PeerContextRow;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferRequest.PageList;
+import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import io.kvmessenger.transfer.WindowArea;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.IntStream;
+
+/**
+ * The only translator between layout and transfer: turns "pages of a layer" into paged writes.
+ *
+ * <p>Owned by the messenger's thread. Writes in flight come from a pool that grows to the high-water mark and stays.
+ */
+public final class LayerWriter {
+    /** Pages, or parts of pages, submitted in one request: bounds what one completion stands for. */
+    static final int PARTS_PER_WRITE_MAX = 512;
+    /** What joined pieces of a page may be together, so that one write keeps no other peer waiting for long. */
+    static final int JOINED_BYTES_MAX = 8 << 20;
+
+    private final KvGeometry geometry;
+    private final List<RankMemory> memory;
+    private final List<ContextRow> context;
+    private final LayerOrder order;
+    private final TransferEngine transfer;
+    private final List<LayerWrite> writes = new ArrayList<>();
+    private final List<LayerWrite> free = new ArrayList<>();
+    /** The pieces of a page on their way to a decoder, in the order in which layers become readable. */
+    private final Map<Session, Map<SourceDraw, List<PieceRoute>>> routes = new HashMap<>();
+
+    /** @param memory of each rank of the geometry */
+    public LayerWriter(
+            KvGeometry geometry, List<RankMemory> memory, List<ContextRow> context, TransferEngine transfer) {
+        this.geometry = geometry;
+        this.memory = memory;
+        this.context = List.copyOf(context);
+        this.order = new LayerOrder(geometry);
+        this.transfer = transfer;
+    }
+
+    int layerCount() {
+        return order.layerCount();
+    }
+
+    int pageCount(int tokens) {
+        return Math.ceilDiv(tokens, geometry.groups().getFirst().pageTokens());
+    }
+
+    /** Pages that every rank of this engine has. */
+    int ownPageCount() {
+        return geometry.groups().getFirst().pageCount();
+    }
+
+    public int inFlightCount() {
+        return writes.size() - free.size();
+    }
+
+    /** The ways of a page's pieces to a decoder, in the order in which layers become readable; planned once a draw. */
+    List<PieceRoute> routesFor(PageGrant grant) {
+        Session session = grant.session();
+        SourceDraw draw = SourceDraw.of(grant.transferId(), geometry, session.peerGeometry);
+        return routes.computeIfAbsent(session, unplanned -> new HashMap<>())
+                .computeIfAbsent(draw, unplanned -> routesTo(session.peerGeometry, session.peerRegions, unplanned));
+    }
+
+    /** No grant of this session will follow. */
+    void forget(Session session) {
+        routes.remove(session);
+    }
+
+    private List<PieceRoute> routesTo(KvGeometry peer, List<List<RegionDescriptor>> peerRegions, SourceDraw draw) {
+        TransferPlan plan = LayoutPlanner.plan(geometry, peer, draw);
+        int[] inOrder = IntStream.range(0, plan.pieceCount())
+                .boxed()
+                .sorted(Comparator.comparingInt(i -> ordinalOf(plan.piece(i))))
+                .mapToInt(i -> i)
+                .toArray();
+        int[] positions = new int[inOrder.length];
+        for (int position = 0; position < inOrder.length; position++) {
+            positions[inOrder[position]] = position;
+        }
+        return Arrays.stream(inOrder)
+                .mapToObj(i -> {
+                    int next = plan.continuation(i);
+                    return route(plan.piece(i), peer, peerRegions, next < 0 ? TransferPlan.NONE : positions[next]);
+                })
+                .toList();
+    }
+
+    private int ordinalOf(Piece piece) {
+        return order.ordinalOf(piece.sourceRankIndex(), piece.layerIndex());
+    }
+
+    private PieceRoute route(Piece piece, KvGeometry peer, List<List<RegionDescriptor>> peerRegions, int continuation) {
+        LayerGeometry source =
+                geometry.ranks().get(piece.sourceRankIndex()).layers().get(piece.layerIndex());
+        LayerGeometry target =
+                peer.ranks().get(piece.targetRankIndex()).layers().get(piece.targetLayerIndex());
+        return new PieceRoute(
+                piece,
+                ordinalOf(piece),
+                memory.get(piece.sourceRankIndex()).regions().get(source.memoryIndex()),
+                source,
+                peerRegions.get(piece.targetRankIndex()).get(target.memoryIndex()),
+                target,
+                continuation);
+    }
+
+    /** Why a grant cannot be served; empty when it can. */
+    String unfit(PageGrant grant) {
+        int peerPageTokens = grant.session().peerGeometry.groups().getFirst().pageTokens();
+        int pages = Math.ceilDiv(grant.promptTokens(), peerPageTokens) - grant.firstToken() / peerPageTokens;
+        if (grant.promptTokens() < 1
+                || grant.firstToken() < 0
+                || grant.firstToken() % peerPageTokens != 0
+                || (pages < 1 && grant.contextSlot() == ContextRow.NO_SLOT)
+                || grant.pages().length != pages) {
+            return "the grant of transfer " + grant.transferId() + " has " + grant.pages().length + " pages for tokens "
+                    + grant.firstToken() + " to " + grant.promptTokens();
+        }
+        if (grant.checksumInterval() < 0 || grant.checksumInterval() > ProtocolLimits.CHECKSUM_INTERVAL_MAX) {
+            return "the grant of transfer " + grant.transferId() + " asks for a checksum of every "
+                    + grant.checksumInterval() + "th page, expected at most every "
+                    + ProtocolLimits.CHECKSUM_INTERVAL_MAX + "th";
+        }
+        int peerPages = grant.session().peerGeometry.groups().getFirst().pageCount();
+        for (int page : grant.pages()) {
+            if (page < 0 || page >= peerPages) {
+                return "the grant of transfer " + grant.transferId() + " names page " + page + " of " + peerPages;
+            }
+        }
+        String unfit = unfitContext(grant);
+        return unfit.isEmpty() ? unwritable(grant) : unfit;
+    }
+
+    private String unfitContext(PageGrant grant) {
+        List<PeerContextRow> peer = grant.session().peerContext;
+        String here =
+                PeerContextRow.describe(context.stream().map(PeerContextRow::of).toList());
+        if (!PeerContextRow.describe(peer).equals(here)) {
+            return "the decoder's context rows are [" + PeerContextRow.describe(peer) + "] and the prefiller's [" + here
+                    + "]: start both engines with the same features";
+        }
+        boolean wanted = grant.contextSlot() != ContextRow.NO_SLOT;
+        if (wanted == context.isEmpty() || !PeerContextRow.holds(peer, grant.contextSlot())) {
+            return "the grant of transfer " + grant.transferId() + " names context slot " + grant.contextSlot()
+                    + " of the rows [" + here + "]";
+        }
+        return "";
+    }
+
+    private static String unwritable(PageGrant grant) {
+        try {
+            granted(grant);
+            return "";
+        } catch (IllegalArgumentException e) {
+            return "the grant of transfer " + grant.transferId() + " cannot be written to: " + e.getMessage();
+        }
+    }
+
+    private static WindowArea granted(PageGrant grant) {
+        Session session = grant.session();
+        return GrantedRanges.of(
+                session.peerGeometry, session.peerRegions, grant.pages(), session.peerContext, grant.contextSlot());
+    }
+
+    /** Tells the transfer engine where the grant lets us write: exactly the granted pages, on every rank. */
+    void allow(PageGrant grant) {
+        Session session = grant.session();
+        if (session.peer != null) {
+            transfer.allow(session.peer, grant.imm(), granted(grant));
+        }
+    }
+
+    /** Takes it back; writes already accepted still complete. */
+    void disallow(PageGrant grant) {
+        if (grant.session().peer != null) {
+            transfer.disallow(grant.session().peer, grant.imm());
+        }
+    }
+
+    /**
+     * How many pieces lie side by side from this one on and can leave with the same pages, the first included: those
+     * whose layers are complete as far, as are all of them when the forward pass is over.
+     */
+    int joinableCount(Delivery delivery, int routeIndex, int toPage, int readableLayerCount) {
+        List<PieceRoute> routes = delivery.routes;
+        Prefill prefill = delivery.prefill;
+        int count = 1;
+        long lengthBytes = routes.get(routeIndex).piece().lengthBytes();
+        int next = routes.get(routeIndex).continuation();
+        while (next != TransferPlan.NONE && count < Imm.WEIGHT_MAX) {
+            PieceRoute route = routes.get(next);
+            lengthBytes += route.piece().lengthBytes();
+            if (lengthBytes > JOINED_BYTES_MAX
+                    || delivery.nextPage[next] != delivery.nextPage[routeIndex]
+                    || prefill.completePages(
+                                    route.layerOrdinal(),
+                                    readableLayerCount,
+                                    geometry.groups().getFirst().pageTokens())
+                            < toPage) {
+                break;
+            }
+            count++;
+            next = route.continuation();
+        }
+        return count;
+    }
+
+    /**
+     * Submits pages {@code [nextPage[piece], toPage)} of {@code joinedCount} pieces that lie side by side, and moves
+     * {@code nextPage} by what was taken.
+     *
+     * @return the result of the last {@link TransferEngine#submit}
+     */
+    int submit(Delivery delivery, int routeIndex, int joinedCount, int toPage) {
+        PieceRoute route = delivery.routes.get(routeIndex);
+        int pagesMax = Math.max(1, PARTS_PER_WRITE_MAX / route.piece().source().countPerPage());
+        int result = TransferEngine.ACCEPTED;
+        while (result == TransferEngine.ACCEPTED && delivery.nextPage[routeIndex] < toPage) {
+            int upTo = Math.min(toPage, delivery.nextPage[routeIndex] + pagesMax);
+            result = submitOnce(delivery, routeIndex, joinedCount, upTo);
+        }
+        return result;
+    }
+
+    /** Whether context rows go with every transfer, and make it complete. */
+    boolean contextFollows() {
+        return !context.isEmpty();
+    }
+
+    /** Whether context rows are left to submit. */
+    boolean contextPending(Delivery delivery) {
+        return delivery.nextContextRow < context.size();
+    }
+
+    /** Submits the context rows that have not been taken yet; result as {@link #submit}'s. */
+    int submitContext(Delivery delivery) {
+        int result = TransferEngine.ACCEPTED;
+        while (result == TransferEngine.ACCEPTED && contextPending(delivery)) {
+            result = submitContextRow(delivery);
+        }
+        return result;
+    }
+
+    private int submitContextRow(Delivery delivery) {
+        PageGrant grant = delivery.grant;
+        ContextRow source = context.get(delivery.nextContextRow);
+        PeerContextRow target = grant.session().peerContext.get(delivery.nextContextRow);
+        LayerWrite write = take(delivery);
+        write.joinedCount = 0;
+        write.stridedPieceCount = 0;
+        write.pageCount = 0;
+        write.bytes = source.rowBytes();
+        PagedWrites request = new PagedWrites(
+                source.region(),
+                new PageList(new int[] {delivery.prefill.contextSlot}, 0, 1, source.strideBytes(), 0),
+                target.region(),
+                new PageList(new int[] {grant.contextSlot()}, 0, 1, target.strideBytes(), 0),
+                source.rowBytes(),
+                Imm.withWeight(grant.imm(), 1));
+        int result = post(write, request);
+        if (result == TransferEngine.ACCEPTED) {
+            delivery.nextContextRow++;
+        }
+        return result;
+    }
+
+    /** Why the engine's end of a prefill cannot be the end of its transfer; empty when it can. */
+    String unfitEnd(EngineCommand.PrefillEnded ended, boolean computed) {
+        if (ended.outcome() != EngineCommand.PrefillOutcome.FINISHED || !computed) {
+            return "the prefiller's engine ended the request (" + ended.outcome() + ") before its KV was complete";
+        }
+        boolean given = ended.contextSlot() != ContextRow.NO_SLOT;
+        boolean fits = given != context.isEmpty()
+                && context.stream().allMatch(row -> ended.contextSlot() >= 0 && ended.contextSlot() < row.rowCount());
+        return fits ? "" : "the prefiller's engine ended the request with context slot " + ended.contextSlot();
+    }
+
+    /** Of the writes that the transfer engine has taken and not ended. */
+    int[] cookiesInFlight() {
+        return IntStream.range(0, writes.size())
+                .filter(cookie -> writes.get(cookie).delivery != null && writes.get(cookie).sum == null)
+                .toArray();
+    }
+
+    LayerWrite complete(int cookie) {
+        return writes.get(cookie);
+    }
+
+    void recycle(LayerWrite write) {
+        write.delivery = null;
+        write.request = null;
+        write.sum = null;
+        free.add(write);
+    }
+
+    String refusalOf(int result, PageGrant grant) {
+        return result == TransferEngine.REFUSED
+                ? transfer.refusal()
+                : "the data paths to " + grant.session().peerName() + " are gone";
+    }
+
+    private int submitOnce(Delivery delivery, int routeIndex, int joinedCount, int toPage) {
+        PageGrant grant = delivery.grant;
+        List<PieceRoute> routes = delivery.routes;
+        PieceRoute route = routes.get(routeIndex);
+        Piece piece = route.piece();
+        int fromPage = delivery.nextPage[routeIndex];
+        int firstPart = piece.partIndex(Math.max(
+                grant.firstToken(), fromPage * geometry.groups().getFirst().pageTokens()));
+        int partCount = piece.partCount(Math.min(
+                        grant.promptTokens(),
+                        toPage * geometry.groups().getFirst().pageTokens()))
+                - firstPart;
+        int lengthBytes = 0;
+        for (int i = 0, at = routeIndex;
+                i < joinedCount;
+                i++, at = routes.get(at).continuation()) {
+            lengthBytes += routes.get(at).piece().lengthBytes();
+        }
+        LayerWrite write = take(delivery);
+        write.routeIndex = routeIndex;
+        write.joinedCount = joinedCount;
+        write.toPage = toPage;
+        write.pageCount = (toPage - fromPage) * joinedCount;
+        write.stridedPieceCount = piece.isStrided() ? partCount : 0;
+        write.bytes = (long) lengthBytes * partCount;
+        PagedWrites request = new PagedWrites(
+                route.source(),
+                route.sourceParts(delivery.prefill.pages.byPosition(), firstPart, partCount),
+                route.target(),
+                route.targetParts(grant.pages(), firstPart - piece.partIndex(grant.firstToken()), partCount),
+                lengthBytes,
+                Imm.withWeight(grant.imm(), joinedCount));
+        int result = post(write, request);
+        if (result == TransferEngine.ACCEPTED) {
+            for (int i = 0, at = routeIndex;
+                    i < joinedCount;
+                    i++, at = routes.get(at).continuation()) {
+                delivery.nextPage[at] = toPage;
+            }
+        }
+        return result;
+    }
+
+    /** A write of this delivery, to be filled in and posted. */
+    private LayerWrite take(Delivery delivery) {
+        LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
+        write.delivery = delivery;
+        return write;
+    }
+
+    /** Submits a write, which is in flight from here on, or free again. */
+    private int post(LayerWrite write, PagedWrites request) {
+        Delivery delivery = write.delivery;
+        int result = transfer.submit(delivery.grant.session().peer, request, write.cookie);
+        if (result == TransferEngine.ACCEPTED) {
+            write.request = request;
+            delivery.writesInFlight++;
+            delivery.postedWeight +=
+                    (long) Imm.weight(request.imm()) * request.sourcePages().count();
+        } else {
+            recycle(write);
+        }
+        return result;
+    }
+
+    private LayerWrite grow() {
+        LayerWrite write = new LayerWrite(writes.size());
+        writes.add(write);
+        return write;
+    }
+}

@@ -1,0 +1,56 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.EngineRanks;
+import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.wire.Grant;
+
+/**
+ * A decoder's promise, as its prefiller holds it: these pages stay where they are until filled or confirmed cancelled.
+ *
+ * @param imm slot and generation that every write of this grant carries
+ * @param contextSlot the decoder's slot for context rows, or {@link ContextRow#NO_SLOT}
+ * @param checksumInterval the decoder compares every n-th page of each write; 0 = none
+ * @param pages the decoder's page indices; {@code pages[0]} holds the tokens from {@code firstToken}
+ */
+record PageGrant(
+        Session session,
+        TransferKey transfer,
+        int imm,
+        int promptTokens,
+        int firstToken,
+        int[] pages,
+        int contextSlot,
+        int checksumInterval,
+        long receivedNs,
+        long deadlineNs) {
+    /** As its frame says it. */
+    static PageGrant of(Session session, Grant wire, long nowNs, long waitNs) {
+        return new PageGrant(
+                session,
+                new TransferKey(wire.getTransferId(), wire.getPromptDigest()),
+                wire.getImm(),
+                wire.getPromptTokens(),
+                wire.getFirstToken(),
+                wire.getPageIndicesList().stream().mapToInt(Integer::intValue).toArray(),
+                wire.getContextSlot() - 1,
+                wire.getChecksumInterval(),
+                nowNs,
+                nowNs + waitNs);
+    }
+
+    String transferId() {
+        return transfer.id();
+    }
+
+    /** Those of the decoder's ranks that the pages are of. */
+    EngineRanks ranks() {
+        return session.peerRanks;
+    }
+
+    /** An imm names one grant of its session. */
+    boolean isSame(PageGrant other) {
+        return imm == other.imm && session.link == other.session.link;
+    }
+}

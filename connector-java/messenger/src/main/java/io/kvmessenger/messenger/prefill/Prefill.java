@@ -1,0 +1,296 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.messenger.port.ChunkTimeline;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.EngineRanks;
+import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+
+/**
+ * One life of a prompt whose KV this prefiller computes and sends. State only, owned by the messenger's thread; {@link
+ * Prefiller} drives it.
+ */
+final class Prefill {
+    final String request;
+    /** Its digest is "" while the engine has not told it, or makes none. */
+    private TransferKey transfer;
+    /** 0 until the engine has told: an announced prompt is not tokenised here. */
+    int promptTokens;
+
+    final ChunkTimelines chunks = new ChunkTimelines();
+    /** One for each decoder's messenger that has granted it, whatever has become of it. */
+    final List<Delivery> deliveries = new ArrayList<>();
+
+    /** Where its KV lies, as far as the engine has told. */
+    final PromptPages pages = new PromptPages();
+    /** The decoder's ranks that have granted or dismissed it; null until the first has. */
+    EngineRanks heardOf;
+    /** The decoder's ranks that will. */
+    EngineRanks toHear;
+
+    /** The engine listens to what becomes of it before it has ended. */
+    boolean announced;
+    /** The engine has been told that it will not be sent any further. */
+    boolean stopTold;
+    /** Where the engine has left the context rows; meaningful once it has ended the request. */
+    int contextSlot = ContextRow.NO_SLOT;
+
+    /** Tokens whose KV is in place in every layer. */
+    int settledTokens;
+    /** End of the chunk that the running forward pass computes; 0 when it computes none of this prompt. */
+    int runningEndToken;
+
+    /** No delivery begins any more. */
+    boolean stopped;
+
+    String stopReason = "";
+    Reason stopCode = Reason.REASON_UNSPECIFIED;
+    /** Counted and told as sent or undelivered. */
+    boolean concluded;
+    /** The engine has ended the request and waits for its release. */
+    boolean engineEnded;
+    /** When a finished prefill gives up waiting for its grants. */
+    long grantDeadlineNs;
+
+    CompletableFuture<Void> fenced;
+    /** Since when its last writes are waited for. */
+    long fencedNs;
+
+    Prefill(String request, TransferKey transfer) {
+        this.request = request;
+        this.transfer = transfer;
+    }
+
+    TransferKey transfer() {
+        return transfer;
+    }
+
+    /** A forward pass begins that computes a chunk of the prompt. */
+    void begin(EngineCommand.Chunk chunk, int layerCount, int pageTokens, long nowNs) {
+        runningEndToken = chunk.endToken();
+        chunks.begin(
+                new ChunkTimeline(chunk.firstToken(), chunk.endToken(), layerCount, nowNs),
+                pagesOf(chunk.endToken(), pageTokens));
+    }
+
+    /** The forward pass is over, and its chunk in place. */
+    void stepEnded(long nowNs) {
+        chunks.onComputed(nowNs);
+        settledTokens = Math.max(settledTokens, runningEndToken);
+        runningEndToken = 0;
+    }
+
+    /** Tokens before the chunk's end are in place in every layer. */
+    void onComputed(EngineCommand.Chunk chunk, int layerCount, int pageTokens, long nowNs) {
+        if (chunk.endToken() > settledTokens) {
+            chunks.begin(
+                    new ChunkTimeline(settledTokens, chunk.endToken(), layerCount, nowNs),
+                    pagesOf(chunk.endToken(), pageTokens));
+            chunks.onComputed(nowNs);
+            settledTokens = chunk.endToken();
+        }
+    }
+
+    /** Why a chunk cannot be one of this prompt; empty when it can. */
+    String misfit(EngineCommand.Chunk chunk, int pageTokens, int pageCount) {
+        if (!chunk.transferId().equals(transfer.id())) {
+            return "names transfer " + chunk.transferId() + ", expected " + transfer.id() + " as before";
+        }
+        if (chunk.promptTokens() < 1 || (promptTokens > 0 && chunk.promptTokens() != promptTokens)) {
+            return "has a prompt of " + chunk.promptTokens() + " tokens, expected "
+                    + (promptTokens > 0 ? promptTokens + " as before" : "at least one");
+        }
+        if (transfer.tellsPrompt() && !chunk.promptDigest().equals(transfer.digest())) {
+            return "has another prompt digest than before, expected the digest of one prompt";
+        }
+        if (chunk.cachedTokens() > chunk.endToken()
+                || chunk.firstToken() > chunk.endToken()
+                || chunk.endToken() > chunk.promptTokens()) {
+            return "computes tokens " + chunk.firstToken() + " to " + chunk.endToken() + " with " + chunk.cachedTokens()
+                    + " cached, expected an end within the prompt's " + chunk.promptTokens();
+        }
+        String wrongPages = pages.misfit(chunk.firstPage(), chunk.pages(), pageCount);
+        return wrongPages.isEmpty() ? gap(chunk, pageTokens) : wrongPages;
+    }
+
+    private String gap(EngineCommand.Chunk chunk, int pageTokens) {
+        int firstPage = pages.end() == 0 ? chunk.firstPage() : pages.first();
+        int toldTokens = Math.max(Math.max(settledTokens, chunk.cachedTokens()), runningEndToken);
+        int follows = Math.max(toldTokens, Math.min(firstPage * pageTokens, chunk.promptTokens()));
+        if (chunk.firstToken() > follows) {
+            return "goes on at token " + chunk.firstToken() + ", expected at most " + follows
+                    + ", where it was told to have got to";
+        }
+        int endPage = Math.max(pages.end(), chunk.pages().length == 0 ? 0 : chunk.firstPage() + chunk.pages().length);
+        int neededPages = Math.ceilDiv(chunk.endToken(), pageTokens);
+        return endPage < neededPages && neededPages > firstPage
+                ? "has pages for " + endPage + " positions, expected " + neededPages + " for its " + chunk.endToken()
+                        + " tokens"
+                : "";
+    }
+
+    /** Takes over what a chunk that fits says of the prompt. */
+    void take(EngineCommand.Chunk chunk) {
+        promptTokens = chunk.promptTokens();
+        if (!transfer.tellsPrompt()) {
+            transfer = chunk.transfer();
+        }
+        settledTokens = Math.max(settledTokens, chunk.cachedTokens());
+        pages.add(chunk.firstPage(), chunk.pages());
+    }
+
+    /** @param needing all ranks of that decoder that need something of this prefiller */
+    void hear(EngineRanks ranks, EngineRanks needing) {
+        if (heardOf == null) {
+            heardOf = EngineRanks.copyOf(ranks);
+            toHear = needing;
+        } else if (heardOf.fits(ranks)) {
+            heardOf.add(ranks);
+        }
+    }
+
+    /** Those heard of that have everything, or want nothing (any more): all but those whose deliveries go on. */
+    EngineRanks heardForGood() {
+        EngineRanks heard = EngineRanks.copyOf(heardOf);
+        for (Delivery delivery : deliveries) {
+            if (!delivery.sent && !delivery.stopped) {
+                heard.remove(delivery.grant.ranks());
+            }
+        }
+        return heard;
+    }
+
+    /** Whether these ranks have not spoken in this life. */
+    boolean awaitsWordOf(EngineRanks ranks) {
+        return heardOf == null || (heardOf.fits(ranks) && !heardOf.intersects(ranks));
+    }
+
+    /**
+     * Whether a grant of these ranks may be the first from each of them, and from the engine that the others are of. What
+     * they declined before it counts no more.
+     */
+    boolean mayHear(EngineRanks ranks) {
+        return heardOf == null
+                || (heardOf.fits(ranks)
+                        && (!heardOf.intersects(ranks) || grantsOf(ranks).isEmpty()));
+    }
+
+    /** Whether these ranks have had what they granted, or have taken it back: another grant is for another life. */
+    boolean servedBefore(EngineRanks ranks) {
+        List<Delivery> earlier = grantsOf(ranks);
+        return !earlier.isEmpty() && earlier.stream().allMatch(Delivery::over);
+    }
+
+    private List<Delivery> grantsOf(EngineRanks ranks) {
+        return deliveries.stream()
+                .filter(delivery -> delivery.grant.ranks().fits(ranks)
+                        && delivery.grant.ranks().intersects(ranks))
+                .toList();
+    }
+
+    /** Ranks that have granted or declined; null when none has. */
+    EngineRanks answeredRanks() {
+        return heardOf == null ? null : EngineRanks.copyOf(heardOf);
+    }
+
+    /** Every rank of the decoder that needs something has said so, or that it does not. */
+    boolean heardOfAll() {
+        return heardOf != null && heardOf.containsAll(toHear);
+    }
+
+    /** Nothing goes out any more, and nothing will. */
+    boolean silent() {
+        return !awaitsGrants() && deliveries.stream().allMatch(delivery -> delivery.stopped);
+    }
+
+    /** Why the decoder does not mean what is computed here; empty when it does, and while the engine has not told. */
+    String difference(PageGrant grant, int pageTokens) {
+        if (promptTokens > 0 && grant.promptTokens() != promptTokens) {
+            return "the prompt has " + promptTokens + " tokens at the prefiller and " + grant.promptTokens()
+                    + " at the decoder: both must tokenise alike";
+        }
+        boolean told = promptTokens > 0 || transfer.tellsPrompt();
+        if (told && !grant.transfer().equals(transfer)) {
+            return "transfer " + transfer.id()
+                    + " names another prompt at the prefiller than at the decoder (their digests"
+                    + " differ): give each request a transfer id of its own, and start both engines with the same"
+                    + " tokenizer, adapters and connector version";
+        }
+        if (pages.end() > 0 && grant.firstToken() / pageTokens < pages.first()) {
+            return "the decoder wants tokens from " + grant.firstToken() + " on, the prefiller's engine has named pages"
+                    + " for those from " + (long) pages.first() * pageTokens + " on";
+        }
+        return "";
+    }
+
+    /** The delivery whose writes are not answered for yet, or null. */
+    Delivery find(Session session, int imm) {
+        for (Delivery delivery : deliveries) {
+            if (delivery.holds(session, imm)) {
+                return delivery;
+            }
+        }
+        return null;
+    }
+
+    /** Context rows are being read; all KV has left then. */
+    boolean contextUnderWay() {
+        return deliveries.stream().anyMatch(d -> d.nextContextRow > 0 && d.writesInFlight > 0);
+    }
+
+    String heardFrom() {
+        return heardOf == null ? "no rank" : heardOf.toString();
+    }
+
+    boolean awaitsGrants() {
+        return !stopped && !heardOfAll();
+    }
+
+    /** No delivery will begin, and nothing reads the pages for those there were. */
+    boolean over() {
+        return !awaitsGrants() && writesOver() && deliveries.stream().allMatch(Delivery::over);
+    }
+
+    /** Whether a decoder waits for its KV, or for the word that it will not come. */
+    boolean owed() {
+        return deliveries.stream().anyMatch(Delivery::owed);
+    }
+
+    /** No write reads the pages. */
+    boolean writesOver() {
+        for (Delivery delivery : deliveries) {
+            if (delivery.writesInFlight > 0) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    boolean sent() {
+        return !deliveries.isEmpty() && deliveries.stream().allMatch(delivery -> delivery.sent);
+    }
+
+    /** Tokens of a layer that are in place, given how many layers of the running pass have fired. */
+    private int readableTokens(int layerOrdinal, int readableLayerCount) {
+        return runningEndToken > settledTokens && layerOrdinal < readableLayerCount ? runningEndToken : settledTokens;
+    }
+
+    /** Pages of a layer that are complete: full ones, and the last partial one once the whole prompt is in place. */
+    int completePages(int layerOrdinal, int readableLayerCount, int pageTokens) {
+        return pagesOf(readableTokens(layerOrdinal, readableLayerCount), pageTokens);
+    }
+
+    /** Pages that are complete when so many tokens are in place. */
+    int pagesOf(int tokens, int pageTokens) {
+        return tokens >= promptTokens ? Math.ceilDiv(promptTokens, pageTokens) : tokens / pageTokens;
+    }
+
+    boolean computed() {
+        return promptTokens > 0 && settledTokens >= promptTokens;
+    }
+}

@@ -1,0 +1,492 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.Chunk;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.NanoClock;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.Isolation;
+import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.session.Sessions;
+import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.AttachWire;
+import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.PeerContextRow;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.random.RandomGenerator;
+
+/**
+ * The sending side: matches prompts with grants, tells {@link Deliveries} what the forward pass has completed, and gives
+ * pages back to the engine when nothing reads them.
+ *
+ * <p>A prompt may have several grants, one from each messenger of the decoder's engine. It is over when every rank of that
+ * engine has been served, has given it up, or has not spoken in time. It sends no "done": the decoder counts. It does say
+ * when it cannot deliver, and only once all its posted writes have completed.
+ *
+ * <p>Owned by the messenger's thread.
+ */
+public final class Prefiller {
+    private final TransferEngine transfer;
+    private final Sessions sessions;
+    private final EngineEvents engine;
+    private final LayerWriter writer;
+    private final Replies replies;
+    private final WaitingGrants waiting;
+    private final Deliveries deliveries;
+    private final Tally tally;
+    private final ProtocolLimits limits;
+    private final int pageTokens;
+    private final int pageCount;
+
+    private final Prefills prefills;
+    private final Map<Peer, Session> byPeer = new HashMap<>();
+    private final RunningStep running;
+
+    private final Fences fences;
+    private final DecoderWords words;
+    private final EndedTransfers ended;
+    private final NanoClock clock;
+
+    /** The ports that the sending side uses. */
+    public record Ports(
+            TransferEngine transfer,
+            EngineEvents engine,
+            EngineIntake intake,
+            LayerProgress progress,
+            Tally tally,
+            NanoClock clock,
+            RandomGenerator random) {}
+
+    public Prefiller(KvGeometry geometry, Sessions sessions, LayerWriter writer, Ports ports, ProtocolLimits limits) {
+        this.transfer = ports.transfer();
+        this.sessions = sessions;
+        this.engine = ports.engine();
+        this.running = new RunningStep(ports.progress());
+        this.writer = writer;
+        this.prefills = new Prefills(writer.contextFollows());
+        this.fences = new Fences(writer.contextFollows());
+        this.tally = ports.tally();
+        this.replies = new Replies(sessions, tally);
+        this.clock = ports.clock();
+        this.ended = new EndedTransfers(limits.grantWaitNs());
+        this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, ended);
+        this.deliveries = new Deliveries(
+                geometry.groups().getFirst().pageTokens(), writer, sessions, replies, ports, this::settle);
+        this.words = new DecoderWords(
+                prefills,
+                waiting,
+                ended,
+                fences,
+                deliveries,
+                replies,
+                writer,
+                geometry.groups().getFirst().pageTokens(),
+                ports,
+                limits,
+                this::settle);
+        this.limits = limits;
+        this.pageTokens = geometry.groups().getFirst().pageTokens();
+        this.pageCount = writer.ownPageCount();
+    }
+
+    // ---- from the engine
+
+    public void stepBegan(EngineCommand.Step step, long nowNs) {
+        if (running.open()) {
+            abandonStep();
+        }
+        running.begin(step);
+        for (Chunk chunk : step.chunks()) {
+            Prefill prefill = take(chunk);
+            if (prefill != null) {
+                prefill.begin(chunk, writer.layerCount(), pageTokens, nowNs);
+                running.add(prefill);
+                advance(prefill); // pages of the prefix cache are in place and go out at once
+            }
+        }
+    }
+
+    public void announce(EngineCommand.Announce announce) {
+        queue(announce, true);
+    }
+
+    /** The engine will compute the prompt later; it wants to be told of its grants if it has announced it. */
+    private void queue(EngineCommand.Announce announce, boolean announced) {
+        Prefill prefill = start(announce.request(), announce.transfer());
+        if (prefill != null) {
+            prefill.announced = announced;
+            words.match(prefill);
+        } else if (announced) {
+            engine.stopped(
+                    announce.request(), "another request with transfer id " + announce.transferId() + " is being sent");
+        }
+    }
+
+    public void computed(Chunk chunk, long nowNs) {
+        Prefill prefill = take(chunk);
+        if (prefill != null) {
+            prefill.onComputed(chunk, writer.layerCount(), pageTokens, nowNs);
+            deliveries.advance(prefill);
+            settle(prefill);
+        }
+    }
+
+    public void stepEnded(long stepIndex, long nowNs) {
+        for (Prefill prefill : running.end(stepIndex)) {
+            prefill.stepEnded(nowNs);
+            advance(prefill);
+            settle(prefill);
+        }
+    }
+
+    /** The last forward pass never ended: what it was to compute is not there. */
+    private void abandonStep() {
+        for (Prefill prefill : running.abandon()) {
+            prefill.runningEndToken = 0;
+            stop(prefill, Reason.PREFILL_ABORTED, "the prefiller's forward pass failed");
+        }
+    }
+
+    public void prefillEnded(EngineCommand.PrefillEnded ended, long nowNs) {
+        Prefill prefill = prefills.of(ended.request());
+        if (prefill == null) {
+            engine.released(ended.request()); // ended before its first chunk, and never announced
+            return;
+        }
+        prefill.engineEnded = true;
+        words.tellPrefilled(prefill);
+        prefill.grantDeadlineNs = nowNs + limits.grantWaitNs();
+        prefill.contextSlot = ended.contextSlot();
+        String unfit = writer.unfitEnd(ended, prefill.computed());
+        if (!unfit.isEmpty()) {
+            stop(prefill, Reason.PREFILL_ABORTED, unfit);
+        }
+        deliveries.settle(prefill);
+        settle(prefill);
+    }
+
+    public void preempt(EngineCommand.Preempt preempt) {
+        for (String request : preempt.requests()) {
+            Prefill prefill = prefills.of(request);
+            if (prefill != null) {
+                running.remove(prefill);
+                boolean again = !prefill.engineEnded && !prefill.stopped;
+                boolean announced = prefill.announced;
+                words.dismissServed(prefill);
+                prefills.remove(prefill);
+                prefill.announced = announced && !again; // nothing has stopped: it waits in the queue again
+                stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
+                fences.add(prefill, preempt.fenced(), clock.nowNs());
+                if (again) {
+                    queue(
+                            new EngineCommand.Announce(
+                                    request,
+                                    prefill.transfer().id(),
+                                    prefill.transfer().digest()),
+                            announced);
+                }
+            }
+        }
+        fences.waitAgain(preempt.requests(), preempt.fenced());
+        fences.completeIfQuiet(preempt.fenced());
+    }
+
+    /** Stops all that needs a grant or more of the engine; what is computed and granted may leave. */
+    public void shutDown(String sentence) {
+        waiting.shutDown(sentence);
+        for (Prefill prefill : List.copyOf(prefills.all())) {
+            if (prefill.awaitsGrants()) {
+                close(prefill, Reason.SHUTTING_DOWN, sentence);
+            }
+            deliveries.stopWhatNeedsTheEngine(prefill, Reason.SHUTTING_DOWN, sentence);
+            settle(prefill);
+        }
+    }
+
+    // ---- from decoders
+
+    public void onAttached(Session session, Attach attach) {
+        try {
+            session.peerRegions = AttachWire.regionsByRank(attach, session.peerGeometry);
+            session.peerContext = PeerContextRow.decode(attach);
+        } catch (IllegalArgumentException e) {
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+            sessions.end(session, session.peerName() + " attached with " + e.getMessage());
+            return;
+        }
+        session.peer = transfer.connect(
+                AttachWire.address(attach), attach.getAdmissionKey().toByteArray(), session.peerName());
+        byPeer.put(session.peer, session);
+    }
+
+    public void onFrame(Session session, ControlFrame frame, long nowNs) {
+        switch (frame.getBodyCase()) {
+            case GRANT -> words.onGrant(session, frame.getGrant(), nowNs);
+            case CANCEL -> words.onCancel(session, frame.getCancel());
+            case DECLINE -> words.onDecline(session, frame.getDecline());
+            case EXPECT -> words.onExpect(session, frame.getExpect());
+            default -> {
+                tally.add(MessengerMetric.FRAMES_INVALID, 1);
+                sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a prefiller");
+            }
+        }
+    }
+
+    public void onPeerReady(Peer peer) {
+        Session session = byPeer.get(peer);
+        if (session != null) {
+            session.peerReady = true;
+            prefills.deliveriesTo(session).forEach(deliveries::advance);
+        }
+    }
+
+    public void onPeerLost(Peer peer, TransferFault fault, String detail) {
+        Session session = byPeer.remove(peer);
+        if (session == null) {
+            return;
+        }
+        session.peer = null;
+        session.peerReady = false;
+        String sentence = "the data paths to " + session.peerName() + " ended (" + fault + "): " + detail;
+        stopAll(session, sentence);
+        sessions.end(session, sentence);
+    }
+
+    public void onEnded(Session session, String reason) {
+        stopAll(session, reason);
+        waiting.drop(session);
+        words.forgetExpected(session);
+        writer.forget(session);
+        if (session.peer != null) {
+            byPeer.remove(session.peer);
+            transfer.disconnect(session.peer);
+            session.peer = null;
+            session.peerReady = false;
+        }
+    }
+
+    public void onEnqueueFailed(TransferKey transfer, String reason) {
+        waiting.takeBack(transfer).forEach(grant -> replies.decline(grant, Reason.NEVER_CAME, reason));
+    }
+
+    // ---- from the transfer engine
+
+    public void onWriteCompleted(long cookie) {
+        deliveries.onWriteCompleted(cookie);
+    }
+
+    public void onWriteFailed(long cookie, TransferFault fault, String detail) {
+        deliveries.onWriteFailed(cookie, fault, detail);
+    }
+
+    /** No write is in flight any more, whatever became of it, and no completion of one will follow. */
+    public void onTransferEnded(String reason) {
+        for (int cookie : writer.cookiesInFlight()) {
+            deliveries.onWriteFailed(cookie, TransferFault.DISCONNECTED, reason);
+        }
+    }
+
+    // ---- time
+
+    /** Submits what the running forward pass has completed, and ends waits that have lasted too long. */
+    public int tick(long nowNs) {
+        int work = 0;
+        running.note(nowNs);
+        work += deliveries.doWork();
+        for (Prefill prefill : List.copyOf(prefills.all())) {
+            work += advance(prefill);
+            if (mayExpire(prefill) && nowNs - prefill.grantDeadlineNs >= 0) {
+                expire(prefill);
+                work++;
+            }
+        }
+        return work + fences.endLate(sessions, limits, nowNs) + waiting.expire(nowNs);
+    }
+
+    public long nextDeadlineNs(long nowNs) {
+        long earliest = nowNs + limits.heartbeatNs();
+        for (Prefill prefill : prefills.all()) {
+            if (mayExpire(prefill) && prefill.grantDeadlineNs - earliest < 0) {
+                earliest = prefill.grantDeadlineNs;
+            }
+        }
+        return waiting.earliestNs(fences.earliestNs(earliest, limits.fenceLimitNs()));
+    }
+
+    /** A bug that one prompt meets stops that prompt. */
+    private int advance(Prefill prefill) {
+        return Isolation.run(() -> deliveries.advance(prefill), bug -> {
+            tally.add(MessengerMetric.FAULTS_CONTAINED, 1);
+            refuse(
+                    prefill,
+                    "a bug in the messenger, met by transfer "
+                            + prefill.transfer().id() + ": " + bug);
+            return 1;
+        });
+    }
+
+    private boolean mayExpire(Prefill prefill) {
+        return prefill.engineEnded && prefill.awaitsGrants() && !words.expected(prefill);
+    }
+
+    /** A forward pass runs whose layers somebody waits for: the counter is worth watching closely. */
+    public boolean watching() {
+        return running.awaited();
+    }
+
+    public int prefillCount() {
+        return prefills.all().size() + fences.count();
+    }
+
+    /** Decoders wait for the end of so many. */
+    public int owedCount() {
+        return fences.count()
+                + (int) prefills.all().stream().filter(Prefill::owed).count();
+    }
+
+    public int grantsWaitingCount() {
+        return waiting.count();
+    }
+
+    // ---- inside
+
+    /** The prefill that a chunk belongs to, with the chunk's pages; null when it is not sent. */
+    private Prefill take(Chunk chunk) {
+        Prefill prefill = prefills.of(chunk.request());
+        boolean first = prefill == null;
+        if (first) {
+            prefill = start(chunk.request(), chunk.transfer());
+        }
+        if (prefill == null || prefill.stopped) {
+            return null;
+        }
+        String misfit = prefill.misfit(chunk, pageTokens, pageCount);
+        if (!misfit.isEmpty()) {
+            refuse(prefill, "the prefiller's engine told a chunk of request " + chunk.request() + " that " + misfit);
+            return null;
+        }
+        prefill.take(chunk);
+        if (first) {
+            words.match(prefill);
+        } else {
+            stopDifferent(prefill);
+        }
+        return prefill;
+    }
+
+    /** What the engine has told of a prompt makes no sense: its decoders are told, and nothing more of it is sent. */
+    private void refuse(Prefill prefill, String sentence) {
+        engine.log(EngineEvents.Level.ERROR, sentence);
+        stop(prefill, Reason.PREFILL_ABORTED, sentence);
+    }
+
+    /** An announced prompt has turned out to be another one than the decoder means. */
+    private void stopDifferent(Prefill prefill) {
+        for (Delivery delivery : prefill.deliveries) {
+            String difference = prefill.difference(delivery.grant, pageTokens);
+            if (!delivery.stopped && !difference.isEmpty()) {
+                deliveries.stop(delivery, Reason.GRANT_UNFIT, difference);
+                deliveries.settle(delivery);
+            }
+        }
+    }
+
+    private Prefill start(String request, TransferKey transfer) {
+        Prefill rival = prefills.rivalOf(request, transfer);
+        if (rival != null) {
+            engine.log(
+                    EngineEvents.Level.WARNING,
+                    "request " + request + " names transfer " + transfer.id() + ", which request " + rival.request
+                            + " is sending; it is not sent twice");
+            return null;
+        }
+        tally.add(MessengerMetric.PREFILLS_STARTED, 1);
+        Prefill prefill = new Prefill(request, transfer);
+        prefills.add(prefill);
+        return prefill;
+    }
+
+    private void stopAll(Session session, String sentence) {
+        for (Delivery delivery : prefills.deliveriesTo(session)) {
+            if (!delivery.sent) {
+                deliveries.stop(delivery, Reason.PATH_LOST, sentence);
+                deliveries.settle(delivery);
+            }
+        }
+    }
+
+    /** Nothing more will be sent of this prompt to anybody. */
+    private void stop(Prefill prefill, Reason reason, String sentence) {
+        close(prefill, reason, sentence);
+        for (Delivery delivery : prefill.deliveries) {
+            deliveries.stop(delivery, reason, sentence);
+            deliveries.settle(delivery);
+        }
+        settle(prefill);
+    }
+
+    /** No delivery begins any more; those that have go on. */
+    private void close(Prefill prefill, Reason reason, String sentence) {
+        if (!prefill.stopped) {
+            prefill.stopped = true;
+            prefill.stopCode = reason;
+            prefill.stopReason = sentence;
+            deliveries.tellIfSilent(prefill, sentence);
+        }
+    }
+
+    private void expire(Prefill prefill) {
+        tally.add(MessengerMetric.PREFILLS_EXPIRED, 1);
+        String sentence = "no grant for transfer " + prefill.transfer().id() + " came within "
+                + limits.grantWaitNs() / 1_000_000
+                + " ms of the end of its prefill (grant_wait_seconds), which has heard of "
+                + prefill.heardFrom();
+        engine.log(EngineEvents.Level.WARNING, sentence);
+        close(prefill, Reason.EXPIRED, sentence);
+        settle(prefill);
+    }
+
+    /** Draws the consequences of where a prefill stands: fenced, concluded, released, forgotten. */
+    private void settle(Prefill prefill) {
+        fences.onQuiet(prefill);
+        if (!prefill.over()) {
+            return;
+        }
+        if (!prefill.concluded && (prefill.engineEnded || prefill.stopped)) {
+            prefill.concluded = true;
+            conclude(prefill);
+        }
+        if (prefill.engineEnded && prefills.has(prefill)) {
+            prefills.remove(prefill);
+            waiting.forgetPrompt(prefill.transfer());
+            ended.remember(prefill, clock.nowNs());
+            engine.released(prefill.request);
+        }
+    }
+
+    private void conclude(Prefill prefill) {
+        if (!prefill.sent()) {
+            tally.add(MessengerMetric.PREFILLS_UNDELIVERED, 1);
+            return;
+        }
+        tally.add(MessengerMetric.PREFILLS_SENT, 1);
+        long lastLeftNs = 0;
+        for (Delivery delivery : prefill.deliveries) {
+            lastLeftNs = Math.max(lastLeftNs, delivery.lastLeftNs);
+        }
+        tally.observe(
+                MessengerMetric.PREFILL_TAIL_SECONDS, Math.max(0, lastLeftNs - prefill.chunks.forwardEndNs()) / 1e9);
+    }
+}

@@ -1,0 +1,149 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.EngineRanks;
+import io.kvmessenger.messenger.session.Session;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Predicate;
+
+/**
+ * The prompts that the engine computes to be sent, and which of them a decoder's word is for.
+ *
+ * <p>Several may have one transfer id. Prompts that differ are told apart by their digests. Requests of one prompt are not,
+ * and need not be: each takes one word of every rank, in the order in which they began. Two cases stay as narrow as the id:
+ * where a side tells no digest, and where context rows follow, which belong to a request and not to its prompt; there one
+ * prompt at a time is sent.
+ *
+ * <p>Owned by the messenger's thread. It begins, stops and releases none: {@link Prefiller} does.
+ */
+final class Prefills {
+    private final boolean contextFollows;
+    private final Map<String, Prefill> byRequest = new LinkedHashMap<>();
+    /** In the order in which they began. */
+    private final Map<String, List<Prefill>> byTransferId = new HashMap<>();
+
+    /** @param contextFollows a transfer has rows that belong to its request */
+    Prefills(boolean contextFollows) {
+        this.contextFollows = contextFollows;
+    }
+
+    /** Whether several requests of this very transfer may be sent at the same moment, each to whichever decoder asks next. */
+    boolean mayBeSeveral(TransferKey transfer) {
+        return transfer.tellsPrompt() && !contextFollows;
+    }
+
+    /** The engine's request of that id, or null. */
+    Prefill of(String request) {
+        return byRequest.get(request);
+    }
+
+    /** Why a request cannot be sent beside those there are: it is the same one, or a decoder could mean either. Or null. */
+    Prefill rivalOf(String request, TransferKey transfer) {
+        Prefill same = byRequest.get(request);
+        if (same != null) {
+            return same;
+        }
+        return first(transfer, prefill -> !prefill.transfer().equals(transfer) || !mayBeSeveral(transfer));
+    }
+
+    void add(Prefill prefill) {
+        byRequest.put(prefill.request, prefill);
+        byTransferId
+                .computeIfAbsent(prefill.transfer().id(), unknown -> new ArrayList<>(1))
+                .add(prefill);
+    }
+
+    void remove(Prefill prefill) {
+        if (byRequest.remove(prefill.request, prefill)) {
+            List<Prefill> namesakes = byTransferId.get(prefill.transfer().id());
+            namesakes.remove(prefill);
+            if (namesakes.isEmpty()) {
+                byTransferId.remove(prefill.transfer().id());
+            }
+        }
+    }
+
+    boolean has(Prefill prefill) {
+        return byRequest.get(prefill.request) == prefill;
+    }
+
+    /** Whether there is one that this transfer may mean. */
+    boolean any(TransferKey transfer) {
+        return first(transfer, prefill -> true) != null;
+    }
+
+    /** Whether one of another prompt has the same id. */
+    boolean anyOtherPrompt(TransferKey transfer) {
+        return byTransferId.getOrDefault(transfer.id(), List.of()).stream()
+                .anyMatch(prefill -> !prefill.transfer().mayMean(transfer));
+    }
+
+    /** The one that a grant is for, also when it will be refused; null when it is for one to come. */
+    Prefill forGrant(PageGrant grant) {
+        EngineRanks ranks = grant.ranks();
+        if (!mayBeSeveral(grant.transfer()) || first(grant.transfer(), p -> !mayBeSeveral(p.transfer())) != null) {
+            Prefill only = first(grant.transfer(), prefill -> true);
+            return only == null || only.servedBefore(ranks) ? null : only;
+        }
+        Prefill next = first(grant.transfer(), prefill -> !prefill.stopped && prefill.awaitsWordOf(ranks));
+        if (next == null) { // a decline that is taken back
+            next = first(grant.transfer(), prefill -> !prefill.stopped && prefill.mayHear(ranks));
+        }
+        return next == null ? first(grant.transfer(), prefill -> prefill.stopped && prefill.awaitsWordOf(ranks)) : next;
+    }
+
+    /** The one that the next word of these ranks is for; null when all have had theirs. */
+    Prefill awaiting(TransferKey transfer, EngineRanks ranks) {
+        return first(transfer, prefill -> prefill.awaitsWordOf(ranks));
+    }
+
+    /** Whether a prefill that has begun takes a grant that waits for one. */
+    boolean takes(Prefill prefill, PageGrant grant) {
+        return prefill.transfer().mayMean(grant.transfer())
+                && (!mayBeSeveral(prefill.transfer())
+                        || !mayBeSeveral(grant.transfer())
+                        || prefill.awaitsWordOf(grant.ranks()));
+    }
+
+    /** The delivery of a grant whose writes are not answered for yet, or null. */
+    Delivery find(Session session, TransferKey transfer, int imm) {
+        for (Prefill prefill : byTransferId.getOrDefault(transfer.id(), List.of())) {
+            Delivery delivery = prefill.find(session, imm);
+            if (delivery != null) {
+                return delivery;
+            }
+        }
+        return null;
+    }
+
+    List<Delivery> deliveriesTo(Session session) {
+        return byRequest.values().stream()
+                .flatMap(prefill -> prefill.deliveries.stream())
+                .filter(delivery -> delivery.isOf(session))
+                .toList();
+    }
+
+    /** All, for a look; a change needs a copy. */
+    Collection<Prefill> all() {
+        return byRequest.values();
+    }
+
+    /** The first of those that a transfer may mean; those of the very same prompt come first. */
+    private Prefill first(TransferKey transfer, Predicate<Prefill> wanted) {
+        Prefill found = null;
+        for (Prefill prefill : byTransferId.getOrDefault(transfer.id(), List.of())) {
+            if (prefill.transfer().mayMean(transfer) && wanted.test(prefill)) {
+                if (prefill.transfer().equals(transfer)) {
+                    return prefill;
+                }
+                found = found == null ? prefill : found;
+            }
+        }
+        return found;
+    }
+}

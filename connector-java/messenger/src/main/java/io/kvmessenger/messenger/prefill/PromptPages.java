@@ -1,0 +1,82 @@
+package io.kvmessenger.messenger.prefill;
+
+import java.util.Arrays;
+
+/**
+ * Which of the prefiller's pages hold a prompt, by position: page k holds the tokens from {@code k * pageTokens}. Pages
+ * before the first position told are the decoder's own business and are never read.
+ *
+ * <p>State only, owned by the messenger's thread. Submitted writes read, on other threads, the array they were given: a
+ * page that is known never changes, and the array doubles by copying.
+ */
+final class PromptPages {
+    private static final int UNKNOWN = -1;
+
+    private static final int CAPACITY_MIN = 64;
+
+    /** Unknown from {@link #end} on, which no write can read. */
+    private int[] pages = new int[0];
+    /** The first position told; 0 before any is. */
+    private int first;
+    /** The position after the last one known. */
+    private int end;
+
+    /** Why these pages cannot be those of positions from {@code firstPage} on; empty when they can. */
+    String misfit(int firstPage, int[] told, int pageCount) {
+        int next = end;
+        if (told.length > 0 && next > 0 && (firstPage < first || firstPage > next)) {
+            return "names pages from position " + firstPage + " on, expected a position from " + first + " to " + next;
+        }
+        for (int i = 0; i < told.length; i++) {
+            int position = firstPage + i;
+            if (told[i] < 0 || told[i] >= pageCount) {
+                return "names page " + told[i] + " at position " + position + ", expected one of " + pageCount;
+            }
+            if (position < next && pages[position] != told[i]) {
+                return "names page " + told[i] + " at position " + position + ", expected " + pages[position]
+                        + " as before";
+            }
+        }
+        return "";
+    }
+
+    /** Takes pages in that fit; those that are known already change nothing. */
+    void add(int firstPage, int[] told) {
+        if (told.length == 0) {
+            return;
+        }
+        int had = end;
+        if (had == 0) {
+            first = firstPage;
+        }
+        int from = Math.max(had, firstPage);
+        int to = firstPage + told.length;
+        if (to > had) {
+            grow(to);
+            System.arraycopy(told, from - firstPage, pages, from, to - from);
+            end = to;
+        }
+    }
+
+    private void grow(int capacity) {
+        int had = pages.length;
+        if (capacity > had) {
+            pages = Arrays.copyOf(pages, Math.max(capacity, Math.max(CAPACITY_MIN, 2 * had)));
+            Arrays.fill(pages, had, pages.length, UNKNOWN);
+        }
+    }
+
+    /** By position, up to {@link #end}. */
+    int[] byPosition() {
+        return pages;
+    }
+
+    int first() {
+        return first;
+    }
+
+    /** The position after the last one known. */
+    int end() {
+        return end;
+    }
+}

@@ -1,0 +1,107 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.messenger.pages.PageSum;
+import io.kvmessenger.messenger.session.Sessions;
+import io.kvmessenger.messenger.wire.Checksums;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferRequest.PageList;
+import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import java.util.ArrayDeque;
+import java.util.function.Consumer;
+import java.util.random.RandomGenerator;
+
+/**
+ * Tells decoders that compare what the pages behind completed writes hold.
+ *
+ * <p>Owned by the messenger's thread. A write counts as in flight until its pages are summed, so that they stay as they
+ * are; it sums a bounded number of bytes a turn. It draws which pages are sampled: a decoder does not know before.
+ */
+final class SourceChecksums {
+    private static final int WRITES_PER_FRAME_MAX = 256;
+
+    private final Sessions sessions;
+    private final RandomGenerator random;
+    private final Consumer<LayerWrite> summed;
+    private final ArrayDeque<LayerWrite> waiting = new ArrayDeque<>();
+
+    /** @param summed gets each write whose pages need not be kept for its checksum any more */
+    SourceChecksums(Sessions sessions, RandomGenerator random, Consumer<LayerWrite> summed) {
+        this.sessions = sessions;
+        this.random = random;
+        this.summed = summed;
+    }
+
+    /** Takes a completed write. */
+    void add(LayerWrite write) {
+        int interval = write.delivery.grant.checksumInterval();
+        if (interval == 0 || write.delivery.stopped) {
+            summed.accept(write);
+            return;
+        }
+        PagedWrites request = write.request;
+        write.sum = new PageSum(
+                request.source(), request.sourcePages(), request.pageBytes(), random.nextInt(interval), interval);
+        waiting.add(write);
+    }
+
+    /** Returns the writes that were worked on. */
+    int doWork() {
+        int work = 0;
+        long bytes = 0;
+        while (!waiting.isEmpty() && bytes < PageSum.BYTES_PER_TURN) {
+            LayerWrite write = waiting.getFirst();
+            if (!write.delivery.stopped) {
+                bytes += write.sum.advance(PageSum.BYTES_PER_TURN - bytes);
+            }
+            work++;
+            if (write.delivery.stopped || write.sum.done()) {
+                waiting.removeFirst();
+                note(write);
+                summed.accept(write);
+            }
+        }
+        return work;
+    }
+
+    private void note(LayerWrite write) {
+        Delivery delivery = write.delivery;
+        if (delivery.stopped) {
+            return;
+        }
+        PagedWrites request = write.request;
+        PageList target = request.targetPages();
+        delivery.checksums.add(Checksums.Write.newBuilder()
+                .setContext(write.joinedCount == 0)
+                .setRegionId(request.target().regionId())
+                .setFromPart(target.from())
+                .setPartCount(target.count())
+                .setStrideBytes(target.strideBytes())
+                .setOffsetBytes(target.offsetBytes())
+                .setPartsPerPage(target.partsPerPage())
+                .setPartStrideBytes(target.partStrideBytes())
+                .setPartBytes(request.pageBytes())
+                .setWeight(target.count() * Imm.weight(request.imm()))
+                .setFirstSummed(write.sum.first())
+                .setCrc32C(write.sum.value())
+                .build());
+        if (delivery.checksums.size() >= WRITES_PER_FRAME_MAX) {
+            flush(delivery);
+        }
+    }
+
+    /** Sends what has been noted. */
+    void flush(Delivery delivery) {
+        if (!delivery.checksums.isEmpty()) {
+            PageGrant grant = delivery.grant;
+            sessions.send(
+                    grant.session(),
+                    ControlFrame.newBuilder()
+                            .setChecksums(Checksums.newBuilder()
+                                    .setTransferId(grant.transferId())
+                                    .setImm(grant.imm())
+                                    .addAllWrites(delivery.checksums)));
+            delivery.checksums.clear();
+        }
+    }
+}

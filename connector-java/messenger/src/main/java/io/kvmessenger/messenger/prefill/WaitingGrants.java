@@ -1,0 +1,294 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.BoundedMemory;
+import io.kvmessenger.messenger.session.EngineRanks;
+import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+
+/**
+ * Grants whose prefill has not started yet, each bounded by a deadline, and what is remembered of transfers that are
+ * over. Owned by the messenger's thread.
+ */
+final class WaitingGrants {
+    private static final String NO_INTAKE =
+            "the request came to the decoder only and this prefiller does not know its own engine's address: "
+                    + "set engine_api_url on the prefiller";
+
+    private final Replies replies;
+    private final EngineIntake intake;
+    private final EngineEvents engine;
+    private final ProtocolLimits limits;
+    private final BroughtPrompts brought = new BroughtPrompts();
+    private final Prefills prefills;
+
+    /** Of each id, in the order in which they came. */
+    private final Map<String, List<PageGrant>> byTransferId = new LinkedHashMap<>();
+
+    private int count;
+    /** In the order of their deadlines. */
+    private final ArrayDeque<PageGrant> byDeadline = new ArrayDeque<>();
+    /** How recent transfers ended, so that a grant that waited in vain gets a precise answer. */
+    private final EndedTransfers ended;
+    /** Of the page lists that wait, by decoder. */
+    private final Map<Session, Long> bytesOf = new HashMap<>();
+
+    private long bytes;
+    /** Ranks that want nothing (more) of a transfer whose prefill has not begun: it need not wait for their grant. */
+    private final Map<TransferKey, Dismissal> dismissed = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+
+    private String shutDownReason = "";
+
+    /**
+     * What ranks of one decoder have said before a prefill began.
+     *
+     * @param ranks those that want nothing (more)
+     * @param needing all of that decoder that need something of this prefiller
+     * @param untilNs later it counts no more: its request is long over, and the id may be used again
+     */
+    record Dismissal(EngineRanks ranks, EngineRanks needing, long untilNs) {}
+
+    WaitingGrants(
+            Replies replies,
+            EngineIntake intake,
+            EngineEvents engine,
+            ProtocolLimits limits,
+            Prefills prefills,
+            EndedTransfers ended) {
+        this.prefills = prefills;
+        this.ended = ended;
+        this.replies = replies;
+        this.intake = intake;
+        this.engine = engine;
+        this.limits = limits;
+    }
+
+    /** Keeps a grant; if it brings the prompt's tokens, the prompt is enqueued in this prefiller's own engine. */
+    void await(PageGrant grant, EngineCommand.Prompt prompt) {
+        if (!prompt.absent() && !intake.available()) {
+            replies.decline(grant, Reason.NEVER_CAME, NO_INTAKE);
+            return;
+        }
+        enqueue(grant.transfer(), grant.ranks(), prompt);
+        add(grant);
+    }
+
+    /** Each of the decoder's messengers may bring the prompt; the engine gets it once. */
+    void enqueue(TransferKey transfer, EngineRanks bringer, EngineCommand.Prompt prompt) {
+        if (prompt.absent() || !shutDownReason.isEmpty()) {
+            return; // an engine that shuts down begins no prompt; its other messengers decline the grants for it
+        }
+        if (!intake.available()) {
+            engine.log(EngineEvents.Level.ERROR, "transfer " + transfer.id() + ": " + NO_INTAKE);
+        } else if (brought.add(transfer, bringer, prefills.mayBeSeveral(transfer))) {
+            intake.enqueue(transfer, prompt);
+        }
+    }
+
+    /** The engine has computed a prompt or given it up: one of that name that is brought from now on is another. */
+    void forgetPrompt(TransferKey transfer) {
+        brought.removeOne(transfer);
+    }
+
+    /** The engine did not take a prompt; it may be brought again. */
+    List<PageGrant> takeBack(TransferKey transfer) {
+        brought.removeAll(transfer);
+        List<PageGrant> taken = byTransferId.getOrDefault(transfer.id(), List.of()).stream()
+                .filter(grant -> grant.transfer().equals(transfer))
+                .toList();
+        taken.forEach(this::remove);
+        return taken;
+    }
+
+    /** Keeps a grant until its prefill starts, or declines it. */
+    private void add(PageGrant grant) {
+        Optional<PageGrant> rival = byTransferId.getOrDefault(grant.transferId(), List.of()).stream()
+                .filter(other -> areRivals(other, grant))
+                .findFirst();
+        if (rival.isPresent()) {
+            String other = rival.get().session().peerName();
+            replies.decline(
+                    grant, Reason.GRANT_UNFIT, "transfer " + grant.transferId() + " is granted already by " + other);
+        } else if (count >= ProtocolLimits.GRANTS_WAITING_MAX) {
+            replies.decline(grant, Reason.GRANT_UNFIT, ProtocolLimits.GRANTS_WAITING_MAX + " grants wait already");
+        } else if (bytesOf.getOrDefault(grant.session(), 0L) + bytesOf(grant) > ProtocolLimits.GRANT_BYTES_WAITING_MAX
+                || bytes + bytesOf(grant) > ProtocolLimits.GRANT_BYTES_WAITING_ALL_MAX) {
+            replies.decline(
+                    grant,
+                    Reason.GRANT_UNFIT,
+                    "the page lists of grants that wait for their prefill take too much memory already: send fewer"
+                            + " requests at once, or their prefill legs sooner");
+        } else {
+            forgetDismissal(grant);
+            byTransferId
+                    .computeIfAbsent(grant.transferId(), unknown -> new ArrayList<>(1))
+                    .add(grant);
+            byDeadline.add(grant);
+            note(grant, 1);
+        }
+    }
+
+    /** Whether a prefill could be for either of them, and would serve one only. */
+    private boolean areRivals(PageGrant one, PageGrant other) {
+        boolean oneWord = !one.ranks().fits(other.ranks()) || one.ranks().intersects(other.ranks());
+        boolean several = prefills.mayBeSeveral(one.transfer()) && prefills.mayBeSeveral(other.transfer());
+        return oneWord && !several && one.transfer().mayMean(other.transfer());
+    }
+
+    /** Counts a grant that begins (1) or ends (-1) to wait. Always true. */
+    private boolean note(PageGrant grant, int sign) {
+        count += sign;
+        if (sign < 0) {
+            byDeadline.remove(grant); // it would keep its page list
+        }
+        bytes += sign * bytesOf(grant);
+        bytesOf.merge(grant.session(), sign * bytesOf(grant), (one, other) -> one + other == 0 ? null : one + other);
+        return true;
+    }
+
+    private static long bytesOf(PageGrant grant) {
+        return (long) grant.pages().length * Integer.BYTES;
+    }
+
+    private void forgetDismissal(PageGrant grant) {
+        Dismissal dismissal = dismissed.get(grant.transfer());
+        if (dismissal != null) {
+            dismissal.ranks().remove(grant.ranks());
+        }
+    }
+
+    /** The next grant that a prefill which has begun takes; it waits no more. */
+    Optional<PageGrant> takeFor(Prefill prefill) {
+        Optional<PageGrant> next = byTransferId.getOrDefault(prefill.transfer().id(), List.of()).stream()
+                .filter(grant -> prefills.takes(prefill, grant))
+                .findFirst();
+        next.ifPresent(this::remove);
+        return next;
+    }
+
+    /** Takes a grant away that its decoder cancels; false when it does not wait here. */
+    boolean cancel(Session session, String transferId, int imm, long nowNs) {
+        Optional<PageGrant> cancelled = byTransferId.getOrDefault(transferId, List.of()).stream()
+                .filter(grant -> grant.session() == session && grant.imm() == imm)
+                .findFirst();
+        cancelled.ifPresent(grant -> {
+            remove(grant);
+            dismiss(grant.transfer(), session, nowNs);
+        });
+        return cancelled.isPresent();
+    }
+
+    /** No grant will come from the peer's ranks for a prefill that has not begun, or for its next life. */
+    void dismiss(TransferKey transfer, Session session, long nowNs) {
+        dismiss(transfer, session.peerRanks, session.needingRanks, nowNs);
+    }
+
+    /** The same of some ranks that need something of this prefiller. */
+    void dismiss(TransferKey transfer, EngineRanks done, EngineRanks needing, long nowNs) {
+        if (done.isEmpty()) {
+            return;
+        }
+        Dismissal known = dismissed.get(transfer);
+        boolean adds =
+                known != null && nowNs - known.untilNs() < 0 && known.ranks().fits(done);
+        EngineRanks ranks = EngineRanks.copyOf(adds ? known.ranks() : done);
+        ranks.add(done);
+        dismissed.put(transfer, new Dismissal(ranks, needing, nowNs + limits.grantWaitNs()));
+    }
+
+    /** The ranks that had dismissed a transfer before its prefill began; asked once, when it begins. */
+    Optional<Dismissal> takeDismissed(TransferKey transfer, long nowNs) {
+        return Optional.ofNullable(dismissed.remove(transfer))
+                .filter(dismissal -> nowNs - dismissal.untilNs() < 0)
+                .filter(dismissal -> !dismissal.ranks().isEmpty());
+    }
+
+    void drop(Session session) {
+        byTransferId.values().removeIf(grants -> {
+            grants.removeIf(grant -> grant.session() == session && note(grant, -1));
+            return grants.isEmpty();
+        });
+    }
+
+    /** Declines all; those that come later are declined where they come in. */
+    void shutDown(String sentence) {
+        shutDownReason = sentence;
+        byTransferId.values().stream()
+                .flatMap(List::stream)
+                .forEach(grant -> replies.decline(grant, Reason.SHUTTING_DOWN, sentence));
+        byTransferId.clear();
+        byDeadline.clear();
+        bytesOf.clear();
+        bytes = 0;
+        count = 0;
+    }
+
+    /** Why no grant is taken any more; empty while they are. */
+    String shutDownReason() {
+        return shutDownReason;
+    }
+
+    /** Declines grants whose prefill has not come in time. Returns how many. */
+    int expire(long nowNs) {
+        int expired = 0;
+        for (PageGrant grant = byDeadline.peek();
+                grant != null && nowNs - grant.deadlineNs() >= 0;
+                grant = byDeadline.peek()) {
+            remove(grant);
+            expired++;
+            brought.removeOne(grant.transfer());
+            replies.decline(grant, Reason.NEVER_CAME, neverCame(grant));
+            dismiss(grant.transfer(), grant.session(), nowNs); // a prefill that comes now waits for others only
+        }
+        return expired;
+    }
+
+    private void remove(PageGrant grant) {
+        List<PageGrant> grants = byTransferId.get(grant.transferId());
+        grants.removeIf(grant::isSame);
+        note(grant, -1);
+        if (grants.isEmpty()) {
+            byTransferId.remove(grant.transferId());
+        }
+    }
+
+    private String neverCame(PageGrant grant) {
+        return "no request with transfer id " + grant.transferId() + " reached the prefiller within "
+                + limits.grantWaitNs() / 1_000_000 + " ms (grant_wait_seconds)"
+                + ended.endFor(grant.session(), grant.transfer())
+                        .map(end -> "; of an earlier one with that id: " + end)
+                        .orElseGet(() -> namesake(grant));
+    }
+
+    /** What the engine has computed under that id instead: often the two sides make different prompts of one request. */
+    private String namesake(PageGrant grant) {
+        if (prefills.anyOtherPrompt(grant.transfer()) || ended.knowsOtherPrompt(grant.transfer())) {
+            return "; one with that id and another prompt did (their digests differ): start both engines with the same"
+                    + " tokenizer, adapters and connector version";
+        }
+        return prefills.any(grant.transfer())
+                ? "; the one with that id and prompt was granted or given up already"
+                : "";
+    }
+
+    /** The earliest deadline, or {@code latestNs} when none is earlier. */
+    long earliestNs(long latestNs) {
+        PageGrant next = byDeadline.peek();
+        return next != null && next.deadlineNs() - latestNs < 0 ? next.deadlineNs() : latestNs;
+    }
+
+    int count() {
+        return count;
+    }
+}

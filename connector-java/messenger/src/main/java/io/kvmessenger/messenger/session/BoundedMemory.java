@@ -1,0 +1,20 @@
+package io.kvmessenger.messenger.session;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/** A map that forgets its oldest entry beyond a limit. Not thread-safe. */
+public final class BoundedMemory<K, V> extends LinkedHashMap<K, V> {
+    private static final long serialVersionUID = 1L;
+
+    private final int entriesMax;
+
+    public BoundedMemory(int entriesMax) {
+        this.entriesMax = entriesMax;
+    }
+
+    @Override
+    protected boolean removeEldestEntry(Map.Entry<K, V> eldest) {
+        return size() > entriesMax;
+    }
+}

@@ -1,0 +1,147 @@
+package io.kvmessenger.messenger.session;
+
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.GeometryWire;
+import io.kvmessenger.messenger.wire.TransportAddress;
+import io.kvmessenger.transfer.Admission;
+
+/**
+ * What a frame may hold wherever it stands: how long its texts and keys are, and that they are one line. Whoever handles
+ * the frame afterwards checks what it means.
+ *
+ * <p>Pure. Geometry is not looked at: {@link GeometryWire} does.
+ */
+public final class FrameRules {
+    static final int ENGINE_ID_LENGTH_MAX = 256;
+    static final int TRANSFER_ID_LENGTH_MAX = 512;
+    static final int TRANSPORTS_MAX = 8;
+    static final int TRANSPORT_NAME_LENGTH_MAX = 32;
+    static final int LOCATION_LENGTH_MAX = 256;
+    static final int CONTEXT_ROWS_MAX = 16;
+    static final int CONTEXT_NAME_LENGTH_MAX = 64;
+    static final int PROOF_LENGTH_MAX_BYTES = 64;
+    static final int PROMPT_DIGEST_LENGTH_MAX = 128;
+    static final int CACHE_SALT_LENGTH_MAX = 1024;
+
+    private FrameRules() {}
+
+    /** The rule that the frame breaks, as the end of a sentence; empty when it breaks none. */
+    static String broken(ControlFrame frame) {
+        return switch (frame.getBodyCase()) {
+            case CHALLENGE ->
+                greeting(
+                        frame.getChallenge().getProtocolVersion(),
+                        frame.getChallenge().getEngineId(),
+                        frame.getChallenge().getNonce().size());
+            case HELLO ->
+                firstOf(
+                        greeting(
+                                frame.getHello().getProtocolVersion(),
+                                frame.getHello().getEngineId(),
+                                frame.getHello().getNonce().size()),
+                        proof(frame.getHello().getProof().size()));
+            case WELCOME -> proof(frame.getWelcome().getProof().size());
+            case ATTACH -> attach(frame.getAttach());
+            case GRANT ->
+                firstOf(
+                        transfer(
+                                frame.getGrant().getTransferId(),
+                                frame.getGrant().getPromptDigest()),
+                        cacheSalt(frame.getGrant().getPrompt().getCacheSalt()));
+            case CANNOT_DELIVER ->
+                transfer(
+                        frame.getCannotDeliver().getTransferId(),
+                        frame.getCannotDeliver().getPromptDigest());
+            case CHECKSUMS -> transferId(frame.getChecksums().getTransferId());
+            case CANCEL ->
+                transfer(frame.getCancel().getTransferId(), frame.getCancel().getPromptDigest());
+            case CANCEL_CONFIRMED -> transferId(frame.getCancelConfirmed().getTransferId());
+            case DECLINE ->
+                firstOf(
+                        transfer(
+                                frame.getDecline().getTransferId(),
+                                frame.getDecline().getPromptDigest()),
+                        cacheSalt(frame.getDecline().getPrompt().getCacheSalt()));
+            case EXPECT ->
+                transfer(frame.getExpect().getTransferId(), frame.getExpect().getPromptDigest());
+            case PREFILLED ->
+                transfer(
+                        frame.getPrefilled().getTransferId(),
+                        frame.getPrefilled().getPromptDigest());
+            case REFUSAL, HEARTBEAT, GOODBYE, BODY_NOT_SET -> ""; // sentences are cut where they are shown: PeerWords
+        };
+    }
+
+    /** Of another version only what a refusal needs is looked at. */
+    private static String greeting(int version, String engineId, int nonceBytes) {
+        String id = text("engine_id", engineId, ENGINE_ID_LENGTH_MAX);
+        return id.isEmpty()
+                        && version == ProtocolLimits.PROTOCOL_VERSION
+                        && nonceBytes != HandshakeProof.NONCE_LENGTH_BYTES
+                ? "a nonce of " + nonceBytes + " bytes, expected " + HandshakeProof.NONCE_LENGTH_BYTES
+                : id;
+    }
+
+    private static String proof(int lengthBytes) {
+        return lengthBytes > PROOF_LENGTH_MAX_BYTES
+                ? "a proof of " + lengthBytes + " bytes, expected at most " + PROOF_LENGTH_MAX_BYTES
+                : "";
+    }
+
+    private static String attach(Attach attach) {
+        if (attach.getAdmissionKey().size() != Admission.KEY_LENGTH_BYTES) {
+            return "an admission_key of " + attach.getAdmissionKey().size() + " bytes, expected "
+                    + Admission.KEY_LENGTH_BYTES;
+        }
+        if (attach.getTransportsCount() > TRANSPORTS_MAX) {
+            return attach.getTransportsCount() + " transports, expected at most " + TRANSPORTS_MAX;
+        }
+        if (attach.getContextCount() > CONTEXT_ROWS_MAX) {
+            return attach.getContextCount() + " context rows, expected at most " + CONTEXT_ROWS_MAX;
+        }
+        String broken = "";
+        for (Attach.ContextRow row : attach.getContextList()) {
+            broken = firstOf(broken, text("context row name", row.getName(), CONTEXT_NAME_LENGTH_MAX));
+        }
+        for (TransportAddress address : attach.getTransportsList()) {
+            broken = firstOf(broken, text("transport", address.getTransport(), TRANSPORT_NAME_LENGTH_MAX));
+            broken = firstOf(broken, text("location", address.getLocation(), LOCATION_LENGTH_MAX));
+        }
+        return broken;
+    }
+
+    /** The rule that the engine's own ask breaks: a peer would end the link for it. Empty when it breaks none. */
+    public static String broken(EngineCommand.Fetch ask) {
+        return firstOf(
+                transfer(ask.transferId(), ask.promptDigest()),
+                cacheSalt(ask.prompt().cacheSalt()));
+    }
+
+    private static String transfer(String id, String promptDigest) {
+        return firstOf(transferId(id), text("prompt_digest", promptDigest, PROMPT_DIGEST_LENGTH_MAX));
+    }
+
+    static String transferId(String id) {
+        return id.isEmpty() ? "an empty transfer_id" : text("transfer_id", id, TRANSFER_ID_LENGTH_MAX);
+    }
+
+    private static String cacheSalt(String salt) {
+        return text("cache_salt", salt, CACHE_SALT_LENGTH_MAX);
+    }
+
+    private static String text(String field, String value, int lengthMax) {
+        if (value.length() > lengthMax) {
+            return "a " + field + " of " + value.length() + " characters, expected at most " + lengthMax;
+        }
+        return value.chars().anyMatch(Character::isISOControl)
+                ? "control characters in its " + field + ", expected one line of text"
+                : "";
+    }
+
+    private static String firstOf(String broken, String next) {
+        return broken.isEmpty() ? next : broken;
+    }
+}

@@ -1,0 +1,54 @@
+package io.kvmessenger.messenger.session;
+
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.NanoClock;
+import java.util.Map;
+
+/**
+ * Why connections ended, for the log: one line for each peer and reason in {@link #REPEAT_NS}, and no more than {@link
+ * #LINES_MAX} together, however often and with whatever words peers come.
+ *
+ * <p>Owned by the messenger's thread.
+ */
+public final class PeerWarnings {
+    static final long REPEAT_NS = 60_000_000_000L;
+    static final int LINES_MAX = 32;
+
+    private static final int KINDS_MAX = 256;
+
+    private final EngineEvents engine;
+    private final NanoClock clock;
+    /** When each kind was last told. */
+    private final Map<String, Long> toldNs = new BoundedMemory<>(KINDS_MAX);
+
+    private long periodNs;
+    private int linesInPeriod;
+
+    public PeerWarnings(EngineEvents engine, NanoClock clock) {
+        this.engine = engine;
+        this.clock = clock;
+        periodNs = clock.nowNs();
+    }
+
+    public void add(String peerAddress, String reason) {
+        long nowNs = clock.nowNs();
+        if (nowNs - periodNs >= REPEAT_NS) {
+            periodNs = nowNs;
+            linesInPeriod = 0;
+        }
+        String kind = kindOf(peerAddress, reason);
+        Long last = toldNs.get(kind);
+        if ((last == null || nowNs - last >= REPEAT_NS) && linesInPeriod < LINES_MAX) {
+            toldNs.put(kind, nowNs);
+            linesInPeriod++;
+            engine.log(EngineEvents.Level.WARNING, "the connection with " + peerAddress + " ended: " + reason);
+        }
+    }
+
+    /** A peer comes from another port each time, and reasons name ports and times. */
+    private static String kindOf(String peerAddress, String reason) {
+        int port = peerAddress.lastIndexOf(':');
+        String host = port < 0 ? peerAddress : peerAddress.substring(0, port);
+        return host + ' ' + reason.replaceAll("[0-9]+", "#");
+    }
+}

@@ -1,0 +1,25 @@
+package io.kvmessenger.messenger.session;
+
+/** A peer's sentence made fit to be shown here: one line, of limited length. Pure. */
+public final class PeerWords {
+    public static final int SENTENCE_LENGTH_MAX = 1024;
+
+    private static final String CUT = " …";
+
+    private PeerWords() {}
+
+    public static String fit(String sentence) {
+        String cut = sentence.length() <= SENTENCE_LENGTH_MAX
+                ? sentence
+                : wholeCharacters(sentence, SENTENCE_LENGTH_MAX - CUT.length()) + CUT;
+        StringBuilder line = new StringBuilder(cut.length());
+        cut.chars().forEach(c -> line.append(Character.isISOControl(c) ? ' ' : (char) c));
+        return line.toString();
+    }
+
+    /** At most {@code lengthMax} of its beginning; half of a surrogate pair could not be encoded. */
+    private static String wholeCharacters(String sentence, int lengthMax) {
+        return sentence.substring(
+                0, Character.isHighSurrogate(sentence.charAt(lengthMax - 1)) ? lengthMax - 1 : lengthMax);
+    }
+}

@@ -1,0 +1,88 @@
+package io.kvmessenger.messenger.session;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.PeerContextRow;
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.RegionDescriptor;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * One control link and the pair of incarnations it belongs to. A peer that comes back is another session.
+ *
+ * <p>State only, owned by the messenger's thread; {@link Sessions} drives it.
+ */
+public final class Session {
+    /** Where the link is in its life. */
+    public enum State {
+        DIALLING,
+        HANDSHAKING,
+        READY,
+        ENDED
+    }
+
+    public final long link;
+    /** The peer dialled us: it is a decoder and we are its prefiller. */
+    public final boolean inbound;
+    /** Where we dialled, or where the peer comes from; for sentences. */
+    final String peerAddress;
+
+    public State state;
+    public String peerEngineId = "";
+    long peerIncarnation;
+    public KvGeometry peerGeometry;
+    byte[] ownNonce = new byte[0];
+    byte[] peerNonce = new byte[0];
+    /** Of what was said in the handshake: {@link HandshakeProof#transcript}. */
+    byte[] transcript = new byte[0];
+    /** Null when there is no secret, and before both nonces are known. */
+    SessionKeys keys;
+    /** Seals what is sent; null until the peer can check it, and always when there is no secret. */
+    FrameSeal sealOut;
+    /** Checks what comes in; null until the peer is proven, and always when there is no secret. */
+    FrameSeal sealIn;
+
+    long handshakeDeadlineNs;
+    long lastHeardNs;
+    long lastHeartbeatNs;
+    long heartbeatsSent;
+
+    /** Outbound: what the prefiller may write to us through. */
+    public Admission admission;
+    /** Outbound: what is to be said of transfers once the session is ready. */
+    public final List<ControlFrame.Builder> waitingFrames = new ArrayList<>();
+
+    /** Outbound: nothing admitted can write any more. */
+    public boolean admissionClosed;
+
+    /** Inbound: how we write to the decoder. */
+    public Peer peer;
+
+    public boolean peerReady;
+    /** Inbound: the decoder's regions, by rank and memory. */
+    public List<List<RegionDescriptor>> peerRegions = List.of();
+    /** Inbound: the decoder's kinds of context rows. */
+    public List<PeerContextRow> peerContext = List.of();
+    /** Inbound: the decoder's ranks that the peer serves. */
+    public EngineRanks peerRanks;
+    /** Inbound: the ranks of the decoder's engine that need something of ours; each of them speaks of each transfer. */
+    public EngineRanks needingRanks;
+
+    public Session(long link, boolean inbound, String peerAddress, State state) {
+        this.link = link;
+        this.inbound = inbound;
+        this.peerAddress = peerAddress;
+        this.state = state;
+    }
+
+    public boolean ready() {
+        return state == State.READY;
+    }
+
+    /** The peer in a sentence. */
+    public String peerName() {
+        return peerEngineId.isEmpty() ? peerAddress : peerEngineId + " at " + peerAddress;
+    }
+}

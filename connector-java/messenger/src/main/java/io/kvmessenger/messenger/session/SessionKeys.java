@@ -1,0 +1,75 @@
+package io.kvmessenger.messenger.session;
+
+import com.google.protobuf.ByteString;
+import io.kvmessenger.messenger.wire.Attach;
+import java.nio.charset.StandardCharsets;
+import java.security.GeneralSecurityException;
+import java.util.Arrays;
+import javax.crypto.Mac;
+import javax.crypto.spec.SecretKeySpec;
+
+/**
+ * The keys of one session, one for each purpose, from the shared secret and both nonces: HKDF (RFC 5869) by HMAC-SHA256.
+ * Who does not know the secret can compute none of them, and no two sessions share one.
+ *
+ * <p>A value. It must not be made of an empty secret, which everybody knows.
+ */
+final class SessionKeys {
+    private static final String ALGORITHM = "HmacSHA256";
+    private static final byte FIRST_BLOCK = 1;
+
+    private final byte[] pseudoRandom;
+
+    private SessionKeys(byte[] pseudoRandom) {
+        this.pseudoRandom = pseudoRandom;
+    }
+
+    static SessionKeys of(byte[] secret, byte[] prefillerNonce, byte[] decoderNonce) {
+        if (secret.length == 0) {
+            throw new AssertionError("keys of no secret");
+        }
+        byte[] salt = Arrays.copyOf(prefillerNonce, prefillerNonce.length + decoderNonce.length);
+        System.arraycopy(decoderNonce, 0, salt, prefillerNonce.length, decoderNonce.length);
+        return new SessionKeys(mac(salt).doFinal(secret));
+    }
+
+    /** A key of 32 bytes that serves one purpose only. */
+    byte[] keyFor(String purpose) {
+        return keyFor(purpose.getBytes(StandardCharsets.UTF_8));
+    }
+
+    byte[] keyFor(byte[] purpose) {
+        Mac mac = mac(pseudoRandom);
+        mac.update(purpose);
+        mac.update(FIRST_BLOCK);
+        return mac.doFinal();
+    }
+
+    /**
+     * Encrypts the admission key, and, called again, decrypts it: exclusive or with a key of the session that serves nothing
+     * else.
+     *
+     * @param keys null when there is no secret, and then the key stays as it is
+     */
+    static Attach.Builder hideAdmissionKey(Attach.Builder wire, SessionKeys keys) {
+        if (keys == null) {
+            return wire;
+        }
+        byte[] key = wire.getAdmissionKey().toByteArray();
+        byte[] pad = keys.keyFor("admission key");
+        for (int i = 0; i < key.length; i++) {
+            key[i] ^= pad[i];
+        }
+        return wire.setAdmissionKey(ByteString.copyFrom(key));
+    }
+
+    static Mac mac(byte[] key) {
+        try {
+            Mac mac = Mac.getInstance(ALGORITHM);
+            mac.init(new SecretKeySpec(key, ALGORITHM));
+            return mac;
+        } catch (GeneralSecurityException e) {
+            throw new AssertionError("every Java runtime has " + ALGORITHM, e);
+        }
+    }
+}

@@ -1,0 +1,554 @@
+package io.kvmessenger.messenger.session;
+
+import com.google.protobuf.ByteString;
+import io.kvmessenger.kvlayout.Compatibility;
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.Mismatch;
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.Challenge;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.GeometryWire;
+import io.kvmessenger.messenger.wire.Goodbye;
+import io.kvmessenger.messenger.wire.Heartbeat;
+import io.kvmessenger.messenger.wire.Hello;
+import io.kvmessenger.messenger.wire.Refusal;
+import io.kvmessenger.messenger.wire.Welcome;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.random.RandomGenerator;
+
+/**
+ * Brings links up, keeps them alive and declares them lost: handshake, heartbeats, silence.
+ *
+ * <p>The prefiller speaks first (Challenge), the decoder answers (Hello), is welcomed, and attaches. Either side may refuse.
+ * Owned by the messenger's thread. It does not know transfers; {@link Listener} does.
+ */
+public final class Sessions {
+    private static final String PREFILLER = "prefiller";
+    private static final String DECODER = "decoder";
+    /** In a refusal: the prefiller has no room for one more. */
+    private static final String DECODERS = "decoders";
+
+    /** What the rest of the messenger hears of sessions. */
+    public interface Listener {
+        /** Outbound, before Attach is sent: fill in what the prefiller needs to write to us. */
+        void onAdmitting(Session session, Attach.Builder attach);
+
+        void onAttached(Session session, Attach attach);
+
+        void onReady(Session session);
+
+        /** A frame other than the handshake's and heartbeats, on a session that is ready. */
+        void onFrame(Session session, ControlFrame frame);
+
+        /** Once for each session that was dialled or opened. */
+        void onEnded(Session session, String reason);
+    }
+
+    private final MessengerIdentity identity;
+    private final KvGeometry geometry;
+    private final ControlNetwork network;
+    private final ProtocolLimits limits;
+    private final Tally tally;
+    private final RandomGenerator random;
+    private final Listener listener;
+    private final PeerWarnings warnings;
+    private final Map<Long, Session> byLink = new LinkedHashMap<>();
+    /** Opened by peers that have not attached yet, oldest first. */
+    private final Set<Session> strangers = new LinkedHashSet<>();
+    /** What every peer is told from {@link #sayGoodbye} on; null before. */
+    private ControlFrame.Builder goodbye;
+
+    public Sessions(
+            MessengerIdentity identity,
+            KvGeometry geometry,
+            ControlNetwork network,
+            ProtocolLimits limits,
+            Tally tally,
+            RandomGenerator random,
+            PeerWarnings warnings,
+            Listener listener) {
+        this.identity = identity;
+        this.geometry = geometry;
+        this.network = network;
+        this.limits = limits;
+        this.tally = tally;
+        this.random = random;
+        this.warnings = warnings;
+        this.listener = listener;
+    }
+
+    public Session dial(String host, int port, long nowNs) {
+        long link = network.dial(host, port);
+        Session session = new Session(link, false, host + ":" + port, Session.State.DIALLING);
+        session.handshakeDeadlineNs = nowNs + limits.connectLimitNs();
+        byLink.put(link, session);
+        return session;
+    }
+
+    public void onLinkOpened(long link, boolean inbound, String peerAddress, long nowNs) {
+        if (inbound && goodbye != null) {
+            network.send(link, goodbye.build());
+            network.close(link);
+            return;
+        }
+        Session session = byLink.get(link);
+        if (!inbound && session == null) {
+            network.close(link); // ended while it was being dialled
+            return;
+        }
+        if (inbound) {
+            session = new Session(link, true, peerAddress, Session.State.HANDSHAKING);
+            session.handshakeDeadlineNs = nowNs + limits.connectLimitNs();
+            makeRoomForStranger();
+            strangers.add(session);
+            byLink.put(link, session);
+            challenge(session);
+        }
+        if (session != null) {
+            session.state = Session.State.HANDSHAKING;
+            session.lastHeardNs = nowNs;
+        }
+    }
+
+    public void onLinkClosed(long link, String reason) {
+        Session session = byLink.remove(link);
+        if (session != null) {
+            warn(session, session.peerName() + ": " + reason);
+            ended(session, reason);
+        }
+    }
+
+    public void onFrame(long link, ControlFrame frame, long nowNs) {
+        Session session = byLink.get(link);
+        if (session == null) {
+            return; // closed by us while the frame was on its way
+        }
+        if (session.sealIn != null && !session.sealIn.proves(frame)) {
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+            end(
+                    session,
+                    session.peerName() + " sent " + frame.getBodyCase()
+                            + " without the seal of the one that proved the shared_secret: something on the way changes or"
+                            + " makes control frames");
+            return;
+        }
+        String broken = FrameRules.broken(frame);
+        if (!broken.isEmpty() && session.ready() && UnfitFrames.concernsOneTransfer(session, frame)) {
+            session.lastHeardNs = nowNs;
+            UnfitFrames.answer(frame, session.peerName() + " sent " + frame.getBodyCase() + " with " + broken)
+                    .ifPresent(answer -> send(session, answer));
+            return;
+        }
+        if (!broken.isEmpty()) {
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+            end(session, session.peerName() + " sent " + frame.getBodyCase() + " with " + broken);
+            return;
+        }
+        session.lastHeardNs = nowNs;
+        switch (frame.getBodyCase()) {
+            case HEARTBEAT -> {}
+            case CHALLENGE -> onChallenge(session, frame.getChallenge());
+            case HELLO -> onHello(session, frame.getHello());
+            case WELCOME -> onWelcome(session, frame.getWelcome(), nowNs);
+            case ATTACH -> onAttach(session, frame.getAttach(), nowNs);
+            case REFUSAL -> {
+                tally.add(MessengerMetric.LINKS_REFUSED, 1);
+                hangUp(
+                        session,
+                        "refused by " + session.peerName() + ": "
+                                + PeerWords.fit(frame.getRefusal().getSentence()));
+            }
+            case GOODBYE ->
+                hangUp(
+                        session,
+                        session.peerName() + " said goodbye: "
+                                + PeerWords.fit(frame.getGoodbye().getSentence()));
+            case GRANT, DECLINE, EXPECT, PREFILLED, CHECKSUMS, CANNOT_DELIVER, CANCEL, CANCEL_CONFIRMED -> {
+                if (session.ready()) {
+                    listener.onFrame(session, frame);
+                } else {
+                    outOfPlace(session, frame);
+                }
+            }
+            case BODY_NOT_SET -> outOfPlace(session, frame);
+        }
+    }
+
+    /** Heartbeats, silence and handshakes that take too long. */
+    public int tick(long nowNs) {
+        int work = 0;
+        for (Session session : List.copyOf(byLink.values())) {
+            work += tick(session, nowNs);
+        }
+        return work;
+    }
+
+    private int tick(Session session, long nowNs) {
+        if (!session.ready()) {
+            if (nowNs - session.handshakeDeadlineNs >= 0) {
+                tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
+                end(
+                        session,
+                        session.peerName() + " did not complete the handshake within "
+                                + limits.connectLimitNs() / 1_000_000 + " ms (connect_limit_seconds)");
+                return 1;
+            }
+            return 0;
+        }
+        if (nowNs - session.lastHeardNs >= limits.lostAfterNs()) {
+            tally.add(MessengerMetric.PEERS_SILENT, 1);
+            end(
+                    session,
+                    session.peerName() + " was silent for " + limits.lostAfterNs() / 1_000_000
+                            + " ms (silence_limit_seconds: " + limits.silenceLimitNs() / 1_000_000 + " ms)");
+            return 1;
+        }
+        if (nowNs - session.lastHeartbeatNs >= limits.heartbeatNs()) {
+            if (nowNs - session.lastHeardNs >= 2 * limits.heartbeatNs()) {
+                tally.add(MessengerMetric.HEARTBEATS_MISSED, 1);
+            }
+            session.lastHeartbeatNs = nowNs;
+            send(
+                    session,
+                    ControlFrame.newBuilder()
+                            .setHeartbeat(Heartbeat.newBuilder().setSequence(++session.heartbeatsSent)));
+            return 1;
+        }
+        return 0;
+    }
+
+    /** Tells the peer why, closes the link and ends its session. */
+    public void end(Session session, String reason) {
+        if (byLink.containsKey(session.link) && session.state != Session.State.DIALLING && goodbye == null) {
+            send(
+                    session,
+                    ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(PeerWords.fit(reason))));
+        }
+        hangUp(session, reason);
+    }
+
+    /** Closes a link, whose peer knows why, and ends its session. */
+    private void hangUp(Session session, String reason) {
+        if (byLink.remove(session.link) != null) {
+            network.close(session.link);
+            warn(session, reason);
+            ended(session, reason);
+        }
+    }
+
+    /** What strangers do is counted, and not worth a line each. */
+    private void warn(Session session, String reason) {
+        if (goodbye == null && (!session.inbound || session.peerNonce.length > 0)) {
+            warnings.add(session.peerAddress, reason);
+        }
+    }
+
+    /**
+     * Says goodbye on every link and takes no new one. A session ends when its peer hangs up, having read all that was
+     * said before: were the data paths closed first, the peer might take their end for a fault.
+     */
+    public void sayGoodbye(String reason) {
+        goodbye = ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(reason));
+        for (Session session : List.copyOf(byLink.values())) {
+            send(session, goodbye);
+            if (!session.ready()) {
+                end(session, reason);
+            }
+        }
+    }
+
+    /** Says goodbye on every link, closes it without waiting for the peer, and takes no new one. */
+    public void endAll(String reason) {
+        goodbye = ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(reason));
+        for (Session session : List.copyOf(byLink.values())) {
+            send(session, goodbye);
+            end(session, reason);
+        }
+    }
+
+    /** A frame has met a bug: its session ends, the others go on. */
+    public void endBroken(long link, ControlFrame.BodyCase frame, Throwable bug) {
+        Session session = byLink.get(link);
+        if (session != null) {
+            tally.add(MessengerMetric.FAULTS_CONTAINED, 1);
+            end(session, "a bug in the messenger was met by " + frame + " from " + session.peerName() + ": " + bug);
+        }
+    }
+
+    public int count() {
+        return byLink.size();
+    }
+
+    public void send(Session session, ControlFrame.Builder frame) {
+        if (session.state != Session.State.ENDED) {
+            network.send(session.link, session.sealOut == null ? frame.build() : session.sealOut.seal(frame));
+        }
+    }
+
+    private int attachedCount() {
+        return (int) byLink.values().stream()
+                .filter(session -> session.inbound && session.ready())
+                .count();
+    }
+
+    public int readyCount() {
+        return (int) byLink.values().stream().filter(Session::ready).count();
+    }
+
+    /** The earliest moment at which {@link #tick} has something to do. */
+    public long nextDeadlineNs(long nowNs) {
+        long wait = limits.heartbeatNs();
+        for (Session session : byLink.values()) {
+            wait = Math.min(wait, Math.max(0, untilDueNs(session, nowNs)));
+        }
+        return nowNs + wait;
+    }
+
+    private long untilDueNs(Session session, long nowNs) {
+        if (!session.ready()) {
+            return session.handshakeDeadlineNs - nowNs;
+        }
+        return Math.min(
+                session.lastHeartbeatNs + limits.heartbeatNs() - nowNs,
+                session.lastHeardNs + limits.lostAfterNs() - nowNs);
+    }
+
+    /** One slow stranger more than there is room for: the one that has had most time goes. */
+    private void makeRoomForStranger() {
+        if (strangers.size() >= ProtocolLimits.HANDSHAKES_MAX) {
+            tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
+            Session oldest = strangers.iterator().next();
+            end(
+                    oldest,
+                    oldest.peerName() + " had not completed its handshake when " + ProtocolLimits.HANDSHAKES_MAX
+                            + " newer links wanted to begin theirs");
+        }
+    }
+
+    private void ended(Session session, String reason) {
+        strangers.remove(session);
+        if (session.ready()) {
+            tally.add(MessengerMetric.LINKS_LOST, 1);
+        }
+        session.state = Session.State.ENDED;
+        listener.onEnded(session, reason);
+    }
+
+    private void onChallenge(Session session, Challenge challenge) {
+        if (session.inbound || session.ownNonce.length != 0) {
+            outOfPlace(session, "Challenge");
+            return;
+        }
+        session.peerEngineId = challenge.getEngineId();
+        session.peerIncarnation = challenge.getIncarnation();
+        if (versionDiffers(session, challenge.getProtocolVersion())) {
+            return;
+        }
+        session.peerNonce = challenge.getNonce().toByteArray();
+        session.ownNonce = nonce();
+        session.keys = keys(session.peerNonce, session.ownNonce);
+        Hello.Builder hello = Hello.newBuilder()
+                .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                .setEngineId(identity.engineId())
+                .setIncarnation(identity.incarnation())
+                .setNonce(ByteString.copyFrom(session.ownNonce))
+                .setGeometry(GeometryWire.encode(geometry));
+        session.transcript =
+                HandshakeProof.transcript(HandshakeProof.transcript(session.transcript, challenge), hello.build());
+        hello.setProof(HandshakeProof.of(session.keys, DECODER, session.transcript));
+        send(session, ControlFrame.newBuilder().setHello(hello));
+        session.sealOut = seal(session, DECODER);
+    }
+
+    private void onHello(Session session, Hello hello) {
+        if (!session.inbound || session.peerNonce.length != 0) {
+            outOfPlace(session, "Hello");
+            return;
+        }
+        session.peerEngineId = hello.getEngineId();
+        session.peerIncarnation = hello.getIncarnation();
+        session.peerNonce = hello.getNonce().toByteArray();
+        if (versionDiffers(session, hello.getProtocolVersion())) {
+            return;
+        }
+        session.keys = keys(session.ownNonce, session.peerNonce);
+        session.transcript = HandshakeProof.transcript(
+                session.transcript, hello.toBuilder().clearProof().build());
+        if (secretDiffers(session, DECODER, hello.getProof()) || geometryDiffers(session, hello.getGeometry())) {
+            return;
+        }
+        session.sealIn = seal(session, DECODER);
+        network.trust(session.link); // its next frames may be long, and come as soon as it is welcome
+        Welcome.Builder welcome = Welcome.newBuilder().setGeometry(GeometryWire.encode(geometry));
+        session.transcript = HandshakeProof.transcript(session.transcript, welcome.build());
+        welcome.setProof(HandshakeProof.of(session.keys, PREFILLER, session.transcript));
+        send(session, ControlFrame.newBuilder().setWelcome(welcome));
+        session.sealOut = seal(session, PREFILLER);
+    }
+
+    private void onWelcome(Session session, Welcome welcome, long nowNs) {
+        if (session.inbound || session.peerNonce.length == 0 || session.ready()) {
+            outOfPlace(session, "Welcome");
+            return;
+        }
+        session.transcript = HandshakeProof.transcript(
+                session.transcript, welcome.toBuilder().clearProof().build());
+        if (secretDiffers(session, PREFILLER, welcome.getProof()) || geometryDiffers(session, welcome.getGeometry())) {
+            return;
+        }
+        session.sealIn = seal(session, PREFILLER);
+        network.trust(session.link);
+        Attach.Builder attach = Attach.newBuilder();
+        listener.onAdmitting(session, attach);
+        send(session, ControlFrame.newBuilder().setAttach(SessionKeys.hideAdmissionKey(attach, session.keys)));
+        ready(session, nowNs);
+    }
+
+    private void challenge(Session session) {
+        session.ownNonce = nonce();
+        Challenge challenge = Challenge.newBuilder()
+                .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                .setEngineId(identity.engineId())
+                .setIncarnation(identity.incarnation())
+                .setNonce(ByteString.copyFrom(session.ownNonce))
+                .build();
+        session.transcript = HandshakeProof.transcript(session.transcript, challenge);
+        send(session, ControlFrame.newBuilder().setChallenge(challenge));
+    }
+
+    /** Null when there is no secret. */
+    private SessionKeys keys(byte[] prefillerNonce, byte[] decoderNonce) {
+        byte[] secret = identity.sharedSecret();
+        return secret.length == 0 ? null : SessionKeys.of(secret, prefillerNonce, decoderNonce);
+    }
+
+    private static FrameSeal seal(Session session, String sender) {
+        return session.keys == null ? null : new FrameSeal(session.keys.keyFor("frames of the " + sender));
+    }
+
+    private void onAttach(Session session, Attach attach, long nowNs) {
+        if (!session.inbound || session.peerGeometry == null || session.ready()) {
+            outOfPlace(session, "Attach");
+            return;
+        }
+        if (attachedCount() >= ProtocolLimits.DECODERS_MAX) {
+            refuse(
+                    session,
+                    DECODERS,
+                    identity.engineId() + " serves " + ProtocolLimits.DECODERS_MAX
+                            + " decoders already: use another prefiller");
+            return;
+        }
+        listener.onAttached(
+                session,
+                SessionKeys.hideAdmissionKey(attach.toBuilder(), session.keys).build());
+        if (session.state != Session.State.ENDED) {
+            ready(session, nowNs);
+        }
+    }
+
+    private void ready(Session session, long nowNs) {
+        session.state = Session.State.READY;
+        strangers.remove(session);
+        session.lastHeartbeatNs = nowNs;
+        tally.add(MessengerMetric.LINKS_OPENED, 1);
+        listener.onReady(session);
+    }
+
+    private boolean versionDiffers(Session session, int peerVersion) {
+        if (peerVersion == ProtocolLimits.PROTOCOL_VERSION) {
+            return false;
+        }
+        refuse(
+                session,
+                "protocol_version",
+                "protocol_version is " + peerVersion + " at " + session.peerName()
+                        + " and " + ProtocolLimits.PROTOCOL_VERSION + " at " + identity.engineId()
+                        + ": install the same kv-connector on both sides");
+        return true;
+    }
+
+    private boolean secretDiffers(Session session, String side, ByteString presented) {
+        if (HandshakeProof.matches(HandshakeProof.of(session.keys, side, session.transcript), presented)) {
+            return false;
+        }
+        refuse(
+                session,
+                "shared_secret",
+                "shared_secret differs between " + identity.engineId() + " and " + session.peerName()
+                        + ": set the same value on both sides");
+        return true;
+    }
+
+    private boolean geometryDiffers(Session session, io.kvmessenger.messenger.wire.Geometry wire) {
+        KvGeometry peer;
+        try {
+            peer = GeometryWire.decode(wire);
+        } catch (IllegalArgumentException e) {
+            refuse(
+                    session,
+                    "geometry",
+                    "the KV geometry of " + session.peerName() + " makes no sense: " + e.getMessage());
+            return true;
+        }
+        Optional<Mismatch> mismatch = session.inbound ? mismatch(geometry, peer) : mismatch(peer, geometry);
+        if (mismatch.isPresent()) {
+            refuse(session, mismatch.get().field(), mismatch.get().sentence());
+            return true;
+        }
+        session.peerGeometry = peer;
+        session.peerRanks = EngineRanks.of(peer);
+        session.needingRanks = EngineRanks.needing(geometry, peer);
+        return false;
+    }
+
+    /** Where either side lists some of its engine's ranks only, the others' messengers may have what is missing here. */
+    private static Optional<Mismatch> mismatch(KvGeometry source, KvGeometry target) {
+        return listsAllRanks(source) && listsAllRanks(target)
+                ? Compatibility.check(source, target)
+                : Compatibility.checkPages(source, target);
+    }
+
+    private static boolean listsAllRanks(KvGeometry geometry) {
+        return EngineRanks.of(geometry).complete();
+    }
+
+    private void refuse(Session session, String field, String why) {
+        String sentence = PeerWords.fit(why); // it may quote the peer
+        tally.add(MessengerMetric.LINKS_REFUSED, 1);
+        switch (field) {
+            case "protocol_version" -> tally.add(MessengerMetric.VERSIONS_DIFFERENT, 1);
+            case "shared_secret" -> tally.add(MessengerMetric.SECRETS_DIFFERENT, 1);
+            case DECODERS -> tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
+            default -> tally.add(MessengerMetric.GEOMETRIES_DIFFERENT, 1);
+        }
+        send(
+                session,
+                ControlFrame.newBuilder()
+                        .setRefusal(Refusal.newBuilder().setField(field).setSentence(sentence)));
+        hangUp(session, sentence);
+    }
+
+    private void outOfPlace(Session session, ControlFrame frame) {
+        outOfPlace(session, frame.getBodyCase().name());
+    }
+
+    private void outOfPlace(Session session, String what) {
+        tally.add(MessengerMetric.FRAMES_INVALID, 1);
+        end(session, session.peerName() + " sent " + what + " where the protocol does not allow it");
+    }
+
+    private byte[] nonce() {
+        byte[] nonce = new byte[HandshakeProof.NONCE_LENGTH_BYTES];
+        random.nextBytes(nonce);
+        return nonce;
+    }
+}

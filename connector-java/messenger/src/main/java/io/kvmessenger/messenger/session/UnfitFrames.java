@@ -1,0 +1,55 @@
+package io.kvmessenger.messenger.session;
+
+import io.kvmessenger.messenger.wire.CancelConfirmed;
+import io.kvmessenger.messenger.wire.CannotDeliver;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Grant;
+import java.util.Optional;
+
+/**
+ * What a prefiller answers to a decoder's frame about one transfer, in which a field breaks a rule: that transfer fails, and
+ * nothing else does. Pure.
+ */
+final class UnfitFrames {
+    /** A longer id is none that an answer could repeat: the peer is no messenger. */
+    static final int ANSWERABLE_ID_LENGTH_MAX = 64 << 10;
+
+    private UnfitFrames() {}
+
+    static boolean concernsOneTransfer(Session session, ControlFrame frame) {
+        return session.inbound
+                && switch (frame.getBodyCase()) {
+                    case GRANT -> answerable(frame.getGrant().getTransferId());
+                    case CANCEL -> answerable(frame.getCancel().getTransferId());
+                    case DECLINE -> answerable(frame.getDecline().getTransferId());
+                    case EXPECT -> answerable(frame.getExpect().getTransferId());
+                    default -> false;
+                };
+    }
+
+    private static boolean answerable(String transferId) {
+        return transferId.length() <= ANSWERABLE_ID_LENGTH_MAX;
+    }
+
+    /** No grant with such a field was ever taken: nothing is posted for it, and nothing will be. */
+    static Optional<ControlFrame.Builder> answer(ControlFrame frame, String why) {
+        return switch (frame.getBodyCase()) {
+            case GRANT -> Optional.of(decline(frame.getGrant(), why));
+            case CANCEL ->
+                Optional.of(ControlFrame.newBuilder()
+                        .setCancelConfirmed(CancelConfirmed.newBuilder()
+                                .setTransferId(frame.getCancel().getTransferId())
+                                .setImm(frame.getCancel().getImm())));
+            default -> Optional.empty();
+        };
+    }
+
+    private static ControlFrame.Builder decline(Grant grant, String why) {
+        return ControlFrame.newBuilder()
+                .setCannotDeliver(CannotDeliver.newBuilder()
+                        .setTransferId(grant.getTransferId())
+                        .setImm(grant.getImm())
+                        .setReason(CannotDeliver.Reason.GRANT_UNFIT)
+                        .setSentence(PeerWords.fit(why)));
+    }
+}

@@ -1,0 +1,28 @@
+package io.kvmessenger.messenger.wire;
+
+import io.kvmessenger.messenger.port.EngineCommand;
+
+/** What a decoder's grant says on the wire. Pure functions. */
+public final class GrantWire {
+    private GrantWire() {}
+
+    /** @param prompt for the prefiller's engine; {@link EngineCommand.Prompt#NONE} when it has it already */
+    public static Grant.Builder encode(
+            EngineCommand.Fetch ask, int imm, int checksumInterval, EngineCommand.Prompt prompt) {
+        Grant.Builder grant = Grant.newBuilder()
+                .setTransferId(ask.transferId())
+                .setImm(imm)
+                .setPromptTokens(ask.promptTokens())
+                .setFirstToken(ask.firstToken())
+                .setContextSlot(ask.contextSlot() + 1)
+                .setChecksumInterval(checksumInterval)
+                .setPromptDigest(ask.promptDigest());
+        for (int page : ask.pages()) {
+            grant.addPageIndices(page);
+        }
+        if (!prompt.absent()) {
+            grant.setPrompt(PromptWire.encode(prompt));
+        }
+        return grant;
+    }
+}

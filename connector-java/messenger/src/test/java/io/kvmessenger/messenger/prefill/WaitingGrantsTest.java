@@ -1,0 +1,134 @@
+package io.kvmessenger.messenger.prefill;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.messenger.Geometries;
+import io.kvmessenger.messenger.SilentEngine;
+import io.kvmessenger.messenger.SilentTally;
+import io.kvmessenger.messenger.Wire;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.EngineRanks;
+import io.kvmessenger.messenger.session.MessengerIdentity;
+import io.kvmessenger.messenger.session.PeerWarnings;
+import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.session.Sessions;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import java.util.SplittableRandom;
+import org.junit.jupiter.api.Test;
+
+/** How much of its prefiller decoders' waiting grants may take. */
+class WaitingGrantsTest {
+    private static final ProtocolLimits LIMITS = new ProtocolLimits(1000, 1000, 500, 100, 300);
+    private static final int PAGES_EACH = 60_000;
+    private static final int GRANTS_EACH =
+            (int) (ProtocolLimits.GRANT_BYTES_WAITING_MAX / ((long) PAGES_EACH * Integer.BYTES));
+
+    private final Wire wire = new Wire();
+    private final Sessions sessions = new Sessions(
+            new MessengerIdentity("p", 1, new byte[0]),
+            Geometries.of("m"),
+            wire,
+            LIMITS,
+            new SilentTally(),
+            new SplittableRandom(1),
+            new PeerWarnings(new SilentEngine(), () -> 0),
+            null);
+    private final Prefills prefills = new Prefills(false);
+    private final WaitingGrants waiting = new WaitingGrants(
+            new Replies(sessions, new SilentTally()),
+            new NoIntake(),
+            new SilentEngine(),
+            LIMITS,
+            prefills,
+            new EndedTransfers(LIMITS.grantWaitNs()));
+    private int named;
+
+    @Test
+    void shouldDeclineGrantsWhosePageListsTakeTooMuchAndTakeThemAgainWhenOthersEnd() {
+        Session greedy = session();
+        for (int i = 0; i < GRANTS_EACH; i++) {
+            assertThat(taken(greedy, PAGES_EACH)).isTrue();
+        }
+        assertThat(taken(greedy, PAGES_EACH)).isFalse();
+        assertThat(taken(session(), PAGES_EACH)).as("another decoder's").isTrue();
+
+        assertThat(waiting.cancel(greedy, "t1", 1, 0)).isTrue();
+        assertThat(taken(greedy, PAGES_EACH)).isTrue();
+        assertThat(waiting.takeFor(new Prefill("r", new TransferKey("t2", "")))).isPresent();
+        assertThat(taken(greedy, PAGES_EACH)).isTrue();
+        assertThat(taken(greedy, PAGES_EACH)).isFalse();
+
+        waiting.expire(LIMITS.grantWaitNs());
+        assertThat(waiting.count()).isZero();
+        wire.take();
+        for (int i = 0; i < GRANTS_EACH; i++) {
+            assertThat(taken(greedy, PAGES_EACH)).isTrue();
+        }
+        waiting.drop(greedy);
+        assertThat(waiting.count()).isZero();
+        assertThat(taken(greedy, PAGES_EACH)).isTrue();
+    }
+
+    @Test
+    void shouldBoundThePageListsOfAllDecodersTogether() {
+        long all = ProtocolLimits.GRANT_BYTES_WAITING_ALL_MAX / ((long) PAGES_EACH * Integer.BYTES);
+        Session session = session();
+        for (int i = 0; i < all; i++) {
+            if (i % GRANTS_EACH == 0) {
+                session = session();
+            }
+            assertThat(taken(session, PAGES_EACH)).isTrue();
+        }
+        assertThat(taken(session(), PAGES_EACH)).isFalse();
+    }
+
+    @Test
+    void shouldBoundTheNumberOfGrants() {
+        Session session = session();
+        for (int i = 0; i < ProtocolLimits.GRANTS_WAITING_MAX; i++) {
+            assertThat(taken(session, 1)).isTrue();
+        }
+        assertThat(taken(session, 1)).isFalse();
+        assertThat(waiting.count()).isEqualTo(ProtocolLimits.GRANTS_WAITING_MAX);
+    }
+
+    private static Session session() {
+        Session session = new Session(Wire.DIALLED_LINK, true, "there:1", Session.State.READY);
+        session.peerRanks = EngineRanks.of(Geometries.of("m"));
+        session.needingRanks = EngineRanks.of(Geometries.of("m"));
+        return session;
+    }
+
+    private boolean taken(Session session, int pageCount) {
+        named++;
+        waiting.await(
+                new PageGrant(
+                        session,
+                        new TransferKey("t" + named, ""),
+                        1,
+                        pageCount,
+                        0,
+                        new int[pageCount],
+                        ContextRow.NO_SLOT,
+                        0,
+                        0,
+                        LIMITS.grantWaitNs()),
+                EngineCommand.Prompt.NONE);
+        return wire.take().stream().noneMatch(ControlFrame::hasCannotDeliver);
+    }
+
+    /** An engine that is asked for nothing. */
+    private static final class NoIntake implements EngineIntake {
+        @Override
+        public boolean available() {
+            return false;
+        }
+
+        @Override
+        public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {}
+    }
+}

@@ -1,0 +1,389 @@
+package io.kvmessenger.messenger.session;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import com.google.protobuf.ByteString;
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.Geometries;
+import io.kvmessenger.messenger.SilentEngine;
+import io.kvmessenger.messenger.SilentTally;
+import io.kvmessenger.messenger.Wire;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.Cancel;
+import io.kvmessenger.messenger.wire.Challenge;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Decline;
+import io.kvmessenger.messenger.wire.GeometryWire;
+import io.kvmessenger.messenger.wire.Goodbye;
+import io.kvmessenger.messenger.wire.Grant;
+import io.kvmessenger.messenger.wire.Heartbeat;
+import io.kvmessenger.messenger.wire.Hello;
+import io.kvmessenger.transfer.Admission;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.SplittableRandom;
+import org.junit.jupiter.api.Test;
+
+class SessionsTest {
+    private static final ProtocolLimits LIMITS = new ProtocolLimits(1000, 1000, 500, 100, 300);
+
+    /** Frames are put in by hand here; what a secret changes is {@link HandshakeTest}'s. */
+    private static final String NO_SECRET = "";
+
+    /** One side: its sessions, its end of the network, and what it heard. */
+    static final class Side implements Sessions.Listener {
+        final Wire wire = new Wire();
+        final Sessions sessions;
+        final List<String> ended = new ArrayList<>();
+        final List<ControlFrame> frames = new ArrayList<>();
+        boolean ready;
+        Session session;
+        Attach attached;
+
+        Side(String name, String secret, KvGeometry geometry, long seed) {
+            sessions = new Sessions(
+                    new MessengerIdentity(name, seed, secret.getBytes(StandardCharsets.UTF_8)),
+                    geometry,
+                    wire,
+                    LIMITS,
+                    new SilentTally(),
+                    new SplittableRandom(seed),
+                    new PeerWarnings(new SilentEngine(), () -> 0),
+                    this);
+        }
+
+        @Override
+        public void onAdmitting(Session session, Attach.Builder attach) {
+            attach.setAdmissionKey(ByteString.copyFrom(new byte[Admission.KEY_LENGTH_BYTES]));
+        }
+
+        @Override
+        public void onAttached(Session session, Attach attach) {
+            attached = attach;
+        }
+
+        @Override
+        public void onReady(Session session) {
+            ready = true;
+            this.session = session;
+        }
+
+        @Override
+        public void onFrame(Session session, ControlFrame frame) {
+            frames.add(frame);
+        }
+
+        @Override
+        public void onEnded(Session session, String reason) {
+            ended.add(reason);
+        }
+    }
+
+    private final Side prefiller = new Side("prefiller-1", NO_SECRET, Geometries.of("m"), 1);
+    private long nowNs;
+
+    private void open(Side decoder) {
+        decoder.sessions.dial("host", 7, nowNs);
+        prefiller.sessions.onLinkOpened(Wire.DIALLED_LINK, true, "there:1", nowNs);
+        decoder.sessions.onLinkOpened(Wire.DIALLED_LINK, false, "host:7", nowNs);
+    }
+
+    /** Carries frames both ways until nobody has any. */
+    private void carry(Side decoder) {
+        while (!prefiller.wire.sent.isEmpty() || !decoder.wire.sent.isEmpty()) {
+            prefiller.wire.take().forEach(f -> decoder.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
+            decoder.wire.take().forEach(f -> prefiller.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
+        }
+    }
+
+    private Side connected() {
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
+        open(decoder);
+        carry(decoder);
+        return decoder;
+    }
+
+    @Test
+    void shouldBeReadyOnBothSidesAfterTheHandshake() {
+        Side decoder = connected();
+
+        assertThat(decoder.ready).isTrue();
+        assertThat(prefiller.ready).isTrue();
+    }
+
+    @Test
+    void shouldRefuseAnotherGeometryAndNameTheField() {
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("another"), 2);
+        open(decoder);
+        carry(decoder);
+
+        assertThat(decoder.ended).singleElement().asString().contains("model", "another");
+        assertThat(prefiller.ended).hasSize(1);
+    }
+
+    @Test
+    void shouldRefuseAGeometryThatMakesNoSense() {
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
+        open(decoder);
+        prefiller.wire.take().forEach(f -> decoder.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
+        Hello hello = decoder.wire.take().getLast().getHello();
+        ControlFrame senseless = ControlFrame.newBuilder()
+                .setHello(hello.toBuilder()
+                        .setGeometry(hello.getGeometry().toBuilder().setPageTokens(-1)))
+                .build();
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, senseless, nowNs);
+
+        assertThat(prefiller.ended).singleElement().asString().contains("makes no sense", "pageTokens");
+    }
+
+    @Test
+    void shouldRefuseAnotherVersionOnEitherSide() {
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
+        open(decoder);
+        decoder.sessions.onFrame(
+                Wire.DIALLED_LINK,
+                ControlFrame.newBuilder()
+                        .setChallenge(Challenge.newBuilder().setProtocolVersion(99))
+                        .build(),
+                nowNs);
+        prefiller.sessions.onFrame(
+                Wire.DIALLED_LINK,
+                ControlFrame.newBuilder()
+                        .setHello(Hello.newBuilder().setProtocolVersion(99))
+                        .build(),
+                nowNs);
+
+        assertThat(decoder.ended).singleElement().asString().contains("protocol_version is 99");
+        assertThat(prefiller.ended).singleElement().asString().contains("protocol_version is 99");
+    }
+
+    @Test
+    void shouldEndALinkThatSendsAGrantBeforeTheHandshakeIsOver() {
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
+        open(decoder);
+        ControlFrame grant = ControlFrame.newBuilder()
+                .setGrant(Grant.newBuilder().setTransferId("t"))
+                .build();
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, grant, nowNs);
+
+        assertThat(prefiller.frames).isEmpty();
+        assertThat(prefiller.ended).singleElement().asString().contains("GRANT", "does not allow");
+    }
+
+    @Test
+    void shouldEndALinkThatRepeatsItsHandshake() {
+        Side decoder = connected();
+        ControlFrame hello = ControlFrame.newBuilder()
+                .setHello(Hello.newBuilder()
+                        .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                        .setNonce(ByteString.copyFrom(new byte[HandshakeProof.NONCE_LENGTH_BYTES])))
+                .build();
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, hello, nowNs);
+        decoder.sessions.onFrame(Wire.DIALLED_LINK, ControlFrame.getDefaultInstance(), nowNs);
+
+        assertThat(prefiller.ended).singleElement().asString().contains("Hello");
+        assertThat(decoder.ended).hasSize(1);
+    }
+
+    @Test
+    void shouldEndAHandshakeThatTakesTooLong() {
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
+        open(decoder);
+        nowNs += LIMITS.connectLimitNs();
+        decoder.sessions.tick(nowNs);
+        prefiller.sessions.tick(nowNs);
+
+        assertThat(decoder.ended).singleElement().asString().contains("connect_limit_seconds");
+        assertThat(prefiller.ended).singleElement().asString().contains("connect_limit_seconds");
+    }
+
+    @Test
+    void shouldDeclareASilentPeerLostAndNotOneThatBeats() {
+        Side decoder = connected();
+        for (int i = 0; i < 10; i++) {
+            nowNs += LIMITS.heartbeatNs();
+            decoder.sessions.tick(nowNs);
+            assertThat(decoder.sessions.nextDeadlineNs(nowNs)).isLessThanOrEqualTo(nowNs + LIMITS.heartbeatNs());
+            decoder.sessions.onFrame(
+                    Wire.DIALLED_LINK,
+                    ControlFrame.newBuilder()
+                            .setHeartbeat(Heartbeat.newBuilder().setSequence(i))
+                            .build(),
+                    nowNs);
+        }
+        assertThat(decoder.ended).isEmpty();
+        assertThat(decoder.wire.sent).hasSize(10).allMatch(ControlFrame::hasHeartbeat);
+
+        nowNs += LIMITS.silenceLimitNs();
+        decoder.sessions.tick(nowNs);
+        assertThat(decoder.ended).singleElement().asString().contains("silence_limit_seconds");
+    }
+
+    @Test
+    void shouldTellTheEndOfASessionOnce() {
+        Side decoder = connected();
+        decoder.sessions.end(decoder.session, "enough");
+        decoder.sessions.end(decoder.session, "once more");
+        decoder.sessions.onLinkClosed(Wire.DIALLED_LINK, "closed");
+
+        assertThat(decoder.ended).containsExactly("enough");
+    }
+
+    @Test
+    void shouldStayUntilThePeerHasReadTheGoodbye() {
+        Side decoder = connected();
+        decoder.sessions.sayGoodbye("shutting down");
+        assertThat(decoder.ended).isEmpty();
+        assertThat(decoder.wire.closed).isFalse();
+        carry(decoder);
+        assertThat(prefiller.ended).singleElement().asString().contains("goodbye", "shutting down");
+        assertThat(prefiller.wire.closed).isTrue();
+
+        decoder.sessions.onLinkClosed(Wire.DIALLED_LINK, "closed");
+        assertThat(decoder.ended).containsExactly("closed");
+        assertThat(decoder.sessions.count()).isZero();
+    }
+
+    @Test
+    void shouldTakeNoLinkAfterTheGoodbye() {
+        prefiller.sessions.sayGoodbye("shutting down");
+        prefiller.sessions.onLinkOpened(7, true, "there:7", nowNs);
+        assertThat(prefiller.wire.sent).singleElement().matches(ControlFrame::hasGoodbye);
+        assertThat(prefiller.wire.closed).isTrue();
+        assertThat(prefiller.sessions.count()).isZero();
+    }
+
+    @Test
+    void shouldTrustALinkOnlyOnceItsPeerHasProvenItself() {
+        Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
+        open(decoder);
+        prefiller.wire.take().forEach(f -> decoder.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
+        assertThat(prefiller.wire.trusted || decoder.wire.trusted).isFalse();
+        carry(decoder);
+        assertThat(prefiller.wire.trusted && decoder.wire.trusted).isTrue();
+    }
+
+    @Test
+    void shouldCloseTheOldestStrangerWhenThereAreTooMany() {
+        connected();
+        for (int i = 0; i < ProtocolLimits.HANDSHAKES_MAX; i++) {
+            prefiller.sessions.onLinkOpened(100 + i, true, "there:" + i, nowNs);
+        }
+        assertThat(prefiller.ended).isEmpty();
+
+        prefiller.sessions.onLinkOpened(99, true, "there:99", nowNs);
+
+        assertThat(prefiller.ended).singleElement().asString().contains("there:0 had not completed its handshake");
+        assertThat(prefiller.sessions.readyCount()).isEqualTo(1);
+    }
+
+    @Test
+    void shouldServeSoManyDecodersAndNoMore() {
+        for (int link = 0; link < ProtocolLimits.DECODERS_MAX; link++) {
+            attach(link);
+        }
+        assertThat(prefiller.sessions.readyCount()).isEqualTo(ProtocolLimits.DECODERS_MAX);
+        assertThat(prefiller.ended).isEmpty();
+
+        attach(ProtocolLimits.DECODERS_MAX);
+        assertThat(prefiller.ended).singleElement().asString().contains("serves 512 decoders already");
+        assertThat(prefiller.sessions.readyCount()).isEqualTo(ProtocolLimits.DECODERS_MAX);
+    }
+
+    private void attach(long link) {
+        prefiller.sessions.onLinkOpened(link, true, "there:" + link, nowNs);
+        Hello hello = Hello.newBuilder()
+                .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                .setNonce(ByteString.copyFrom(new byte[HandshakeProof.NONCE_LENGTH_BYTES]))
+                .setGeometry(GeometryWire.encode(Geometries.of("m")))
+                .build();
+        Attach attach = Attach.newBuilder()
+                .setAdmissionKey(ByteString.copyFrom(new byte[Admission.KEY_LENGTH_BYTES]))
+                .build();
+        prefiller.sessions.onFrame(
+                link, ControlFrame.newBuilder().setHello(hello).build(), nowNs);
+        prefiller.sessions.onFrame(
+                link, ControlFrame.newBuilder().setAttach(attach).build(), nowNs);
+    }
+
+    @Test
+    void shouldCutAndFlattenWhatAPeerSaysBeforeAnybodySeesIt() {
+        Side decoder = connected();
+        String said = "one\ntwo" + "x".repeat(100_000);
+        ControlFrame goodbye = ControlFrame.newBuilder()
+                .setGoodbye(Goodbye.newBuilder().setSentence(said))
+                .build();
+        decoder.sessions.onFrame(Wire.DIALLED_LINK, goodbye, nowNs);
+
+        assertThat(decoder.ended).singleElement().asString().contains("one two").hasSizeLessThan(2_000);
+    }
+
+    @Test
+    void shouldDeclineATransferWithAnUnfitFieldAndLeaveTheOthersAlone() {
+        connected();
+        String endless = "t".repeat(FrameRules.TRANSFER_ID_LENGTH_MAX + 1);
+        ControlFrame grant = ControlFrame.newBuilder()
+                .setGrant(Grant.newBuilder().setTransferId(endless).setImm(7))
+                .build();
+        ControlFrame cancel = ControlFrame.newBuilder()
+                .setCancel(Cancel.newBuilder().setTransferId(endless).setImm(7))
+                .build();
+        ControlFrame decline = ControlFrame.newBuilder()
+                .setDecline(Decline.newBuilder().setTransferId("two\u0085lines"))
+                .build();
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, grant, nowNs);
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, cancel, nowNs);
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, decline, nowNs);
+
+        assertThat(prefiller.frames).isEmpty();
+        assertThat(prefiller.ended).isEmpty();
+        List<ControlFrame> answers = prefiller.wire.take();
+        assertThat(answers).hasSize(2);
+        assertThat(answers.getFirst().getCannotDeliver().getSentence()).contains("a transfer_id of 513 characters");
+        assertThat(answers.getFirst().getCannotDeliver().getTransferId()).isEqualTo(endless);
+        assertThat(answers.getLast().getCancelConfirmed().getImm()).isEqualTo(7);
+    }
+
+    @Test
+    void shouldEndALinkWhoseFrameBreaksARuleThatNoTransferCanAnswerFor() {
+        connected();
+        ControlFrame endless = ControlFrame.newBuilder()
+                .setGrant(Grant.newBuilder().setTransferId("t".repeat(UnfitFrames.ANSWERABLE_ID_LENGTH_MAX + 1)))
+                .build();
+        prefiller.sessions.onFrame(Wire.DIALLED_LINK, endless, nowNs);
+
+        assertThat(prefiller.frames).isEmpty();
+        assertThat(prefiller.ended).singleElement().asString().contains("a transfer_id of 65537 characters");
+    }
+
+    @Test
+    void shouldTellThePeerWhyItEndsASession() {
+        Side decoder = connected();
+        prefiller.sessions.end(prefiller.session, "the data paths to decoder-1 ended (UNREACHABLE): no route");
+        carry(decoder);
+
+        assertThat(decoder.ended)
+                .singleElement()
+                .asString()
+                .contains("prefiller-1", "the data paths to decoder-1 ended (UNREACHABLE): no route");
+        assertThat(prefiller.wire.sent).isEmpty();
+    }
+
+    @Test
+    void shouldNoticeSilenceWhenItIsDueAndNotAtTheNextHeartbeat() {
+        Side decoder = connected();
+        long heardNs = nowNs;
+        while (nowNs + LIMITS.heartbeatNs() < heardNs + LIMITS.lostAfterNs()) {
+            nowNs += LIMITS.heartbeatNs();
+            decoder.sessions.tick(nowNs);
+        }
+        assertThat(decoder.sessions.nextDeadlineNs(nowNs)).isEqualTo(heardNs + LIMITS.lostAfterNs());
+        decoder.sessions.tick(heardNs + LIMITS.lostAfterNs() - 1);
+        assertThat(decoder.ended).isEmpty();
+        decoder.sessions.tick(heardNs + LIMITS.lostAfterNs());
+        assertThat(decoder.ended).singleElement().asString().contains("silence_limit_seconds");
+        assertThat(LIMITS.lostAfterNs()).isLessThan(LIMITS.silenceLimitNs());
+    }
+}
