@@ -34,7 +34,6 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.IntSupplier;
@@ -67,8 +66,7 @@ public final class Decoder {
     private final PageVerifier verifier;
     private final ArrivalReport arrivals;
 
-    private final Map<String, Fetch> byRequest = new LinkedHashMap<>();
-    private final Map<Long, FetchSource> byCookie = new LinkedHashMap<>();
+    private final Fetches fetches = new Fetches();
     private final Map<Integer, Session> byAdmission = new HashMap<>();
     private long nextCookie = 1;
     /** Fetches that wait although their session is ready: all imm slots are taken. */
@@ -102,7 +100,7 @@ public final class Decoder {
 
     public void fetch(EngineCommand.Fetch ask, long nowNs) {
         tally.add(MessengerMetric.FETCHES_STARTED, 1);
-        if (byRequest.containsKey(ask.request())) {
+        if (fetches.of(ask.request()) != null) {
             engine.log(
                     EngineEvents.Level.ERROR,
                     "fetch for request " + ask.request() + " was asked for twice; the second is ignored");
@@ -110,7 +108,7 @@ public final class Decoder {
         }
         long limitNs = ask.limitNs() > 0 ? ask.limitNs() : limits.fetchLimitNs();
         Fetch fetch = new Fetch(ask, nowNs, nowNs + limitNs);
-        byRequest.put(ask.request(), fetch);
+        fetches.add(fetch);
         String unfit = coverage.unfit(ask);
         if (unfit.isEmpty()) {
             try {
@@ -127,8 +125,7 @@ public final class Decoder {
             Session session = links.at(address, nowNs);
             links.heard(session, fetch.transfer);
             FetchSource source = new FetchSource(fetch, address, nextCookie++, session);
-            fetch.sources.add(source);
-            byCookie.put(source.cookie, source);
+            fetches.add(source);
         }
         grantAll(fetch);
     }
@@ -148,7 +145,7 @@ public final class Decoder {
     }
 
     public void abandon(String request) {
-        Fetch fetch = byRequest.get(request);
+        Fetch fetch = fetches.of(request);
         if (fetch == null) {
             return; // it has ended; the event is on its way to the engine
         }
@@ -158,7 +155,7 @@ public final class Decoder {
 
     /** Gives every fetch up; those that were granted end when it is known that nothing writes any more. */
     public void shutDown(String reason) {
-        List.copyOf(byRequest.values()).forEach(fetch -> fail(fetch, reason));
+        fetches.snapshot().forEach(fetch -> fail(fetch, reason));
     }
 
     public void onAdmitting(Session session, Attach.Builder attach) {
@@ -170,7 +167,7 @@ public final class Decoder {
 
     public void onReady(Session session) {
         links.onReady(session);
-        sourcesAt(session).forEach(source -> grantAll(source.fetch));
+        fetches.sourcesAt(session).forEach(source -> grantAll(source.fetch));
     }
 
     public void onFrame(Session session, ControlFrame frame) {
@@ -189,7 +186,7 @@ public final class Decoder {
     public void onEnded(Session session, String reason) {
         links.onEnded(session).forEach(engine::prefilled); // what is wrong they will hear when they fetch
         boolean proofNeeded = session.admission != null && !session.admissionClosed;
-        for (FetchSource source : sourcesAt(session)) {
+        for (FetchSource source : fetches.sourcesAt(session)) {
             if (source.over()) {
                 failIfUntold(source, reason);
             } else {
@@ -232,7 +229,7 @@ public final class Decoder {
             sessions.end(session, "the data paths from " + session.peerName() + " ended: " + detail);
             return; // onEnded ends its sources: the proof is here already
         }
-        for (FetchSource source : sourcesAt(session)) {
+        for (FetchSource source : fetches.sourcesAt(session)) {
             if (!source.over()) {
                 source.end(FetchSource.State.QUIET);
                 conclude(source.fetch);
@@ -247,7 +244,7 @@ public final class Decoder {
 
     /** All that was expected of a source is in: nothing of it will follow, whatever else was going on. */
     public void onWindowFilled(long cookie) {
-        FetchSource source = byCookie.get(cookie);
+        FetchSource source = fetches.source(cookie);
         if (source != null && !source.over() && !endIfDrained(source)) {
             source.end(FetchSource.State.FILLED);
             conclude(source.fetch);
@@ -255,7 +252,7 @@ public final class Decoder {
     }
 
     public void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
-        FetchSource source = byCookie.get(cookie);
+        FetchSource source = fetches.source(cookie);
         if (source == null || source.over()) {
             return;
         }
@@ -268,49 +265,30 @@ public final class Decoder {
 
     public int tick(long nowNs) {
         int work = 0;
-        for (Fetch fetch : List.copyOf(byRequest.values())) {
+        for (Fetch fetch : fetches.snapshot()) {
             work += isolated(fetch, () -> tick(fetch, nowNs));
         }
         if (slotsExhausted) {
             slotsExhausted = false;
-            List.copyOf(byRequest.values()).forEach(this::grantAll);
+            fetches.snapshot().forEach(this::grantAll);
         }
         return work;
     }
 
     public long nextDeadlineNs(long nowNs) {
-        long earliest = nowNs + limits.heartbeatNs();
-        for (Fetch fetch : byRequest.values()) {
-            if (!fetch.failing() && fetch.deadlineNs - earliest < 0) {
-                earliest = fetch.deadlineNs;
-            }
-            for (FetchSource source : fetch.sources) {
-                long dueNs = source.dueNs(nowNs, earliest);
-                earliest = dueNs - earliest < 0 ? dueNs : earliest;
-            }
-        }
-        return earliest;
+        return fetches.nextDeadlineNs(nowNs, nowNs + limits.heartbeatNs());
     }
 
     public int fetchCount() {
-        return byRequest.size();
+        return fetches.all().size();
     }
 
     public int windowCount() {
-        int count = 0;
-        for (Fetch fetch : byRequest.values()) {
-            for (FetchSource source : fetch.sources) {
-                count += source.holdsWindow() ? 1 : 0;
-            }
-        }
-        return count;
+        return fetches.windowCount();
     }
 
     public int quarantinedPageCount() {
-        return byRequest.values().stream()
-                .filter(fetch -> fetch.failing() && fetch.holdsWindow())
-                .mapToInt(fetch -> fetch.ask.pages().length)
-                .sum();
+        return fetches.quarantinedPageCount();
     }
 
     private int tick(Fetch fetch, long nowNs) {
@@ -435,12 +413,6 @@ public final class Decoder {
         sessions.send(source.session, ControlFrame.newBuilder().setGrant(grant));
     }
 
-    private List<FetchSource> sourcesAt(Session session) {
-        return byCookie.values().stream()
-                .filter(source -> source.session == session)
-                .toList();
-    }
-
     private void onCannotDeliver(Session session, CannotDeliver message) {
         TransferKey transfer = new TransferKey(message.getTransferId(), message.getPromptDigest());
         FetchSource source = find(session, transfer.id(), message.getImm());
@@ -464,7 +436,8 @@ public final class Decoder {
     /** All of a preempted prompt is here: its next attempt need not wait for a grant, unless others of its name do. */
     private void declineNextAttempt(Session session, TransferKey transfer) {
         boolean mayBeSeveral = transfer.tellsPrompt() && context.isEmpty(); // each request then takes a word of its own
-        if (mayBeSeveral || sourcesAt(session).stream().noneMatch(source -> source.isOf(transfer) && !source.over())) {
+        if (mayBeSeveral
+                || fetches.sourcesAt(session).stream().noneMatch(source -> source.isOf(transfer) && !source.over())) {
             links.decline(session, transfer, EngineCommand.Prompt.NONE);
         }
     }
@@ -529,7 +502,7 @@ public final class Decoder {
     }
 
     private void onChecksums(Session session, Checksums message) {
-        for (FetchSource source : sourcesAt(session)) {
+        for (FetchSource source : fetches.sourcesAt(session)) {
             boolean meant = source.imm == message.getImm()
                     && source.fetch.ask.transferId().equals(message.getTransferId())
                     && (source.state == FetchSource.State.GRANTED || source.state == FetchSource.State.FILLED);
@@ -549,7 +522,7 @@ public final class Decoder {
      * hold. An answer to an earlier grant of the same transfer finds nothing.
      */
     private FetchSource find(Session session, String transferId, int imm) {
-        for (FetchSource source : sourcesAt(session)) {
+        for (FetchSource source : fetches.sourcesAt(session)) {
             boolean untold = source.state == FetchSource.State.FILLED && !verifier.told(source);
             if ((source.holdsWindow() || untold)
                     && source.imm == imm
@@ -603,8 +576,7 @@ public final class Decoder {
             return;
         }
         fetch.ended = true;
-        byRequest.remove(fetch.ask.request());
-        fetch.sources.forEach(source -> byCookie.remove(source.cookie));
+        fetches.remove(fetch);
         if (fetch.failing()) {
             tally.add(MessengerMetric.FETCHES_FAILED, 1);
             engine.failed(fetch.ask.request(), fetch.failure);
