@@ -87,10 +87,26 @@ class CountingProofTest extends MessengerPair {
         decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
         carry();
         completeAll();
-        nowNs += LIMITS.silenceLimitNs();
-        decoder.messenger.doWork();
-        assertThat(decoder.transfer.revoked).hasSize(1);
+        assertThatTheSessionEndsAtTheLimitAlthoughThePeerBeats();
         assertThat(decoder.told).containsExactly("quarantined r");
+    }
+
+    @Test
+    void shouldEndTheSessionOfAPrefillerThatDoesNotConfirmACancel() {
+        postAll();
+        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        carry(); // the prefiller's own writes do not complete: it has nothing to confirm yet
+        assertThatTheSessionEndsAtTheLimitAlthoughThePeerBeats();
+        assertThat(decoder.told).containsExactly("quarantined r");
+    }
+
+    private void assertThatTheSessionEndsAtTheLimitAlthoughThePeerBeats() {
+        for (long leftNs = LIMITS.silenceLimitNs(); leftNs > 0; leftNs -= LIMITS.heartbeatNs()) {
+            assertThat(decoder.transfer.revoked).isEmpty();
+            nowNs += LIMITS.heartbeatNs();
+            carry();
+        }
+        assertThat(decoder.transfer.revoked).hasSize(1);
     }
 
     @Test

@@ -242,6 +242,19 @@ class HandshakeTest {
     }
 
     @Test
+    void shouldEndASessionByItsOwnFrameSentBackInTheTurnOfThePeers() {
+        connect();
+        prefiller.sessions.send(prefiller.session, decline("first")); // the decoder's own first was its attach
+        carry(decoder);
+        assertThat(decoder.frames).hasSize(1);
+        decoder.sessions.send(decoder.session, decline("second"));
+        toDecoder(decoder, decoder.wire.take().getFirst());
+
+        assertThat(decoder.frames).hasSize(1);
+        assertThat(decoder.ended).singleElement().asString().contains("DECLINE without the seal");
+    }
+
+    @Test
     void shouldEndASessionWhenAFrameIsMissing() {
         connect();
         decoder.sessions.send(decoder.session, decline("lost"));
@@ -283,6 +296,13 @@ class HandshakeTest {
                         SessionKeys.of(SECRET, NONCE, NONCE).keyFor("b")))
                 .doesNotContain(key)
                 .doesNotHaveDuplicates();
+    }
+
+    @Test
+    void shouldProveEachSideWithAKeyOfItsOwn() {
+        SessionKeys keys = SessionKeys.of(SECRET, NONCE, NONCE);
+
+        assertThat(HandshakeProof.of(keys, "prefiller", NONCE)).isNotEqualTo(HandshakeProof.of(keys, "decoder", NONCE));
     }
 
     /** The numbers of RFC 5869, appendix A.1, of which a first block is what a key is. */

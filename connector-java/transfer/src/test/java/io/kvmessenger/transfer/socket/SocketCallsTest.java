@@ -40,6 +40,19 @@ class SocketCallsTest {
     }
 
     @Test
+    void shouldTellThisUsersSocketsFromAnothers() {
+        String name = "kvmessenger-user-" + ProcessHandle.current().pid();
+        int listener = SOCKETS.listenAbstract(name);
+        int fd = SOCKETS.connectAbstract(name);
+        LibC ofAnotherUser = new RefusingLibC().refuse("getuid", 1).libC();
+
+        assertThat(SOCKETS.isOfThisUser(fd)).isTrue();
+        assertThat(new SocketCalls(ofAnotherUser).isOfThisUser(fd)).isFalse();
+        LIB_C.close(fd);
+        LIB_C.close(listener);
+    }
+
+    @Test
     void shouldNotLetLoopbackBePaced() {
         InetAddress loopback = InetAddress.getLoopbackAddress();
         int listener = SOCKETS.listenInet(loopback, 0);
