@@ -78,6 +78,10 @@ public final class Messenger {
             Tally tally,
             NanoClock clock,
             RandomGenerator random) {
+        private Decoder.Ports ofDecoder() {
+            return new Decoder.Ports(transfer, engine, tally, clock);
+        }
+
         private Prefiller.Ports ofPrefiller() {
             return new Prefiller.Ports(transfer, engine, intake, progress, tally, clock, random);
         }
@@ -106,7 +110,7 @@ public final class Messenger {
         this.writer = new LayerWriter(geometry, memory, context, transfer);
         this.prefiller = new Prefiller(geometry, sessions, writer, ports.ofPrefiller(), limits);
         this.decoder = new Decoder(
-                geometry, memory, context, transfer, sessions, ports.engine(), tally, clock, limits, checksumMode);
+                new Decoder.Cache(geometry, memory, context, checksumMode), sessions, ports.ofDecoder(), limits);
     }
 
     /** A part of the duty cycle: an exception in one must not keep the others from their turn. */

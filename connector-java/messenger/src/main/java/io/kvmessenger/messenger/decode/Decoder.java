@@ -12,24 +12,15 @@ import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.Isolation;
-import io.kvmessenger.messenger.session.PeerWords;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.AttachWire;
-import io.kvmessenger.messenger.wire.Cancel;
-import io.kvmessenger.messenger.wire.CancelConfirmed;
-import io.kvmessenger.messenger.wire.CannotDeliver;
-import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.messenger.wire.Grant;
-import io.kvmessenger.messenger.wire.GrantWire;
 import io.kvmessenger.messenger.wire.PeerContextRow;
 import io.kvmessenger.messenger.wire.Prefilled;
 import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
 import java.util.ArrayList;
@@ -61,41 +52,39 @@ public final class Decoder {
     private final PrefillerLinks links;
     private final EngineEvents engine;
     private final Tally tally;
-    private final NanoClock clock;
     private final ProtocolLimits limits;
-    private final PageVerifier verifier;
-    private final ArrivalReport arrivals;
+    private final GrantSender grants;
+    private final FetchEnds ends;
 
     private final Fetches fetches = new Fetches();
     private final Map<Integer, Session> byAdmission = new HashMap<>();
     private long nextCookie = 1;
-    /** Fetches that wait although their session is ready: all imm slots are taken. */
-    private boolean slotsExhausted;
 
-    public Decoder(
-            KvGeometry geometry,
-            List<RankMemory> memory,
-            List<ContextRow> context,
-            TransferEngine transfer,
-            Sessions sessions,
-            EngineEvents engine,
-            Tally tally,
-            NanoClock clock,
-            ProtocolLimits limits,
-            ChecksumMode checksumMode) {
-        this.geometry = geometry;
+    /** The ports that the receiving side uses. */
+    public record Ports(TransferEngine transfer, EngineEvents engine, Tally tally, NanoClock clock) {}
+
+    /**
+     * What prefillers write to.
+     *
+     * @param memory of each rank of the geometry, in its order
+     * @param checksumMode what is compared of the pages that arrive
+     */
+    public record Cache(
+            KvGeometry geometry, List<RankMemory> memory, List<ContextRow> context, ChecksumMode checksumMode) {}
+
+    public Decoder(Cache cache, Sessions sessions, Ports ports, ProtocolLimits limits) {
+        this.geometry = cache.geometry();
         this.coverage = new SourceCoverage(geometry);
-        this.context = context.stream().map(PeerContextRow::of).toList();
-        this.regions = memory.stream().map(RankMemory::descriptors).toList();
-        this.transfer = transfer;
+        this.context = cache.context().stream().map(PeerContextRow::of).toList();
+        this.regions = cache.memory().stream().map(RankMemory::descriptors).toList();
+        this.transfer = ports.transfer();
         this.sessions = sessions;
         this.links = new PrefillerLinks(sessions);
-        this.engine = engine;
-        this.tally = tally;
-        this.clock = clock;
+        this.engine = ports.engine();
+        this.tally = ports.tally();
         this.limits = limits;
-        this.arrivals = new ArrivalReport(geometry, engine, tally, clock);
-        this.verifier = new PageVerifier(checksumMode, memory, context, tally, this::fail);
+        this.grants = new GrantSender(cache, coverage, links, sessions, ports);
+        this.ends = new FetchEnds(fetches, grants, links, sessions, cache, ports, limits);
     }
 
     public void fetch(EngineCommand.Fetch ask, long nowNs) {
@@ -118,7 +107,7 @@ public final class Decoder {
             }
         }
         if (!unfit.isEmpty()) {
-            fail(fetch, unfit);
+            ends.fail(fetch, unfit);
             return;
         }
         for (EngineCommand.PrefillerAddress address : ask.prefillers()) {
@@ -150,12 +139,12 @@ public final class Decoder {
             return; // it has ended; the event is on its way to the engine
         }
         tally.add(MessengerMetric.FETCHES_ABANDONED, 1);
-        fail(fetch, "the engine gave the request up");
+        ends.fail(fetch, "the engine gave the request up");
     }
 
     /** Gives every fetch up; those that were granted end when it is known that nothing writes any more. */
     public void shutDown(String reason) {
-        fetches.snapshot().forEach(fetch -> fail(fetch, reason));
+        fetches.snapshot().forEach(fetch -> ends.fail(fetch, reason));
     }
 
     public void onAdmitting(Session session, Attach.Builder attach) {
@@ -172,9 +161,9 @@ public final class Decoder {
 
     public void onFrame(Session session, ControlFrame frame) {
         switch (frame.getBodyCase()) {
-            case CANNOT_DELIVER -> onCannotDeliver(session, frame.getCannotDeliver());
-            case CANCEL_CONFIRMED -> onCancelConfirmed(session, frame.getCancelConfirmed());
-            case CHECKSUMS -> onChecksums(session, frame.getChecksums());
+            case CANNOT_DELIVER -> ends.onCannotDeliver(session, frame.getCannotDeliver());
+            case CANCEL_CONFIRMED -> ends.onCancelConfirmed(session, frame.getCancelConfirmed());
+            case CHECKSUMS -> ends.onChecksums(session, frame.getChecksums());
             case PREFILLED -> onPrefilled(session, frame.getPrefilled());
             default -> {
                 tally.add(MessengerMetric.FRAMES_INVALID, 1);
@@ -188,34 +177,19 @@ public final class Decoder {
         boolean proofNeeded = session.admission != null && !session.admissionClosed;
         for (FetchSource source : fetches.sourcesAt(session)) {
             if (source.over()) {
-                failIfUntold(source, reason);
+                ends.failIfUntold(source, reason);
             } else {
                 if (source.holdsWindow() && proofNeeded) {
                     source.state = FetchSource.State.AWAITING_PROOF;
                 } else {
                     source.end(FetchSource.State.QUIET);
                 }
-                fail(source.fetch, reason);
-                tellQuarantined(source.fetch);
+                ends.fail(source.fetch, reason);
+                ends.tellQuarantined(source.fetch);
             }
         }
         if (proofNeeded) {
             transfer.revoke(session.admission);
-        }
-    }
-
-    /** All has arrived from a source, and what it should be will never be told. */
-    private void failIfUntold(FetchSource source, String reason) {
-        if (!verifier.told(source)) {
-            fail(source.fetch, reason);
-        }
-    }
-
-    /** The engine hears of the first source that has to be waited for without its word; its end may be far away. */
-    private void tellQuarantined(Fetch fetch) {
-        if (!fetch.quarantineTold && fetch.awaitsProof()) {
-            fetch.quarantineTold = true;
-            engine.quarantined(fetch.ask.request(), fetch.failure);
         }
     }
 
@@ -232,7 +206,7 @@ public final class Decoder {
         for (FetchSource source : fetches.sourcesAt(session)) {
             if (!source.over()) {
                 source.end(FetchSource.State.QUIET);
-                conclude(source.fetch);
+                ends.conclude(source.fetch);
             }
         }
     }
@@ -242,34 +216,12 @@ public final class Decoder {
         engine.log(EngineEvents.Level.ERROR, "refused a write from " + admission.peerName() + ": " + detail);
     }
 
-    /** All that was expected of a source is in: nothing of it will follow, whatever else was going on. */
-    public void onWindowFilled(long cookie) {
-        FetchSource source = fetches.source(cookie);
-        if (source != null && !source.over() && !endIfDrained(source)) {
-            source.end(FetchSource.State.FILLED);
-            conclude(source.fetch);
-        }
-    }
-
-    public void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
-        FetchSource source = fetches.source(cookie);
-        if (source == null || source.over()) {
-            return;
-        }
-        tally.add(MessengerMetric.WINDOWS_OVERSHOT, 1);
-        sessions.end(
-                source.session,
-                "transfer " + source.fetch.ask.transferId() + " got " + arrivedWeight + " pages where " + expectedWeight
-                        + " were expected");
-    }
-
     public int tick(long nowNs) {
         int work = 0;
         for (Fetch fetch : fetches.snapshot()) {
             work += isolated(fetch, () -> tick(fetch, nowNs));
         }
-        if (slotsExhausted) {
-            slotsExhausted = false;
+        if (grants.takeNoSlotLeft()) {
             fetches.snapshot().forEach(this::grantAll);
         }
         return work;
@@ -292,10 +244,10 @@ public final class Decoder {
     }
 
     private int tick(Fetch fetch, long nowNs) {
-        int work = verify(fetch);
+        int work = ends.verify(fetch);
         if (!fetch.ended && !fetch.failing() && nowNs - fetch.deadlineNs >= 0) {
             String missing = fetch.over() ? "page checksums" : "KV";
-            fail(
+            ends.fail(
                     fetch,
                     "the " + missing + " of transfer " + fetch.ask.transferId() + " did not arrive from "
                             + fetch.prefillerNames() + " within " + (fetch.deadlineNs - fetch.askedNs) / 1_000_000
@@ -303,7 +255,7 @@ public final class Decoder {
             work++;
         }
         for (FetchSource source : fetch.sources) {
-            if (endIfDrained(source)) {
+            if (ends.endIfDrained(source)) {
                 work++;
             } else if (source.mustEndBy(nowNs)) {
                 sessions.end(
@@ -314,16 +266,6 @@ public final class Decoder {
             }
         }
         return work;
-    }
-
-    /** Compares some pages of a fetch that has all arrived. Returns whether there was something to do. */
-    private int verify(Fetch fetch) {
-        if (fetch.ended || fetch.failing() || !fetch.covered || !fetch.filled()) {
-            return 0;
-        }
-        long bytes = verifier.advance(fetch);
-        conclude(fetch);
-        return bytes > 0 || fetch.ended ? 1 : 0;
     }
 
     /** Grants to every source that can be granted to now. */
@@ -337,10 +279,10 @@ public final class Decoder {
         }
         for (FetchSource source : fetch.sources) {
             if (!fetch.failing() && source.state == FetchSource.State.WAITING && source.session.ready()) {
-                grant(source);
+                grants.send(source);
             }
         }
-        conclude(fetch);
+        ends.conclude(fetch);
         return 1;
     }
 
@@ -350,9 +292,16 @@ public final class Decoder {
                 return 0;
             }
             tally.add(MessengerMetric.FAULTS_CONTAINED, 1);
-            fail(fetch, "a bug in the messenger, met by transfer " + fetch.ask.transferId() + ": " + bug);
+            ends.fail(fetch, "a bug in the messenger, met by transfer " + fetch.ask.transferId() + ": " + bug);
             return 1;
         });
+    }
+
+    private void onPrefilled(Session session, Prefilled message) {
+        TransferKey transfer = new TransferKey(message.getTransferId(), message.getPromptDigest());
+        if (links.heard(session, transfer)) {
+            engine.prefilled(transfer);
+        }
     }
 
     /** Whether all sources' geometries are known and leave no gap; a fetch with a gap fails before it is granted. */
@@ -366,224 +315,18 @@ public final class Decoder {
         }
         String gap = coverage.gap(geometries, fetch.ask, fetch.prefillerNames());
         if (!gap.isEmpty()) {
-            fail(fetch, gap);
+            ends.fail(fetch, gap);
             return false;
         }
         fetch.covered = true;
         return true;
     }
 
-    private void grant(FetchSource source) {
-        Session session = source.session;
-        Fetch fetch = source.fetch;
-        EngineCommand.Fetch ask = fetch.ask;
-        String expectedId = source.address.engineId();
-        if (!expectedId.isEmpty() && !expectedId.equals(session.peerEngineId)) {
-            // Not an error: the two legs meet by transfer id, and the session's geometry was checked afresh.
-            tally.add(MessengerMetric.STALE_IDENTITIES, 1);
-        }
-        // Granted again after a preemption, the prompt is in the prefiller's queue already.
-        boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted;
-        EngineCommand.Prompt prompt = enqueues ? ask.prompt() : EngineCommand.Prompt.NONE;
-        int rows = ask.contextSlot() == ContextRow.NO_SLOT ? 0 : context.size();
-        long pieces = coverage.pieceCountFrom(session.peerGeometry, ask);
-        if (pieces == 0 && (rows == 0 || !mayBeSentBy(session))) {
-            links.decline(session, fetch.transfer, prompt); // others send this transfer
-            source.end(FetchSource.State.FILLED);
-            return;
-        }
-        ImmWindow window = transfer.openWindow(session.admission, fetch.area, pieces + rows, source.cookie);
-        if (window == null) {
-            slotsExhausted = true;
-            return;
-        }
-        source.granted(window, pieces + rows);
-        fetch.grantedNs = clock.nowNs();
-        tally.add(MessengerMetric.GRANTS_SENT, 1);
-        send(source, prompt);
+    public void onWindowFilled(long cookie) {
+        ends.onWindowFilled(cookie);
     }
 
-    /** Whether the source waits for a word of these ranks in every transfer. */
-    private boolean mayBeSentBy(Session session) {
-        return EngineRanks.needing(session.peerGeometry, geometry).intersects(EngineRanks.of(geometry));
-    }
-
-    private void send(FetchSource source, EngineCommand.Prompt prompt) {
-        Grant.Builder grant = GrantWire.encode(source.fetch.ask, source.imm, verifier.interval(), prompt);
-        sessions.send(source.session, ControlFrame.newBuilder().setGrant(grant));
-    }
-
-    private void onCannotDeliver(Session session, CannotDeliver message) {
-        TransferKey transfer = new TransferKey(message.getTransferId(), message.getPromptDigest());
-        FetchSource source = find(session, transfer.id(), message.getImm());
-        boolean preempted = message.getReason() == CannotDeliver.Reason.PREEMPTED;
-        if (source == null) { // its last write and this message crossed a cancellation, or its last byte had landed
-            if (preempted) {
-                declineNextAttempt(session, transfer);
-            }
-            return;
-        }
-        boolean again = preempted && !source.fetch.failing();
-        if (!drain(source, message.getPostedWeight(), again)) {
-            return;
-        }
-        if (!again) {
-            fail(source.fetch, PeerWords.fit(message.getSentence()));
-        }
-        endIfDrained(source);
-    }
-
-    /** All of a preempted prompt is here: its next attempt need not wait for a grant, unless others of its name do. */
-    private void declineNextAttempt(Session session, TransferKey transfer) {
-        boolean mayBeSeveral = transfer.tellsPrompt() && context.isEmpty(); // each request then takes a word of its own
-        if (mayBeSeveral
-                || fetches.sourcesAt(session).stream().noneMatch(source -> source.isOf(transfer) && !source.over())) {
-            links.decline(session, transfer, EngineCommand.Prompt.NONE);
-        }
-    }
-
-    /** The prefiller posts nothing more; its word counts once. What it has posted is over when it has been counted. */
-    private boolean drain(FetchSource source, long postedWeight, boolean again) {
-        if (source.state == FetchSource.State.DRAINING) {
-            return false;
-        }
-        if (postedWeight < 0 || postedWeight > source.expectedWeight) {
-            tally.add(MessengerMetric.FRAMES_INVALID, 1);
-            sessions.end(
-                    source.session,
-                    source.session.peerName() + " says that it posted " + postedWeight + " pages, at most "
-                            + source.expectedWeight + " were granted");
-            return false;
-        }
-        source.drain(postedWeight, again, clock.nowNs() + limits.silenceLimitNs());
-        return true;
-    }
-
-    /** A source whose writes have all been counted is over: nothing of them can land any more. */
-    private boolean endIfDrained(FetchSource source) {
-        if (source.state != FetchSource.State.DRAINING || source.arrivedWeight() < source.postedWeight) {
-            return false;
-        }
-        if (source.arrivedWeight() > source.postedWeight) {
-            onWindowOvershot(source.cookie, source.arrivedWeight(), source.postedWeight);
-        } else if (source.grantAgain && source.hasAll() && verifier.told(source)) {
-            source.end(FetchSource.State.FILLED);
-            declineNextAttempt(source.session, source.fetch.transfer);
-            conclude(source.fetch);
-        } else if (source.grantAgain) {
-            source.end(FetchSource.State.WAITING);
-            tally.add(MessengerMetric.FETCHES_REGRANTED, 1);
-            grant(source);
-        } else {
-            source.end(FetchSource.State.QUIET);
-            conclude(source.fetch);
-        }
-        return true;
-    }
-
-    private void onCancelConfirmed(Session session, CancelConfirmed message) {
-        FetchSource source = find(session, message.getTransferId(), message.getImm());
-        if (source == null) {
-            return;
-        }
-        long postedWeight = message.hasPostedWeight() ? message.getPostedWeight() : source.expectedWeight;
-        if (drain(source, postedWeight, false)) {
-            tally.add(MessengerMetric.CANCELS_CONFIRMED, 1);
-            fail(source.fetch, source.session.peerName() + " confirmed a cancellation that was not asked for");
-            endIfDrained(source);
-        }
-    }
-
-    private void onPrefilled(Session session, Prefilled message) {
-        TransferKey transfer = new TransferKey(message.getTransferId(), message.getPromptDigest());
-        if (links.heard(session, transfer)) {
-            engine.prefilled(transfer);
-        }
-    }
-
-    private void onChecksums(Session session, Checksums message) {
-        for (FetchSource source : fetches.sourcesAt(session)) {
-            boolean meant = source.imm == message.getImm()
-                    && source.fetch.ask.transferId().equals(message.getTransferId())
-                    && (source.state == FetchSource.State.GRANTED || source.state == FetchSource.State.FILLED);
-            if (meant) {
-                String wrong = verifier.add(source, message);
-                if (!wrong.isEmpty()) {
-                    tally.add(MessengerMetric.FRAMES_INVALID, 1);
-                    sessions.end(session, session.peerName() + " sent " + wrong);
-                }
-                return;
-            }
-        }
-    }
-
-    /**
-     * The source that the prefiller means: one that may be written to, or that has all and has not been told what the pages
-     * hold. An answer to an earlier grant of the same transfer finds nothing.
-     */
-    private FetchSource find(Session session, String transferId, int imm) {
-        for (FetchSource source : fetches.sourcesAt(session)) {
-            boolean untold = source.state == FetchSource.State.FILLED && !verifier.told(source);
-            if ((source.holdsWindow() || untold)
-                    && source.imm == imm
-                    && source.fetch.transfer.id().equals(transferId)) {
-                return source;
-            }
-        }
-        return null;
-    }
-
-    /** The fetch will fail, as soon as no source can write any more; the first reason counts. */
-    private void fail(Fetch fetch, String reason) {
-        if (!fetch.failing()) {
-            fetch.failure = reason;
-            fetch.sources.forEach(this::giveUp);
-        }
-        conclude(fetch);
-    }
-
-    private void giveUp(FetchSource source) {
-        switch (source.state) {
-            case WAITING -> {
-                source.end(FetchSource.State.QUIET);
-                links.decline(source.session, source.fetch.transfer, EngineCommand.Prompt.NONE);
-            }
-            case GRANTED -> {
-                source.state = FetchSource.State.CANCELLING;
-                source.confirmDeadlineNs = clock.nowNs() + limits.silenceLimitNs();
-                tally.add(MessengerMetric.CANCELS_SENT, 1);
-                sessions.send(
-                        source.session,
-                        ControlFrame.newBuilder()
-                                .setCancel(Cancel.newBuilder()
-                                        .setTransferId(source.fetch.transfer.id())
-                                        .setPromptDigest(source.fetch.transfer.digest())
-                                        .setImm(source.window.imm())));
-            }
-            case DRAINING -> {
-                if (source.grantAgain) { // the prompt's next attempt waits for a word
-                    source.grantAgain = false;
-                    links.decline(source.session, source.fetch.transfer, EngineCommand.Prompt.NONE);
-                }
-            }
-            case CANCELLING, AWAITING_PROOF, FILLED, QUIET -> {}
-        }
-    }
-
-    /** Tells the engine how the fetch ended, once all its sources are over. */
-    private void conclude(Fetch fetch) {
-        if (fetch.ended || !fetch.over() || !(fetch.failing() || verifier.verified(fetch))) {
-            return;
-        }
-        fetch.ended = true;
-        fetches.remove(fetch);
-        if (fetch.failing()) {
-            tally.add(MessengerMetric.FETCHES_FAILED, 1);
-            engine.failed(fetch.ask.request(), fetch.failure);
-        } else if (fetch.covered && fetch.filled()) {
-            arrivals.arrived(fetch);
-        } else {
-            throw new AssertionError("the sources of transfer " + fetch.ask.transferId() + " are over, and not filled");
-        }
+    public void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
+        ends.onWindowOvershot(cookie, arrivedWeight, expectedWeight);
     }
 }

@@ -48,11 +48,6 @@ final class PageVerifier {
         regions.put(region.descriptor().regionId(), region);
     }
 
-    /** What a grant asks for. */
-    int interval() {
-        return interval;
-    }
-
     /** Keeps what a prefiller says. Returns what is wrong with it as the end of a sentence; empty when nothing is. */
     String add(FetchSource source, Checksums message) {
         for (Checksums.Write write : message.getWritesList()) {

@@ -1,0 +1,271 @@
+package io.kvmessenger.messenger.decode;
+
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.NanoClock;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.PeerWords;
+import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.session.Sessions;
+import io.kvmessenger.messenger.wire.Cancel;
+import io.kvmessenger.messenger.wire.CancelConfirmed;
+import io.kvmessenger.messenger.wire.CannotDeliver;
+import io.kvmessenger.messenger.wire.Checksums;
+import io.kvmessenger.messenger.wire.ControlFrame;
+
+/**
+ * Ends fetches: their sources when all has arrived, when what was posted has been counted, or when the proof is there that
+ * nothing can write; and the fetch itself when all its sources are done.
+ *
+ * <p>Owned by the messenger's thread. It begins no fetch; it grants again what a prefiller preempted.
+ */
+final class FetchEnds {
+    private final Fetches fetches;
+    private final GrantSender grants;
+    private final PrefillerLinks links;
+    private final Sessions sessions;
+    private final PageVerifier verifier;
+    private final ArrivalReport arrivals;
+    private final boolean contextless;
+    private final EngineEvents engine;
+    private final Tally tally;
+    private final NanoClock clock;
+    private final ProtocolLimits limits;
+
+    FetchEnds(
+            Fetches fetches,
+            GrantSender grants,
+            PrefillerLinks links,
+            Sessions sessions,
+            Decoder.Cache cache,
+            Decoder.Ports ports,
+            ProtocolLimits limits) {
+        this.fetches = fetches;
+        this.grants = grants;
+        this.links = links;
+        this.sessions = sessions;
+        this.engine = ports.engine();
+        this.tally = ports.tally();
+        this.clock = ports.clock();
+        this.limits = limits;
+        this.contextless = cache.context().isEmpty();
+        this.verifier = new PageVerifier(cache.checksumMode(), cache.memory(), cache.context(), tally, this::fail);
+        this.arrivals = new ArrivalReport(cache.geometry(), engine, tally, clock);
+    }
+
+    /** The fetch will fail, as soon as no source can write any more; the first reason counts. */
+    void fail(Fetch fetch, String reason) {
+        if (!fetch.failing()) {
+            fetch.failure = reason;
+            fetch.sources.forEach(this::giveUp);
+        }
+        conclude(fetch);
+    }
+
+    private void giveUp(FetchSource source) {
+        switch (source.state) {
+            case WAITING -> {
+                source.end(FetchSource.State.QUIET);
+                links.decline(source.session, source.fetch.transfer, EngineCommand.Prompt.NONE);
+            }
+            case GRANTED -> {
+                source.state = FetchSource.State.CANCELLING;
+                source.confirmDeadlineNs = clock.nowNs() + limits.silenceLimitNs();
+                tally.add(MessengerMetric.CANCELS_SENT, 1);
+                sessions.send(
+                        source.session,
+                        ControlFrame.newBuilder()
+                                .setCancel(Cancel.newBuilder()
+                                        .setTransferId(source.fetch.transfer.id())
+                                        .setPromptDigest(source.fetch.transfer.digest())
+                                        .setImm(source.window.imm())));
+            }
+            case DRAINING -> {
+                if (source.grantAgain) { // the prompt's next attempt waits for a word
+                    source.grantAgain = false;
+                    links.decline(source.session, source.fetch.transfer, EngineCommand.Prompt.NONE);
+                }
+            }
+            case CANCELLING, AWAITING_PROOF, FILLED, QUIET -> {}
+        }
+    }
+
+    /** All that was expected of a source is in: nothing of it will follow, whatever else was going on. */
+    void onWindowFilled(long cookie) {
+        FetchSource source = fetches.source(cookie);
+        if (source != null && !source.over() && !endIfDrained(source)) {
+            source.end(FetchSource.State.FILLED);
+            conclude(source.fetch);
+        }
+    }
+
+    void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
+        FetchSource source = fetches.source(cookie);
+        if (source == null || source.over()) {
+            return;
+        }
+        tally.add(MessengerMetric.WINDOWS_OVERSHOT, 1);
+        sessions.end(
+                source.session,
+                "transfer " + source.fetch.ask.transferId() + " got " + arrivedWeight + " pages where " + expectedWeight
+                        + " were expected");
+    }
+
+    void onCannotDeliver(Session session, CannotDeliver message) {
+        TransferKey transfer = new TransferKey(message.getTransferId(), message.getPromptDigest());
+        FetchSource source = find(session, transfer.id(), message.getImm());
+        boolean preempted = message.getReason() == CannotDeliver.Reason.PREEMPTED;
+        if (source == null) { // its last write and this message crossed a cancellation, or its last byte had landed
+            if (preempted) {
+                declineNextAttempt(session, transfer);
+            }
+            return;
+        }
+        boolean again = preempted && !source.fetch.failing();
+        if (!drain(source, message.getPostedWeight(), again)) {
+            return;
+        }
+        if (!again) {
+            fail(source.fetch, PeerWords.fit(message.getSentence()));
+        }
+        endIfDrained(source);
+    }
+
+    void onCancelConfirmed(Session session, CancelConfirmed message) {
+        FetchSource source = find(session, message.getTransferId(), message.getImm());
+        if (source == null) {
+            return;
+        }
+        long postedWeight = message.hasPostedWeight() ? message.getPostedWeight() : source.expectedWeight;
+        if (drain(source, postedWeight, false)) {
+            tally.add(MessengerMetric.CANCELS_CONFIRMED, 1);
+            fail(source.fetch, source.session.peerName() + " confirmed a cancellation that was not asked for");
+            endIfDrained(source);
+        }
+    }
+
+    /** The prefiller posts nothing more; its word counts once. What it has posted is over when it has been counted. */
+    private boolean drain(FetchSource source, long postedWeight, boolean again) {
+        if (source.state == FetchSource.State.DRAINING) {
+            return false;
+        }
+        if (postedWeight < 0 || postedWeight > source.expectedWeight) {
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+            sessions.end(
+                    source.session,
+                    source.session.peerName() + " says that it posted " + postedWeight + " pages, at most "
+                            + source.expectedWeight + " were granted");
+            return false;
+        }
+        source.drain(postedWeight, again, clock.nowNs() + limits.silenceLimitNs());
+        return true;
+    }
+
+    /** A source whose writes have all been counted is over: nothing of them can land any more. */
+    boolean endIfDrained(FetchSource source) {
+        if (source.state != FetchSource.State.DRAINING || source.arrivedWeight() < source.postedWeight) {
+            return false;
+        }
+        if (source.arrivedWeight() > source.postedWeight) {
+            onWindowOvershot(source.cookie, source.arrivedWeight(), source.postedWeight);
+        } else if (source.grantAgain && source.hasAll() && verifier.told(source)) {
+            source.end(FetchSource.State.FILLED);
+            declineNextAttempt(source.session, source.fetch.transfer);
+            conclude(source.fetch);
+        } else if (source.grantAgain) {
+            source.end(FetchSource.State.WAITING);
+            tally.add(MessengerMetric.FETCHES_REGRANTED, 1);
+            grants.send(source);
+        } else {
+            source.end(FetchSource.State.QUIET);
+            conclude(source.fetch);
+        }
+        return true;
+    }
+
+    /** All of a preempted prompt is here: its next attempt need not wait for a grant, unless others of its name do. */
+    private void declineNextAttempt(Session session, TransferKey transfer) {
+        boolean mayBeSeveral = transfer.tellsPrompt() && contextless; // each request then takes a word of its own
+        if (mayBeSeveral
+                || fetches.sourcesAt(session).stream().noneMatch(source -> source.isOf(transfer) && !source.over())) {
+            links.decline(session, transfer, EngineCommand.Prompt.NONE);
+        }
+    }
+
+    /**
+     * The source that the prefiller means: one that may be written to, or that has all and has not been told what the pages
+     * hold. An answer to an earlier grant of the same transfer finds nothing.
+     */
+    private FetchSource find(Session session, String transferId, int imm) {
+        for (FetchSource source : fetches.sourcesAt(session)) {
+            boolean untold = source.state == FetchSource.State.FILLED && !verifier.told(source);
+            if ((source.holdsWindow() || untold)
+                    && source.imm == imm
+                    && source.fetch.transfer.id().equals(transferId)) {
+                return source;
+            }
+        }
+        return null;
+    }
+
+    void onChecksums(Session session, Checksums message) {
+        for (FetchSource source : fetches.sourcesAt(session)) {
+            boolean meant = source.imm == message.getImm()
+                    && source.fetch.ask.transferId().equals(message.getTransferId())
+                    && (source.state == FetchSource.State.GRANTED || source.state == FetchSource.State.FILLED);
+            if (meant) {
+                String wrong = verifier.add(source, message);
+                if (!wrong.isEmpty()) {
+                    tally.add(MessengerMetric.FRAMES_INVALID, 1);
+                    sessions.end(session, session.peerName() + " sent " + wrong);
+                }
+                return;
+            }
+        }
+    }
+
+    /** Compares some pages of a fetch that has all arrived. Returns whether there was something to do. */
+    int verify(Fetch fetch) {
+        if (fetch.ended || fetch.failing() || !fetch.covered || !fetch.filled()) {
+            return 0;
+        }
+        long bytes = verifier.advance(fetch);
+        conclude(fetch);
+        return bytes > 0 || fetch.ended ? 1 : 0;
+    }
+
+    /** All has arrived from a source, and what it should be will never be told. */
+    void failIfUntold(FetchSource source, String reason) {
+        if (!verifier.told(source)) {
+            fail(source.fetch, reason);
+        }
+    }
+
+    /** The engine hears of the first source that has to be waited for without its word; its end may be far away. */
+    void tellQuarantined(Fetch fetch) {
+        if (!fetch.quarantineTold && fetch.awaitsProof()) {
+            fetch.quarantineTold = true;
+            engine.quarantined(fetch.ask.request(), fetch.failure);
+        }
+    }
+
+    /** Tells the engine how the fetch ended, once all its sources are over. */
+    void conclude(Fetch fetch) {
+        if (fetch.ended || !fetch.over() || !(fetch.failing() || verifier.verified(fetch))) {
+            return;
+        }
+        fetch.ended = true;
+        fetches.remove(fetch);
+        if (fetch.failing()) {
+            tally.add(MessengerMetric.FETCHES_FAILED, 1);
+            engine.failed(fetch.ask.request(), fetch.failure);
+        } else if (fetch.covered && fetch.filled()) {
+            arrivals.arrived(fetch);
+        } else {
+            throw new AssertionError("the sources of transfer " + fetch.ask.transferId() + " are over, and not filled");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+package io.kvmessenger.messenger.decode;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.NanoClock;
+import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.messenger.session.EngineRanks;
+import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.messenger.session.Sessions;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Grant;
+import io.kvmessenger.messenger.wire.GrantWire;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.TransferEngine;
+
+/** Opens the windows of a fetch's sources and sends their grants. Owned by the messenger's thread. */
+final class GrantSender {
+    private final KvGeometry geometry;
+    private final SourceCoverage coverage;
+    private final int contextRows;
+    private final int checksumInterval;
+    private final PrefillerLinks links;
+    private final Sessions sessions;
+    private final TransferEngine transfer;
+    private final Tally tally;
+    private final NanoClock clock;
+    /** A source waits although its session is ready: all imm slots are taken. */
+    private boolean noSlotLeft;
+
+    GrantSender(
+            Decoder.Cache cache,
+            SourceCoverage coverage,
+            PrefillerLinks links,
+            Sessions sessions,
+            Decoder.Ports ports) {
+        this.geometry = cache.geometry();
+        this.coverage = coverage;
+        this.contextRows = cache.context().size();
+        this.checksumInterval = cache.checksumMode().interval();
+        this.links = links;
+        this.sessions = sessions;
+        this.transfer = ports.transfer();
+        this.tally = ports.tally();
+        this.clock = ports.clock();
+    }
+
+    /** Opens a window for the source and sends its grant; {@link #takeNoSlotLeft} tells when there is none to be had. */
+    void send(FetchSource source) {
+        Session session = source.session;
+        Fetch fetch = source.fetch;
+        EngineCommand.Fetch ask = fetch.ask;
+        String expectedId = source.address.engineId();
+        if (!expectedId.isEmpty() && !expectedId.equals(session.peerEngineId)) {
+            // Not an error: the two legs meet by transfer id, and the session's geometry was checked afresh.
+            tally.add(MessengerMetric.STALE_IDENTITIES, 1);
+        }
+        // Granted again after a preemption, the prompt is in the prefiller's queue already.
+        boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted;
+        EngineCommand.Prompt prompt = enqueues ? ask.prompt() : EngineCommand.Prompt.NONE;
+        int rows = ask.contextSlot() == ContextRow.NO_SLOT ? 0 : contextRows;
+        long pieces = coverage.pieceCountFrom(session.peerGeometry, ask);
+        if (pieces == 0 && (rows == 0 || !mayBeSentBy(session))) {
+            links.decline(session, fetch.transfer, prompt); // others send this transfer
+            source.end(FetchSource.State.FILLED);
+            return;
+        }
+        ImmWindow window = transfer.openWindow(session.admission, fetch.area, pieces + rows, source.cookie);
+        if (window == null) {
+            noSlotLeft = true;
+            return;
+        }
+        source.granted(window, pieces + rows);
+        fetch.grantedNs = clock.nowNs();
+        tally.add(MessengerMetric.GRANTS_SENT, 1);
+        Grant.Builder grant = GrantWire.encode(ask, source.imm, checksumInterval, prompt);
+        sessions.send(session, ControlFrame.newBuilder().setGrant(grant));
+    }
+
+    /** Whether the source waits for a word of these ranks in every transfer. */
+    private boolean mayBeSentBy(Session session) {
+        return EngineRanks.needing(session.peerGeometry, geometry).intersects(EngineRanks.of(geometry));
+    }
+
+    /** Whether a source has had to wait for an imm slot since this was last asked. */
+    boolean takeNoSlotLeft() {
+        boolean waits = noSlotLeft;
+        noSlotLeft = false;
+        return waits;
+    }
+}
