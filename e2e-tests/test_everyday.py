@@ -6,15 +6,17 @@ decoder keeps of a beginning answers later requests too: they are asked as well,
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,10 @@ GROUPS_IN_FLIGHT = 4
 NOTHING_HELD_SECONDS = 10.0
 GRANT_WAIT_SECONDS = 30.0
 """Beyond NOTHING_HELD_SECONDS, so that what a limit frees is not taken for freed in time."""
+HELD_BY_A_PREFILL = ("kv_messenger_prefills_open", "vllm:kv_cache_usage_perc")
+"""What a finished prefill holds that no decoder has asked for."""
+WAITED_IN_VAIN = re.compile(r"no grant for transfer cmpl-(\S+)-0(?:#\d+)? came within \d+ ms of the end of its prefill")
+"""How a prefiller says that it held a prompt for the whole of grant_wait_seconds. The group is the X-Request-ID."""
 LONG_ID = 600
 
 
@@ -43,9 +49,10 @@ def pair(model: Path, run_folder: Path) -> Iterator[tuple[Messenger, Messenger]]
     """Small pages and chunks, so that short prompts have several of both."""
     options = {"page_tokens": PAGE_TOKENS, "arguments": ("--max-num-batched-tokens", str(CHUNK_TOKENS))}
     extra = {"grant_wait_seconds": GRANT_WAIT_SECONDS}
+    logged = {**options, "arguments": (*options["arguments"], "--enable-log-requests")}
     with ExitStack() as stack:
         source = messenger(prefiller("prefiller-daily", extra=extra, options=options), model, run_folder)
-        target = messenger(decoder("decoder-daily", options=options), model, run_folder)
+        target = messenger(decoder("decoder-daily", options=logged), model, run_folder)
         start_messengers(stack, [source, target])
         yield source, target
 
@@ -74,6 +81,8 @@ class Client:
 
     prefiller: Messenger
     decoder: Messenger
+    left: dict[str, Asked] = field(default_factory=dict)
+    """Of which requests it did not wait for the answer, by X-Request-ID."""
 
     def ask(self, asked: Asked, request: str = "") -> dict[str, Any] | None:
         """The decoder's answer; None when the client went away before it."""
@@ -98,6 +107,7 @@ class Client:
             time.sleep(asked.gone_after_seconds)  # a moment that was drawn, not a wait for something
             for gone in legs:
                 gone.leave()
+            self.left[request] = asked
             return None
         answers = [each.answer() for each in legs]
         return answers[0]
@@ -133,11 +143,28 @@ def sent_at_once(client: Client, group: Group, reference: Reference) -> list[str
         return [fault for faults in clients.map(one, group.requests) for fault in faults]
 
 
+@dataclass(frozen=True)
+class AfterTraffic:
+    """What is seen some seconds after the last answer."""
+
+    faults: list[str]
+    """What was wrong with the answers."""
+    held: Mapping[str, Mapping[str, float]]
+    """By server: what is not free."""
+    left: Mapping[str, Asked]
+    """The requests whose clients went away."""
+
+    def unheard(self, decoder: Messenger) -> dict[str, Asked]:
+        """Those whose decode leg the decoder's API server has lost with its client, before it read the request.
+
+        Nothing can tell the prefiller of these. All others stand in the decoder's log, as requests or as rejected.
+        """
+        log = decoder.server.log()
+        return {request: asked for request, asked in self.left.items() if request not in log}
+
+
 @pytest.fixture(scope="module")
-def after_traffic(
-    pair: tuple[Messenger, Messenger], traffic: Traffic, reference: Reference
-) -> tuple[list[str], Mapping[str, float]]:
-    """What was wrong with the answers, and what is held some seconds after the last one."""
+def after_traffic(pair: tuple[Messenger, Messenger], traffic: Traffic, reference: Reference) -> AfterTraffic:
     source, target = pair
     client = Client(source, target)
     with ThreadPoolExecutor(GROUPS_IN_FLIGHT) as groups:
@@ -146,19 +173,16 @@ def after_traffic(
             for found in groups.map(lambda group: sent_at_once(client, group, reference), traffic.groups)
             for fault in found
         ]
-    held = {side.server.name: side for side in pair}
-    try:
+    with contextlib.suppress(TimeoutError):
         wait_until(lambda: not any(side.held() for side in pair), NOTHING_HELD_SECONDS, "nothing is held")
-        leaked: Mapping[str, float] = {}
-    except TimeoutError:
-        leaked = {f"{name}: {gauge}": value for name, side in held.items() for gauge, value in side.held().items()}
-    return faults, leaked
+    held = {side.server.name: held for side in pair if (held := side.held())}
+    return AfterTraffic(faults, held, client.left)
 
 
 def test_answers_are_those_of_a_single_vllm(
-    after_traffic: tuple[list[str], Mapping[str, float]], traffic: Traffic, pair: tuple[Messenger, Messenger]
+    after_traffic: AfterTraffic, traffic: Traffic, pair: tuple[Messenger, Messenger]
 ) -> None:
-    faults, _ = after_traffic
+    faults = after_traffic.faults
     arrived = pair[1].metric("kv_messenger_fetches_arrived_total")
     print(f"everyday traffic: seed {traffic.seed}, {traffic.count} requests, {arrived:.0f} transfers arrived")
     for fault in faults:
@@ -167,9 +191,29 @@ def test_answers_are_those_of_a_single_vllm(
     assert arrived >= traffic.count / 2, "most answers did not come from transferred KV: the comparison shows little"
 
 
-def test_nothing_is_held_afterwards(after_traffic: tuple[list[str], Mapping[str, float]]) -> None:
-    _, leaked = after_traffic
-    assert not leaked
+def test_nothing_is_held_afterwards(after_traffic: AfterTraffic, pair: tuple[Messenger, Messenger]) -> None:
+    """But prompts of which the decoder cannot have heard, and these not beyond their limit."""
+    source, target = pair
+    unheard = after_traffic.unheard(target)
+    print(f"{len(after_traffic.left)} clients went away, {len(unheard)} before the decoder had read their request")
+    prompts = sum(len(asked.prompts) for asked in unheard.values())
+    held = after_traffic.held
+    assert held.keys() <= {source.server.name}, held
+    of_prefiller = held.get(source.server.name, {})
+    assert of_prefiller.get("kv_messenger_prefills_open", 0.0) <= prompts, (held, unheard)
+    assert of_prefiller.keys() <= (set(HELD_BY_A_PREFILL) if prompts else set()), (held, unheard)
+    for side in pair:
+        side.wait_at_rest()
+
+
+def test_no_prompt_is_waited_for_in_vain_that_its_decoder_heard_of(
+    after_traffic: AfterTraffic, pair: tuple[Messenger, Messenger]
+) -> None:
+    """Of all the traffic: the prefiller says so of each, and by now of the last one too."""
+    source, target = pair
+    source.wait_at_rest()
+    in_vain = set(WAITED_IN_VAIN.findall(source.server.log()))
+    assert in_vain <= after_traffic.unheard(target).keys(), "the decoder heard of them, and did not tell the prefiller"
 
 
 @pytest.mark.usefixtures("after_traffic")

@@ -94,6 +94,14 @@ class Decline:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejection:
+    """A request that the engine never had, and the ids that its transfer may have: its prefiller waits but a moment."""
+
+    transfer_ids: Sequence[str]
+    messengers: Messengers
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A request whose kv_transfer_params cannot be served; it ends as a failed load."""
 
@@ -120,6 +128,7 @@ class StepMetadata(KVConnectorMetadata):
     abandoned: list[str] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     declines: list[Decline] = field(default_factory=list)
+    rejections: list[Rejection] = field(default_factory=list)
 
 
 @dataclass

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 TRANSFER_ID_LENGTH_MAX = 512
 """In UTF-16 units, as the protocol counts."""
 
+_PREFIXES = ("cmpl-", "chatcmpl-")
+"""What vLLM's completions and chat completions put in front of the X-Request-ID."""
 _CHOICE = re.compile(r"(\d{1,5})_(.+)", re.DOTALL)
 _SIDE_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 _ITEM = re.compile(r"(cmpl-.+)-(\d{1,9})", re.DOTALL)
@@ -43,6 +45,14 @@ def read_name(request_id: str) -> RequestName:
     if found := _ITEM.fullmatch(shared):
         item, shared = int(found[2]), f"{found[1]}-0"
     return RequestName(shared, item, choice, f"0_{parent}")
+
+
+def possible_names(said: str) -> tuple[str, ...]:
+    """What both legs of a request may have in common, given its id on one side, or its X-Request-ID."""
+    shared = read_name(said).shared
+    if shared.startswith(_PREFIXES):
+        return (shared,)
+    return (f"cmpl-{said}-0", f"chatcmpl-{said}", said)
 
 
 def transfer_of(base: str, item: int) -> str:

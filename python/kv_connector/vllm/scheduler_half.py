@@ -22,6 +22,7 @@ from kv_connector.vllm.metadata import (
     PrefillEnd,
     PrefillOutcome,
     Refusal,
+    Rejection,
     StepMetadata,
     Transfer,
     WorkerNews,
@@ -29,7 +30,7 @@ from kv_connector.vllm.metadata import (
 from kv_connector.vllm.prompts import digest_of
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import read_name
-from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read
+from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read, rejected_transfers
 
 _FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
 
@@ -98,6 +99,8 @@ class SchedulerHalf:
         if isinstance(ask, Send):
             prefill = self._prefills[request_id] = self._begin(request, ask)
             self._pending.announces.append(Announce(request_id, prefill.transfer, prefill.digest))
+        elif _stands_for_rejected(request):
+            self._reject(request, ask)
         elif isinstance(ask, Receive):
             transfer = Transfer(ask.transfer, digest_of(request))
             if not ask.decoder_first:
@@ -109,6 +112,15 @@ class SchedulerHalf:
 
     def _begin(self, request: Any, ask: Send) -> _Prefill:
         return _Prefill(ask.transfer, ask.base, request.num_prompt_tokens, digest_of(request))
+
+    def _reject(self, request: Any, ask: object) -> None:
+        """What stands for a request that the API server rejected, or whose client left before the engine had it."""
+        if isinstance(ask, Receive) and not ask.decoder_first:
+            transfer_ids = rejected_transfers(request.kv_transfer_params, request.request_id)
+            self._pending.rejections.append(Rejection(transfer_ids, ask.messengers))
+            self._logger.info(
+                "a request never reached this engine or has ended, transfer %s", " or ".join(transfer_ids)
+            )
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens beyond the computed ones will come, None while that is not known; changes nothing.
@@ -184,7 +196,7 @@ class SchedulerHalf:
 
     def _decline(self, request: Any, ask: object) -> None:
         """There will be no fetch: with both legs sent, a prefiller would keep the pages until its limit."""
-        if isinstance(ask, Receive) and not ask.decoder_first:
+        if isinstance(ask, Receive) and not ask.decoder_first and not _stands_for_rejected(request):
             self._pending.declines.append(Decline(Transfer(ask.transfer, digest_of(request)), ask.messengers))
 
     def refuse(self, request_id: str) -> None:
@@ -363,7 +375,8 @@ class SchedulerHalf:
     def has_work(self) -> bool:
         """Whether the engine must go on stepping although it may have no request left."""
         pending = self._pending
-        return bool(self._held or pending.prefill_ends or pending.abandoned or pending.refusals or pending.declines)
+        told = pending.prefill_ends or pending.abandoned or pending.refusals or pending.declines or pending.rejections
+        return bool(self._held or told)
 
     def is_idle(self) -> bool:
         """Whether nothing at all is remembered; for leak checks at rest."""
@@ -384,6 +397,14 @@ def _scheduled(scheduler_output: Any) -> Iterator[tuple[str, list[int], bool, in
         blocks = cached.new_block_ids[index]
         whole_table = request_id in cached.resumed_req_ids
         yield request_id, blocks[0] if blocks else [], whole_table, cached.num_computed_tokens[index]
+
+
+def _stands_for_rejected(request: Any) -> bool:
+    """Whether the request is none that vLLM will serve: it tells connectors of one that it does not let in.
+
+    Such a request has the kv_transfer_params of the other, an id and a prompt that are made up, and is ended at once.
+    """
+    return getattr(request, "abort_immediately", False) is True
 
 
 def _outcome(request: Any, prefill: _Prefill) -> PrefillOutcome:

@@ -8,7 +8,13 @@ from typing import Any, TypeGuard
 
 from kv_connector.options import Role
 from kv_connector.vllm.messenger_addresses import PORT_MAX, Address, Messengers, read_list
-from kv_connector.vllm.request_name import TRANSFER_ID_LENGTH_MAX, is_transfer_id, read_name, transfer_of
+from kv_connector.vllm.request_name import (
+    TRANSFER_ID_LENGTH_MAX,
+    is_transfer_id,
+    possible_names,
+    read_name,
+    transfer_of,
+)
 
 PREFILLERS_MAX = 8
 
@@ -113,6 +119,17 @@ def read(params: object, request_id: str, side: Side) -> Ask:
     if name.choice > 0 and not isinstance(ask, Refused):
         return Sibling(name.first_choice, send, base)
     return ask
+
+
+def rejected_transfers(params: Mapping[str, Any], request_id: str) -> tuple[str, ...]:
+    """The ids that the transfer of a request may have that the engine never had; of a list's, that of the first prompt.
+
+    Its own id is not known; a router that sends both legs at once gives its part of it as ``remote_request_id``.
+    """
+    if is_transfer_id(transfer := params.get("transfer_id")):
+        return (str(transfer),)
+    said = [name for name in (params.get("remote_request_id"), request_id) if isinstance(name, str) and name]
+    return tuple(dict.fromkeys(transfer_of(base, 0) for name in said for base in possible_names(name)))
 
 
 def _read_receive(params: Mapping[str, Any], transfer: str, side: Side) -> Ask:

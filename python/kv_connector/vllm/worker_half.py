@@ -38,6 +38,7 @@ from kv_connector.vllm.metadata import (
     MessengerAddress,
     PrefillEnd,
     Refusal,
+    Rejection,
     StepMetadata,
     Transfer,
     WorkerNews,
@@ -171,6 +172,7 @@ class WorkerHalf:
         self._each(meta.fetches, self._fetch, self._fail_broken)
         self._each(meta.expects.values(), self._expect)
         self._each(meta.declines, self._decline)
+        self._each(meta.rejections, self._reject)
         self._each(meta.abandoned, self._abandon)
         chunks = [chunk for chunk in meta.chunks if chunk.request not in self._lost]
         if chunks and not self._dead:
@@ -207,6 +209,10 @@ class WorkerHalf:
     def _decline(self, decline: Decline) -> None:
         self._expected.discard(decline.transfer)
         self._submit({"do": "decline", **_worded(decline)})
+
+    def _reject(self, rejection: Rejection) -> None:
+        for transfer_id in rejection.transfer_ids:
+            self._submit({"do": "reject", "transfer": transfer_id, "prefillers": _named(rejection.messengers)})
 
     def _abandon(self, request: str) -> None:
         if request in self._fetching:

@@ -131,6 +131,7 @@ class SimulatedRequest:
     has_run: bool = False
     cache_salt: str | None = None
     priority: int = 0
+    abort_immediately: bool = False
     skip_reading_prefix_cache: bool = False
     """As with prompt_logprobs: the engine computes the whole prompt, whatever a connector has."""
 
@@ -248,6 +249,14 @@ class SimulatedEngine:
         self.requests[request_id] = request
         self.waiting.append(request)
         self.scheduler.on_new_request(request)
+
+    def add_ended(self, request_id: str, params: Any) -> None:
+        """As vLLM tells connectors of a request that it does not let in."""
+        request = SimulatedRequest(request_id, 1, params, 1, 0, abort_immediately=True)
+        self.requests[request_id] = request
+        self.waiting.append(request)
+        self.scheduler.on_new_request(request)
+        self.abort(request_id)
 
     def abort(self, request_id: str) -> None:
         self._finish(self.requests[request_id], Status.FINISHED_ABORTED)

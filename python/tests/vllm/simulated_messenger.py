@@ -210,6 +210,9 @@ class SimulatedMessenger:
     def _on_decline(self, command: dict[str, Any]) -> None:
         assert command.keys() == {"do", "transfer", "promptDigest", "prefillers"}
 
+    def _on_reject(self, command: dict[str, Any]) -> None:
+        assert command["prefillers"]
+
     def _on_abandon(self, command: dict[str, Any]) -> None:
         request = command["request"]
         ended = [event.request for event in self.events if isinstance(event, Arrived | Failed)]

@@ -52,10 +52,11 @@ final class CommandReader {
             case "fetch" -> fetch(fields);
             case "expect" -> new EngineCommand.Expect(transfer(fields), prefillers(fields));
             case "decline" -> new EngineCommand.Decline(transfer(fields), prefillers(fields));
+            case "reject" -> new EngineCommand.Reject(fields.text("transfer"), prefillers(fields));
             case "abandon" -> new EngineCommand.Abandon(fields.text("request"));
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, "
-                        + "step, stepEnded, computed, prefillEnded, expect, fetch, decline, abandon");
+                        + "step, stepEnded, computed, prefillEnded, expect, fetch, decline, reject, abandon");
         };
     }
 

@@ -25,6 +25,7 @@ class CommandReaderTest {
               "cacheSalt":"s","priority":-2},
              {"do":"expect","transfer":"t","promptDigest":"ab","prefillers":[{"host":"h","port":9}]},
              {"do":"decline","transfer":"t","prefillers":[]},
+             {"do":"reject","transfer":"t","prefillers":[{"host":"h","port":9}]},
              {"do":"abandon","request":"d"}]}\
             """))
                 .satisfiesExactly(
@@ -56,6 +57,9 @@ class CommandReaderTest {
                                         List.of(new EngineCommand.PrefillerAddress("h", 9, "")))),
                         decline -> assertThat(decline)
                                 .isEqualTo(new EngineCommand.Decline(new TransferKey("t", ""), List.of())),
+                        reject -> assertThat(reject)
+                                .isEqualTo(new EngineCommand.Reject(
+                                        "t", List.of(new EngineCommand.PrefillerAddress("h", 9, "")))),
                         abandon -> assertThat(abandon).isEqualTo(new EngineCommand.Abandon("d")));
     }
 

@@ -165,6 +165,7 @@ public final class Messenger {
             case EngineCommand.Preempt preempt -> prefiller.preempt(preempt);
             case EngineCommand.Fetch fetch -> decoder.fetch(fetch, nowNs);
             case EngineCommand.Decline decline -> decoder.decline(decline, nowNs);
+            case EngineCommand.Reject reject -> decoder.reject(reject, nowNs);
             case EngineCommand.Expect expect -> decoder.expect(expect, nowNs);
             case EngineCommand.Abandon abandon -> decoder.abandon(abandon.request());
             case EngineCommand.CountHeld count -> count.answer().complete(held());

@@ -121,16 +121,17 @@ public final class Decoder {
 
     /** Tells prefillers that no grant will come; if one cannot be reached its own limit ends the wait. */
     public void decline(EngineCommand.Decline decline, long nowNs) {
-        for (EngineCommand.PrefillerAddress address : decline.prefillers()) {
-            links.decline(links.at(address, nowNs), decline.transfer(), EngineCommand.Prompt.NONE);
-        }
+        links.each(decline.prefillers(), nowNs, session -> links.decline(session, decline.transfer()));
     }
 
     /** Tells prefillers that a queued request will fetch; one that cannot be reached keeps its pages for its own limit. */
     public void expect(EngineCommand.Expect expect, long nowNs) {
-        for (EngineCommand.PrefillerAddress address : expect.prefillers()) {
-            links.expect(links.at(address, nowNs), expect.transfer());
-        }
+        links.each(expect.prefillers(), nowNs, session -> links.expect(session, expect.transfer()));
+    }
+
+    /** Tells prefillers that a request is not here; one that cannot be reached keeps its pages for its own limit. */
+    public void reject(EngineCommand.Reject reject, long nowNs) {
+        links.each(reject.prefillers(), nowNs, session -> links.reject(session, reject.transferId()));
     }
 
     public void abandon(String request) {

@@ -1,6 +1,5 @@
 package io.kvmessenger.messenger.decode;
 
-import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
@@ -69,7 +68,7 @@ final class FetchEnds {
         switch (source.state) {
             case WAITING -> {
                 source.end(FetchSource.State.QUIET);
-                links.decline(source.session, source.fetch.transfer, EngineCommand.Prompt.NONE);
+                links.decline(source.session, source.fetch.transfer);
             }
             case GRANTED -> {
                 source.state = FetchSource.State.CANCELLING;
@@ -86,7 +85,7 @@ final class FetchEnds {
             case DRAINING -> {
                 if (source.grantAgain) { // the prompt's next attempt waits for a word
                     source.grantAgain = false;
-                    links.decline(source.session, source.fetch.transfer, EngineCommand.Prompt.NONE);
+                    links.decline(source.session, source.fetch.transfer);
                 }
             }
             case CANCELLING, AWAITING_PROOF, FILLED, QUIET -> {}
@@ -191,7 +190,7 @@ final class FetchEnds {
         boolean mayBeSeveral = transfer.tellsPrompt() && contextless; // each request then takes a word of its own
         if (mayBeSeveral
                 || fetches.sourcesAt(session).stream().noneMatch(source -> source.isOf(transfer) && !source.over())) {
-            links.decline(session, transfer, EngineCommand.Prompt.NONE);
+            links.decline(session, transfer);
         }
     }
 

@@ -8,10 +8,13 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.messenger.wire.Expect;
 import io.kvmessenger.messenger.wire.PromptWire;
+import io.kvmessenger.messenger.wire.Rejected;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Consumer;
 
 /**
  * A decoder's sessions with prefillers, by address, dialled when they are first needed, and what is said on them of
@@ -34,6 +37,15 @@ final class PrefillerLinks {
                 address.host() + ":" + address.port(), unknown -> sessions.dial(address.host(), address.port(), nowNs));
     }
 
+    void each(List<EngineCommand.PrefillerAddress> addresses, long nowNs, Consumer<Session> told) {
+        addresses.forEach(address -> told.accept(at(address, nowNs)));
+    }
+
+    /** No grant will come of this transfer. */
+    void decline(Session session, TransferKey transfer) {
+        decline(session, transfer, EngineCommand.Prompt.NONE);
+    }
+
     /** No grant will come of this transfer; the prompt, if there is one, is wanted by others all the same. */
     void decline(Session session, TransferKey transfer, EngineCommand.Prompt prompt) {
         heard(session, transfer);
@@ -53,6 +65,13 @@ final class PrefillerLinks {
                 ControlFrame.newBuilder()
                         .setExpect(
                                 Expect.newBuilder().setTransferId(transfer.id()).setPromptDigest(transfer.digest())));
+    }
+
+    /** The request that would have fetched this transfer is not here; what its prompt was is not known. */
+    void reject(Session session, String transferId) {
+        send(
+                session,
+                ControlFrame.newBuilder().setRejected(Rejected.newBuilder().setTransferId(transferId)));
     }
 
     void onReady(Session session) {

@@ -161,6 +161,12 @@ public sealed interface EngineCommand {
     /** A decoder will never ask for this transfer: its prefiller need not keep the pages. */
     record Decline(TransferKey transfer, List<PrefillerAddress> prefillers) implements EngineCommand {}
 
+    /**
+     * The engine never had the request that would have fetched this transfer, or had it and knows its prompt no more: its
+     * prefiller keeps the pages for a short time only. Of a list of prompts the transfer of the first is named.
+     */
+    record Reject(String transferId, List<PrefillerAddress> prefillers) implements EngineCommand {}
+
     /** The engine has ended the request; its pages stay held until the fetch's terminal event. */
     record Abandon(String request) implements EngineCommand {}
 

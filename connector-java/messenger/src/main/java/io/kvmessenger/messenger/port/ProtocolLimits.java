@@ -11,7 +11,7 @@ package io.kvmessenger.messenger.port;
  */
 public record ProtocolLimits(
         long grantWaitNs, long fetchLimitNs, long connectLimitNs, long heartbeatNs, long silenceLimitNs) {
-    public static final int PROTOCOL_VERSION = 5;
+    public static final int PROTOCOL_VERSION = 6;
     /** Longest control frame: a grant of a million-token prompt with its token ids fits. */
     public static final int FRAME_LENGTH_MAX_BYTES = 8 << 20;
     /** Longest frame of a peer that has not proven itself: the geometry of 16 ranks with 256 layers fits. */
@@ -32,6 +32,13 @@ public record ProtocolLimits(
     public static final long GRANT_BYTES_WAITING_ALL_MAX = 32 << 20;
     /** Grants that wait for their prefill, over all decoders. */
     public static final int GRANTS_WAITING_MAX = 16_384;
+    /** How long a finished prefill waits whose decode leg was rejected: a router that tries again does so within this. */
+    public static final long REJECTED_WAIT_MAX_NS = 5_000_000_000L;
+
+    /** How long a finished prefill waits for its grant when a decoder has rejected the request. */
+    public long rejectedWaitNs() {
+        return Math.min(grantWaitNs / 4, REJECTED_WAIT_MAX_NS);
+    }
 
     /** How long a peer may hold writes of a preempted prompt: the whole engine stands still for them. */
     public long fenceLimitNs() {

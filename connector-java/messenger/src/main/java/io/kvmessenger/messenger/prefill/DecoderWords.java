@@ -13,6 +13,7 @@ import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.messenger.wire.Expect;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.messenger.wire.PromptWire;
+import io.kvmessenger.messenger.wire.Rejected;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.Consumer;
@@ -28,6 +29,7 @@ final class DecoderWords {
     private final WaitingGrants waiting;
     private final EndedTransfers ended;
     private final Expectations expectations = new Expectations();
+    private final Rejections rejections;
     private final Fences fences;
     private final Deliveries deliveries;
     private final Replies replies;
@@ -63,18 +65,51 @@ final class DecoderWords {
         this.clock = ports.clock();
         this.limits = limits;
         this.settled = settled;
+        this.rejections = new Rejections(limits.rejectedWaitNs());
     }
 
     /** A grant or a decline will come, however long the decoder's queue is. */
     void onExpect(Session session, Expect expect) {
         TransferKey transfer = new TransferKey(expect.getTransferId(), expect.getPromptDigest());
         expectations.add(session, transfer);
+        asked(transfer);
         Prefill next = prefills.awaiting(transfer, session.peerRanks);
         boolean computed = next == null
                 ? !prefills.any(transfer) && ended.owes(session, transfer, clock.nowNs())
                 : next.engineEnded;
         if (computed) {
             replies.prefilled(session, transfer);
+        }
+    }
+
+    /** A request under this id is not at its decoder any more. It may come again, and others may have the same id. */
+    void onRejected(Rejected frame) {
+        long nowNs = clock.nowNs();
+        rejections.add(frame.getTransferId(), nowNs);
+        for (Prefill prefill : prefills.all()) {
+            if (prefill.heardOf == null && !expected(prefill) && rejections.names(prefill.transfer(), nowNs)) {
+                prefill.rejected = true;
+                long deadlineNs = nowNs + limits.rejectedWaitNs();
+                if (prefill.engineEnded && deadlineNs - prefill.grantDeadlineNs < 0) {
+                    prefill.grantDeadlineNs = deadlineNs;
+                }
+            }
+        }
+    }
+
+    /** Whether a request of a transfer that begins now was rejected before. */
+    boolean rejected(TransferKey transfer) {
+        return rejections.names(transfer, clock.nowNs());
+    }
+
+    /** A decoder's engine has a request for the transfer: its prefill waits as if none had been rejected. */
+    private void asked(TransferKey transfer) {
+        rejections.remove(transfer);
+        for (Prefill prefill : prefills.meantBy(transfer)) {
+            if (prefill.rejected) {
+                prefill.rejected = false;
+                prefill.grantDeadlineNs = clock.nowNs() + limits.grantWaitNs();
+            }
         }
     }
 
@@ -102,6 +137,7 @@ final class DecoderWords {
         tally.add(MessengerMetric.GRANTS_RECEIVED, 1);
         PageGrant grant = PageGrant.of(session, wire, nowNs, limits.grantWaitNs());
         expectations.remove(session, grant.transfer());
+        asked(grant.transfer());
         EngineCommand.Prompt prompt = PromptWire.decode(wire.getPrompt());
         String unfit = writer.unfit(grant);
         Prefill prefill = prefills.forGrant(grant);

@@ -54,6 +54,8 @@ final class Prefill {
     boolean concluded;
     /** The engine has ended the request and waits for its release. */
     boolean engineEnded;
+    /** A decoder has rejected a request of this transfer id, and no other has asked for the transfer since. */
+    boolean rejected;
     /** When a finished prefill gives up waiting for its grants. */
     long grantDeadlineNs;
 

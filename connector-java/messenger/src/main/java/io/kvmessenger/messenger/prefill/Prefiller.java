@@ -167,7 +167,7 @@ public final class Prefiller {
         }
         prefill.engineEnded = true;
         words.tellPrefilled(prefill);
-        prefill.grantDeadlineNs = nowNs + limits.grantWaitNs();
+        prefill.grantDeadlineNs = nowNs + grantWaitNs(prefill);
         prefill.contextSlot = ended.contextSlot();
         String unfit = writer.unfitEnd(ended, prefill.computed());
         if (!unfit.isEmpty()) {
@@ -237,6 +237,7 @@ public final class Prefiller {
             case CANCEL -> words.onCancel(session, frame.getCancel());
             case DECLINE -> words.onDecline(session, frame.getDecline());
             case EXPECT -> words.onExpect(session, frame.getExpect());
+            case REJECTED -> words.onRejected(frame.getRejected());
             default -> {
                 tally.add(MessengerMetric.FRAMES_INVALID, 1);
                 sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a prefiller");
@@ -337,6 +338,10 @@ public final class Prefiller {
         });
     }
 
+    private long grantWaitNs(Prefill prefill) {
+        return prefill.rejected ? limits.rejectedWaitNs() : limits.grantWaitNs();
+    }
+
     private boolean mayExpire(Prefill prefill) {
         return prefill.engineEnded && prefill.awaitsGrants() && !words.expected(prefill);
     }
@@ -414,6 +419,7 @@ public final class Prefiller {
         }
         tally.add(MessengerMetric.PREFILLS_STARTED, 1);
         Prefill prefill = new Prefill(request, transfer);
+        prefill.rejected = words.rejected(transfer);
         prefills.add(prefill);
         return prefill;
     }
@@ -448,12 +454,16 @@ public final class Prefiller {
     }
 
     private void expire(Prefill prefill) {
-        tally.add(MessengerMetric.PREFILLS_EXPIRED, 1);
-        String sentence = "no grant for transfer " + prefill.transfer().id() + " came within "
-                + limits.grantWaitNs() / 1_000_000
-                + " ms of the end of its prefill (grant_wait_seconds), which has heard of "
-                + prefill.heardFrom();
-        engine.log(EngineEvents.Level.WARNING, sentence);
+        String within = " came within " + grantWaitNs(prefill) / 1_000_000 + " ms ";
+        String sentence = "no grant for transfer " + prefill.transfer().id() + within;
+        if (prefill.rejected) {
+            sentence += "after its decoder rejected the request, or the request's client went away";
+            engine.log(EngineEvents.Level.INFO, sentence);
+        } else {
+            tally.add(MessengerMetric.PREFILLS_EXPIRED, 1);
+            sentence += "of the end of its prefill (grant_wait_seconds), which has heard of " + prefill.heardFrom();
+            engine.log(EngineEvents.Level.WARNING, sentence);
+        }
         close(prefill, Reason.EXPIRED, sentence);
         settle(prefill);
     }

@@ -77,6 +77,13 @@ final class Prefills {
         return first(transfer, prefill -> true) != null;
     }
 
+    /** All that this transfer may mean. */
+    List<Prefill> meantBy(TransferKey transfer) {
+        return byTransferId.getOrDefault(transfer.id(), List.of()).stream()
+                .filter(prefill -> prefill.transfer().mayMean(transfer))
+                .toList();
+    }
+
     /** Whether one of another prompt has the same id. */
     boolean anyOtherPrompt(TransferKey transfer) {
         return byTransferId.getOrDefault(transfer.id(), List.of()).stream()

@@ -71,6 +71,7 @@ public final class FrameRules {
                 transfer(
                         frame.getPrefilled().getTransferId(),
                         frame.getPrefilled().getPromptDigest());
+            case REJECTED -> transferId(frame.getRejected().getTransferId());
             case REFUSAL, HEARTBEAT, GOODBYE, BODY_NOT_SET -> ""; // sentences are cut where they are shown: PeerWords
         };
     }

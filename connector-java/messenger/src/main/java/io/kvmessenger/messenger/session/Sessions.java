@@ -171,7 +171,7 @@ public final class Sessions {
                         session,
                         session.peerName() + " said goodbye: "
                                 + PeerWords.fit(frame.getGoodbye().getSentence()));
-            case GRANT, DECLINE, EXPECT, PREFILLED, CHECKSUMS, CANNOT_DELIVER, CANCEL, CANCEL_CONFIRMED -> {
+            case GRANT, DECLINE, EXPECT, REJECTED, PREFILLED, CHECKSUMS, CANNOT_DELIVER, CANCEL, CANCEL_CONFIRMED -> {
                 if (session.ready()) {
                     listener.onFrame(session, frame);
                 } else {

@@ -23,6 +23,7 @@ final class UnfitFrames {
                     case CANCEL -> answerable(frame.getCancel().getTransferId());
                     case DECLINE -> answerable(frame.getDecline().getTransferId());
                     case EXPECT -> answerable(frame.getExpect().getTransferId());
+                    case REJECTED -> answerable(frame.getRejected().getTransferId());
                     default -> false;
                 };
     }
