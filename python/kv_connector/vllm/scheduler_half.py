@@ -274,7 +274,7 @@ class SchedulerHalf:
             prefill.forget_progress()
         prefill.blocks.extend(blocks)
         end_token = min(end_token, prefill.prompt_tokens)
-        if first_token >= prefill.prompt_tokens or end_token <= prefill.sent_tokens:
+        if end_token <= prefill.sent_tokens:
             return None
         begins = prefill.sent_tokens == 0
         if not begins and first_token != prefill.sent_tokens:

@@ -211,6 +211,16 @@ def test_should_send_no_output_of_a_request_that_was_preempted_after_its_first_t
     assert prefiller.at_rest()
 
 
+def test_should_send_again_a_prompt_that_is_cached_to_its_end_when_its_request_is_resumed(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer", chunk_tokens=1024)
+    prefiller.add(REQUEST, 256, remote_decode(), max_tokens=3)
+    prefiller.step()
+    prefiller.preempt(REQUEST, cached_when_resumed=256)  # behind it comes what was put out before
+    prefiller.steps(4)
+    assert ranges(prefiller.messenger) == [(0, 0, 256, 2)] * 2
+    assert [end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")] == ["finished"]
+
+
 def test_should_tell_the_decoder_of_a_request_whose_chunk_cannot_be_planned(
     engine: EngineMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
