@@ -10,6 +10,7 @@ import org.junit.jupiter.api.Test;
 
 final class TcpFrameTest {
     private static final int ROUNDS = 20_000;
+    private static final long HEAVIEST = (long) TcpFrame.PAGES_MAX * Imm.WEIGHT_MAX;
 
     @Test
     void shouldReadBackWhatWasWritten() {
@@ -57,6 +58,13 @@ final class TcpFrameTest {
     }
 
     @Test
+    void shouldTakeTheHeaviestFrame() {
+        MemorySegment frame = MemorySegment.ofArray(new byte[TcpFrame.HEADER_BYTES]);
+        TcpFrame.encode(frame, TcpFrame.PAGES_MAX, 1, 0, HEAVIEST, 1);
+        assertThat(TcpFrame.fault(frame)).isNull();
+    }
+
+    @Test
     void shouldNameWhatIsWrong() {
         MemorySegment frame = MemorySegment.ofArray(new byte[TcpFrame.HEADER_BYTES]);
         assertThat(TcpFrame.fault(frame)).contains("mark");
@@ -64,6 +72,8 @@ final class TcpFrameTest {
         assertThat(TcpFrame.fault(frame)).contains("257 pages");
         TcpFrame.encode(frame, 1, 1, 0, 1, -1);
         assertThat(TcpFrame.fault(frame)).contains("-1 bytes");
+        TcpFrame.encode(frame, 1, 1, 0, HEAVIEST + 1, 1);
+        assertThat(TcpFrame.fault(frame)).contains("weight " + (HEAVIEST + 1));
         TcpFrame.encode(frame, 1, 1, 0, 0, 1);
         assertThat(TcpFrame.fault(frame)).as("it would land uncounted").contains("weight 0");
     }
