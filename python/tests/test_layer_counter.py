@@ -77,6 +77,39 @@ def test_should_not_count_outside_a_step(counter: LayerCounter, word: ctypes.c_u
     assert word.value == 0
 
 
+def test_should_tell_where_each_step_begins_and_ends(counter: LayerCounter, word: ctypes.c_uint64) -> None:
+    assert counter.begin_step() == 0
+    counter.layer_complete("a")
+    counter.layer_complete("c")  # out of order: the others are released by the end
+    assert counter.end_step() == 1
+    assert counter.begin_step() == 1
+    for name in NAMES:
+        counter.layer_complete(name)
+    assert counter.end_step() == word.value == counter.position == 4
+
+
+def test_should_leave_a_gap_behind_a_step_that_failed(counter: LayerCounter, word: ctypes.c_uint64) -> None:
+    counter.begin_step()
+    counter.layer_complete("a")
+    counter.fail_step()
+    assert word.value == len(NAMES) + 1, "beyond the layers of the step that failed"
+    assert not counter.layer_complete("b")
+    assert counter.begin_step() == len(NAMES) + 1
+    counter.layer_complete("a")
+    assert counter.end_step() == len(NAMES) + 2
+    counter.fail_step()
+    assert word.value == len(NAMES) + 2, "no step is under way"
+
+
+def test_should_wrap_with_the_word(word: ctypes.c_uint64) -> None:
+    word.value = 2**64 - 2
+    counter = LayerCounter(ctypes.addressof(word), NAMES)
+    assert counter.begin_step() == 2**64 - 2
+    for name in NAMES:
+        counter.layer_complete(name)
+    assert counter.end_step() == word.value == 1
+
+
 def test_should_begin_a_step_anew_when_the_last_one_was_not_ended(counter: LayerCounter) -> None:
     counter.begin_step()
     counter.layer_complete("a")

@@ -128,9 +128,14 @@ class Exchange:
         """A forward pass begins that computes these chunks; False if they must be told when it is over."""
         return self._submit([{"do": "step", "step": step, "counterStart": counter_start, "chunks": list(chunks)}])
 
-    def step_ended(self, step: int) -> None:
+    def step_failed(self, step: int) -> None:
+        """It failed: nothing more of what it was to compute is sent."""
+        if not self._submit([{"do": "stepFailed", "step": step}]):
+            self._give_up("it did not take the end of a step")
+
+    def step_ended(self, step: int, counter_end: int) -> None:
         """The forward pass is over."""
-        if not self._submit([{"do": "stepEnded", "step": step}]):
+        if not self._submit([{"do": "stepEnded", "step": step, "counterEnd": counter_end}]):
             self._give_up("it did not take the end of a step")
 
     def finish(self, out: Outgoing, context_slot: int) -> None:

@@ -104,11 +104,15 @@ class LayerwiseSteps:
                 chunk.on_told()
         try:
             result = forward()
-        finally:
-            self._counter.end_step()
-            self._say_if_out_of_order()
+        except BaseException:
+            self._counter.fail_step()
+            if begun:
+                self._exchange.step_failed(self._step)
+            raise
+        counter_end = self._counter.end_step()
+        self._say_if_out_of_order()
         if begun:
-            self._exchange.step_ended(self._step)
+            self._exchange.step_ended(self._step, counter_end)
         return result
 
     def _say_if_out_of_order(self) -> None:

@@ -234,7 +234,7 @@ class WorkerHalf:
             self._sending.update(command["request"] for command in described)
             self._open_step = meta
         else:
-            self._counter.end_step()
+            self._counter.fail_step()
             self._lose(chunks)
 
     def _describe(self, chunk: Chunk) -> Command:
@@ -347,11 +347,12 @@ class WorkerHalf:
         meta, self._open_step = self._open_step, None
         if meta is None:
             return
-        self._counter.end_step()
         if sys.exception() is not None:
+            self._counter.fail_step()
             self._logger.error("the forward pass failed: what it computed is not sent")
+            self._submit({"do": "stepFailed", "step": meta.step})
             self._lose(meta.chunks)
-        elif not self._submit({"do": "stepEnded", "step": meta.step}):
+        elif not self._submit({"do": "stepEnded", "step": meta.step, "counterEnd": self._counter.end_step()}):
             self._declare_dead("it did not take the end of a step")
 
     # ---- what has happened

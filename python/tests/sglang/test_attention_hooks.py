@@ -25,7 +25,7 @@ class Exchange:
     def step(self, *_plan: object) -> bool:
         return True
 
-    def step_ended(self, _step: int) -> None:
+    def step_ended(self, _step: int, _counter_end: int) -> None:
         """Nothing is sent."""
 
 
@@ -86,11 +86,11 @@ def test_should_not_count_a_draft_models_layers_for_the_targets(
 
     counter.begin_step()
     draft[0]()
-    assert counter.value == 0, "the draft's layer 0 is not the target's"
+    assert counter.position == 0, "the draft's layer 0 is not the target's"
     for layer in attention:
         layer()
     counter.end_step()
-    assert counter.value == len(NAMES)
+    assert counter.position == len(NAMES)
     assert counter.steps_out_of_order == 0
 
 
@@ -112,8 +112,8 @@ def test_should_say_once_that_a_models_layers_do_not_finish_in_their_order(
         return sum("do not finish in their order" in record.getMessage() for record in caplog.records)
 
     assert warnings_of_a_pass(0, 1) == 0
-    assert counter.value == len(NAMES)
+    assert counter.position == len(NAMES)
     assert warnings_of_a_pass(0, 0, 1) == 1, "a model that attends twice in layer 0"
-    assert counter.value == len(NAMES) + 2, "the first layer alone leaves early"
+    assert counter.position == len(NAMES) + 2, "the first layer alone leaves early"
     assert warnings_of_a_pass(0, 0, 1) == 0, "said once"
     assert counter.steps_out_of_order == 2

@@ -202,7 +202,7 @@ def test_should_send_the_layers_of_each_stage_while_its_forward_pass_runs(
 
         LayerwiseSteps(side.endpoint.exchange, counter, Twins(PAGE_TOKENS, 1)).run(plan, forward)
         assert counter.steps_out_of_order == 0
-        assert counter.value == 2 * len(layers)
+        assert counter.position == 2 * len(layers)
     for stage, sender in enumerate(senders):
         give_last_chunk(pair, stage, sender, room, [31, 32])
     pair.finish(senders, receivers)

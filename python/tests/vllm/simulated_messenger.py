@@ -47,6 +47,7 @@ class SimulatedMessenger:
         self._owed: dict[str, str] = {}
         self._step = 0
         self._step_open = False
+        self._step_start = 0
 
     @property
     def opened(self) -> Opened:
@@ -148,7 +149,7 @@ class SimulatedMessenger:
         assert command["step"] > self._step
         assert command["counterStart"] == self.count
         assert command["chunks"], "a step without chunks need not be told"
-        self._step, self._step_open = command["step"], True
+        self._step, self._step_open, self._step_start = command["step"], True, self.count
         self.counter_starts.append(self.count)
         for chunk in command["chunks"]:
             self._on_chunk(chunk)
@@ -174,6 +175,14 @@ class SimulatedMessenger:
     def _on_stepEnded(self, command: dict[str, Any]) -> None:  # noqa: N802
         assert self._step_open
         assert command["step"] == self._step
+        assert command["counterEnd"] == self.count, "on CPU all that is queued is complete"
+        assert self.count - self._step_start <= len(self.geometry["ranks"][0]["layers"])
+        self._step_open = False
+
+    def _on_stepFailed(self, command: dict[str, Any]) -> None:  # noqa: N802
+        assert self._step_open
+        assert command["step"] == self._step
+        assert self.count - self._step_start > len(self.geometry["ranks"][0]["layers"]), "taken for its layers"
         self._step_open = False
 
     def _on_announce(self, command: dict[str, Any]) -> None:

@@ -378,6 +378,7 @@ def test_should_send_nothing_of_a_forward_pass_that_failed(engine: EngineMaker) 
     with pytest.raises(RuntimeError, match="the forward pass failed"):
         prefiller.step()
     assert prefiller.messenger.of_kind("stepEnded") == []
+    assert prefiller.messenger.of_kind("stepFailed") == [{"do": "stepFailed", "step": 1}]
     assert prefiller.messenger.of_kind("prefillEnded") == [
         {"do": "prefillEnded", "request": REQUEST, "outcome": "failed"}
     ]

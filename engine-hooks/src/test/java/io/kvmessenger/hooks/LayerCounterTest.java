@@ -16,18 +16,51 @@ class LayerCounterTest {
         MemorySegment word = Arena.ofAuto().allocate(8, 8);
         word.set(ValueLayout.JAVA_BYTE, 0, (byte) 0xfe);
         word.set(ValueLayout.JAVA_BYTE, 1, (byte) 0x01);
-        assertThat(new LayerCounter(word).count()).isEqualTo(0x1fe);
+        assertThat(new LayerCounter(word).past(0)).isEqualTo(0x1fe);
+    }
+
+    @Test
+    void shouldReadAShortWordAsTheEngineWritesIt() {
+        MemorySegment word = Arena.ofAuto().allocate(4, 4);
+        word.set(ValueLayout.JAVA_BYTE, 0, (byte) 0xfe);
+        word.set(ValueLayout.JAVA_BYTE, 1, (byte) 0x01);
+        assertThat(new LayerCounter(word).past(0)).isEqualTo(0x1fe);
+    }
+
+    @Test
+    void shouldSayHowFarTheCountIsPastAPositionAcrossTheWrap() {
+        SimulatedCounter engine = new SimulatedCounter();
+        engine.set(-3);
+        assertThat(engine.counter().past(-5)).isEqualTo(2);
+        assertThat(engine.counter().past(4)).as("the count has yet to wrap").isEqualTo(-7);
+        engine.set(4);
+        assertThat(engine.counter().past(-3)).isEqualTo(7);
+        engine.set(Long.MIN_VALUE + 1);
+        assertThat(engine.counter().past(Long.MAX_VALUE)).isEqualTo(2);
+    }
+
+    @Test
+    void shouldCompareWithTheLowHalfOfAPositionWhereTheWordIsShort() {
+        SimulatedCounter engine = new SimulatedCounter(LayerCounter.SHORT_LENGTH_BYTES);
+        long start = (7L << 32) - 2;
+        engine.set(start);
+        assertThat(engine.counter().past(start)).isZero();
+        assertThat(engine.counter().past(start + 5)).isEqualTo(-5);
+        engine.bump(5);
+        assertThat(engine.counter().past(start)).isEqualTo(5);
+        engine.set(1L << 31);
+        assertThat(engine.counter().past((1L << 31) - 1)).isEqualTo(1);
     }
 
     @Test
     void shouldRefuseMemoryThatCannotHoldTheWord() {
         MemorySegment memory = Arena.ofAuto().allocate(16, 8);
         for (MemorySegment wrong : new MemorySegment[] {
-            memory, memory.asSlice(0, 4), memory.asSlice(4, 8), MemorySegment.ofArray(new long[1])
+            memory, memory.asSlice(0, 2), memory.asSlice(2, 4), memory.asSlice(4, 8), MemorySegment.ofArray(new long[1])
         }) {
             assertThatThrownBy(() -> new LayerCounter(wrong))
                     .isInstanceOf(IllegalArgumentException.class)
-                    .hasMessageContaining("expected 8 aligned bytes of native memory");
+                    .hasMessageContaining("expected 8 or 4 aligned bytes of native memory");
         }
     }
 
@@ -46,7 +79,7 @@ class LayerCounterTest {
         });
         int seen = 0;
         while (seen < layerCount && !forward.isCompletedExceptionally()) {
-            long count = counter.count();
+            long count = counter.past(0);
             for (; seen < count; seen++) {
                 assertThat(layers[seen]).isEqualTo(seen + 1);
             }

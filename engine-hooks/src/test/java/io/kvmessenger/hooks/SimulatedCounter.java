@@ -8,18 +8,33 @@ import java.lang.invoke.VarHandle;
 /** The engine's side of the counter. */
 final class SimulatedCounter {
     private static final VarHandle WORD = ValueLayout.JAVA_LONG.varHandle();
+    private static final VarHandle SHORT_WORD = ValueLayout.JAVA_INT.varHandle();
 
-    private final MemorySegment word = Arena.ofAuto().allocate(LayerCounter.LENGTH_BYTES, LayerCounter.LENGTH_BYTES);
+    private final MemorySegment word;
+    private long count;
+
+    SimulatedCounter() {
+        this(LayerCounter.LENGTH_BYTES);
+    }
+
+    SimulatedCounter(int lengthBytes) {
+        word = Arena.ofAuto().allocate(lengthBytes, LayerCounter.LENGTH_BYTES);
+    }
 
     LayerCounter counter() {
         return new LayerCounter(word);
     }
 
     void set(long count) {
-        WORD.setRelease(word, 0L, count);
+        this.count = count;
+        if (word.byteSize() == LayerCounter.LENGTH_BYTES) {
+            WORD.setRelease(word, 0L, count);
+        } else {
+            SHORT_WORD.setRelease(word, 0L, (int) count);
+        }
     }
 
     void bump(int layerCount) {
-        set((long) WORD.get(word, 0L) + layerCount);
+        set(count + layerCount);
     }
 }

@@ -27,7 +27,7 @@ public final class AotTraining {
         "cachedTokens":0,"firstToken":0,"endToken":16,"firstPage":0,"pages":[0]}]}]}
         """;
     private static final String STEP_ENDED = """
-        {"commands":[{"do":"stepEnded","step":1},{"do":"prefillEnded","request":"p","outcome":"finished"}]}
+        {"commands":[{"do":"stepEnded","step":1,"counterEnd":0},{"do":"prefillEnded","request":"p","outcome":"finished"}]}
         """;
 
     private AotTraining() {}

@@ -35,7 +35,7 @@ final class CommandReader {
             case "step" ->
                 new EngineCommand.Step(
                         fields.integer("step"),
-                        fields.integer("counterStart"),
+                        fields.position("counterStart"),
                         fields.objects("chunks").stream()
                                 .map(CommandReader::chunk)
                                 .toList());
@@ -43,7 +43,8 @@ final class CommandReader {
                 new EngineCommand.Announce(
                         fields.text("request"), fields.text("transfer"), fields.textIfSaid("promptDigest"));
             case "computed" -> computed(fields);
-            case "stepEnded" -> new EngineCommand.StepEnded(fields.integer("step"));
+            case "stepEnded" -> new EngineCommand.StepEnded(fields.integer("step"), fields.position("counterEnd"));
+            case "stepFailed" -> new EngineCommand.StepFailed(fields.integer("step"));
             case "prefillEnded" ->
                 new EngineCommand.PrefillEnded(
                         fields.text("request"),
@@ -56,7 +57,7 @@ final class CommandReader {
             case "abandon" -> new EngineCommand.Abandon(fields.text("request"));
             default ->
                 throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, "
-                        + "step, stepEnded, computed, prefillEnded, expect, fetch, decline, reject, abandon");
+                        + "step, stepEnded, stepFailed, computed, prefillEnded, expect, fetch, decline, reject, abandon");
         };
     }
 

@@ -1,5 +1,6 @@
 package io.kvmessenger.connector;
 
+import java.math.BigInteger;
 import java.util.List;
 import java.util.Map;
 
@@ -39,6 +40,14 @@ record Fields(String what, Map<String, Object> values) {
             return ((Number) value).longValue();
         }
         throw unexpected(name, "an integer");
+    }
+
+    /** A position of a 64-bit counter: unsigned, and so perhaps beyond what a long shows as positive. */
+    long position(String name) {
+        if (values.get(name) instanceof BigInteger value && value.signum() > 0 && value.bitLength() <= Long.SIZE) {
+            return value.longValue();
+        }
+        return integer(name);
     }
 
     int count(String name) {

@@ -1,39 +1,42 @@
 package io.kvmessenger.connector;
 
-import io.kvmessenger.hooks.LayerProgressWatcher;
+import io.kvmessenger.hooks.LayerCounter;
+import io.kvmessenger.hooks.StepQueue;
 import io.kvmessenger.messenger.port.LayerProgress;
 
-/** Joins the messenger's port to the layer counter's watcher. For the messenger's thread. */
+/** Joins the messenger's port to the layer counter's steps. For the messenger's thread. */
 final class HookedLayerProgress implements LayerProgress {
-    private final LayerProgressWatcher watcher;
+    private final StepQueue steps;
     private final int layerCount;
 
-    HookedLayerProgress(LayerProgressWatcher watcher, int layerCount) {
-        this.watcher = watcher;
+    /** @param lagLayers how many bumps after its own prove a layer complete on all ranks of the lead's stage */
+    HookedLayerProgress(LayerCounter counter, int lagLayers, int layerCount) {
+        this.steps = new StepQueue(counter, lagLayers, STEPS_IN_FLIGHT_MAX);
         this.layerCount = layerCount;
     }
 
     @Override
     public void stepBegan(long stepIndex, long counterStart) {
-        watcher.beginStep(stepIndex, counterStart, layerCount);
+        steps.begin(stepIndex, counterStart, layerCount);
     }
 
     @Override
-    public int readableLayerCount() {
-        if (!watcher.stepOpen()) {
-            return 0;
-        }
-        watcher.poll();
-        return watcher.readableLayerCount();
+    public void stepEnded(long stepIndex, long counterEnd) {
+        steps.end(stepIndex, counterEnd);
     }
 
     @Override
-    public void stepEnded(long stepIndex) {
-        watcher.endStep(stepIndex);
+    public int readableLayerCount(long stepIndex) {
+        return steps.readableLayerCount(stepIndex);
     }
 
     @Override
-    public void stepAbandoned() {
-        watcher.abandonStep();
+    public boolean isOver(long stepIndex) {
+        return steps.isOver(stepIndex);
+    }
+
+    @Override
+    public void forget(long stepIndex) {
+        steps.remove(stepIndex);
     }
 }

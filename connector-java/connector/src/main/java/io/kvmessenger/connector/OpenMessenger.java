@@ -9,7 +9,6 @@ import io.kvmessenger.connector.metrics.MessengerMetrics;
 import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.hooks.LayerCounter;
-import io.kvmessenger.hooks.LayerProgressWatcher;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
@@ -115,9 +114,8 @@ final class OpenMessenger {
                         events,
                         intake,
                         new HookedLayerProgress(
-                                new LayerProgressWatcher(
-                                        new LayerCounter(counterWord.asSlice(0, LayerCounter.LENGTH_BYTES)),
-                                        request.layerCounterLag()),
+                                new LayerCounter(counterWord.asSlice(0, LayerCounter.LENGTH_BYTES)),
+                                request.layerCounterLag(),
                                 request.geometry().ranks().getFirst().layers().size()),
                         metrics,
                         CLOCK,

@@ -16,7 +16,8 @@ class CommandReaderTest {
             {"commands":[
              {"do":"step","step":7,"counterStart":12,"chunks":[{"request":"p","transfer":"t","promptTokens":40,
               "cachedTokens":16,"firstToken":16,"endToken":40,"firstPage":2,"pages":[3,1],"promptDigest":"ab"}]},
-             {"do":"stepEnded","step":7},
+             {"do":"stepEnded","step":7,"counterEnd":18446744073709551615},
+             {"do":"stepFailed","step":8},
              {"do":"announce","request":"p","transfer":"t","promptDigest":"ab"},
              {"do":"computed","request":"p","transfer":"t","promptTokens":40,"endToken":32,"firstPage":0,"pages":[3,1],"promptDigest":""},
              {"do":"prefillEnded","request":"p","outcome":"aborted"},
@@ -33,7 +34,8 @@ class CommandReaderTest {
                                 .returns(2, EngineCommand.Chunk::firstPage)
                                 .returns("ab", EngineCommand.Chunk::promptDigest)
                                 .satisfies(chunk -> assertThat(chunk.pages()).containsExactly(3, 1)),
-                        ended -> assertThat(ended).isEqualTo(new EngineCommand.StepEnded(7)),
+                        ended -> assertThat(ended).isEqualTo(new EngineCommand.StepEnded(7, -1)),
+                        failed -> assertThat(failed).isEqualTo(new EngineCommand.StepFailed(8)),
                         announce -> assertThat(announce).isEqualTo(new EngineCommand.Announce("p", "t", "ab")),
                         computed -> assertThat(((EngineCommand.Computed) computed)
                                         .chunk()
@@ -73,6 +75,9 @@ class CommandReaderTest {
                 "{\"commands\":[{\"do\":\"step\",\"step\":1,\"counterStart\":0,\"chunks\":[{\"request\":\"p\","
                         + "\"transfer\":\"t\",\"promptTokens\":-1}]}]}",
                 "promptTokens is Integer -1");
+        assertRefused(
+                "{\"commands\":[{\"do\":\"stepEnded\",\"step\":1,\"counterEnd\":18446744073709551616}]}",
+                "counterEnd is BigInteger 18446744073709551616");
     }
 
     private static void assertRefused(String json, String sentence) {

@@ -23,7 +23,7 @@ class EarlyLayersTest {
                 prefiller.bump();
                 prefiller.awaitCounter(LAYERS_SENT, layer);
             }
-            prefiller.submit(Map.of("do", "stepEnded", "step", 1));
+            prefiller.endStep(1);
             decoder.await("arrived", "d");
         }
     }
@@ -38,7 +38,7 @@ class EarlyLayersTest {
                 prefiller.awaitCounter(LAYERS_SENT, bumps - 1);
                 assertThat(sentWhenQuiet(prefiller)).isEqualTo(bumps - 1);
             }
-            prefiller.submit(Map.of("do", "stepEnded", "step", 1));
+            prefiller.endStep(1);
             prefiller.awaitCounter(LAYERS_SENT, LAYERS);
             decoder.await("arrived", "d");
         }

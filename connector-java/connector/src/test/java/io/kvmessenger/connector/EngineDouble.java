@@ -76,7 +76,12 @@ final class EngineDouble implements AutoCloseable {
             }
             bump();
         }
-        submit(Map.of("do", "stepEnded", "step", step));
+        endStep(step);
+    }
+
+    /** The forward pass is queued to where the counter stands. */
+    void endStep(long step) {
+        submit(Map.of("do", "stepEnded", "step", step, "counterEnd", bumps));
     }
 
     /** Says that the next layer of the pass is complete. */

@@ -91,7 +91,7 @@ final class LongPromptEngine implements AutoCloseable {
                 }
                 counter.setAtIndex(ValueLayout.JAVA_LONG, 0, ++bumps);
             }
-            submit(Map.of("do", "stepEnded", "step", step));
+            submit(Map.of("do", "stepEnded", "step", step, "counterEnd", bumps));
         }
         submit(Map.of("do", "prefillEnded", "request", transfer, "outcome", "finished"));
     }

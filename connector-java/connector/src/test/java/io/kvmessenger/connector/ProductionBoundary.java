@@ -1,7 +1,7 @@
 package io.kvmessenger.connector;
 
 import io.kvmessenger.hooks.LayerCounter;
-import io.kvmessenger.hooks.LayerProgressWatcher;
+import io.kvmessenger.hooks.StepQueue;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.LayerProgress;
@@ -32,8 +32,7 @@ final class ProductionBoundary implements Boundary {
         private final LayerProgress progress;
 
         OpenChannel(int layerCount) {
-            progress = new HookedLayerProgress(
-                    new LayerProgressWatcher(new LayerCounter(counterWord), LayerProgressWatcher.LAG_NONE), layerCount);
+            progress = new HookedLayerProgress(new LayerCounter(counterWord), StepQueue.LAG_NONE, layerCount);
         }
 
         @Override

@@ -147,7 +147,7 @@ final class ShardedEngine implements AutoCloseable {
                 }
             }
         }
-        submit(Map.of("do", "stepEnded", "step", step));
+        submit(Map.of("do", "stepEnded", "step", step, "counterEnd", bumps));
         submit(Map.of("do", "prefillEnded", "request", transfer, "outcome", "finished"));
         return await(transfer).get("event").toString();
     }

@@ -70,7 +70,7 @@ class TwoMessengersTest {
             d.fetch("d1", "t2", p.opened, PROMPT_TOKENS, 0, TARGET_PAGES);
             p.fillPages("t2", SOURCE_PAGES);
             p.beginStep(2, "p1", "t2", PROMPT_TOKENS, 32, 40, SOURCE_PAGES);
-            p.submit(Map.of("do", "stepEnded", "step", 2));
+            p.endStep(2);
             d.await("arrived", "d1");
             assertArrived(d, "t2", 0);
             finish(p, "p1");

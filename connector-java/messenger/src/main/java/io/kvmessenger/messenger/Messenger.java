@@ -160,7 +160,8 @@ public final class Messenger {
             case EngineCommand.Step step -> prefiller.stepBegan(step, nowNs);
             case EngineCommand.Announce announce -> prefiller.announce(announce);
             case EngineCommand.Computed computed -> prefiller.computed(computed.chunk(), nowNs);
-            case EngineCommand.StepEnded ended -> prefiller.stepEnded(ended.stepIndex(), nowNs);
+            case EngineCommand.StepEnded ended -> prefiller.stepEnded(ended, nowNs);
+            case EngineCommand.StepFailed failed -> prefiller.stepFailed(failed.stepIndex());
             case EngineCommand.PrefillEnded ended -> prefiller.prefillEnded(ended, nowNs);
             case EngineCommand.Preempt preempt -> prefiller.preempt(preempt);
             case EngineCommand.Fetch fetch -> decoder.fetch(fetch, nowNs);
@@ -275,6 +276,9 @@ public final class Messenger {
             case EngineCommand.StepEnded ended -> {
                 return false;
             }
+            case EngineCommand.StepFailed failed -> {
+                return false;
+            }
             case EngineCommand.PrefillEnded ended -> {
                 return false;
             }
@@ -312,7 +316,7 @@ public final class Messenger {
                 Math.min(prefiller.nextDeadlineNs(nowNs), decoder.nextDeadlineNs(nowNs)));
     }
 
-    /** Whether layers of the running forward pass are waited for: look at the counter often. */
+    /** Whether layers of forward passes in flight are waited for: look at the counter often. */
     public boolean watching() {
         return prefiller.watching();
     }

@@ -17,8 +17,8 @@ class ChunkRulesTest extends MessengerPair {
     private static final int PAGE = Geometries.PAGE_TOKENS;
 
     private void step(Chunk... chunks) {
-        prefiller.messenger.onCommand(new EngineCommand.Step(1, 0, List.of(chunks)));
-        prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
+        beginStep(chunks);
+        endStep();
     }
 
     private static Chunk chunk(String request, int firstToken, int endToken, int firstPage, int... pages) {

@@ -37,8 +37,7 @@ class LateWordsTest extends MessengerPair {
                 .getGrant()
                 .getImm();
         frames.forEach(frame -> prefiller.messenger.onFrame(Wire.DIALLED_LINK, frame));
-        prefiller.messenger.onCommand(
-                new EngineCommand.Step(1, 0, List.of(new Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}))));
+        beginStep(new Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}));
         prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         carry(); // the decoder has granted again
         decoder.messenger.onFrame(
@@ -79,11 +78,9 @@ class LateWordsTest extends MessengerPair {
 
     @Test
     void shouldSayThatAStoppedPromptIsOverAndNotThatItComesAgain() {
-        prefiller.messenger.onCommand(
-                new EngineCommand.Step(1, 0, List.of(new Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}))));
-        prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
-        prefiller.messenger.onCommand(new EngineCommand.Step(
-                2, 0, List.of(new Chunk("r", "t-r", PROMPT_TOKENS + 1, 0, 1, 2, 1, new int[0]))));
+        beginStep(new Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}));
+        endStep();
+        beginStep(new Chunk("r", "t-r", PROMPT_TOKENS + 1, 0, 1, 2, 1, new int[0]));
         fetch("r", 1, 0);
         decoder.messenger.doWork();
         decoder.wire.take().forEach(frame -> prefiller.messenger.onFrame(Wire.DIALLED_LINK, frame));

@@ -33,8 +33,10 @@ abstract class MessengerPair {
     /** Set by a test: writes are on their way until it lets them land. */
     boolean landsLate;
 
+    long lastStep;
+
     /** One messenger on recording ports. */
-    final class Side implements EngineEvents, EngineIntake, LayerProgress {
+    final class Side implements EngineEvents, EngineIntake {
         final Wire wire = new Wire();
         final CountingTally tally = new CountingTally();
         final RecordingTransferEngine transfer = new RecordingTransferEngine();
@@ -44,7 +46,7 @@ abstract class MessengerPair {
         final Messenger messenger;
         final Region region;
         String lastFailure = "";
-        int readableLayers;
+        final CountedSteps progress;
 
         Side(String name, long incarnation, int contextRowCount) {
             this(name, incarnation, contextRowCount, ChecksumMode.OFF);
@@ -55,6 +57,7 @@ abstract class MessengerPair {
         }
 
         Side(String name, long incarnation, int contextRowCount, ChecksumMode checksumMode, KvGeometry geometry) {
+            progress = new CountedSteps(geometry.ranks().getFirst().layers().size());
             region = transfer.register(MemorySegment.ofArray(new byte[1024]), Region.NOT_SHAREABLE);
             messenger = new Messenger(
                     new MessengerIdentity(name, incarnation, new byte[0]),
@@ -64,7 +67,14 @@ abstract class MessengerPair {
                     LIMITS,
                     checksumMode,
                     new Messenger.Ports(
-                            transfer, wire, this, this, this, tally, () -> nowNs, new SplittableRandom(incarnation)));
+                            transfer,
+                            wire,
+                            this,
+                            this,
+                            progress,
+                            tally,
+                            () -> nowNs,
+                            new SplittableRandom(incarnation)));
         }
 
         @Override
@@ -122,24 +132,6 @@ abstract class MessengerPair {
             enqueued.add(transfer.id());
             prompts.add(prompt);
         }
-
-        @Override
-        public void stepBegan(long stepIndex, long counterStart) {}
-
-        @Override
-        public int readableLayerCount() {
-            return readableLayers;
-        }
-
-        @Override
-        public void stepEnded(long stepIndex) {
-            readableLayers = 0;
-        }
-
-        @Override
-        public void stepAbandoned() {
-            readableLayers = 0;
-        }
     }
 
     @BeforeEach
@@ -193,27 +185,28 @@ abstract class MessengerPair {
 
     /** One forward pass over the whole prompt. */
     void compute(String request, int cachedTokens) {
-        prefiller.messenger.onCommand(new EngineCommand.Step(
-                1,
-                0,
-                List.of(new EngineCommand.Chunk(
-                        request,
-                        "t-" + request,
-                        PROMPT_TOKENS,
-                        cachedTokens,
-                        cachedTokens,
-                        PROMPT_TOKENS,
-                        0,
-                        new int[] {5, 6}))));
-        prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
+        beginStep(new EngineCommand.Chunk(
+                request, "t-" + request, PROMPT_TOKENS, cachedTokens, cachedTokens, PROMPT_TOKENS, 0, new int[] {5, 6
+                }));
+        endStep();
+    }
+
+    /** A forward pass begins where the counter stands. */
+    void beginStep(EngineCommand.Chunk... chunks) {
+        prefiller.messenger.onCommand(new EngineCommand.Step(++lastStep, prefiller.progress.count, List.of(chunks)));
+    }
+
+    /** It is over, whatever layers were counted. */
+    void endStep() {
+        prefiller.messenger.onCommand(new EngineCommand.StepEnded(lastStep, prefiller.progress.count));
     }
 
     /** A forward pass over the whole prompt of which one layer is computed. */
     void beginPass(String request) {
         EngineCommand.Chunk chunk = new EngineCommand.Chunk(
                 request, "t-" + request, PROMPT_TOKENS, 0, 0, PROMPT_TOKENS, 0, new int[] {5, 6});
-        prefiller.messenger.onCommand(new EngineCommand.Step(1, 0, List.of(chunk)));
-        prefiller.readableLayers = 1;
+        beginStep(chunk);
+        prefiller.progress.count++;
         carry();
     }
 

@@ -102,8 +102,7 @@ class MessengerTest extends MessengerPair {
     void shouldEnqueueADecoderFirstPromptOnceAlsoWhenItIsPreempted() {
         fetch("r", 1, 0, new int[PROMPT_TOKENS]);
         carry();
-        prefiller.messenger.onCommand(new EngineCommand.Step(
-                1, 0, List.of(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}))));
+        beginStep(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}));
         prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         carry();
 

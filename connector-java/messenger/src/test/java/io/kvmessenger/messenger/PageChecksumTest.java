@@ -122,9 +122,8 @@ class PageChecksumTest extends MessengerPair {
     void shouldCompareNothingWithTheChecksumsOfAnEarlierGrant() {
         fetch("r", 1, 0);
         carry();
-        prefiller.messenger.onCommand(
-                new EngineCommand.Step(1, 0, List.of(chunk("r", Geometries.PAGE_TOKENS, new int[] {3}))));
-        prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
+        beginStep(chunk("r", Geometries.PAGE_TOKENS, new int[] {3}));
+        endStep();
         decoder.messenger.onFrame(Wire.DIALLED_LINK, checksumsOfSubmitted("r"));
         completeAllWrites();
         prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));

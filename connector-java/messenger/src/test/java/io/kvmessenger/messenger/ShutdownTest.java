@@ -47,12 +47,8 @@ class ShutdownTest extends MessengerPair {
     void shouldStopWhatIsNotComputedWhenItShutsDownOnceItsWritesHaveEnded() {
         fetch("r", 1, 0);
         carry();
-        prefiller.messenger.onCommand(new EngineCommand.Step(
-                1,
-                0,
-                List.of(new EngineCommand.Chunk(
-                        "r", "t-r", PROMPT_TOKENS, 0, 0, Geometries.PAGE_TOKENS, 0, new int[] {5}))));
-        prefiller.messenger.onCommand(new EngineCommand.StepEnded(1));
+        beginStep(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, Geometries.PAGE_TOKENS, 0, new int[] {5}));
+        endStep();
         assertThat(prefiller.transfer.submitted).isNotEmpty();
         CompletableFuture<Void> drained = drain(prefiller);
         while (!prefiller.transfer.submitted.isEmpty()) {

@@ -331,8 +331,7 @@ class TransferLivesTest extends MessengerPair {
     void shouldTellADecoderAtOnceThatAPreemptedPromptIsNotComputedAgain() {
         fetch("r", 1, LONG_NS);
         carry();
-        prefiller.messenger.onCommand(new EngineCommand.Step(
-                1, 0, List.of(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}))));
+        beginStep(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}));
         prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         end("r", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
         carry();

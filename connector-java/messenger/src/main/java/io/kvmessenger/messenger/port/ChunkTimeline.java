@@ -14,6 +14,7 @@ public final class ChunkTimeline {
     private final long[] submittedNs;
     private final long[] leftNs;
     private int readableCount;
+    private boolean computed;
     private long forwardEndNs;
 
     public ChunkTimeline(int firstToken, int endToken, int layerCount, long forwardStartNs) {
@@ -75,9 +76,15 @@ public final class ChunkTimeline {
         }
     }
 
+    /** Whether all layers are complete. */
+    public boolean computed() {
+        return computed;
+    }
+
     /** All layers are complete. */
     public void onComputed(long nowNs) {
         onReadableBefore(readableNs.length, nowNs);
+        computed = true;
         forwardEndNs = nowNs;
     }
 }

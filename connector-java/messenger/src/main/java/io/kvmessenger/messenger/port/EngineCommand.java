@@ -5,7 +5,13 @@ import java.util.concurrent.CompletableFuture;
 
 /** What the engine tells the messenger. Values; docs/boundary.md gives their meaning field by field. */
 public sealed interface EngineCommand {
-    /** A forward pass begins that computes these chunks. */
+    /**
+     * A forward pass is queued, or begins, that computes these chunks. Several may be in flight: each ends by the layer
+     * counter.
+     *
+     * @param stepIndex larger than that of every step before
+     * @param counterStart where the counter stands when all passes before it are complete
+     */
     record Step(long stepIndex, long counterStart, List<Chunk> chunks) implements EngineCommand {}
 
     /**
@@ -61,8 +67,15 @@ public sealed interface EngineCommand {
     /** Tokens before {@code chunk.endToken} are in place in every layer, told outside of any step. */
     record Computed(Chunk chunk) implements EngineCommand {}
 
-    /** The forward pass is over. */
-    record StepEnded(long stepIndex) implements EngineCommand {}
+    /**
+     * A forward pass is queued to its end; it is over, and its chunks in place, when the counter has reached that.
+     *
+     * @param counterEnd where the counter stands when every layer of the pass is complete on every rank
+     */
+    record StepEnded(long stepIndex, long counterEnd) implements EngineCommand {}
+
+    /** A forward pass has failed: nothing more of what it was to compute is sent. */
+    record StepFailed(long stepIndex) implements EngineCommand {}
 
     /**
      * The engine has ended a prefill and holds its pages until {@link EngineEvents#released}.

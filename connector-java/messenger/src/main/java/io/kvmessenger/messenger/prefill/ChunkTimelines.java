@@ -30,8 +30,6 @@ final class ChunkTimelines {
     private int[] endPages = {};
     /** By layer: chunks of which it has left. */
     private int[] leftCounts = {};
-    /** The last chunk, while its forward pass runs; else null. */
-    private ChunkTimeline running;
 
     private long firstSubmittedNs;
     private long forwardEndNs;
@@ -47,7 +45,6 @@ final class ChunkTimelines {
             leftCounts = new int[chunk.layerCount()];
         }
         endPages[count++] = endPage;
-        running = chunk;
         if (count <= FIRST_KEPT_MAX) {
             first.add(chunk);
         } else {
@@ -55,28 +52,32 @@ final class ChunkTimelines {
         }
     }
 
-    /** So many layers of the running forward pass can be read. */
-    void onReadableBefore(int layerIndex, long nowNs) {
-        if (running != null) {
-            running.onReadableBefore(layerIndex, nowNs);
-        }
+    /** The forward pass of a chunk is over. */
+    void onComputed(ChunkTimeline chunk, long nowNs) {
+        chunk.onComputed(nowNs);
+        forwardEndNs = nowNs;
     }
 
-    /** The forward pass that ran is over. */
-    void onComputed(long nowNs) {
-        if (running != null) {
-            running.onComputed(nowNs);
-            running = null;
-            forwardEndNs = nowNs;
-        }
-    }
-
-    /** Pages of the layer have been submitted; what has not come before belongs to the last chunk. */
-    void onSubmitted(int layerIndex, long nowNs) {
+    /** The layer's pages before {@code toPage} have been submitted, which were not before. */
+    void onSubmitted(int layerIndex, int toPage, long nowNs) {
         if (count > 0) {
             firstSubmittedNs = firstSubmittedNs == 0 ? nowNs : firstSubmittedNs;
-            kept(count - 1).onSubmitted(layerIndex, nowNs);
+            kept(lastSubmitted(toPage)).onSubmitted(layerIndex, nowNs);
         }
+    }
+
+    /** The chunk whose pages end there: the last one, or one before it whose forward pass is in flight as well. */
+    private int lastSubmitted(int toPage) {
+        int chunk = count - 1;
+        while (chunk > 0 && endPages[chunk - 1] >= toPage && inFlight(chunk - 1)) {
+            chunk--;
+        }
+        return chunk;
+    }
+
+    private boolean inFlight(int chunk) {
+        ChunkTimeline kept = kept(chunk);
+        return kept != null && !kept.computed();
     }
 
     /** The layer's pages before {@code toPage} have left. */
@@ -87,7 +88,7 @@ final class ChunkTimelines {
         int chunk = leftCounts[layerIndex];
         while (chunk < count && endPages[chunk] <= toPage) {
             layersSent++;
-            layersSentEarly += running != null && chunk == count - 1 ? 1 : 0;
+            layersSentEarly += inFlight(chunk) ? 1 : 0;
             ChunkTimeline kept = kept(chunk);
             if (kept != null) {
                 kept.onLeft(layerIndex, nowNs);

@@ -21,7 +21,6 @@ import java.util.function.Consumer;
 final class Deliveries {
     private final int pageTokens;
     private final LayerWriter writer;
-    private final LayerProgress progress;
     private final Sessions sessions;
     private final Replies replies;
     private final EngineEvents engine;
@@ -42,7 +41,6 @@ final class Deliveries {
         this.writer = writer;
         this.sessions = sessions;
         this.replies = replies;
-        this.progress = ports.progress();
         this.engine = ports.engine();
         this.tally = ports.tally();
         this.clock = ports.clock();
@@ -75,13 +73,12 @@ final class Deliveries {
         if (delivery.stopped || delivery.sent || !grant.session().peerReady) {
             return 0;
         }
-        int readable = progress.readableLayerCount();
         int submitted = 0;
         for (int route = 0; route < delivery.nextPage.length; route++) {
             int layer = delivery.routes.get(route).layerOrdinal();
-            int toPage = delivery.prefill.completePages(layer, readable, pageTokens);
+            int toPage = delivery.prefill.completePages(layer, pageTokens);
             if (delivery.nextPage[route] < toPage) {
-                int joinedCount = writer.joinableCount(delivery, route, toPage, readable);
+                int joinedCount = writer.joinableCount(delivery, route, toPage);
                 int result = writer.submit(delivery, route, joinedCount, toPage);
                 if (result == TransferEngine.BACK_PRESSURE) {
                     tally.add(MessengerMetric.BACK_PRESSURED, 1);
@@ -93,7 +90,7 @@ final class Deliveries {
                     return submitted;
                 }
                 submitted++;
-                delivery.onSubmitted(route, joinedCount, clock.nowNs());
+                delivery.onSubmitted(route, joinedCount, toPage, clock.nowNs());
             }
         }
         if (submitted == 0) {
@@ -149,7 +146,7 @@ final class Deliveries {
         tally.add(MessengerMetric.BYTES_SENT, write.bytes);
         tally.add(MessengerMetric.STRIDED_PIECES_SENT, write.stridedPieceCount);
         tally.add(MessengerMetric.LAYERS_SENT, write.joinedCount);
-        if (prefill.runningEndToken > 0 && write.toPage * pageTokens > prefill.settledTokens) {
+        if (prefill.inFlight() && write.toPage * pageTokens > prefill.settledTokens) {
             tally.add(MessengerMetric.LAYERS_SENT_EARLY, write.joinedCount);
         }
         writer.recycle(write);

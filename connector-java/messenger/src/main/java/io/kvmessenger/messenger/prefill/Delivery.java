@@ -91,11 +91,11 @@ final class Delivery {
     }
 
     /** Pieces of a page have been submitted as one. */
-    void onSubmitted(int routeIndex, int joinedCount, long nowNs) {
+    void onSubmitted(int routeIndex, int joinedCount, int toPage, long nowNs) {
         for (int i = 0, at = routeIndex;
                 i < joinedCount;
                 i++, at = routes.get(at).continuation()) {
-            prefill.chunks.onSubmitted(routes.get(at).layerOrdinal(), nowNs);
+            prefill.chunks.onSubmitted(routes.get(at).layerOrdinal(), toPage, nowNs);
         }
     }
 

@@ -203,7 +203,7 @@ public final class LayerWriter {
      * How many pieces lie side by side from this one on and can leave with the same pages, the first included: those
      * whose layers are complete as far, as are all of them when the forward pass is over.
      */
-    int joinableCount(Delivery delivery, int routeIndex, int toPage, int readableLayerCount) {
+    int joinableCount(Delivery delivery, int routeIndex, int toPage) {
         List<PieceRoute> routes = delivery.routes;
         Prefill prefill = delivery.prefill;
         int count = 1;
@@ -215,9 +215,7 @@ public final class LayerWriter {
             if (lengthBytes > JOINED_BYTES_MAX
                     || delivery.nextPage[next] != delivery.nextPage[routeIndex]
                     || prefill.completePages(
-                                    route.layerOrdinal(),
-                                    readableLayerCount,
-                                    geometry.groups().getFirst().pageTokens())
+                                    route.layerOrdinal(), geometry.groups().getFirst().pageTokens())
                             < toPage) {
                 break;
             }

@@ -42,8 +42,8 @@ final class Prefill {
 
     /** Tokens whose KV is in place in every layer. */
     int settledTokens;
-    /** End of the chunk that the running forward pass computes; 0 when it computes none of this prompt. */
-    int runningEndToken;
+    /** Its chunks of forward passes in flight, oldest first. */
+    private final List<RunningChunk> running = new ArrayList<>();
 
     /** No delivery begins any more. */
     boolean stopped;
@@ -73,27 +73,58 @@ final class Prefill {
     }
 
     /** A forward pass begins that computes a chunk of the prompt. */
-    void begin(EngineCommand.Chunk chunk, int layerCount, int pageTokens, long nowNs) {
-        runningEndToken = chunk.endToken();
-        chunks.begin(
-                new ChunkTimeline(chunk.firstToken(), chunk.endToken(), layerCount, nowNs),
-                pagesOf(chunk.endToken(), pageTokens));
+    void begin(EngineCommand.Chunk chunk, StepInFlight step, int layerCount, int pageTokens, long nowNs) {
+        ChunkTimeline timeline = new ChunkTimeline(chunk.firstToken(), chunk.endToken(), layerCount, nowNs);
+        chunks.begin(timeline, pagesOf(chunk.endToken(), pageTokens));
+        running.add(new RunningChunk(step, chunk.endToken(), timeline));
+        step.add(this);
+    }
+
+    /** So many of the step's layers can be read. */
+    void onReadable(StepInFlight step, long nowNs) {
+        for (RunningChunk chunk : running) {
+            if (chunk.step() == step) {
+                chunk.timeline().onReadableBefore(step.readableLayerCount(), nowNs);
+            }
+        }
     }
 
     /** The forward pass is over, and its chunk in place. */
-    void stepEnded(long nowNs) {
-        chunks.onComputed(nowNs);
-        settledTokens = Math.max(settledTokens, runningEndToken);
-        runningEndToken = 0;
+    void stepOver(StepInFlight step, long nowNs) {
+        for (RunningChunk chunk : running) {
+            if (chunk.step() == step) {
+                chunks.onComputed(chunk.timeline(), nowNs);
+                settledTokens = Math.max(settledTokens, chunk.endToken());
+            }
+        }
+        running.removeIf(chunk -> chunk.step() == step);
+    }
+
+    /** No forward pass that counts computes any more of it. */
+    void forgetRunning() {
+        running.clear();
+    }
+
+    /** A forward pass that computes a chunk of it is not over. */
+    boolean inFlight() {
+        return !running.isEmpty();
+    }
+
+    /** Tokens that are in place when all forward passes in flight are over. */
+    private int begunTokens() {
+        int tokens = settledTokens;
+        for (RunningChunk chunk : running) {
+            tokens = Math.max(tokens, chunk.endToken());
+        }
+        return tokens;
     }
 
     /** Tokens before the chunk's end are in place in every layer. */
     void onComputed(EngineCommand.Chunk chunk, int layerCount, int pageTokens, long nowNs) {
         if (chunk.endToken() > settledTokens) {
-            chunks.begin(
-                    new ChunkTimeline(settledTokens, chunk.endToken(), layerCount, nowNs),
-                    pagesOf(chunk.endToken(), pageTokens));
-            chunks.onComputed(nowNs);
+            ChunkTimeline timeline = new ChunkTimeline(settledTokens, chunk.endToken(), layerCount, nowNs);
+            chunks.begin(timeline, pagesOf(chunk.endToken(), pageTokens));
+            chunks.onComputed(timeline, nowNs);
             settledTokens = chunk.endToken();
         }
     }
@@ -122,7 +153,7 @@ final class Prefill {
 
     private String gap(EngineCommand.Chunk chunk, int pageTokens) {
         int firstPage = pages.end() == 0 ? chunk.firstPage() : pages.first();
-        int toldTokens = Math.max(Math.max(settledTokens, chunk.cachedTokens()), runningEndToken);
+        int toldTokens = Math.max(begunTokens(), chunk.cachedTokens());
         int follows = Math.max(toldTokens, Math.min(firstPage * pageTokens, chunk.promptTokens()));
         if (chunk.firstToken() > follows) {
             return "goes on at token " + chunk.firstToken() + ", expected at most " + follows
@@ -277,14 +308,21 @@ final class Prefill {
         return !deliveries.isEmpty() && deliveries.stream().allMatch(delivery -> delivery.sent);
     }
 
-    /** Tokens of a layer that are in place, given how many layers of the running pass have fired. */
-    private int readableTokens(int layerOrdinal, int readableLayerCount) {
-        return runningEndToken > settledTokens && layerOrdinal < readableLayerCount ? runningEndToken : settledTokens;
+    /** Tokens of a layer that are in place, as far as the passes in flight have come. */
+    private int readableTokens(int layerOrdinal) {
+        int tokens = settledTokens;
+        for (int i = 0; i < running.size(); i++) {
+            RunningChunk chunk = running.get(i);
+            if (layerOrdinal < chunk.step().readableLayerCount()) {
+                tokens = Math.max(tokens, chunk.endToken());
+            }
+        }
+        return tokens;
     }
 
     /** Pages of a layer that are complete: full ones, and the last partial one once the whole prompt is in place. */
-    int completePages(int layerOrdinal, int readableLayerCount, int pageTokens) {
-        return pagesOf(readableTokens(layerOrdinal, readableLayerCount), pageTokens);
+    int completePages(int layerOrdinal, int pageTokens) {
+        return pagesOf(readableTokens(layerOrdinal), pageTokens);
     }
 
     /** Pages that are complete when so many tokens are in place. */
@@ -294,5 +332,10 @@ final class Prefill {
 
     boolean computed() {
         return promptTokens > 0 && settledTokens >= promptTokens;
+    }
+
+    /** It is computed when the forward passes in flight are over, or already. */
+    boolean begunToItsEnd() {
+        return promptTokens > 0 && begunTokens() >= promptTokens;
     }
 }

@@ -52,7 +52,7 @@ public final class Prefiller {
 
     private final Prefills prefills;
     private final Map<Peer, Session> byPeer = new HashMap<>();
-    private final RunningStep running;
+    private final StepsInFlight steps;
 
     private final Fences fences;
     private final DecoderWords words;
@@ -73,7 +73,7 @@ public final class Prefiller {
         this.transfer = ports.transfer();
         this.sessions = sessions;
         this.engine = ports.engine();
-        this.running = new RunningStep(ports.progress());
+        this.steps = new StepsInFlight(ports.progress());
         this.writer = writer;
         this.prefills = new Prefills(writer.contextFollows());
         this.fences = new Fences(writer.contextFollows());
@@ -104,16 +104,33 @@ public final class Prefiller {
     // ---- from the engine
 
     public void stepBegan(EngineCommand.Step step, long nowNs) {
-        if (running.open()) {
-            abandonStep();
+        String misfit = steps.misfit(step);
+        if (!misfit.isEmpty()) {
+            refuse(step, misfit);
+            return;
         }
-        running.begin(step);
+        if (steps.full()) {
+            abandon(
+                    steps.oldest(),
+                    "step " + steps.oldest().index + " has not ended with " + LayerProgress.STEPS_IN_FLIGHT_MAX
+                            + " forward passes in flight: it is taken for one that failed");
+        }
+        StepInFlight begun = steps.begin(step);
         for (Chunk chunk : step.chunks()) {
             Prefill prefill = take(chunk);
             if (prefill != null) {
-                prefill.begin(chunk, writer.layerCount(), pageTokens, nowNs);
-                running.add(prefill);
+                prefill.begin(chunk, begun, writer.layerCount(), pageTokens, nowNs);
                 advance(prefill); // pages of the prefix cache are in place and go out at once
+            }
+        }
+    }
+
+    /** Where the step lies cannot be: what it counts would be taken for layers of other steps. */
+    private void refuse(EngineCommand.Step step, String misfit) {
+        for (Chunk chunk : step.chunks()) {
+            Prefill prefill = take(chunk);
+            if (prefill != null) {
+                refuse(prefill, "the prefiller's engine told " + misfit);
             }
         }
     }
@@ -143,19 +160,50 @@ public final class Prefiller {
         }
     }
 
-    public void stepEnded(long stepIndex, long nowNs) {
-        for (Prefill prefill : running.end(stepIndex)) {
-            prefill.stepEnded(nowNs);
-            advance(prefill);
-            settle(prefill);
+    /** A forward pass is queued to its end. What it computes is in place when the layer counter says so. */
+    public void stepEnded(EngineCommand.StepEnded ended, long nowNs) {
+        StepInFlight step = steps.find(ended.stepIndex());
+        if (step == null) {
+            return; // given up
+        }
+        if (ended.counterEnd() - step.counterStart < 0) {
+            abandon(
+                    step,
+                    "the prefiller's engine ended step " + step.index + " at "
+                            + Long.toUnsignedString(ended.counterEnd())
+                            + " of the layer counter, expected its start at "
+                            + Long.toUnsignedString(step.counterStart) + " or more");
+            return;
+        }
+        steps.end(step, ended.counterEnd());
+        noteSteps(nowNs);
+    }
+
+    public void stepFailed(long stepIndex) {
+        StepInFlight step = steps.find(stepIndex);
+        if (step != null) {
+            abandon(step, "the prefiller's forward pass failed");
         }
     }
 
-    /** The last forward pass never ended: what it was to compute is not there. */
-    private void abandonStep() {
-        for (Prefill prefill : running.abandon()) {
-            prefill.runningEndToken = 0;
-            stop(prefill, Reason.PREFILL_ABORTED, "the prefiller's forward pass failed");
+    /** Notes what has become readable, and ends the steps that the layer counter has left behind. */
+    private void noteSteps(long nowNs) {
+        steps.note(nowNs);
+        for (StepInFlight over = steps.takeOver(); over != null; over = steps.takeOver()) {
+            for (Prefill prefill : over.prefills) {
+                prefill.stepOver(over, nowNs);
+                advance(prefill);
+                settle(prefill);
+            }
+        }
+    }
+
+    /** What the step was to compute is not there. */
+    private void abandon(StepInFlight step, String sentence) {
+        steps.forget(step);
+        for (Prefill prefill : step.prefills) {
+            steps.remove(prefill);
+            stop(prefill, Reason.PREFILL_ABORTED, sentence);
         }
     }
 
@@ -169,7 +217,7 @@ public final class Prefiller {
         words.tellPrefilled(prefill);
         prefill.grantDeadlineNs = nowNs + grantWaitNs(prefill);
         prefill.contextSlot = ended.contextSlot();
-        String unfit = writer.unfitEnd(ended, prefill.computed());
+        String unfit = writer.unfitEnd(ended, prefill.begunToItsEnd());
         if (!unfit.isEmpty()) {
             stop(prefill, Reason.PREFILL_ABORTED, unfit);
         }
@@ -181,7 +229,7 @@ public final class Prefiller {
         for (String request : preempt.requests()) {
             Prefill prefill = prefills.of(request);
             if (prefill != null) {
-                running.remove(prefill);
+                steps.remove(prefill);
                 boolean again = !prefill.engineEnded && !prefill.stopped;
                 boolean announced = prefill.announced;
                 words.dismissServed(prefill);
@@ -301,10 +349,10 @@ public final class Prefiller {
 
     // ---- time
 
-    /** Submits what the running forward pass has completed, and ends waits that have lasted too long. */
+    /** Submits what the forward passes have completed, and ends waits that have lasted too long. */
     public int tick(long nowNs) {
         int work = 0;
-        running.note(nowNs);
+        noteSteps(nowNs);
         work += deliveries.doWork();
         for (Prefill prefill : List.copyOf(prefills.all())) {
             work += advance(prefill);
@@ -346,9 +394,9 @@ public final class Prefiller {
         return prefill.engineEnded && prefill.awaitsGrants() && !words.expected(prefill);
     }
 
-    /** A forward pass runs whose layers somebody waits for: the counter is worth watching closely. */
+    /** A forward pass is in flight whose layers a decoder waits for: the counter is worth watching closely. */
     public boolean watching() {
-        return running.awaited();
+        return steps.awaited();
     }
 
     public int prefillCount() {

@@ -31,13 +31,13 @@ class ChunkTimelinesTest {
         int layers = 126;
         long nowNs = 1;
         for (int index = 0; index < count; index++) {
-            begin(index, layers, nowNs);
+            ChunkTimeline chunk = begin(index, layers, nowNs);
             for (int layer = 0; layer < layers; layer++) {
-                chunks.onReadableBefore(layer + 1, ++nowNs);
-                chunks.onSubmitted(layer, nowNs);
+                chunk.onReadableBefore(layer + 1, ++nowNs);
+                chunks.onSubmitted(layer, CHUNK_PAGES * (index + 1), nowNs);
                 chunks.onLeft(layer, CHUNK_PAGES * (index + 1), ++nowNs);
             }
-            chunks.onComputed(++nowNs);
+            chunks.onComputed(chunk, ++nowNs);
         }
         assertThat(chunks.sums()).isEqualTo(new ChunkSums(1954, 2, nowNs, count * layers, count * layers));
         assertThat(chunks.kept())
@@ -54,8 +54,7 @@ class ChunkTimelinesTest {
     void shouldFindTheChunkOfAWriteWithoutWalkingThroughThoseBefore() {
         int count = 1 << 20;
         for (int index = 0; index < count; index++) {
-            begin(index, 1, index);
-            chunks.onComputed(index);
+            chunks.onComputed(begin(index, 1, index), index);
             chunks.onLeft(0, CHUNK_PAGES * (index + 1), index);
         }
         assertThat(chunks.sums().layersSent()).isEqualTo(count);
@@ -66,16 +65,36 @@ class ChunkTimelinesTest {
     void shouldCountAsEarlyWhatLeftBeforeItsOwnPassWasOver() {
         ChunkTimeline first = begin(0, 2, 10);
         chunks.onLeft(0, CHUNK_PAGES, 11);
-        chunks.onComputed(12);
+        chunks.onComputed(first, 12);
         ChunkTimeline second = begin(1, 2, 13);
         chunks.onLeft(1, CHUNK_PAGES, 14);
         chunks.onLeft(0, 2 * CHUNK_PAGES, 15);
-        chunks.onComputed(16);
+        chunks.onComputed(second, 16);
         chunks.onLeft(1, 2 * CHUNK_PAGES, 17);
 
         assertThat(chunks.sums()).isEqualTo(new ChunkSums(2, 0, 16, 4, 2));
         assertThat(times(first)).containsExactly(11L, 14L);
         assertThat(times(second)).containsExactly(15L, 17L);
+    }
+
+    @Test
+    void shouldTellTheChunksOfPassesInFlightApart() {
+        ChunkTimeline first = begin(0, 2, 10);
+        ChunkTimeline second = begin(1, 2, 11);
+        chunks.onSubmitted(0, CHUNK_PAGES, 12);
+        chunks.onLeft(0, CHUNK_PAGES, 13);
+        chunks.onComputed(first, 14);
+        chunks.onSubmitted(0, 2 * CHUNK_PAGES, 15);
+        chunks.onLeft(0, 2 * CHUNK_PAGES, 16);
+        chunks.onComputed(second, 17);
+        chunks.onLeft(1, 2 * CHUNK_PAGES, 18);
+
+        assertThat(chunks.sums()).isEqualTo(new ChunkSums(2, 12, 17, 4, 2));
+        assertThat(times(first)).containsExactly(13L, 18L);
+        assertThat(times(second)).containsExactly(16L, 18L);
+        assertThat(first.submittedNs(0)).isEqualTo(12);
+        assertThat(second.submittedNs(0)).isEqualTo(15);
+        assertThat(first.forwardEndNs()).isEqualTo(14);
     }
 
     @Test
@@ -100,12 +119,13 @@ class ChunkTimelinesTest {
             endPages.add(endPage);
             ChunkTimeline expected = new ChunkTimeline(index, index + 1, layers, nowNs);
             all.add(expected);
-            chunks.begin(new ChunkTimeline(index, index + 1, layers, nowNs), endPage);
+            ChunkTimeline begun = new ChunkTimeline(index, index + 1, layers, nowNs);
+            chunks.begin(begun, endPage);
             for (int times = random.nextInt(3 * layers); times > 0; times--) {
                 boolean running = times > layers;
                 if (!running && expected.forwardEndNs() == 0) {
                     expected.onComputed(++nowNs);
-                    chunks.onComputed(nowNs);
+                    chunks.onComputed(begun, nowNs);
                 }
                 int layer = random.nextInt(layers);
                 int toPage = random.nextInt(endPage + 1);
@@ -119,7 +139,7 @@ class ChunkTimelinesTest {
             }
             if (expected.forwardEndNs() == 0) {
                 expected.onComputed(++nowNs);
-                chunks.onComputed(nowNs);
+                chunks.onComputed(begun, nowNs);
             }
         }
         long left = all.stream()

@@ -122,7 +122,7 @@ class LayerWriterTest {
         KvGeometry side = geometry(PageLayout.LATENT, 4, 1);
         LayerWriter writer = writer(side);
         Delivery delivery = granted(writer, side, side, 0);
-        assertThat(writer.joinableCount(delivery, 0, 4, 0)).isEqualTo(LAYER_COUNT);
+        assertThat(writer.joinableCount(delivery, 0, 4)).isEqualTo(LAYER_COUNT);
         assertThat(writer.submit(delivery, 0, LAYER_COUNT, 4)).isEqualTo(TransferEngine.ACCEPTED);
         assertThat(onlyRequest().imm()).isEqualTo(Imm.withWeight(IMM, LAYER_COUNT));
         assertThat(onlyRequest().pageBytes()).isEqualTo(LAYER_COUNT * 4);
@@ -140,11 +140,16 @@ class LayerWriterTest {
         LayerWriter writer = writer(side);
         Delivery delivery = granted(writer, side, side, 0);
         delivery.prefill.settledTokens = 0;
-        delivery.prefill.runningEndToken = 8;
-        assertThat(writer.joinableCount(delivery, 0, 2, 1)).isEqualTo(1);
-        assertThat(writer.joinableCount(delivery, 0, 2, 2)).isEqualTo(2);
+        StepInFlight step = new StepInFlight(1, 0);
+        delivery.prefill.begin(
+                new EngineCommand.Chunk("r", TRANSFER.id(), 16, 0, 0, 8, 0, new int[0]), step, LAYER_COUNT, 4, 0);
+        step.onReadable(1);
+        assertThat(writer.joinableCount(delivery, 0, 2)).isEqualTo(1);
+        step.onReadable(2);
+        assertThat(writer.joinableCount(delivery, 0, 2)).isEqualTo(2);
         delivery.nextPage[1] = 1;
-        assertThat(writer.joinableCount(delivery, 0, 2, 3)).isEqualTo(1);
+        step.onReadable(3);
+        assertThat(writer.joinableCount(delivery, 0, 2)).isEqualTo(1);
     }
 
     @Test
@@ -153,13 +158,13 @@ class LayerWriterTest {
         KvGeometry half = latent(4, PAGE_COUNT, halfTokenBytes);
         LayerWriter writer = writer(half);
         Delivery delivery = granted(writer, half, half, 0);
-        assertThat(writer.joinableCount(delivery, 0, 4, 0)).as("two halves").isEqualTo(2);
+        assertThat(writer.joinableCount(delivery, 0, 4)).as("two halves").isEqualTo(2);
         writer.submit(delivery, 0, 2, 4);
         assertThat(onlyRequest().pageBytes()).isEqualTo(LayerWriter.JOINED_BYTES_MAX);
 
         KvGeometry more = latent(4, PAGE_COUNT, halfTokenBytes + 1);
         LayerWriter other = writer(more);
-        assertThat(other.joinableCount(granted(other, more, more, 0), 0, 4, 0))
+        assertThat(other.joinableCount(granted(other, more, more, 0), 0, 4))
                 .as("two that are more than halves")
                 .isEqualTo(1);
     }
@@ -199,7 +204,7 @@ class LayerWriterTest {
         LayerWriter writer = writer(own);
         Delivery delivery = granted(writer, own, peer, 8);
         assertThat(writer.unfit(delivery.grant)).isEmpty();
-        assertThat(writer.joinableCount(delivery, 0, 4, 0)).isEqualTo(1);
+        assertThat(writer.joinableCount(delivery, 0, 4)).isEqualTo(1);
         writer.submit(delivery, 0, 1, 4);
         assertThat(offsets(onlyRequest().sourcePages())).containsExactly(60L, 48L);
         assertThat(offsets(onlyRequest().targetPages())).containsExactly(168L, 172L);
@@ -224,7 +229,7 @@ class LayerWriterTest {
         LayerWriter writer = writer(own);
         Delivery delivery = granted(writer, own, peer, 12);
         assertThat(delivery.routes).hasSize(2 * LAYER_COUNT);
-        writer.submit(delivery, 0, writer.joinableCount(delivery, 0, 4, 0), 4);
+        writer.submit(delivery, 0, writer.joinableCount(delivery, 0, 4), 4);
         assertThat(offsets(onlyRequest().sourcePages())).containsExactly(96L, 98L);
         assertThat(offsets(onlyRequest().targetPages())).containsExactly(84L, 85L);
         assertThat(writer.complete(transfer.submitted.getFirst().intValue()).stridedPieceCount)

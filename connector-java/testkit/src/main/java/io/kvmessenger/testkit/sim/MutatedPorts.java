@@ -140,18 +140,23 @@ final class MutatedPorts {
         }
 
         @Override
-        public int readableLayerCount() {
-            return Math.min(layerCount, progress.readableLayerCount());
+        public void stepEnded(long stepIndex, long counterEnd) {
+            progress.stepEnded(stepIndex, counterEnd);
         }
 
         @Override
-        public void stepEnded(long stepIndex) {
-            progress.stepEnded(stepIndex);
+        public int readableLayerCount(long stepIndex) {
+            return Math.min(layerCount, progress.readableLayerCount(stepIndex));
         }
 
         @Override
-        public void stepAbandoned() {
-            progress.stepAbandoned();
+        public boolean isOver(long stepIndex) {
+            return progress.isOver(stepIndex);
+        }
+
+        @Override
+        public void forget(long stepIndex) {
+            progress.forget(stepIndex);
         }
     }
 }

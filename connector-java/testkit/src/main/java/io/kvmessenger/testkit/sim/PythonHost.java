@@ -171,6 +171,7 @@ public final class PythonHost {
             case EngineCommand.Fetch fetch -> kind + " " + fetch.request() + " of " + fetch.transferId();
             case EngineCommand.Abandon abandon -> kind + " " + abandon.request();
             case EngineCommand.StepEnded ended -> kind + " " + ended.stepIndex();
+            case EngineCommand.StepFailed failed -> kind + " " + failed.stepIndex();
             case EngineCommand.Decline decline ->
                 kind + " " + decline.transfer().id();
             case EngineCommand.Preempt preempt -> kind + " " + preempt.requests();

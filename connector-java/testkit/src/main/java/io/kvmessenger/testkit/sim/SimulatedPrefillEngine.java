@@ -94,7 +94,9 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     private final ComputedLayers layers;
     private final int layerCount;
+    private final SimulatedLayerCounter shown;
     private long counter;
+    private long stepStart;
     private long stepIndex;
     private int hookedLayers;
     /** Layers of the running pass that all ranks have. */
@@ -134,6 +136,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
         this.prefixes = new PrefixCache(pageTokens);
         this.layers = ComputedLayers.of(pool.geometry());
         this.layerCount = layers.count();
+        this.counter = -apart.nextInt(200); // its word wraps
+        this.shown = new SimulatedLayerCounter(counter, layers);
         pool.promise(this::promisedPages);
         scheduleStep();
     }
@@ -320,6 +324,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         boolean unhooked = random.nextDouble() < swarm.unhookedLayers();
         hookedLayers = Math.min(unhooked ? random.nextInt(layerCount + 1) : layerCount, layers.countedCount());
         settledLayers = 0;
+        stepStart = counter;
         stepTold = !announces || apart.nextBoolean();
         if (stepTold) {
             node.command(new EngineCommand.Step(++stepIndex, counter, chunks));
@@ -347,6 +352,15 @@ final class SimulatedPrefillEngine implements EngineIntake {
                         chunk.firstPage(),
                         chunk.pages())));
             }
+        }
+    }
+
+    /** The pass threw: what it counted means nothing, and its positions are not used again. */
+    private void tellFailed() {
+        counter = stepStart + layerCount + 1;
+        shown.set(counter);
+        if (stepTold && apart.nextInt(4) > 0) { // it is given up when others have begun
+            node.command(new EngineCommand.StepFailed(stepIndex));
         }
     }
 
@@ -478,7 +492,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             settleLayersBefore(layer); // what the first rank computes now needs them
             computeInStep(layers.firstAt(layer));
             if (layer < hookedLayers) {
-                counter++;
+                shown.set(++counter);
             }
         }
         if (apart.nextBoolean()) {
@@ -517,7 +531,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
             return;
         }
         if (!healed && random.nextDouble() < swarm.stepFails() * 0.2) {
-            inStep.stream() // the pass threw: its end is never told
+            tellFailed();
+            inStep.stream()
                     .filter(prompt -> prompt.state == State.IN_STEP)
                     .forEach(prompt -> end(prompt, PrefillOutcome.FAILED));
             prefixes.passFailed();
@@ -527,7 +542,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             return;
         }
         if (stepTold) {
-            node.command(new EngineCommand.StepEnded(stepIndex));
+            node.command(new EngineCommand.StepEnded(stepIndex, counter));
         } else {
             tellAfterwards();
         }
@@ -557,30 +572,6 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     /** How the messenger sees the layer counter. */
     LayerProgress progress() {
-        return new LayerProgress() {
-            private long counterStart;
-            private boolean running;
-
-            @Override
-            public void stepBegan(long step, long start) {
-                counterStart = start;
-                running = true;
-            }
-
-            @Override
-            public int readableLayerCount() {
-                return running ? Math.clamp(counter - counterStart - layers.counterLag(), 0, layerCount) : 0;
-            }
-
-            @Override
-            public void stepEnded(long step) {
-                running = false;
-            }
-
-            @Override
-            public void stepAbandoned() {
-                running = false;
-            }
-        };
+        return shown;
     }
 }
