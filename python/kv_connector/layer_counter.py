@@ -12,10 +12,10 @@ _COUNTER_MASK = (1 << 64) - 1
 class LayerCounter:
     """Counts layers up, in the registered order, in a 64-bit word that Java watches.
 
-    The engine's worker thread only. It counts what it has queued, and tells positions of that: where bumps are queued on a
-    device the word follows later. Every bump of the word is queued here, also those of passes that are not told. A hook that
-    fires out of order stops the counting until the step ends: the messenger would take any other count for layers that
-    are not complete. Layers not counted are released by the end of the step, which this class does not tell.
+    The engine's worker thread only. It counts what it has queued, and tells positions of that: where bumps are queued
+    on a device the word follows later. Every bump of the word is queued here, also those of passes that are not told. A
+    hook that fires out of order stops the counting until the step ends: the messenger would take any other count for
+    layers that are not complete. Layers not counted are released by the step's end, which this class does not tell.
     """
 
     def __init__(self, address: int, layer_names: Sequence[str]) -> None:
@@ -67,7 +67,7 @@ class LayerCounter:
         return True
 
     def end_step(self) -> int:
-        """Ends the forward pass; returns the position to tell as ``counterEnd``. Layers not counted are released there."""
+        """Ends the forward pass; returns the position to tell as ``counterEnd``, which releases layers not counted."""
         if self._in_step and set(self._fired) == set(self._names):
             self.observed_order = tuple(self._fired)
         self._in_step = False

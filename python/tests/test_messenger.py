@@ -71,7 +71,8 @@ for layer, name in enumerate(LAYERS):
     for index in (1, 2):
         source[page(source, layer, index)] = bytes([10 * layer + index]) * PAGE_BYTES
     assert counter.layer_complete(name)
-p.submit([{"do": "stepEnded", "step": 1, "counterEnd": counter.end_step()}, {"do": "prefillEnded", "request": "p", "outcome": "finished"}])
+p.submit([{"do": "stepEnded", "step": 1, "counterEnd": counter.end_step()},
+    {"do": "prefillEnded", "request": "p", "outcome": "finished"}])
 
 assert await_event(d, Arrived, Failed) == Arrived("d", 2)
 assert await_event(p, Released) == Released("p")

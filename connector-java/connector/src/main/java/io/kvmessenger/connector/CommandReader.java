@@ -56,8 +56,8 @@ final class CommandReader {
             case "reject" -> new EngineCommand.Reject(fields.text("transfer"), prefillers(fields));
             case "abandon" -> new EngineCommand.Abandon(fields.text("request"));
             default ->
-                throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, "
-                        + "step, stepEnded, stepFailed, computed, prefillEnded, expect, fetch, decline, reject, abandon");
+                throw new IllegalArgumentException("command " + fields.text("do") + " is not one of announce, step, "
+                        + "stepEnded, stepFailed, computed, prefillEnded, expect, fetch, decline, reject, abandon");
         };
     }
 

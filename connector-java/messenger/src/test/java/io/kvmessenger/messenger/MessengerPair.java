@@ -9,7 +9,6 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.FetchTimeline;
-import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;

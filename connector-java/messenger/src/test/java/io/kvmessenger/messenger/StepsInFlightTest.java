@@ -2,11 +2,11 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.LayerProgress;
-import io.kvmessenger.messenger.wire.PeerContextRow;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;
@@ -43,14 +43,7 @@ class StepsInFlightTest extends MessengerPair {
 
     private static Chunk rest(String request) {
         return new Chunk(
-                request,
-                "t-" + request,
-                PROMPT_TOKENS,
-                0,
-                Geometries.PAGE_TOKENS,
-                PROMPT_TOKENS,
-                1,
-                new int[] {6});
+                request, "t-" + request, PROMPT_TOKENS, 0, Geometries.PAGE_TOKENS, PROMPT_TOKENS, 1, new int[] {6});
     }
 
     private int submitted() {
@@ -86,7 +79,7 @@ class StepsInFlightTest extends MessengerPair {
         assertThat(submitted()).isEqualTo(1);
         count(102);
         assertThat(submitted()).isEqualTo(LAYERS);
-        end("r", PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
         assertArrives("r");
     }
 
@@ -100,10 +93,12 @@ class StepsInFlightTest extends MessengerPair {
         end(1, 2);
         end(2, 4);
         count(3);
-        assertThat(submitted()).as("and of the second, and the rest of the first").isEqualTo(3);
+        assertThat(submitted())
+                .as("and of the second, and the rest of the first")
+                .isEqualTo(3);
         count(4);
         assertThat(submitted()).isEqualTo(4);
-        end("r", PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
         assertThat(prefiller.told).doesNotContain("stopped r");
         assertArrives("r");
     }
@@ -115,7 +110,7 @@ class StepsInFlightTest extends MessengerPair {
         end(1, 2);
         begin(2, 2, rest("r"));
         end(2, 4);
-        end("r", PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
         carry();
         assertThat(prefiller.told).isEmpty();
         count(4);
@@ -137,8 +132,8 @@ class StepsInFlightTest extends MessengerPair {
         count(5);
         carry();
         assertThat(decoder.told).contains("failed r").doesNotContain("failed s");
-        end("s", PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
-        end("r", PrefillOutcome.FAILED, PeerContextRow.NO_SLOT);
+        end("s", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FAILED, ContextRow.NO_SLOT);
         assertArrives("s");
     }
 
@@ -146,7 +141,7 @@ class StepsInFlightTest extends MessengerPair {
     void shouldStopAFinishedPromptWhoseLastPassFails() {
         granted("r");
         begin(1, 0, whole("r"));
-        end("r", PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
         fail(1);
         carry();
         assertThat(submitted()).isZero();
@@ -170,8 +165,8 @@ class StepsInFlightTest extends MessengerPair {
         end(50, 502);
         count(502);
         assertThat(submitted()).isEqualTo(LAYERS);
-        end("s", PrefillOutcome.FINISHED, PeerContextRow.NO_SLOT);
-        end("r", PrefillOutcome.FAILED, PeerContextRow.NO_SLOT);
+        end("s", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FAILED, ContextRow.NO_SLOT);
         assertArrives("s");
     }
 
@@ -217,7 +212,7 @@ class StepsInFlightTest extends MessengerPair {
         assertThat(fenced).isDone();
         count(4);
         assertThat(submitted()).isZero();
-        end("r", PrefillOutcome.ABORTED, PeerContextRow.NO_SLOT);
+        end("r", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
         assertThat(prefiller.told).contains("released r");
     }
 }

@@ -1,7 +1,6 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.EngineEvents;
-import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.Tally;

@@ -215,7 +215,8 @@ public final class LayerWriter {
             if (lengthBytes > JOINED_BYTES_MAX
                     || delivery.nextPage[next] != delivery.nextPage[routeIndex]
                     || prefill.completePages(
-                                    route.layerOrdinal(), geometry.groups().getFirst().pageTokens())
+                                    route.layerOrdinal(),
+                                    geometry.groups().getFirst().pageTokens())
                             < toPage) {
                 break;
             }

@@ -36,15 +36,21 @@ final class MutatedPorts {
                 ports.network(),
                 mutation == Mutation.FREE_ON_CANCEL ? events : ports.engine(),
                 ports.intake(),
-                readsEarly(layers) ? new ReadingEarly(ports.progress(), layers.count()) : ports.progress(),
+                mutated(ports.progress(), layers),
                 ports.tally(),
                 ports.clock(),
                 ports.random());
     }
 
-    private boolean readsEarly(ComputedLayers layers) {
-        return mutation == Mutation.COUNTER_READ_EARLY
-                || (mutation == Mutation.COUNTER_LAG_LOST && layers.counterLag() > 0);
+    private LayerProgress mutated(LayerProgress progress, ComputedLayers layers) {
+        return switch (mutation) {
+            case COUNTER_READ_EARLY -> new MutatedProgress.ReadingEarly(progress, layers.count());
+            case COUNTER_LAG_LOST ->
+                layers.counterLag() > 0 ? new MutatedProgress.ReadingEarly(progress, layers.count()) : progress;
+            case STEP_OVER_WHEN_TOLD -> new MutatedProgress.OverWhenTold(progress, layers.count());
+            case STEP_BASE_FORGOTTEN -> new MutatedProgress.ForgettingBases(progress);
+            default -> progress;
+        };
     }
 
     /** Sees each command before the messenger does. */
@@ -129,34 +135,6 @@ final class MutatedPorts {
         @Override
         public void log(Level level, String message) {
             engine.log(level, message);
-        }
-    }
-
-    /** Says that one layer more is readable than is. */
-    private record ReadingEarly(LayerProgress progress, int layerCount) implements LayerProgress {
-        @Override
-        public void stepBegan(long stepIndex, long counterStart) {
-            progress.stepBegan(stepIndex, counterStart - 1);
-        }
-
-        @Override
-        public void stepEnded(long stepIndex, long counterEnd) {
-            progress.stepEnded(stepIndex, counterEnd);
-        }
-
-        @Override
-        public int readableLayerCount(long stepIndex) {
-            return Math.min(layerCount, progress.readableLayerCount(stepIndex));
-        }
-
-        @Override
-        public boolean isOver(long stepIndex) {
-            return progress.isOver(stepIndex);
-        }
-
-        @Override
-        public void forget(long stepIndex) {
-            progress.forget(stepIndex);
         }
     }
 }

@@ -18,6 +18,14 @@ public enum Mutation {
     COUNTER_READ_EARLY,
     /** A layer is taken as readable when the first rank has it, and the others do not. */
     COUNTER_LAG_LOST,
+    /** A pass is taken as over when it is queued to its end. */
+    STEP_OVER_WHEN_TOLD,
+    /** A step that begins while another is in flight is counted from where that one began. */
+    STEP_BASE_FORGOTTEN,
+    /** A device does not count the end of a pass: with all hooked layers counted it is taken as over. */
+    PASS_END_NOT_COUNTED,
+    /** A pass that the messenger is not told of is left out of where the next one begins. */
+    UNTOLD_PASS_NOT_COUNTED,
     /** A page that the engine's prefix cache knows is taken as written. */
     COMMITTED_TAKEN_AS_WRITTEN,
     /** A pass that is told when it is over is told when it begins. */

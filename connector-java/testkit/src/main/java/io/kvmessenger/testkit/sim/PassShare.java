@@ -34,6 +34,10 @@ final class PassShare {
         this.pageTokens = pageTokens;
     }
 
+    boolean givenUp() {
+        return givenUp;
+    }
+
     void giveUp() {
         givenUp = true;
     }

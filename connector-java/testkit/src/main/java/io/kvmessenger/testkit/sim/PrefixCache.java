@@ -15,12 +15,15 @@ final class PrefixCache {
         private final int page;
         private final String key;
         private int holders = 1;
-        /** The pass that computes it has ended. */
+        /** The pass that computes it. */
+        private final ForwardPass pass;
+        /** That pass is over. */
         private boolean written;
 
-        private Entry(String key, int page) {
+        private Entry(String key, int page, ForwardPass pass) {
             this.key = key;
             this.page = page;
+            this.pass = pass;
         }
 
         int page() {
@@ -66,12 +69,12 @@ final class PrefixCache {
     }
 
     /** Takes a full page in that is scheduled to be computed; null where it cannot be shared. */
-    Entry commit(String transferId, int tokenCount, int logicalPage, int page) {
+    Entry commit(String transferId, int tokenCount, int logicalPage, int page, ForwardPass pass) {
         String key = key(transferId, logicalPage);
         if (!shareable(transferId, tokenCount, logicalPage) || byKey.containsKey(key)) {
             return null;
         }
-        Entry entry = new Entry(key, page);
+        Entry entry = new Entry(key, page, pass);
         byKey.put(key, entry);
         return entry;
     }
@@ -85,13 +88,13 @@ final class PrefixCache {
         return entry.holders == 0;
     }
 
-    /** The pass has ended: what was scheduled is written. */
-    void passEnded() {
-        byKey.values().forEach(entry -> entry.written = true);
+    /** The pass is over: what was scheduled for it is written. */
+    void passEnded(ForwardPass pass) {
+        byKey.values().stream().filter(entry -> entry.pass == pass).forEach(entry -> entry.written = true);
     }
 
     /** The pass has failed: what it did not write is found no more. */
-    void passFailed() {
-        byKey.values().removeIf(entry -> !entry.written);
+    void passFailed(ForwardPass pass) {
+        byKey.values().removeIf(entry -> entry.pass == pass);
     }
 }

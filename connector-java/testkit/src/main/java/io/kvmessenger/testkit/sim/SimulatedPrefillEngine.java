@@ -51,12 +51,17 @@ final class SimulatedPrefillEngine implements EngineIntake {
         final List<PrefixCache.Entry> entries = new ArrayList<>();
         /** The first pages, which another prompt had when this one began. */
         List<PrefixCache.Entry> hits = List.of();
-        /** What the last pass that it was in computes of it. */
-        PassShare share;
-        /** Where a pass begins to compute it. */
+        /** The last pass that computes a chunk of it. */
+        ForwardPass lastPass;
+        /** Where the next pass begins to compute it. */
         int computedTokens;
 
+        /** Where the last one ends. */
         int endToken;
+        /** The messenger has been told that far, or will be before it hears of another chunk. */
+        int toldTokens;
+
+        int toldPages;
         State state = State.QUEUED;
         /** The messenger knows of it, and must be told of its end. */
         boolean told;
@@ -69,6 +74,14 @@ final class SimulatedPrefillEngine implements EngineIntake {
             this.request = request;
             this.transferId = transferId;
             this.tokenCount = tokenCount;
+        }
+
+        /** Whether what a pass was to compute of it is wanted, and its pages are held. */
+        boolean computes(ForwardPass pass) {
+            return pass.parts.stream()
+                            .anyMatch(part -> part.request().equals(request)
+                                    && !part.share().givenUp())
+                    && (state == State.IN_STEP || state == State.BETWEEN_STEPS || state == State.COMPUTED);
         }
     }
 
@@ -84,30 +97,18 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private final Mutation mutation;
     private final Intake intake;
     private final Map<String, Prompt> prompts = new LinkedHashMap<>();
-    /** What the running pass computes: also prompts that were preempted or aborted in it, while they have pages. */
-    private final List<Prompt> inStep = new ArrayList<>();
-    /** The same by what is computed, those included whose prompts have given their pages back. */
-    private final List<PassShare> shares = new ArrayList<>();
-
     private final PrefixCache prefixes;
     private final int pageTokens;
 
     private final ComputedLayers layers;
     private final int layerCount;
-    private final SimulatedLayerCounter shown;
-    private long counter;
-    private long stepStart;
+    private final SimulatedDevice device;
     private long stepIndex;
-    private int hookedLayers;
-    /** Layers of the running pass that all ranks have. */
-    private int settledLayers;
 
     /** Waits for grants before it computes, and tells some passes only when they are over, as SGLang does. */
     private final boolean announces;
-    /** The messenger was told of the running pass before it ran. */
-    private boolean stepTold;
-    /** Of a running pass that it was not told of. */
-    private List<EngineCommand.Chunk> untold = List.of();
+    /** No pass is planned until the device has room for one. */
+    private boolean waitsForDevice;
 
     private boolean healed;
     private long lastEnqueued;
@@ -134,10 +135,9 @@ final class SimulatedPrefillEngine implements EngineIntake {
         this.intake = intake;
         this.pageTokens = pool.group().pageTokens();
         this.prefixes = new PrefixCache(pageTokens);
-        this.layers = ComputedLayers.of(pool.geometry());
+        this.device = new SimulatedDevice(clock, node, pool, swarm, apart, listener, mutation, this::onDone);
+        this.layers = device.layers();
         this.layerCount = layers.count();
-        this.counter = -apart.nextInt(200); // its word wraps
-        this.shown = new SimulatedLayerCounter(counter, layers);
         pool.promise(this::promisedPages);
         scheduleStep();
     }
@@ -310,38 +310,95 @@ final class SimulatedPrefillEngine implements EngineIntake {
         if (!node.alive()) {
             return;
         }
-        List<EngineCommand.Chunk> chunks = new ArrayList<>();
+        ForwardPass pass = null;
         for (Prompt prompt : SimulatedFabric.shuffled(List.copyOf(prompts.values()), random)) {
             boolean runnable = prompt.state == State.BETWEEN_STEPS || mayStart(prompt);
-            if (runnable && chunks.size() < PROMPTS_PER_STEP_MAX && random.nextInt(4) > 0) {
-                chunks.add(beginChunk(prompt));
+            if (runnable && (pass == null || pass.parts.size() < PROMPTS_PER_STEP_MAX) && random.nextInt(4) > 0) {
+                pass = pass == null ? drawPass(!announces || apart.nextBoolean(), true) : pass;
+                beginChunk(prompt, pass);
             }
         }
-        if (chunks.isEmpty()) {
+        if (pass == null && device.runsBehind() && random.nextInt(4) == 0) {
+            pass = drawPass(false, false);
+        }
+        if (pass == null) {
             scheduleStep();
+        } else {
+            run(pass);
+        }
+    }
+
+    private void run(ForwardPass pass) {
+        device.queue(pass);
+        if (pass.told()) {
+            node.command(new EngineCommand.Step(pass.step, pass.counterStart, List.copyOf(pass.chunks)));
+        } else if (mutation == Mutation.COMPUTED_TOLD_EARLY) {
+            tellAfterwards(pass);
+        }
+        if (device.runsBehind()) {
+            clock.after(random.nextLong(50 * Scenario.MICRO), () -> node.whenRunning(() -> onQueued(pass)));
+        }
+    }
+
+    /** A pass without prompts to send computes decodes alone. */
+    private ForwardPass drawPass(boolean told, boolean sends) {
+        boolean unhooked = random.nextDouble() < swarm.unhookedLayers();
+        int hookedCount = Math.min(unhooked ? random.nextInt(layerCount + 1) : layerCount, layers.countedCount());
+        boolean fails = sends && !healed && random.nextDouble() < swarm.stepFails() * 0.2;
+        int computedCount = fails ? random.nextInt(layerCount + 1) : layerCount;
+        return new ForwardPass(told ? ++stepIndex : 0, hookedCount, computedCount, fails);
+    }
+
+    /** The engine has queued the pass to its end, and plans the next one. */
+    private void onQueued(ForwardPass pass) {
+        if (!node.alive()) {
             return;
         }
-        boolean unhooked = random.nextDouble() < swarm.unhookedLayers();
-        hookedLayers = Math.min(unhooked ? random.nextInt(layerCount + 1) : layerCount, layers.countedCount());
-        settledLayers = 0;
-        stepStart = counter;
-        stepTold = !announces || apart.nextBoolean();
-        if (stepTold) {
-            node.command(new EngineCommand.Step(++stepIndex, counter, chunks));
+        if (pass.fails) {
+            fail(pass);
         } else {
-            untold = chunks;
+            tellEnd(pass);
         }
-        if (!stepTold && mutation == Mutation.COMPUTED_TOLD_EARLY) {
-            tellAfterwards();
+        waitsForDevice = device.full();
+        if (!waitsForDevice) {
+            scheduleStep();
         }
-        scheduleLayers(0);
+    }
+
+    private void tellEnd(ForwardPass pass) {
+        if (pass.told()) {
+            node.command(new EngineCommand.StepEnded(pass.step, pass.counterEnd));
+        }
+        for (ForwardPass.Part part : pass.parts) {
+            Prompt prompt = prompts.get(part.request());
+            if (prompt != null && prompt.lastPass == pass && prompt.state == State.IN_STEP) {
+                prompt.computedTokens = prompt.endToken;
+                prompt.state = prompt.endToken < prompt.tokenCount ? State.BETWEEN_STEPS : State.IN_STEP;
+            }
+        }
+    }
+
+    /** The pass threw; sometimes that is not told, and the step is given up when others have begun. */
+    private void fail(ForwardPass pass) {
+        if (pass.told() && apart.nextInt(4) > 0) {
+            node.command(new EngineCommand.StepFailed(pass.step));
+        }
+        for (ForwardPass.Part part : pass.parts) {
+            Prompt prompt = prompts.get(part.request());
+            if (prompt != null && prompt.lastPass == pass && prompt.state == State.IN_STEP) {
+                end(prompt, PrefillOutcome.FAILED);
+            }
+        }
+        prefixes.passFailed(pass);
     }
 
     /** A pass that was not told before it ran: its chunks are told one by one, when they are in place. */
-    private void tellAfterwards() {
-        for (EngineCommand.Chunk chunk : untold) {
+    private void tellAfterwards(ForwardPass pass) {
+        for (EngineCommand.Chunk chunk : pass.chunks) {
             Prompt prompt = prompts.get(chunk.request());
-            if (prompt != null && prompt.state == State.IN_STEP) {
+            if (prompt != null && prompt.computes(pass)) {
+                prompt.toldTokens = Math.max(prompt.toldTokens, chunk.endToken());
+                prompt.toldPages = Math.max(prompt.toldPages, chunk.firstPage() + chunk.pages().length);
                 node.command(new EngineCommand.Computed(new EngineCommand.Chunk(
                         chunk.request(),
                         chunk.transferId(),
@@ -352,15 +409,6 @@ final class SimulatedPrefillEngine implements EngineIntake {
                         chunk.firstPage(),
                         chunk.pages())));
             }
-        }
-    }
-
-    /** The pass threw: what it counted means nothing, and its positions are not used again. */
-    private void tellFailed() {
-        counter = stepStart + layerCount + 1;
-        shown.set(counter);
-        if (stepTold && apart.nextInt(4) > 0) { // it is given up when others have begun
-            node.command(new EngineCommand.StepFailed(stepIndex));
         }
     }
 
@@ -378,34 +426,37 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 .sum();
     }
 
-    private EngineCommand.Chunk beginChunk(Prompt prompt) {
+    private void beginChunk(Prompt prompt, ForwardPass pass) {
         boolean first = prompt.state == State.QUEUED;
         prompt.told = true;
-        int firstPage = first ? 0 : prompt.pages.length;
-        int writtenTokens = first ? begin(prompt) : prompt.computedTokens;
+        int writtenTokens = first ? begin(prompt) : prompt.toldTokens;
         int chunkTokens = 1 + random.nextInt(3 * pageTokens + 2);
         prompt.endToken = Math.min(prompt.tokenCount, prompt.computedTokens + chunkTokens);
-        takePages(prompt);
+        takePages(prompt, pass);
         if (first && prompt.hits.isEmpty()) {
             layers.all()
                     .forEach(at -> at.content()
                             .compute(memoryOf(at), prompt.transferId, prompt.pages, 0, prompt.computedTokens));
             tellComputed(prompt, layers.all(), prompt.computedTokens);
         }
-        prompt.share = new PassShare(
+        PassShare share = new PassShare(
                 prompt.transferId, prompt.pages, prompt.entries, prompt.computedTokens, prompt.endToken, pageTokens);
-        shares.add(prompt.share);
+        pass.parts.add(new ForwardPass.Part(prompt.request, share, prompt.endToken));
+        prompt.lastPass = pass;
         prompt.state = State.IN_STEP;
-        inStep.add(prompt);
-        return new EngineCommand.Chunk(
+        pass.chunks.add(new EngineCommand.Chunk(
                 prompt.request,
                 prompt.transferId,
                 prompt.tokenCount,
                 first ? writtenTokens : 0,
                 writtenTokens,
                 prompt.endToken,
-                firstPage,
-                Arrays.copyOfRange(prompt.pages, firstPage, prompt.pages.length));
+                prompt.toldPages,
+                Arrays.copyOfRange(prompt.pages, prompt.toldPages, prompt.pages.length)));
+        if (pass.told()) {
+            prompt.toldTokens = prompt.endToken;
+            prompt.toldPages = prompt.pages.length;
+        }
     }
 
     /**
@@ -435,7 +486,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     /** Takes the pages that the chunk needs; full ones are found by others from now on. */
-    private void takePages(Prompt prompt) {
+    private void takePages(Prompt prompt, ForwardPass pass) {
         int had = prompt.pages.length;
         int[] taken = pool.take(pool.pagesFor(prompt.endToken) - had);
         prompt.pages = Arrays.copyOf(prompt.pages, had + taken.length);
@@ -446,16 +497,13 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 prompt.tokenCount,
                 IntStream.of(taken).boxed().toList());
         for (int k = prompt.entries.size(); (k + 1) * pageTokens <= prompt.endToken; k++) {
-            prompt.entries.add(prefixes.commit(prompt.transferId, prompt.tokenCount, k, prompt.pages[k]));
+            prompt.entries.add(prefixes.commit(prompt.transferId, prompt.tokenCount, k, prompt.pages[k], pass));
         }
     }
 
     /** Those that no other prompt has find their next owner. */
     private void giveBackPages(Prompt prompt) {
-        inStep.remove(prompt);
-        if (prompt.share != null) {
-            prompt.share.giveUp();
-        }
+        device.queued().forEach(pass -> pass.giveUp(prompt.request));
         pool.giveBack(IntStream.range(0, prompt.pages.length)
                 .filter(k -> k >= prompt.entries.size()
                         || prompt.entries.get(k) == null
@@ -465,6 +513,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
         prompt.pages = new int[0];
         prompt.entries.clear();
         prompt.computedTokens = 0;
+        prompt.toldTokens = 0;
+        prompt.toldPages = 0;
     }
 
     private MemorySegment memoryOf(ComputedLayers.RankLayer at) {
@@ -477,81 +527,35 @@ final class SimulatedPrefillEngine implements EngineIntake {
         }
     }
 
-    private void scheduleLayers(int fromLayer) {
-        clock.after(10 * Scenario.MICRO + random.nextLong(150 * Scenario.MICRO), () -> fireLayers(fromLayer));
-    }
-
-    /** The device goes on also while the process stands still. */
-    private void fireLayers(int fromLayer) {
+    /** The device has computed a pass, or as far as it failed. */
+    private void onDone(ForwardPass pass) {
         if (!node.alive()) {
             return;
         }
-        int jump = random.nextDouble() < swarm.counterJump() ? 1 + random.nextInt(layerCount) : 1;
-        int toLayer = Math.min(layerCount, fromLayer + jump);
-        for (int layer = fromLayer; layer < toLayer; layer++) {
-            settleLayersBefore(layer); // what the first rank computes now needs them
-            computeInStep(layers.firstAt(layer));
-            if (layer < hookedLayers) {
-                shown.set(++counter);
+        if (!device.runsBehind()) {
+            if (pass.fails) {
+                fail(pass);
+            } else {
+                tellEnd(pass);
             }
-        }
-        if (apart.nextBoolean()) {
-            settleLayersBefore(toLayer);
-        }
-        if (toLayer < layerCount) {
-            scheduleLayers(toLayer);
-        } else {
-            clock.after(random.nextLong(200 * Scenario.MICRO), this::finishPass);
-        }
-    }
-
-    private void finishPass() {
-        if (node.alive()) {
-            settleLayersBefore(layerCount);
-        }
-        node.whenRunning(this::endStep);
-    }
-
-    /** The ranks that were behind have these layers too. */
-    private void settleLayersBefore(int toLayer) {
-        while (settledLayers < toLayer) {
-            computeInStep(layers.laterAt(settledLayers++));
-        }
-    }
-
-    private void computeInStep(List<ComputedLayers.RankLayer> parts) {
-        for (PassShare share : shares) {
-            parts.forEach(at -> share.compute(at, memoryOf(at)));
-        }
-        inStep.forEach(prompt -> tellComputed(prompt, parts, prompt.endToken));
-    }
-
-    private void endStep() {
-        if (!node.alive()) {
-            return;
-        }
-        if (!healed && random.nextDouble() < swarm.stepFails() * 0.2) {
-            tellFailed();
-            inStep.stream()
-                    .filter(prompt -> prompt.state == State.IN_STEP)
-                    .forEach(prompt -> end(prompt, PrefillOutcome.FAILED));
-            prefixes.passFailed();
-            inStep.clear();
-            shares.clear();
             scheduleStep();
-            return;
+        } else if (waitsForDevice) {
+            waitsForDevice = false;
+            scheduleStep();
         }
-        if (stepTold) {
-            node.command(new EngineCommand.StepEnded(stepIndex, counter));
-        } else {
-            tellAfterwards();
+        if (!pass.fails) {
+            conclude(pass);
         }
-        for (Prompt prompt : inStep) {
-            if (prompt.state != State.IN_STEP) {
-                continue;
-            }
-            prompt.computedTokens = prompt.endToken;
-            if (prompt.computedTokens == prompt.tokenCount) {
+    }
+
+    private void conclude(ForwardPass pass) {
+        if (!pass.told()) {
+            tellAfterwards(pass);
+        }
+        for (ForwardPass.Part part : pass.parts) {
+            Prompt prompt = prompts.get(part.request());
+            boolean last = prompt != null && prompt.lastPass == pass && prompt.endToken == prompt.tokenCount;
+            if (last && prompt.state == State.IN_STEP) {
                 prompt.state = State.COMPUTED;
                 clock.after(
                         random.nextLong(300 * Scenario.MICRO),
@@ -560,18 +564,13 @@ final class SimulatedPrefillEngine implements EngineIntake {
                                 end(prompt, PrefillOutcome.FINISHED);
                             }
                         }));
-            } else {
-                prompt.state = State.BETWEEN_STEPS;
             }
         }
-        prefixes.passEnded();
-        inStep.clear();
-        shares.clear();
-        scheduleStep();
+        prefixes.passEnded(pass);
     }
 
     /** How the messenger sees the layer counter. */
     LayerProgress progress() {
-        return shown;
+        return device.counter();
     }
 }

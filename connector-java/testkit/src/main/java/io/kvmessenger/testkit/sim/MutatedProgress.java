@@ -1,0 +1,108 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.messenger.port.LayerProgress;
+import java.util.HashSet;
+import java.util.Set;
+import java.util.TreeMap;
+
+/** The layer counter's port with a bug in it; without any it passes everything on. */
+abstract class MutatedProgress implements LayerProgress {
+    final LayerProgress progress;
+
+    private MutatedProgress(LayerProgress progress) {
+        this.progress = progress;
+    }
+
+    @Override
+    public void stepBegan(long stepIndex, long counterStart) {
+        progress.stepBegan(stepIndex, counterStart);
+    }
+
+    @Override
+    public void stepEnded(long stepIndex, long counterEnd) {
+        progress.stepEnded(stepIndex, counterEnd);
+    }
+
+    @Override
+    public int readableLayerCount(long stepIndex) {
+        return progress.readableLayerCount(stepIndex);
+    }
+
+    @Override
+    public boolean isOver(long stepIndex) {
+        return progress.isOver(stepIndex);
+    }
+
+    @Override
+    public void forget(long stepIndex) {
+        progress.forget(stepIndex);
+    }
+
+    /** Says that one layer more is readable than is. */
+    static final class ReadingEarly extends MutatedProgress {
+        private final int layerCount;
+
+        ReadingEarly(LayerProgress progress, int layerCount) {
+            super(progress);
+            this.layerCount = layerCount;
+        }
+
+        @Override
+        public void stepBegan(long stepIndex, long counterStart) {
+            progress.stepBegan(stepIndex, counterStart - 1);
+        }
+
+        @Override
+        public int readableLayerCount(long stepIndex) {
+            return Math.min(layerCount, progress.readableLayerCount(stepIndex));
+        }
+    }
+
+    /** Takes the word that a pass is queued to its end for its end. */
+    static final class OverWhenTold extends MutatedProgress {
+        private final int layerCount;
+        private final Set<Long> ended = new HashSet<>();
+
+        OverWhenTold(LayerProgress progress, int layerCount) {
+            super(progress);
+            this.layerCount = layerCount;
+        }
+
+        @Override
+        public void stepEnded(long stepIndex, long counterEnd) {
+            ended.add(stepIndex);
+            progress.stepEnded(stepIndex, counterEnd);
+        }
+
+        @Override
+        public int readableLayerCount(long stepIndex) {
+            return ended.contains(stepIndex) ? layerCount : progress.readableLayerCount(stepIndex);
+        }
+
+        @Override
+        public boolean isOver(long stepIndex) {
+            return ended.contains(stepIndex);
+        }
+    }
+
+    /** Counts a step from where the oldest in flight began. */
+    static final class ForgettingBases extends MutatedProgress {
+        private final TreeMap<Long, Long> bases = new TreeMap<>();
+
+        ForgettingBases(LayerProgress progress) {
+            super(progress);
+        }
+
+        @Override
+        public void stepBegan(long stepIndex, long counterStart) {
+            bases.put(stepIndex, counterStart);
+            progress.stepBegan(stepIndex, bases.firstEntry().getValue());
+        }
+
+        @Override
+        public void forget(long stepIndex) {
+            bases.remove(stepIndex);
+            progress.forget(stepIndex);
+        }
+    }
+}
