@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     $(wildcard python/pyproject.toml python/README.md)
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel kvperf beside-nixl plan-counts planner-cost sim loop fuzz format clean
+.PHONY: help demo demo-sglang test check java wheel kvperf beside-nixl plan-counts planner-cost sim loop fuzz lost-paths format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -75,6 +75,11 @@ fuzz: ## hostile control links, at length: make fuzz [FRAMES=100000] [LINKS=1000
 	@$(MVN) -pl connector-java/connector -am test -Dsurefire.failIfNoSpecifiedTests=false \
 	    -Dtest=ControlFuzzTest,HostileLinkTest -Dsurefire.useFile=false -Dsurefire.printSummary=true \
 	    -Dfuzz.frames=$(or $(FRAMES),100000) -Dfuzz.links=$(or $(LINKS),10000) -Dfuzz.seed=$(or $(SEED),1)
+
+lost-paths: ## data sockets broken under load, at length: make lost-paths [SECONDS=60]
+	@$(MVN) -pl connector-java/testkit -am test -Dsurefire.failIfNoSpecifiedTests=false \
+	    -Dtest='TcpLostPathTest#shouldLeaveOtherPeersTheirSpeed*' -Dsurefire.useFile=false \
+	    -Dkvmessenger.paths.seconds=$(or $(SECONDS),60)
 
 format: ## formats Java and Python
 	@$(MVN) spotless:apply

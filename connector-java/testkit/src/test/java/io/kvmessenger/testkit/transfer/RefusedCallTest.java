@@ -74,7 +74,11 @@ final class RefusedCallTest {
         void shouldWrite() {
             WindowRanges ranges = WindowRanges.ofEqual(new long[] {0}, MEMORY_BYTES);
             long window = submit(ranges);
-            DrivenEngine.awaitBoth("what was written", writer, target, () -> target.filled.contains(window));
+            DrivenEngine.awaitBoth(
+                    "what was written",
+                    writer,
+                    target,
+                    () -> target.filled.contains(window) && writer.completed.contains(window));
             assertThat(isLost()).isFalse();
         }
 

@@ -27,6 +27,9 @@ public final class ControlStream implements Pollable {
     public static final int NOTICE = 4;
     public static final int REGION_WANTED = 5;
     public static final int REGION = 6;
+    public static final int PATH_PROGRESS = 7;
+    public static final int PATH_BROKEN = 8;
+    public static final int PATH_ENDED = 9;
 
     /** No descriptor came with the record. */
     public static final int NO_DESCRIPTOR = -1;

@@ -20,11 +20,12 @@ import java.security.MessageDigest;
  * a recorded hello is of no use on another socket, for another purpose or at another target. A value.
  *
  * @param role {@link #CONTROL}, or the number of a data path, from 1
- * @param dataPathCount how many data paths the peer is going to open
+ * @param count of a control stream: how many data paths the peer is going to open; of a data path: how many sockets were
+ *     dialled for its role before
  */
-public record Hello(int version, int role, int dataPathCount, byte[] keyName, byte[] proof) {
+public record Hello(int version, int role, int count, byte[] keyName, byte[] proof) {
     public static final long MAGIC = 0x3148_5450_534D_564BL; // "KVMSPTH1" in the order of the wire
-    public static final int VERSION = 2;
+    public static final int VERSION = 3;
     public static final int CONTROL = 0;
     public static final int LENGTH_BYTES = 72;
 
@@ -33,20 +34,19 @@ public record Hello(int version, int role, int dataPathCount, byte[] keyName, by
     private static final int VERSION_OFFSET = 8;
     private static final int ROLE_OFFSET = 12;
     private static final int KEY_NAME_OFFSET = 16;
-    private static final int DATA_PATH_COUNT_OFFSET = 32;
+    private static final int COUNT_OFFSET = 32;
     private static final int PROOF_OFFSET = 40;
 
     /** @param location where the target was dialled, as its address says it */
-    public static Hello answer(Challenge challenge, String location, int role, int dataPathCount, byte[] key) {
-        byte[] proof = proof(challenge, location, VERSION, role, dataPathCount, key);
-        return new Hello(VERSION, role, dataPathCount, KeyProof.nameOf(key), proof);
+    public static Hello answer(Challenge challenge, String location, int role, int count, byte[] key) {
+        byte[] proof = proof(challenge, location, VERSION, role, count, key);
+        return new Hello(VERSION, role, count, KeyProof.nameOf(key), proof);
     }
 
-    private static byte[] proof(
-            Challenge challenge, String location, int version, int role, int dataPathCount, byte[] key) {
+    private static byte[] proof(Challenge challenge, String location, int version, int role, int count, byte[] key) {
         byte[] place = location.getBytes(StandardCharsets.UTF_8);
         ByteBuffer statement = ByteBuffer.allocate(Challenge.NONCE_LENGTH_BYTES + 3 * Integer.BYTES + place.length);
-        statement.put(challenge.nonce()).putInt(version).putInt(role).putInt(dataPathCount);
+        statement.put(challenge.nonce()).putInt(version).putInt(role).putInt(count);
         return KeyProof.of(key, statement.put(place).array());
     }
 
@@ -62,12 +62,7 @@ public record Hello(int version, int role, int dataPathCount, byte[] keyName, by
             return null;
         }
         byte[] right = proof(
-                challenge,
-                location,
-                version,
-                role,
-                dataPathCount,
-                named.admission().key());
+                challenge, location, version, role, count, named.admission().key());
         return MessageDigest.isEqual(right, proof) ? named : null;
     }
 
@@ -77,7 +72,7 @@ public record Hello(int version, int role, int dataPathCount, byte[] keyName, by
         out.set(INT, VERSION_OFFSET, version);
         out.set(INT, ROLE_OFFSET, role);
         MemorySegment.copy(keyName, 0, out, JAVA_BYTE, KEY_NAME_OFFSET, KeyProof.NAME_LENGTH_BYTES);
-        out.set(INT, DATA_PATH_COUNT_OFFSET, dataPathCount);
+        out.set(INT, COUNT_OFFSET, count);
         MemorySegment.copy(proof, 0, out, JAVA_BYTE, PROOF_OFFSET, KeyProof.LENGTH_BYTES);
     }
 
@@ -89,7 +84,7 @@ public record Hello(int version, int role, int dataPathCount, byte[] keyName, by
         return new Hello(
                 in.get(INT, VERSION_OFFSET),
                 in.get(INT, ROLE_OFFSET),
-                in.get(INT, DATA_PATH_COUNT_OFFSET),
+                in.get(INT, COUNT_OFFSET),
                 in.asSlice(KEY_NAME_OFFSET, KeyProof.NAME_LENGTH_BYTES).toArray(JAVA_BYTE),
                 in.asSlice(PROOF_OFFSET, KeyProof.LENGTH_BYTES).toArray(JAVA_BYTE));
     }

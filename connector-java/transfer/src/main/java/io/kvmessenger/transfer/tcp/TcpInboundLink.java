@@ -14,9 +14,11 @@ import java.lang.foreign.MemorySegment;
 import java.util.Arrays;
 
 /**
- * All sockets of one admitted peer: a control stream and its data paths, which live and die together.
+ * All sockets of one admitted peer: a control stream and its data paths.
  *
- * <p>Worker only. When one path breaks all are closed, so that the end of the admission is a proof.
+ * <p>Worker only. A data path that ends is closed before the peer is told how many of its frames were taken, so that the peer
+ * may send the others again; it may then open another in the same place. The end of the control stream is the end of all, so
+ * that the end of the admission is a proof.
  */
 final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpReceivePath.Events {
     /** How long the rest of a link may take to end after its first socket did; also for the peer to read a notice. */
@@ -29,8 +31,16 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
     private final MemorySegment scrap;
     private final ControlStream control;
     private final TcpReceivePath[] paths;
+    /** By place: the lowest number that a socket may have. */
+    private final int[] serials;
+    /** By place: what the peer was told. */
+    private final long[] framesTold;
+    /** By place: what the end of a path is to be told by, until there is room for it. */
+    private final boolean[] endsUntold;
+
+    private final MemorySegment record = MemorySegment.ofArray(new long[PathRecord.LENGTH_BYTES / Long.BYTES]);
     private int pathsOpened;
-    private int pathsEnded;
+    private boolean ready;
     private boolean controlEnded;
     private boolean dataClosed;
     private boolean closed;
@@ -58,6 +68,9 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
         this.scrap = scrap;
         this.deadlineNs = deadlineNs;
         paths = new TcpReceivePath[dataPathCount];
+        serials = new int[dataPathCount];
+        framesTold = new long[dataPathCount];
+        endsUntold = new boolean[dataPathCount];
         control = new ControlStream(loop, controlFd, this, 0);
         from.claim(this);
         control.offer(ControlStream.ACCEPTED, MemorySegment.NULL);
@@ -66,16 +79,24 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
     /**
      * Takes a data socket over; false when the link has no such place.
      *
+     * @param serial the socket's number among those of its role
      * @throws IllegalStateException when the operating system refuses; the socket stays the caller's
      */
-    boolean attach(int fd, int role) {
-        if (closed || dataClosed || role < 1 || role > paths.length || paths[role - 1] != null) {
+    boolean attach(int fd, int role, int serial) {
+        if (closed || dataClosed || controlEnded || role < 1 || role > paths.length) {
             return false;
         }
-        paths[role - 1] = new TcpReceivePath(loop, fd, port, from, figures, scrap, this);
+        int place = role - 1;
+        if (paths[place] != null || endsUntold[place] || serial < serials[place]) {
+            return false;
+        }
+        paths[place] = new TcpReceivePath(loop, fd, port, from, figures, scrap, this);
+        serials[place] = serial + 1;
+        framesTold[place] = 0;
         pathsOpened++;
         figures.pathsOpened.incrementAndGet();
-        if (isReady()) {
+        if (!ready && pathsOpened == paths.length) {
+            ready = true;
             control.offer(ControlStream.READY, MemorySegment.NULL);
         }
         return true;
@@ -87,10 +108,6 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
                 path.onWindowClosed(window);
             }
         }
-    }
-
-    private boolean isReady() {
-        return pathsOpened == paths.length;
     }
 
     /** Works on messages that had no room, and on time limits; returns false when the link is over. */
@@ -107,9 +124,12 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
         if (!closed) {
             control.resume(nowNs);
         }
-        boolean late = (ending || !isReady()) && nowNs - deadlineNs > 0;
+        if (!closed && !dataClosed && !controlEnded) {
+            tellProgress();
+        }
+        boolean late = (ending || !ready) && nowNs - deadlineNs > 0;
         if (!closed && late) {
-            closeAll(isReady() ? "the peer broke a path" : "the peer did not open all its paths in time");
+            closeAll(ready ? "the peer broke a path" : "the peer did not open all its paths in time");
         }
         return !closed;
     }
@@ -119,8 +139,54 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
         if (type == ControlStream.MESSAGE) {
             return dataClosed || port.onMessage(from, payload);
         }
+        if (type == ControlStream.PATH_BROKEN && PathRecord.isSound(payload, paths.length)) {
+            onBroken(PathRecord.role(payload) - 1, PathRecord.serial(payload));
+            return true;
+        }
         onGarbage("unexpected control record " + type);
         return true;
+    }
+
+    /** The peer uses this socket no more, whether it has come or not. */
+    private void onBroken(int place, int serial) {
+        if (dataClosed || controlEnded || !ready) {
+            return;
+        }
+        if (paths[place] != null && serial == serials[place] - 1) {
+            endPath(place);
+        } else if (paths[place] == null && serial >= serials[place]) {
+            serials[place] = serial + 1;
+            framesTold[place] = 0;
+            endsUntold[place] = true;
+        }
+    }
+
+    /** Nothing of the path can land from now on; the peer is told what has. */
+    private void endPath(int place) {
+        TcpReceivePath path = paths[place];
+        paths[place] = null;
+        path.close();
+        figures.pathsLost.incrementAndGet();
+        framesTold[place] = path.framesTaken();
+        endsUntold[place] = true;
+    }
+
+    private void tellProgress() {
+        for (int place = 0; place < paths.length; place++) {
+            TcpReceivePath path = paths[place];
+            if (path != null && path.framesTaken() != framesTold[place]) {
+                long frames = path.framesTaken();
+                if (tell(ControlStream.PATH_PROGRESS, place, frames)) {
+                    framesTold[place] = frames;
+                }
+            } else if (endsUntold[place]) {
+                endsUntold[place] = !tell(ControlStream.PATH_ENDED, place, framesTold[place]);
+            }
+        }
+    }
+
+    private boolean tell(int type, int place, long frames) {
+        return control.offer(type, PathRecord.encode(record, place + 1, serials[place] - 1, frames));
     }
 
     @Override
@@ -129,21 +195,33 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
         if (garbage) {
             figures.pathsRejected.incrementAndGet();
         }
-        if (dataClosed || garbage || !isReady() || pathsEnded == paths.length) {
+        if (dataClosed || garbage || !ready || hasNoPath()) {
             closeAll(detail);
         } else {
             // Data that is on its way may still land: the data paths end by themselves.
-            beginEnding(loop.nowNs());
+            ending = true;
+            deadlineNs = loop.nowNs() + GOODBYE_LIMIT_NS;
         }
     }
 
+    private boolean hasNoPath() {
+        for (TcpReceivePath path : paths) {
+            if (path != null) {
+                return false;
+            }
+        }
+        return true;
+    }
+
     @Override
-    public void onEnd(String detail, boolean clean, long nowNs) {
-        pathsEnded++;
-        if (!clean || (controlEnded && pathsEnded == paths.length)) {
+    public void onEnd(TcpReceivePath path, String detail) {
+        if (!ready) {
             closeAll(detail);
-        } else {
-            beginEnding(nowNs);
+            return;
+        }
+        endPath(Arrays.asList(paths).indexOf(path));
+        if (controlEnded && hasNoPath()) {
+            closeAll(detail);
         }
     }
 
@@ -154,13 +232,6 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
             throw new IllegalStateException("the link of " + from.admission().peerName() + " failed twice", error);
         }
         closeAll(LinkError.describe(error));
-    }
-
-    private void beginEnding(long nowNs) {
-        if (!ending) {
-            ending = true;
-            deadlineNs = nowNs + GOODBYE_LIMIT_NS;
-        }
     }
 
     @Override
@@ -197,7 +268,6 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
             return;
         }
         dataClosed = true;
-        boolean ready = isReady();
         for (TcpReceivePath path : paths) {
             if (path != null) {
                 path.close();

@@ -14,20 +14,21 @@ import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundLink;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.net.InetSocketAddress;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.function.Function;
 
 /**
  * All sockets to one peer: first the control stream, then, once accepted, the data paths; ready when the peer says so.
  *
- * <p>Worker only. It does not reconnect: a new admission needs a new link.
+ * <p>Worker only. A data path that breaks is dialled again, and costs the link nothing as long as one comes back in time; the
+ * control stream is not: a new admission needs a new link.
  */
-final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSendPath.Events {
-    /** How long a broken data path waits for the peer's notice, which says why it broke. */
-    private static final long NOTICE_WAIT_NS = 200_000_000L;
+final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLane.Owner {
+    /** How long the target may take to say what it has got of a broken data path. */
+    static final long ANSWER_LIMIT_NS = 5_000_000_000L;
 
     private final EventLoop loop;
     private final LibC libC;
@@ -38,13 +39,16 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
     private final LinkEvents events;
     private final Figures figures;
     private final int dataPathCount;
-    private final List<Dialer> dialers = new ArrayList<>();
-    private final List<TcpSendPath> paths = new ArrayList<>();
+    private final long connectLimitNs;
+    private final Dialer dialer;
+    private final List<TcpLane> lanes = new ArrayList<>();
+    private final Arena arena = Arena.ofConfined();
+    private final MemorySegment record = arena.allocate(PathRecord.LENGTH_BYTES, 8);
     private final long connectDeadlineNs;
     private ControlStream control;
     private boolean ready;
-    private boolean breaking;
-    private long noticeDeadlineNs;
+    private boolean pathless;
+    private long pathDeadlineNs;
     private boolean closed;
 
     TcpOutboundLink(
@@ -55,7 +59,8 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
             LinkEvents events,
             Figures figures,
             int dataPathCount,
-            long connectDeadlineNs) {
+            long connectLimitNs,
+            long nowNs) {
         this.loop = loop;
         libC = loop.libC();
         this.location = location;
@@ -65,26 +70,47 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
         this.events = events;
         this.figures = figures;
         this.dataPathCount = dataPathCount;
-        this.connectDeadlineNs = connectDeadlineNs;
-        dial(Hello.CONTROL);
+        this.connectLimitNs = connectLimitNs;
+        connectDeadlineNs = nowNs + connectLimitNs;
+        dialer = new Dialer(
+                loop, openSocket(), location, asked -> answer(asked, Hello.CONTROL, dataPathCount), new Dialing());
     }
 
-    private void dial(int role) {
-        Function<Challenge, Hello> answer = asked -> Hello.answer(asked, location, role, dataPathCount, admissionKey);
-        dialers.add(new Dialer(loop, openSocket(), location, answer, new Dialer.Events() {
-            @Override
-            public void onConnected(int fd) {
-                connected(role, fd);
+    /** What becomes of the first socket before it is the control stream. */
+    private final class Dialing implements Dialer.Events {
+        @Override
+        public void onConnected(int fd) {
+            try {
+                control = new ControlStream(loop, fd, TcpOutboundLink.this, 0);
+            } catch (IllegalStateException e) {
+                libC.close(fd);
+                lose(TransferFault.UNREACHABLE, e.getMessage());
             }
+        }
 
-            @Override
-            public void onFailed(String detail) {
-                lose(TransferFault.UNREACHABLE, detail);
-            }
-        }));
+        @Override
+        public void onFailed(String detail) {
+            lose(TransferFault.UNREACHABLE, detail);
+        }
     }
 
-    private int openSocket() {
+    @Override
+    public Hello answer(Challenge asked, int role, int count) {
+        return Hello.answer(asked, location, role, count, admissionKey);
+    }
+
+    @Override
+    public EventLoop loop() {
+        return loop;
+    }
+
+    @Override
+    public String location() {
+        return location;
+    }
+
+    @Override
+    public int openSocket() {
         int fd = loop.sockets().connectInet(target.getAddress(), target.getPort());
         if (fd >= 0) {
             loop.sockets().setNoDelay(fd);
@@ -95,29 +121,13 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
         return fd;
     }
 
-    private void connected(int role, int fd) {
-        try {
-            if (role == Hello.CONTROL) {
-                control = new ControlStream(loop, fd, this, 0);
-            } else {
-                paths.add(new TcpSendPath(loop, fd, this));
-                figures.pathsOpened.incrementAndGet();
-            }
-        } catch (IllegalStateException e) {
-            libC.close(fd);
-            lose(TransferFault.UNREACHABLE, e.getMessage());
-        }
-    }
-
     @Override
     public boolean onRecord(int type, MemorySegment payload, long nowNs) {
         switch (type) {
-            case ControlStream.ACCEPTED -> {
-                for (int role = 1; role <= dataPathCount && !closed; role++) {
-                    dial(role);
-                }
-            }
+            case ControlStream.ACCEPTED -> onAccepted(nowNs);
             case ControlStream.READY -> onReady();
+            case ControlStream.PATH_PROGRESS -> onProgress(payload, false);
+            case ControlStream.PATH_ENDED -> onProgress(payload, true);
             case ControlStream.NOTICE -> {
                 Notice notice = Notice.parse(payload);
                 lose(notice.fault(), notice.detail());
@@ -127,17 +137,84 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
         return true;
     }
 
+    private void onAccepted(long nowNs) {
+        if (!lanes.isEmpty()) {
+            lose(TransferFault.PROTOCOL, "the peer accepted twice");
+            return;
+        }
+        for (int role = 1; role <= dataPathCount; role++) {
+            TcpLane lane = new TcpLane(this, role);
+            lanes.add(lane);
+            lane.dial(nowNs + connectLimitNs);
+        }
+    }
+
     private void onReady() {
-        if (ready || paths.size() != dataPathCount) {
+        boolean early = lanes.isEmpty() || !lanes.stream().allMatch(TcpLane::isConnected);
+        if (ready || early) {
             lose(TransferFault.PROTOCOL, "the peer is ready too early");
             return;
         }
         ready = true;
-        paths.forEach(path -> {
-            path.open();
-            events.onPathOpened(path);
-        });
+        lanes.forEach(TcpLane::open);
         events.onReady();
+    }
+
+    private void onProgress(MemorySegment payload, boolean ended) {
+        if (!ready || !PathRecord.isSound(payload, dataPathCount)) {
+            lose(TransferFault.PROTOCOL, "the peer reports on a data path that does not exist");
+            return;
+        }
+        int role = PathRecord.role(payload);
+        long frames = PathRecord.frames(payload);
+        if (!lanes.get(role - 1).onProgress(PathRecord.serial(payload), frames, ended)) {
+            lose(TransferFault.PROTOCOL, "the peer claims " + frames + " frames of data path " + role);
+        }
+    }
+
+    @Override
+    public boolean tell(int type, int role, int serial) {
+        return control.offer(type, PathRecord.encode(record, role, serial, 0));
+    }
+
+    @Override
+    public void onConnected(TcpLane lane) {
+        figures.pathsOpened.incrementAndGet();
+        if (ready) {
+            lane.open();
+        }
+    }
+
+    @Override
+    public void onDialFailed(TcpLane lane, String detail) {
+        if (!ready) {
+            lose(TransferFault.UNREACHABLE, detail);
+        }
+    }
+
+    @Override
+    public void onOpened(TcpSendPath path) {
+        events.onPathOpened(path);
+    }
+
+    @Override
+    public void onBroken(TcpLane lane) {
+        // What the peer said before it closed the path has probably arrived already.
+        control.drain(loop.nowNs());
+        if (!ready) {
+            lose(TransferFault.PEER_CLOSED, "the peer broke a data path");
+        }
+    }
+
+    @Override
+    public void onEnded(TcpSendPath path) {
+        figures.pathsLost.incrementAndGet();
+        events.onPathLost(path);
+    }
+
+    @Override
+    public void onSent(long postId) {
+        events.onSent(postId);
     }
 
     @Override
@@ -148,22 +225,6 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
     @Override
     public void onError(Throwable error) {
         lose(TransferFault.DISCONNECTED, LinkError.describe(error));
-    }
-
-    @Override
-    public void onSent(long postId) {
-        events.onSent(postId);
-    }
-
-    @Override
-    public void onBreak() {
-        if (closed || breaking) {
-            return;
-        }
-        breaking = true;
-        noticeDeadlineNs = loop.nowNs() + NOTICE_WAIT_NS;
-        // What the peer said before it closed the path has probably arrived already.
-        control.drain(loop.nowNs());
     }
 
     private void lose(TransferFault fault, String detail) {
@@ -178,30 +239,39 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
         if (closed) {
             return 0;
         }
-        if (breaking) {
-            if (nowNs - noticeDeadlineNs > 0) {
-                lose(TransferFault.PEER_CLOSED, "the peer broke a data path");
-            }
-            return 0;
+        dialer.doWork();
+        int work = ready ? control.sendAll(ControlStream.MESSAGE, messages) : 0;
+        for (int i = 0; i < lanes.size() && !closed; i++) {
+            work += lanes.get(i).doWork(nowNs, nowNs + connectLimitNs);
         }
-        if (!ready) {
-            for (int i = 0; i < dialers.size() && !closed; i++) {
-                dialers.get(i).doWork();
-            }
-            if (!closed && nowNs - connectDeadlineNs > 0) {
-                lose(TransferFault.UNREACHABLE, "no answer from " + location + " in time");
-            }
-            return 0;
+        if (!closed) {
+            checkLimits(nowNs);
         }
-        return control.sendAll(ControlStream.MESSAGE, messages) + send();
+        return pathless && work == 0 ? LOOK_SOON : work;
     }
 
-    private int send() {
-        int work = 0;
-        for (int i = 0; i < paths.size() && !closed && !breaking; i++) {
-            work += paths.get(i).doWork();
+    private void checkLimits(long nowNs) {
+        if (!ready) {
+            if (nowNs - connectDeadlineNs > 0) {
+                lose(TransferFault.UNREACHABLE, "no answer from " + location + " in time");
+            }
+            return;
         }
-        return work;
+        boolean open = false;
+        for (int i = 0; i < lanes.size(); i++) {
+            open |= lanes.get(i).isOpen();
+            if (lanes.get(i).isOverdue(nowNs)) {
+                lose(TransferFault.PEER_CLOSED, "the peer does not say what it has got of a broken data path");
+                return;
+            }
+        }
+        if (!open && !pathless) {
+            pathDeadlineNs = nowNs + connectLimitNs;
+        }
+        pathless = !open;
+        if (pathless && nowNs - pathDeadlineNs > 0) {
+            lose(TransferFault.UNREACHABLE, "no data path to " + location + " could be opened again in time");
+        }
     }
 
     @Override
@@ -210,12 +280,16 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpSe
             return;
         }
         closed = true;
-        dialers.forEach(Dialer::close);
+        pathless = false;
+        dialer.close();
         if (control != null) {
             control.close();
         }
-        paths.forEach(TcpSendPath::close);
-        figures.pathsLost.addAndGet(paths.size());
-        paths.clear();
+        for (TcpLane lane : lanes) {
+            if (lane.close()) {
+                figures.pathsLost.incrementAndGet();
+            }
+        }
+        arena.close();
     }
 }

@@ -31,8 +31,7 @@ final class TcpReceivePath implements Pollable {
 
         void onGarbage(String detail);
 
-        /** @param clean whether the stream ended between two frames */
-        void onEnd(String detail, boolean clean, long nowNs);
+        void onEnd(TcpReceivePath path, String detail);
 
         /** Working on the path failed by an error of this engine. */
         void onError(Throwable error);
@@ -56,6 +55,7 @@ final class TcpReceivePath implements Pollable {
     private final long key;
     private int frameBytes;
     private long payloadLeftBytes;
+    private long framesTaken;
     /** Where the payload lands; null while there is none, or while it is discarded. */
     private OpenWindow target;
 
@@ -100,10 +100,9 @@ final class TcpReceivePath implements Pollable {
                 return;
             }
             if (count <= 0) {
-                boolean between = payloadLeftBytes == 0 && frameBytes == 0;
                 // The end would be reported again and again.
                 unwatch();
-                events.onEnd(IoResult.endOf(count), count == 0 && between, nowNs);
+                events.onEnd(this, IoResult.endOf(count));
                 return;
             }
             turnBytes -= count;
@@ -238,15 +237,18 @@ final class TcpReceivePath implements Pollable {
     }
 
     private void payloadArrived() {
-        if (target == null) {
-            return;
-        }
-        letGo();
-        figures.bytesReceived.addAndGet(pageCount * pageBytes);
-        figures.pagesReceived.addAndGet(pageCount);
-        if (weight > 0) {
+        if (target != null) {
+            letGo();
+            figures.bytesReceived.addAndGet(pageCount * pageBytes);
+            figures.pagesReceived.addAndGet(pageCount);
             port.onArrived(from, imm, weight);
         }
+        framesTaken++;
+    }
+
+    /** Frames whose payload is in place and counted, or was discarded: none of them may be sent again. */
+    long framesTaken() {
+        return framesTaken;
     }
 
     private void letGo() {

@@ -47,7 +47,9 @@ final class TcpSendPath implements Pollable, Endpoint {
     private final long key;
     private long framesBegun;
     private long framesWritten;
+    /** Of these the target has said that it has taken them. */
     private long framesTold;
+
     private boolean writable;
     private boolean closed;
     private boolean failed;
@@ -134,20 +136,31 @@ final class TcpSendPath implements Pollable, Endpoint {
         }
     }
 
-    /** Goes on with a frame that the socket had no room for, and tells which were written; returns how many. */
+    /** Goes on with a frame that the socket had no room for; returns how many were finished. */
     int doWork() {
+        long before = framesWritten;
         if (framesBegun != framesWritten && !closed) {
             write();
-        }
-        int told = 0;
-        while (framesTold < framesWritten && !closed) {
-            told++;
-            events.onSent(postIds[(int) framesTold++ & (FRAMES_MAX - 1)]);
         }
         if (failed) {
             broke();
         }
-        return told;
+        return (int) (framesWritten - before);
+    }
+
+    long framesTold() {
+        return framesTold;
+    }
+
+    /** The target has taken so many frames, in order: tells which; false when it cannot have. Also once closed. */
+    boolean onTaken(long frames) {
+        if (frames < framesTold || frames > framesWritten) {
+            return false;
+        }
+        while (framesTold < frames) {
+            events.onSent(postIds[(int) framesTold++ & (FRAMES_MAX - 1)]);
+        }
+        return true;
     }
 
     private void broke() {

@@ -78,7 +78,8 @@ public final class TcpTransport implements Transport {
                 events,
                 figures,
                 options.streamsPerPeer(),
-                nowNs + options.connectLimitNs());
+                options.connectLimitNs(),
+                nowNs);
     }
 
     private void onHello(int fd, Hello hello, Challenge asked, long nowNs) {
@@ -98,7 +99,7 @@ public final class TcpTransport implements Transport {
 
     private void attach(int fd, Hello hello, InboundAdmission admission) {
         try {
-            if (!(admission.link() instanceof TcpInboundLink link) || !link.attach(fd, hello.role())) {
+            if (!(admission.link() instanceof TcpInboundLink link) || !link.attach(fd, hello.role(), hello.count())) {
                 reject(fd, TransferFault.PROTOCOL, "no place for data path " + hello.role());
             }
         } catch (IllegalStateException e) {
@@ -107,7 +108,7 @@ public final class TcpTransport implements Transport {
     }
 
     private void acceptControl(int fd, Hello hello, InboundAdmission admission, long nowNs) {
-        int count = hello.dataPathCount();
+        int count = hello.count();
         if (admission.link() != null) {
             reject(fd, TransferFault.NOT_ADMITTED, "the admission is in use");
         } else if (count < 1 || count > TransferOptions.STREAMS_PER_PEER_MAX) {

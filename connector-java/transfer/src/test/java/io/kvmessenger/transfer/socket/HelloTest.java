@@ -34,7 +34,7 @@ final class HelloTest {
     void shouldAdmitWhoAnswersWithTheKey() {
         Hello parsed = Hello.parse(MemorySegment.ofArray(encoded(hello(KEY))));
         assertThat(parsed.role()).isEqualTo(1);
-        assertThat(parsed.dataPathCount()).isEqualTo(2);
+        assertThat(parsed.count()).isEqualTo(2);
         assertThat(parsed.admissionAt(port, challenge, LOCATION)).isSameAs(admission);
     }
 

@@ -7,6 +7,7 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.SocketApi;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.socket.ControlStream;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.SocketCalls;
 import io.kvmessenger.transfer.spi.FakePort;
@@ -64,7 +65,7 @@ final class TcpInboundLinkTest {
         link = new TcpInboundLink(
                 loop, port, admission, figures, connect(), dataPathCount, scrap, clockNs.get() + READY_LIMIT_NS);
         for (int role = 1; role <= dataPathCount; role++) {
-            assertThat(link.attach(connect(), role)).isTrue();
+            assertThat(link.attach(connect(), role, 0)).isTrue();
         }
     }
 
@@ -154,7 +155,7 @@ final class TcpInboundLinkTest {
     void shouldGiveBackTheAdmissionOfALinkThatStaysHalfOpen() {
         MemorySegment scrap = arena.allocate(1 << 12);
         link = new TcpInboundLink(loop, port, admission, figures, connect(), 2, scrap, READY_LIMIT_NS);
-        assertThat(link.attach(connect(), 1)).isTrue();
+        assertThat(link.attach(connect(), 1, 0)).isTrue();
         clockNs.set(READY_LIMIT_NS);
         turn();
         assertThat(admission.link()).isSameAs(link);
@@ -162,7 +163,7 @@ final class TcpInboundLinkTest {
         turn();
         assertThat(admission.link()).isNull();
         assertThat(port.closed).as("the key may be used once more").isEmpty();
-        assertThat(link.attach(connect(), 2)).as("too late").isFalse();
+        assertThat(link.attach(connect(), 2, 0)).as("too late").isFalse();
     }
 
     @Test
@@ -189,5 +190,97 @@ final class TcpInboundLinkTest {
         assertThat(port.closed).hasSize(1);
         assertThat(port.closed.getFirst()).contains("InternalError", "the port has a bug");
         assertThat(port.landings).isZero();
+    }
+
+    /** What the writer reads of its control stream: type, role, serial, frames. */
+    private List<String> told() {
+        List<String> told = new ArrayList<>();
+        MemorySegment prefix = arena.allocate(8, 8);
+        while (LIB_C.read(writerFds.getFirst(), prefix, 8) == 8) {
+            int lengthBytes = prefix.get(ValueLayout.JAVA_INT, 4);
+            MemorySegment record = arena.allocate(Math.max(1, lengthBytes), 8);
+            assertThat(LIB_C.read(writerFds.getFirst(), record, lengthBytes)).isEqualTo(lengthBytes);
+            String path = lengthBytes == 0
+                    ? ""
+                    : " " + PathRecord.role(record) + " " + PathRecord.serial(record) + " " + PathRecord.frames(record);
+            told.add(prefix.get(ValueLayout.JAVA_INT, 0) + path);
+        }
+        return told;
+    }
+
+    private void say(int role, int serial) {
+        MemorySegment bytes = arena.allocate(8 + PathRecord.LENGTH_BYTES, 8);
+        bytes.set(ValueLayout.JAVA_INT, 0, ControlStream.PATH_BROKEN);
+        bytes.set(ValueLayout.JAVA_INT, 4, PathRecord.LENGTH_BYTES);
+        PathRecord.encode(bytes.asSlice(8), role, serial, 0);
+        assertThat(LIB_C.write(writerFds.getFirst(), bytes, bytes.byteSize())).isEqualTo(bytes.byteSize());
+    }
+
+    private static String record(int type, int role, int serial, long frames) {
+        return type + " " + role + " " + serial + " " + frames;
+    }
+
+    @Test
+    void shouldTellWhatItTookOfAPathThatEndsInsideAFrame() {
+        open(2);
+        byte[] frame = frame();
+        send(1, frame, 0, frame.length);
+        send(1, frame, 0, frame.length - 1);
+        hangUp(1);
+        for (int i = 0; i < TURNS; i++) {
+            turn();
+        }
+        assertThat(port.arrivedWeight).isEqualTo(1);
+        assertThat(port.landings).as("nothing more can land").isZero();
+        assertThat(port.closed).as("the peer may open another").isEmpty();
+        assertThat(told())
+                .endsWith(record(ControlStream.PATH_ENDED, 1, 0, 1))
+                .doesNotContain(record(ControlStream.PATH_ENDED, 2, 0, 0));
+        assertThat(link.attach(connect(), 1, 0))
+                .as("a socket of the number that has ended")
+                .isFalse();
+        assertThat(link.attach(connect(), 1, 1)).isTrue();
+        send(4, frame, 0, frame.length);
+        turn();
+        turn();
+        assertThat(port.arrivedWeight).isEqualTo(2);
+        assertThat(told()).containsExactly(record(ControlStream.PATH_PROGRESS, 1, 1, 1));
+    }
+
+    /** The writer has seen a break that the target has not: nothing of that socket may land after the answer. */
+    @Test
+    void shouldEndAPathThatItsWriterHasGivenUp() {
+        open(2);
+        byte[] frame = frame();
+        send(2, frame, 0, TcpFrame.HEADER_BYTES + 10);
+        turn();
+        say(2, 0);
+        for (int i = 0; i < TURNS; i++) {
+            turn();
+        }
+        assertThat(told()).endsWith(record(ControlStream.PATH_ENDED, 2, 0, 0));
+        assertThat(port.landings).isZero();
+        port.memory.fill((byte) 5);
+        assertThat(LIB_C.send(writerFds.get(2), arena.allocate(PAGE_BYTES), PAGE_BYTES, SocketApi.MSG_NOSIGNAL))
+                .as("the socket is closed")
+                .isNegative();
+        turn();
+        assertThat(port.memory.get(ValueLayout.JAVA_BYTE, PAGE_BYTES - 1)).isEqualTo((byte) 5);
+    }
+
+    /** Given up before it came: it may still wait to be accepted. */
+    @Test
+    void shouldTakeNoSocketThatItsWriterGaveUpBeforeItCame() {
+        open(1);
+        say(1, 0);
+        turn();
+        turn();
+        say(1, 1);
+        turn();
+        turn();
+        assertThat(told())
+                .endsWith(record(ControlStream.PATH_ENDED, 1, 0, 0), record(ControlStream.PATH_ENDED, 1, 1, 0));
+        assertThat(link.attach(connect(), 1, 1)).isFalse();
+        assertThat(link.attach(connect(), 1, 2)).isTrue();
     }
 }

@@ -1,0 +1,134 @@
+package io.kvmessenger.testkit.transfer;
+
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.SocketApi;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Random;
+
+/**
+ * The real C library, which knows the internet sockets that were connected or accepted through it and breaks them when it is
+ * told to.
+ * Any thread.
+ */
+final class BreakingLibC {
+    private static final short AF_UNSPEC = 0;
+    private static final int SHUT_BOTH = 2;
+    private static final int ADDRESS_BYTES = 16;
+
+    private final LibC real = new FfmLibC();
+    /** In the order of connecting. */
+    private final List<Integer> connected = new ArrayList<>();
+
+    private boolean refusing;
+    private final LibC breaking = (LibC) Proxy.newProxyInstance(
+            LibC.class.getClassLoader(),
+            new Class<?>[] {LibC.class},
+            (proxy, method, arguments) -> call(method, arguments));
+
+    LibC libC() {
+        return breaking;
+    }
+
+    /** Takes sockets out of those that are broken, by the order of connecting. */
+    synchronized List<Integer> spare(int from, int count) {
+        List<Integer> some = connected.subList(from, from + count);
+        List<Integer> spared = List.copyOf(some);
+        some.clear();
+        return spared;
+    }
+
+    /** How many sockets could be broken now. */
+    synchronized int count() {
+        return connected.size();
+    }
+
+    /** Breaks one socket in one of two ways; false when there is none. */
+    synchronized boolean breakOne(Random random) {
+        if (connected.isEmpty()) {
+            return false;
+        }
+        destroy(connected.remove(random.nextInt(connected.size())), random.nextBoolean());
+        return true;
+    }
+
+    synchronized int breakAll() {
+        int count = connected.size();
+        connected.forEach(fd -> destroy(fd, true));
+        connected.clear();
+        return count;
+    }
+
+    /** Breaks a socket that was spared and is still open. */
+    synchronized void breakSpared(int fd) {
+        destroy(fd, true);
+    }
+
+    /** From now on nothing can be connected. */
+    synchronized void refuseConnects() {
+        refusing = true;
+    }
+
+    /** @param abruptly what was not sent or not read is thrown away, and the peer gets a reset; else it is sent before the end */
+    private void destroy(int fd, boolean abruptly) {
+        if (!abruptly) {
+            real.shutdown(fd, SHUT_BOTH);
+            return;
+        }
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment nowhere = arena.allocate(ADDRESS_BYTES, 8);
+            nowhere.set(ValueLayout.JAVA_SHORT, 0, AF_UNSPEC);
+            real.connect(fd, nowhere, ADDRESS_BYTES);
+        }
+    }
+
+    private Object call(Method method, Object[] arguments) throws Throwable {
+        return switch (method.getName()) {
+            case "connect" -> connect((int) arguments[0], (MemorySegment) arguments[1], (int) arguments[2]);
+            case "accept4" ->
+                accept((int) arguments[0], (MemorySegment) arguments[1], (MemorySegment) arguments[2], (int)
+                        arguments[3]);
+            case "close" -> close((int) arguments[0]);
+            default -> {
+                try {
+                    yield method.invoke(real, arguments);
+                } catch (InvocationTargetException e) {
+                    throw e.getCause();
+                }
+            }
+        };
+    }
+
+    private synchronized int connect(int fd, MemorySegment address, int addressLength) {
+        if (refusing) {
+            return -Errno.ECONNREFUSED;
+        }
+        int result = real.connect(fd, address, addressLength);
+        boolean inet = address.get(ValueLayout.JAVA_SHORT, 0) != SocketApi.AF_UNIX;
+        if (inet && (result == 0 || result == -Errno.EINPROGRESS)) {
+            connected.add(fd);
+        }
+        return result;
+    }
+
+    private synchronized int accept(int fd, MemorySegment address, MemorySegment addressLength, int flags) {
+        int accepted = real.accept4(fd, address, addressLength, flags);
+        if (accepted >= 0) {
+            connected.add(accepted);
+        }
+        return accepted;
+    }
+
+    private synchronized int close(int fd) {
+        connected.remove((Integer) fd);
+        return real.close(fd);
+    }
+}

@@ -1,0 +1,338 @@
+package io.kvmessenger.testkit.transfer;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.TransferRequest.PageList;
+import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import io.kvmessenger.transfer.WindowArea;
+import io.kvmessenger.transfer.WindowRanges;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Random;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/**
+ * What a transport with sockets of its own for data must do when they break: a broken one costs time and nothing else.
+ *
+ * <p>Run at length by {@code make lost-paths}: then a socket breaks every 100 ms in every other second, and the speed of a
+ * second peer is compared between these seconds and the others.
+ */
+@Timeout(300)
+public abstract class LostPathContractTest {
+    private static final int PAGE_BYTES = 16 << 10;
+    private static final int PAGE_COUNT = 256;
+    private static final long MEMORY_BYTES = (long) PAGE_BYTES * PAGE_COUNT;
+    private static final byte GUARD = 0x5A;
+    private static final int STREAMS = 2;
+    /** Of the writer to one peer: the control stream and the data paths. */
+    private static final int SOCKETS = 1 + STREAMS;
+
+    private static final int BREAKS_MIN = 60;
+    /** One in so many looks breaks a socket. */
+    private static final int BREAK_ODDS = 20;
+
+    private static final long BREAK_INTERVAL_NS = 100_000_000L;
+    private static final long LONG_RUN_NS = TimeUnit.SECONDS.toNanos(Long.getLong("kvmessenger.paths.seconds", 0));
+    private static final double SPEED_SHARE_MIN = 0.9;
+    private static final long SHORT_LIMIT_NS = 300_000_000L;
+
+    private final BreakingLibC breaking = new BreakingLibC();
+    private final BreakingLibC breakingTarget = new BreakingLibC();
+    private final long seed = Long.getLong("kvmessenger.test.seed", System.nanoTime());
+    private final Random random = new Random(seed);
+    private DrivenEngine writer;
+    private DrivenEngine target;
+    private Admission admission;
+    private Peer peer;
+    private List<Integer> controlSocket;
+    private int breaks;
+    private long lookedNs;
+
+    protected abstract String transport();
+
+    protected TransferOptions options() {
+        return TransferOptions.defaults().withTransports(transport()).withStreamsPerPeer(STREAMS);
+    }
+
+    @BeforeEach
+    void connect() {
+        System.out.println("seed " + seed + ", the same again by -Dkvmessenger.test.seed=" + seed);
+        connect(options());
+    }
+
+    private void connect(TransferOptions options) {
+        writer = new DrivenEngine(options, "writer", MEMORY_BYTES, breaking.libC());
+        target = new DrivenEngine(options(), "target", MEMORY_BYTES, breakingTarget.libC());
+        writer.alongside(target);
+        target.alongside(writer);
+        admission = target.engine().admit("writer");
+        peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
+        writer.await("the peer to be ready", () -> writer.ready.contains(peer));
+        controlSocket = breaking.spare(0, 1);
+        breakingTarget.spare(0, 1);
+        target.memory().fill(GUARD);
+    }
+
+    @AfterEach
+    void close() {
+        writer.close();
+        target.close();
+    }
+
+    private static PageList list(int... indices) {
+        return new PageList(indices, 0, indices.length, PAGE_BYTES, 0);
+    }
+
+    private PagedWrites write(DrivenEngine at, int imm, int[] sources, int[] targets) {
+        return new PagedWrites(
+                writer.region(),
+                list(sources),
+                at.region().descriptor(),
+                list(targets),
+                PAGE_BYTES,
+                Imm.withWeight(imm, 1));
+    }
+
+    private int[] draw(int count) {
+        int[] indices = IntStream.range(0, PAGE_COUNT).toArray();
+        for (int i = indices.length - 1; i > 0; i--) {
+            int j = random.nextInt(i + 1);
+            int swap = indices[i];
+            indices[i] = indices[j];
+            indices[j] = swap;
+        }
+        return Arrays.copyOf(indices, count);
+    }
+
+    /** Some pages into a window of their own, while {@code meanwhile} happens; then every byte of the target is looked at. */
+    private void round(long cookie, Runnable meanwhile) {
+        byte[] bytes = new byte[(int) MEMORY_BYTES];
+        random.nextBytes(bytes);
+        MemorySegment.copy(bytes, 0, writer.memory(), ValueLayout.JAVA_BYTE, 0, bytes.length);
+        int[] from = draw(1 + random.nextInt(PAGE_COUNT));
+        int[] to = draw(from.length);
+        ImmWindow window = grant(to, from.length, cookie);
+        int pieces = 0;
+        for (int done = 0; done < from.length; pieces++) {
+            int end = Math.min(from.length, done + 1 + random.nextInt(40));
+            writer.submit(
+                    peer,
+                    write(target, window.imm(), Arrays.copyOfRange(from, done, end), Arrays.copyOfRange(to, done, end)),
+                    cookie + pieces);
+            meanwhile.run();
+            done = end;
+        }
+        int piecesMade = pieces;
+        DrivenEngine.awaitBoth("round " + cookie, writer, target, () -> {
+            meanwhile.run();
+            return target.filled.contains(cookie) && allEnded(cookie, piecesMade);
+        });
+        check(from, to);
+        assertThat(window.arrivedWeight()).isEqualTo(from.length);
+        writer.engine().disallow(peer, window.imm());
+        window.close(true);
+        target.memory().fill(GUARD);
+    }
+
+    private boolean allEnded(long firstCookie, int count) {
+        for (long cookie = firstCookie; cookie < firstCookie + count; cookie++) {
+            if (!writer.endings.containsKey(cookie)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private ImmWindow grant(int[] pages, long expectedWeight, long cookie) {
+        WindowRanges ranges = WindowRanges.ofEqual(
+                IntStream.of(pages).mapToLong(i -> (long) i * PAGE_BYTES).toArray(), PAGE_BYTES);
+        ImmWindow window = target.openWindow(admission, ranges, expectedWeight, cookie);
+        writer.engine().allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), ranges));
+        return window;
+    }
+
+    private void check(int[] from, int[] to) {
+        MemorySegment expected =
+                MemorySegment.ofArray(new byte[(int) MEMORY_BYTES]).fill(GUARD);
+        for (int i = 0; i < from.length; i++) {
+            MemorySegment.copy(
+                    writer.memory(), (long) from[i] * PAGE_BYTES, expected, (long) to[i] * PAGE_BYTES, PAGE_BYTES);
+        }
+        assertThat(target.memory().mismatch(expected)).as("first wrong byte").isEqualTo(-1);
+    }
+
+    private void assertNothingLost() {
+        assertThat(writer.failed).isEmpty();
+        assertThat(writer.lost).isEmpty();
+        assertThat(writer.endings.values()).containsOnly(1);
+        assertThat(target.overshot).isEmpty();
+        assertThat(target.refused).isEmpty();
+        assertThat(target.closedAdmissions).isEmpty();
+        assertThat(target.engine().counters().straysCounted()).isZero();
+    }
+
+    private void breakSometimes() {
+        if (random.nextInt(BREAK_ODDS) == 0) {
+            breakOne();
+        }
+    }
+
+    /** At either end: at the writer's what was not sent is gone, at the target's what was not read. */
+    private void breakOne() {
+        breaks += (random.nextBoolean() ? breaking : breakingTarget).breakOne(random) ? 1 : 0;
+    }
+
+    @Test
+    void shouldLoseDoubleOrDelayNoByteWhenDataSocketsBreak() {
+        for (long cookie = 0; breaks < BREAKS_MIN; cookie += PAGE_COUNT) {
+            round(cookie, this::breakSometimes);
+        }
+        assertNothingLost();
+        assertThat(writer.engine().counters().pathsLost()).isPositive();
+        System.out.println(breaks + " data sockets broken");
+    }
+
+    @Test
+    void shouldGoOnWhenAllDataSocketsBreakAtOnce() {
+        boolean[] broken = {false};
+        round(0, () -> {
+            if (!broken[0]) {
+                broken[0] = true;
+                assertThat(breaking.breakAll()).isEqualTo(STREAMS);
+            }
+        });
+        writer.await("all paths", () -> breaking.count() == STREAMS);
+        round(PAGE_COUNT, () -> {});
+        assertNothingLost();
+    }
+
+    @Test
+    void shouldFailInTheTimeSaidWhenNoDataSocketComesBack() {
+        close();
+        connect(options().withConnectLimitNs(SHORT_LIMIT_NS));
+        ImmWindow window = grant(draw(PAGE_COUNT), Long.MAX_VALUE, 1);
+        int[] all = IntStream.range(0, PAGE_COUNT).toArray();
+        breaking.refuseConnects();
+        long beganNs = System.nanoTime();
+        breaking.breakAll();
+        int submitted = 0;
+        while (submitted < 50
+                && writer.engine().submit(peer, write(target, window.imm(), all, all), submitted)
+                        == TransferEngine.ACCEPTED) {
+            submitted++;
+        }
+        writer.await("the loss", () -> writer.lost.containsKey(peer.id()));
+        assertThat(System.nanoTime() - beganNs).isGreaterThan(SHORT_LIMIT_NS);
+        assertThat(writer.lost.get(peer.id()).fault()).isEqualTo(TransferFault.UNREACHABLE);
+        assertThat(writer.lost.get(peer.id()).detail()).contains("could be opened again in time");
+        assertThat(writer.endings)
+                .hasSize(submitted)
+                .allSatisfy((cookie, times) -> assertThat(times).isEqualTo(1));
+        target.await("the end of the admission", () -> target.closedAdmissions.containsKey(admission.id()));
+    }
+
+    @Test
+    void shouldLoseThePeerWithItsControlSocket() {
+        round(0, () -> {});
+        breaking.breakSpared(controlSocket.getFirst());
+        DrivenEngine.awaitBoth(
+                "both ends",
+                writer,
+                target,
+                () -> writer.lost.containsKey(peer.id()) && target.closedAdmissions.containsKey(admission.id()));
+        assertThat(writer.lost.get(peer.id()).fault()).isEqualTo(TransferFault.PEER_CLOSED);
+    }
+
+    /** Without the long run it is one second of each, and the speeds are told only. */
+    @Test
+    void shouldLeaveOtherPeersTheirSpeedWhileOnesSocketsBreak() {
+        try (DrivenEngine other = new DrivenEngine(options(), "other", MEMORY_BYTES)) {
+            Bystander bystander = new Bystander(other);
+            long beganNs = System.nanoTime();
+            long runNs = Math.max(LONG_RUN_NS, TimeUnit.SECONDS.toNanos(2));
+            long[] spentNs = new long[2];
+            long[] writes = new long[2];
+            long rounds = 0;
+            lookedNs = beganNs;
+            for (long cookie = 0; System.nanoTime() - beganNs < runNs; cookie += PAGE_COUNT, rounds++) {
+                long fromNs = System.nanoTime();
+                long before = bystander.completed();
+                int kind = (int) ((fromNs - beganNs) / TimeUnit.SECONDS.toNanos(1) % 2);
+                round(cookie, () -> {
+                    bystander.pump();
+                    if (kind == 0 && System.nanoTime() - lookedNs > BREAK_INTERVAL_NS) {
+                        lookedNs = System.nanoTime();
+                        breakOne();
+                    }
+                });
+                spentNs[kind] += System.nanoTime() - fromNs;
+                writes[kind] += bystander.completed() - before;
+            }
+            double share = ((double) writes[0] / spentNs[0]) / ((double) writes[1] / spentNs[1]);
+            System.out.printf(
+                    "%d s, %d data sockets broken, %d rounds of one peer, another peer kept %.3f of its speed%n",
+                    TimeUnit.NANOSECONDS.toSeconds(runNs), breaks, rounds, share);
+            assertThat(breaks).isPositive();
+            assertNothingLost();
+            if (LONG_RUN_NS > 0) {
+                assertThat(share).isGreaterThan(SPEED_SHARE_MIN);
+            }
+        }
+    }
+
+    /** A second peer of the writer, which always has something to write to. */
+    private final class Bystander {
+        private static final long COOKIE_FIRST = 1L << 40;
+        private static final int UNDER_WAY_MAX = 8;
+        private final DrivenEngine engine;
+        private final Peer other;
+        private final PagedWrites write;
+        private long submitted;
+        private int looked;
+        private long count;
+
+        Bystander(DrivenEngine engine) {
+            this.engine = engine;
+            Admission own = engine.engine().admit("writer");
+            other = writer.engine().connect(engine.engine().address(), own.key(), "other");
+            engine.alongside(writer);
+            DrivenEngine.awaitBoth("the bystander", writer, engine, () -> writer.ready.contains(other));
+            breaking.spare(STREAMS, SOCKETS);
+            WindowRanges everything = WindowRanges.ofEqual(new long[] {0}, MEMORY_BYTES);
+            ImmWindow window = engine.openWindow(own, everything, Long.MAX_VALUE, 1);
+            writer.engine()
+                    .allow(other, window.imm(), WindowArea.of(engine.region().descriptor(), everything));
+            int[] all = IntStream.range(0, PAGE_COUNT / 8).toArray();
+            write = LostPathContractTest.this.write(engine, window.imm(), all, all);
+        }
+
+        void pump() {
+            while (submitted - completed() < UNDER_WAY_MAX
+                    && writer.engine().submit(other, write, COOKIE_FIRST + submitted) == TransferEngine.ACCEPTED) {
+                submitted++;
+            }
+            engine.poll();
+        }
+
+        long completed() {
+            for (; looked < writer.completed.size(); looked++) {
+                count += writer.completed.get(looked) >= COOKIE_FIRST ? 1 : 0;
+            }
+            return count;
+        }
+    }
+}

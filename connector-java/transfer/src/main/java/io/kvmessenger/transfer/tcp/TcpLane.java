@@ -1,0 +1,224 @@
+package io.kvmessenger.transfer.tcp;
+
+import io.kvmessenger.transfer.socket.Challenge;
+import io.kvmessenger.transfer.socket.ControlStream;
+import io.kvmessenger.transfer.socket.Dialer;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.Hello;
+import java.util.function.Function;
+
+/**
+ * The place of one data socket to a peer: dialled, used, lost, and dialled again after a while.
+ *
+ * <p>Worker only. A broken socket is given up only when the target has said how many of its frames it has taken: from then on
+ * none of the others can land or be counted. Each socket has a number of its own; what is said of an earlier one is ignored.
+ */
+final class TcpLane implements Dialer.Events, TcpSendPath.Events {
+    /** Between a loss and the next dial; doubled until a frame has come through. */
+    static final long REST_MIN_NS = 10_000_000L;
+
+    static final long REST_MAX_NS = 1_000_000_000L;
+
+    private enum State {
+        DIALLING,
+        /** Connected; the peer does not know yet that all paths are there. */
+        CONNECTED,
+        OPEN,
+        /** The socket is closed; the target has not said how many frames it has taken. */
+        BROKEN,
+        RESTING,
+        CLOSED
+    }
+
+    /** The link that the lane belongs to. */
+    interface Owner {
+        EventLoop loop();
+
+        /** A socket that connects to the target, or {@code -errno}. */
+        int openSocket();
+
+        Hello answer(Challenge asked, int role, int serial);
+
+        String location();
+
+        /** Sends a record about a path, if there is room for it now. */
+        boolean tell(int type, int role, int serial);
+
+        void onConnected(TcpLane lane);
+
+        void onDialFailed(TcpLane lane, String detail);
+
+        void onOpened(TcpSendPath path);
+
+        /** The socket broke: the peer may have said why. */
+        void onBroken(TcpLane lane);
+
+        void onEnded(TcpSendPath path);
+
+        void onSent(long postId);
+
+        void onError(Throwable error);
+    }
+
+    private final Owner owner;
+    private final int role;
+    private State state = State.RESTING;
+    private int serial;
+    private Dialer dialer;
+    private TcpSendPath path;
+    private boolean asked;
+    private long restNs = REST_MIN_NS;
+    /** When the state has lasted too long: a dial, the target's word; or when the rest is over. */
+    private long deadlineNs;
+
+    TcpLane(Owner owner, int role) {
+        this.owner = owner;
+        this.role = role;
+    }
+
+    void dial(long limitNs) {
+        state = State.DIALLING;
+        deadlineNs = limitNs;
+        int number = serial;
+        Function<Challenge, Hello> answer = said -> owner.answer(said, role, number);
+        dialer = new Dialer(owner.loop(), owner.openSocket(), owner.location(), answer, this);
+    }
+
+    @Override
+    public void onConnected(int fd) {
+        try {
+            path = new TcpSendPath(owner.loop(), fd, this);
+        } catch (IllegalStateException e) {
+            owner.loop().libC().close(fd);
+            onFailed(e.getMessage());
+            return;
+        }
+        state = State.CONNECTED;
+        owner.onConnected(this);
+    }
+
+    @Override
+    public void onFailed(String detail) {
+        rest();
+        owner.onDialFailed(this, detail);
+    }
+
+    /** The target takes frames from now on. */
+    void open() {
+        state = State.OPEN;
+        path.open();
+        owner.onOpened(path);
+    }
+
+    boolean isOpen() {
+        return state == State.OPEN;
+    }
+
+    boolean isConnected() {
+        return state == State.CONNECTED;
+    }
+
+    @Override
+    public void onBreak() {
+        if (state != State.OPEN) {
+            owner.onBroken(this);
+            return;
+        }
+        state = State.BROKEN;
+        deadlineNs = owner.loop().nowNs() + TcpOutboundLink.ANSWER_LIMIT_NS;
+        asked = false;
+        path.close();
+        owner.onBroken(this);
+    }
+
+    /**
+     * The target has taken so many frames of a socket; returns whether that can be true.
+     *
+     * @param ended whether it takes no more
+     */
+    boolean onProgress(int socketSerial, long frames, boolean ended) {
+        if (socketSerial != serial || (state != State.OPEN && state != State.BROKEN)) {
+            return socketSerial - serial <= 0;
+        }
+        long before = path.framesTold();
+        if (!path.onTaken(frames)) {
+            return false;
+        }
+        if (frames > before) {
+            restNs = REST_MIN_NS;
+        }
+        if (ended && state != State.CLOSED) {
+            TcpSendPath gone = path;
+            path = null;
+            gone.close();
+            rest();
+            owner.onEnded(gone);
+        }
+        return true;
+    }
+
+    /** No socket is named twice: the target may have seen the last one although it was not used. */
+    private void rest() {
+        serial++;
+        state = State.RESTING;
+        deadlineNs = owner.loop().nowNs() + restNs;
+        restNs = Math.min(2 * restNs, REST_MAX_NS);
+    }
+
+    @Override
+    public void onSent(long postId) {
+        owner.onSent(postId);
+    }
+
+    @Override
+    public void onError(Throwable error) {
+        owner.onError(error);
+    }
+
+    /**
+     * Goes on with what no event triggers; returns how much was done.
+     *
+     * @param dialLimitNs when a dial that begins now is given up
+     */
+    int doWork(long nowNs, long dialLimitNs) {
+        switch (state) {
+            case DIALLING -> {
+                dialer.doWork();
+                if (state == State.DIALLING && nowNs - deadlineNs > 0) {
+                    dialer.close();
+                    onFailed("no answer from " + owner.location() + " in time");
+                }
+            }
+            case OPEN -> {
+                return path.doWork();
+            }
+            case BROKEN -> asked = asked || owner.tell(ControlStream.PATH_BROKEN, role, serial);
+            case RESTING -> {
+                if (nowNs - deadlineNs >= 0) {
+                    dial(dialLimitNs);
+                }
+            }
+            default -> {}
+        }
+        return 0;
+    }
+
+    /** Whether the target owes its word on a broken socket for too long. */
+    boolean isOverdue(long nowNs) {
+        return state == State.BROKEN && nowNs - deadlineNs > 0;
+    }
+
+    /** Returns whether a path was open or half open. */
+    boolean close() {
+        state = State.CLOSED;
+        if (dialer != null) {
+            dialer.close();
+        }
+        if (path == null) {
+            return false;
+        }
+        path.close();
+        path = null;
+        return true;
+    }
+}
