@@ -20,7 +20,7 @@ class TransferLivesTest extends MessengerPair {
     /** Lets time pass in steps that keep the session alive. */
     private void pass(long ns) {
         for (long passed = 0; passed < ns; passed += LIMITS.heartbeatNs() / 2) {
-            nowNs += LIMITS.heartbeatNs() / 2;
+            nowNs += Math.min(LIMITS.heartbeatNs() / 2, ns - passed);
             carry();
         }
     }
@@ -160,6 +160,26 @@ class TransferLivesTest extends MessengerPair {
         expect("never seen");
 
         assertThat(decoder.told).containsExactly("prefilled t-r", "prefilled t-aborted");
+    }
+
+    @Test
+    void shouldTellADecoderOnceThatExpectsAPromptThatDoesNotComeInTime() {
+        expect("never");
+        expect("queued");
+        announce("queued");
+        expect("declined");
+        decoder.messenger.onCommand(new EngineCommand.Decline(new TransferKey("t-declined", ""), PREFILLER));
+        pass(LIMITS.grantWaitNs() - 1);
+        assertThat(decoder.told).isEmpty();
+        pass(1);
+        assertThat(decoder.told).containsExactly("prefilled t-never");
+        pass(3 * LIMITS.grantWaitNs());
+        assertThat(decoder.told).hasSize(1);
+
+        fetch("never", 1, 100 * LIMITS.grantWaitNs()); // it is granted like any other, and its prefill may still come
+        finish("never");
+        completeAllWrites();
+        assertThat(prefiller.told).contains("released never");
     }
 
     @Test

@@ -28,7 +28,7 @@ final class DecoderWords {
     private final Prefills prefills;
     private final WaitingGrants waiting;
     private final EndedTransfers ended;
-    private final Expectations expectations = new Expectations();
+    private final Expectations expectations;
     private final Rejections rejections;
     private final Fences fences;
     private final Deliveries deliveries;
@@ -65,13 +65,14 @@ final class DecoderWords {
         this.clock = ports.clock();
         this.limits = limits;
         this.settled = settled;
+        this.expectations = new Expectations(limits.grantWaitNs());
         this.rejections = new Rejections(limits.rejectedWaitNs());
     }
 
     /** A grant or a decline will come, however long the decoder's queue is. */
     void onExpect(Session session, Expect expect) {
         TransferKey transfer = new TransferKey(expect.getTransferId(), expect.getPromptDigest());
-        expectations.add(session, transfer);
+        expectations.add(session, transfer, clock.nowNs());
         asked(transfer);
         Prefill next = prefills.awaiting(transfer, session.peerRanks);
         boolean computed = next == null
@@ -80,6 +81,22 @@ final class DecoderWords {
         if (computed) {
             replies.prefilled(session, transfer);
         }
+    }
+
+    /** Decoders need not wait any longer for prompts that never came: what they fetch then waits for its own limit. */
+    int tellOverdue(long nowNs) {
+        int told = 0;
+        for (Expectations.Word word : expectations.takeOverdue(nowNs)) {
+            if (prefills.awaiting(word.transfer(), word.session().peerRanks) == null) {
+                replies.prefilled(word.session(), word.transfer());
+                told++;
+            }
+        }
+        return told;
+    }
+
+    long earliestNs(long latestNs) {
+        return expectations.earliestNs(latestNs);
     }
 
     /** A request under this id is not at its decoder any more. It may come again, and others may have the same id. */

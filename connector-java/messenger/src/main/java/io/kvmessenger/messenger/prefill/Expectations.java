@@ -5,6 +5,8 @@ import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
@@ -16,13 +18,25 @@ final class Expectations {
     private final Map<TransferKey, Set<Session>> byTransfer = new HashMap<>();
     /** How many words of each transfer are to come. */
     private final Map<Session, Map<TransferKey, Integer>> bySession = new HashMap<>();
+    /** Until when a prompt of it has to be seen, in the order of these deadlines. */
+    private final Map<Word, Long> unseenUntilNs = new LinkedHashMap<>();
+
+    private final long grantWaitNs;
+
+    /** A transfer that a session expects. */
+    record Word(Session session, TransferKey transfer) {}
+
+    Expectations(long grantWaitNs) {
+        this.grantWaitNs = grantWaitNs;
+    }
 
     /** One that a session has no room for is forgotten: its prefill then waits for the usual limit. */
-    void add(Session session, TransferKey transfer) {
+    void add(Session session, TransferKey transfer, long nowNs) {
         Map<TransferKey, Integer> expected = bySession.computeIfAbsent(session, unknown -> new HashMap<>());
         if (expected.containsKey(transfer) || expected.size() < ProtocolLimits.EXPECTED_TRANSFERS_MAX) {
             expected.merge(transfer, 1, Integer::sum);
             byTransfer.computeIfAbsent(transfer, unknown -> new HashSet<>()).add(session);
+            unseenUntilNs.putIfAbsent(new Word(session, transfer), nowNs + grantWaitNs);
         }
     }
 
@@ -55,7 +69,25 @@ final class Expectations {
         return byTransfer.containsKey(transfer);
     }
 
+    /** Those whose prompt should have been seen by now; each is returned once. */
+    List<Word> takeOverdue(long nowNs) {
+        List<Word> overdue = unseenUntilNs.entrySet().stream()
+                .takeWhile(word -> nowNs - word.getValue() >= 0)
+                .map(Map.Entry::getKey)
+                .toList();
+        overdue.forEach(unseenUntilNs::remove);
+        return overdue;
+    }
+
+    /** When the next one is overdue, or {@code latestNs} when none is earlier. */
+    long earliestNs(long latestNs) {
+        return unseenUntilNs.isEmpty()
+                ? latestNs
+                : latestNs + Math.min(0, unseenUntilNs.values().iterator().next() - latestNs);
+    }
+
     private void forget(Session session, TransferKey transfer) {
+        unseenUntilNs.remove(new Word(session, transfer));
         Set<Session> sessions = byTransfer.get(transfer);
         sessions.remove(session);
         if (sessions.isEmpty()) {

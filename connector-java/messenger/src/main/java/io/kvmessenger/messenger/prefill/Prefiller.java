@@ -361,6 +361,7 @@ public final class Prefiller {
                 work++;
             }
         }
+        work += words.tellOverdue(nowNs);
         return work + fences.endLate(sessions, limits, nowNs) + waiting.expire(nowNs);
     }
 
@@ -371,7 +372,7 @@ public final class Prefiller {
                 earliest = prefill.grantDeadlineNs;
             }
         }
-        return waiting.earliestNs(fences.earliestNs(earliest, limits.fenceLimitNs()));
+        return waiting.earliestNs(fences.earliestNs(words.earliestNs(earliest), limits.fenceLimitNs()));
     }
 
     /** A bug that one prompt meets stops that prompt. */
