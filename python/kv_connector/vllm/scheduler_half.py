@@ -74,6 +74,8 @@ class SchedulerHalf:
         """Ended prefills whose blocks wait for the workers' word."""
         self._awaited: dict[str, list[int]] = {}
         """Requests for which the workers owe a received or failed, with the blocks that are to be filled."""
+        self._digests: dict[str, str] = {}
+        """Of the prompts of queued requests that will fetch: a long prompt's takes milliseconds, so it is made once."""
         self._loading_first: set[str] = set()
         """First choices of ``n``, until they run: the other choices wait for the KV that is fetched for the first."""
         self._quarantine = Quarantine(logger)
@@ -102,13 +104,16 @@ class SchedulerHalf:
         elif _stands_for_rejected(request):
             self._reject(request, ask)
         elif isinstance(ask, Receive):
-            transfer = Transfer(ask.transfer, digest_of(request))
-            if not ask.decoder_first:
-                self._pending.expects[request_id] = Expect(transfer, ask.messengers)
-            needed_blocks = self._blocks_for(request.num_prompt_tokens)
-            self._gate.queued(request_id, None if ask.decoder_first else transfer, needed_blocks)
+            transfer = None if ask.decoder_first else self._expect(request, ask)
+            self._gate.queued(request_id, transfer, self._blocks_for(request.num_prompt_tokens))
             if request_id == read_name(request_id).first_choice:
                 self._loading_first.add(request_id)
+
+    def _expect(self, request: Any, ask: Receive) -> Transfer:
+        digest = self._digests[request.request_id] = digest_of(request)
+        transfer = Transfer(ask.transfer, digest)
+        self._pending.expects[request.request_id] = Expect(transfer, ask.messengers)
+        return transfer
 
     def _begin(self, request: Any, ask: Send) -> _Prefill:
         return _Prefill(ask.transfer, ask.base, request.num_prompt_tokens, digest_of(request))
@@ -153,6 +158,7 @@ class SchedulerHalf:
                 "do_remote_decode": False,
             }
             self._take_in(request, ask, block_ids, external_tokens)
+            self._digests.pop(request.request_id, None)
 
     def _take_in(self, request: Any, ask: Receive | Refused, block_ids: tuple[list[int], ...], tokens: int) -> None:
         """Asks the workers for a fetch, or for a failure; if nothing is to be loaded the prompt is computed here."""
@@ -188,7 +194,7 @@ class SchedulerHalf:
                 blocks=blocks,
                 prompt_token_ids=list(request.prompt_token_ids) if ask.decoder_first else None,
                 other_prefillers=ask.other_prefillers,
-                prompt_digest=digest_of(request),
+                prompt_digest=self._digest(request),
                 cache_salt=getattr(request, "cache_salt", None) or "",
                 priority=getattr(request, "priority", 0),
             )
@@ -197,7 +203,11 @@ class SchedulerHalf:
     def _decline(self, request: Any, ask: object) -> None:
         """There will be no fetch: with both legs sent, a prefiller would keep the pages until its limit."""
         if isinstance(ask, Receive) and not ask.decoder_first and not _stands_for_rejected(request):
-            self._pending.declines.append(Decline(Transfer(ask.transfer, digest_of(request)), ask.messengers))
+            self._pending.declines.append(Decline(Transfer(ask.transfer, self._digest(request)), ask.messengers))
+
+    def _digest(self, request: Any) -> str:
+        """What the prefiller knows the prompt by."""
+        return self._digests.get(request.request_id) or digest_of(request)
 
     def refuse(self, request_id: str) -> None:
         """Ends a request that waits for a load as a failed one, after a fault on this side."""
@@ -318,6 +328,7 @@ class SchedulerHalf:
         if prefill is not None:
             return self._finished_prefill(request, prefill)
         if request_id in self._awaited:
+            self._digests.pop(request_id, None)  # it is here still where the fetch could not be planned
             self._pending.abandoned.append(request_id)
             return True, None
         self._pending.expects.pop(request_id, None)
@@ -326,6 +337,7 @@ class SchedulerHalf:
         if isinstance(ask, Sibling) and ask.sends and request.status.name in _FINISHED:
             return False, self._answer(ask.base, request_id)  # the client is told what the choice that ends last says
         self._decline(request, ask)  # still asking for a load: it ended before it was given blocks
+        self._digests.pop(request_id, None)
         return False, None
 
     def _finished_prefill(self, request: Any, prefill: _Prefill) -> tuple[bool, dict[str, Any] | None]:
@@ -381,7 +393,7 @@ class SchedulerHalf:
     def is_idle(self) -> bool:
         """Whether nothing at all is remembered; for leak checks at rest."""
         pending = self._pending.fetches or self._pending.expects
-        remembered = self._prefills or self._held or self._awaited or self._loading_first or pending
+        remembered = self._prefills or self._held or self._awaited or self._loading_first or self._digests or pending
         return not (remembered or self.has_work()) and self._quarantine.is_empty() and self._gate.is_empty()
 
     def _blocks_for(self, tokens: int) -> int:

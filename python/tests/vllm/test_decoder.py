@@ -8,6 +8,7 @@ from simulated_engine import MODEL_TOKENS_MAX, SimulatedEngine, remote_decode, r
 
 from kv_connector import MessengerError
 from kv_connector.prompt_digest import prompt_digest
+from kv_connector.vllm.prompts import digest_of
 
 REQUEST = "chatcmpl-0123456789abcdef-89abcdef"
 TRANSFER = "chatcmpl-0123456789abcdef"
@@ -274,6 +275,31 @@ def test_should_decline_what_it_expected_when_the_request_ends_in_the_queue(engi
     assert [command["do"] for command in decoder.messenger.commands] == ["expect", "decline"]
     expected, declined = decoder.messenger.commands
     assert declined | {"do": "expect"} == expected, "what was expected is declined: of that prompt under that id"
+    assert decoder.at_rest()
+
+
+def test_should_make_the_digest_of_a_prompt_once(engine: EngineMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a long prompt takes milliseconds, in the scheduler's thread."""
+    made: list[str] = []
+
+    def counted(request: Any) -> str:
+        made.append(request.request_id)
+        return digest_of(request)
+
+    monkeypatch.setattr("kv_connector.vllm.scheduler_half.digest_of", counted)
+    decoder = engine("kv_consumer", chunk_tokens=0)
+    aborted = "chatcmpl-aborted-00000000"
+    decoder.add(REQUEST, 700, remote_prefill())
+    decoder.add(aborted, 700, remote_prefill())
+    decoder.step()
+    decoder.abort(aborted)
+    decoder.chunk_tokens = 256
+    decoder.step()
+    decoder.messenger.arrive(REQUEST)
+    decoder.steps(3)
+    assert decoder.messenger.of_kind("decline")
+    assert decoder.messenger.of_kind("fetch")
+    assert made == [REQUEST, aborted]
     assert decoder.at_rest()
 
 
