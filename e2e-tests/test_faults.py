@@ -399,7 +399,7 @@ def test_random_aborts_leave_right_tokens_and_nothing_behind(faulty: Faulty) -> 
     ]
     assert not wrong, f"{len(wrong)} answers differ from a single vLLM's"
     lost = [plan for plan, outcome in judged if outcome.failed and not plan[1]]
-    assert not lost, f"{len(lost)} requests failed although nobody left them"
+    assert not lost, f"{len(lost)} requests failed although no client left them"
     arrived = "\n".join(
         transfer
         for target, known in zip(targets, seen, strict=True)

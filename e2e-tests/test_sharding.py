@@ -1,6 +1,6 @@
-"""Engines of several ranks: every rank's share of the KV crosses, whoever carries it and however the other side shards.
+"""Engines of several ranks: each rank's share of the KV crosses, whichever rank carries it, however the other side shards.
 
-The single vLLM of the reference has one rank: its answers do not depend on how anybody shards.
+The single vLLM of the reference has one rank: its answers do not depend on sharding.
 """
 
 from __future__ import annotations

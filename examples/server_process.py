@@ -39,7 +39,7 @@ class ServerFailed(RuntimeError):
 
 
 def free_port(count: int = 1) -> int:
-    """The first of `count` ports in a row that nobody listens on, none given twice, none of the system's own range.
+    """The first of `count` ports in a row that no process listens on, none given twice, none of the system's own range.
 
     Engines open dozens of connections while they start: a port of the system's own range that is free now can be taken
     before the server that it was chosen for comes to it.

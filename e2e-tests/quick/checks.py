@@ -24,6 +24,33 @@ RELEASE = re.compile(r"## (?:Unreleased|\d+\.\d+\.\d+ – \d{4}-\d{2}-\d{2})")
 CHANGE_KINDS = ("### New", "### Changed", "### Breaking", "### Fixed")
 CHANGE = re.compile(r"- \*\*[\w -]+\*\*: \S")
 
+# A sentence's subject is a thing, and one thing has one word: docs/glossary.md.
+PLAIN_WORDS = {
+    r"nobody|somebody|anybody|everybody|someone|anyone|whoever|Who": "name the thing that acts",
+    r"nonsense": "say 'malformed input' or 'invalid'",
+    r"strangers?": "say 'unproven peer' or 'pending connection'",
+    r"mend|mends|mended|mending": "say 'fix'",
+    r"roads?": "say 'path', 'channel' or 'transport'",
+    r"life": "say 'attempt' of a request, 'incarnation' of a process, 'state' of an object",
+    r"illness": "say 'health problem'",
+    r"untold": "say 'unreported'",
+    r"so often": "name the interval",
+}
+PLAIN = [
+    (re.compile(rf"\b(?:{words}|{'|'.join(word.capitalize() for word in words.split('|'))})\b"), remedy)
+    for words, remedy in PLAIN_WORDS.items()
+]
+
+# What is still to be cleaned: files, and folders that end in a slash.
+PLAIN_WORDS_LEFT = (
+    "connector-java/transfer/src/",
+    "connector-java/testkit/src/main/java/io/kvmessenger/testkit/sim/SimulatedFabric.java",
+    "connector-java/testkit/src/main/java/io/kvmessenger/testkit/sim/SimulatedTransferEngine.java",
+    "connector-java/testkit/src/main/java/io/kvmessenger/testkit/transfer/TransportContractTest.java",
+    "docs/glossary.md",  # names the words that it replaces
+    "e2e-tests/test_everyday.py",
+)
+
 # Strings, characters and comments of Java, so that a brace inside one does not count.
 JAVA_OPAQUE = re.compile(
     r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'|//[^\n]*|/\*.*?\*/', re.DOTALL
@@ -156,6 +183,13 @@ def changelog(path: PurePosixPath, text: str) -> Iterator[str]:
             yield f"{path}:{number} expected '- **part**: what changed for the user'"
 
 
+def plain_words(path: PurePosixPath, text: str) -> Iterator[str]:
+    if str(path).startswith(PLAIN_WORDS_LEFT):
+        return
+    for pattern, remedy in PLAIN:
+        yield from matches(path, text, pattern, remedy)
+
+
 def checks(root: Path) -> dict[str, Check]:
     return {
         "files are short": file_length,
@@ -165,6 +199,7 @@ def checks(root: Path) -> dict[str, Check]:
         "no machine paths": machine_paths,
         "no registry hosts": registry_hosts,
         "nothing is left to finish": unfinished,
+        "plain words": plain_words,
         "one title a page": markdown_title,
         "links lead somewhere": links(root),
         "the changelog has its form": changelog,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 import pytest
-from checks import checks
+from checks import PLAIN, PLAIN_WORDS_LEFT, checks
 
 RULES = checks(Path("/nowhere"))
 JAVA_LONG = (
@@ -28,6 +28,12 @@ CASES = {
     "no machine paths": ("a.md", "see /root/.cache", "a.md", "see ~/.cache and the network"),
     "no registry hosts": ("a.md", "from pypi.org", "a.md", "from PyPI"),
     "nothing is left to finish": ("a.py", "# TODO later", "a.py", "# what is to do"),
+    "plain words": (
+        "a.md",
+        "Nobody waits.",
+        "a.md",
+        "No thread waits; see the lifetime of a lifeguard, who spends it.",
+    ),
     "one title a page": ("a.md", "# One\n# Two\n", "a.md", "# One\n```\n# a comment\n```\n"),
     "links lead somewhere": ("a.md", "[a](b.md)", "a.md", "[a](https://example.org) [b](#here)"),
     "the changelog has its form": ("CHANGELOG.md", "- fixed it\n", "CHANGELOG.md", "- **tcp**: fixed it\n"),
@@ -48,3 +54,18 @@ def test_rule_leaves_the_neighbour_alone(rule: str) -> None:
 
 def test_class_named_by_no_role_is_found() -> None:
     assert list(RULES["names say something"](PurePosixPath("A.java"), "public final class PageManager {}"))
+
+
+@pytest.mark.parametrize(
+    "text", ["for somebody else", "Whoever asks", "two roads", "its next life", "a stranger", "the user's to mend"]
+)
+def test_each_kind_of_word_is_found(text: str) -> None:
+    assert len(list(RULES["plain words"](PurePosixPath("A.java"), f"/** {text}. */"))) == 1
+
+
+@pytest.mark.parametrize("left", PLAIN_WORDS_LEFT)
+def test_what_is_left_to_clean_still_has_something_to_clean(left: str) -> None:
+    root = Path(__file__).resolve().parents[2] / left
+    texts = [file.read_text(encoding="utf-8") for file in ([root] if root.is_file() else root.rglob("*.java"))]
+    clean = texts and not any(pattern.search(text) for text in texts for pattern, _ in PLAIN)
+    assert not clean, f"{left} has plain words only: take it from PLAIN_WORDS_LEFT"

@@ -240,7 +240,7 @@ def test_client_that_leaves_while_its_kv_comes_leaves_nothing_behind(pair: Pair,
             "the decoder has given the request up, and nothing is confirmed",
         )
         pair.gate.open()
-        assert prefill.result().failed, "there was nobody to send it to"
+        assert prefill.result().failed, "there was no decoder to send it to"
     assert_serving(pair, by_sglang, AFTER_FAULTS.prompts()[:2])
 
 

@@ -1,7 +1,7 @@
 """Makes the Python environments of the demo and the tests, once each, and runs commands in them.
 
 An environment is a venv outside the tree, in ``$KV_MESSENGER_CACHE`` (default ``~/.cache/kv-messenger``), named by a
-hash of its pins: who changes a pin gets a new one, everybody else reuses the old one. KV Messenger itself is never
+hash of its pins: a changed pin makes a new one, otherwise the old one is reused. KV Messenger itself is never
 installed into these: each wheel gets a small venv of its own on top, so that two checkouts do not disturb each other.
 Runs on the bare interpreter (standard library only).
 

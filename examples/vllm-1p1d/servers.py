@@ -78,7 +78,7 @@ def engine(
 def thread_placement(core: int, rank_count: int) -> dict[str, str]:
     """One OpenMP thread a rank. A single rank has a core; ranks that wait for each other go where there is room.
 
-    vLLM pins all threads of a rank, those of gloo included. On a busy core they take turns with whoever else is there,
+    vLLM pins all threads of a rank, those of gloo included. On a busy core they share it with other threads,
     several times for each all-reduce, while the rank that waits for them and the engine above it spin on another.
     """
     if rank_count == 1:

@@ -64,11 +64,11 @@ class AotCache:
         self.path.chmod(0o644)
 
     def training(self) -> bool:
-        """Whether somebody makes the file now, or has just made it."""
+        """Whether a process is making the file, or has just made it."""
         return self._lock.exists() or self.path.exists()
 
     def train(self, java: JavaRuntime, options: Sequence[str], main_class: str) -> bool:
-        """Starts to make the file, by a run of ``main_class`` in its own process; False if somebody already does."""
+        """Starts to make the file, by a run of ``main_class`` in its own process; False if another one already does."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             untrusted = _why_untrusted(self._folder)
@@ -86,7 +86,7 @@ class AotCache:
                 check=True,
                 env=environment_of_java(),
                 start_new_session=True,
-                stdin=subprocess.DEVNULL,  # nobody who waits for our output to end shall wait for the training
+                stdin=subprocess.DEVNULL,  # a reader of our output must not wait for the training
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )

@@ -1,6 +1,6 @@
 """Keeps the JVM's handlers of memory faults in place: the JVM uses such faults in its normal work.
 
-Somebody who replaces one of them, as ``faulthandler.enable()`` does, would let the process die at the next null check.
+Replacing one of them, as ``faulthandler.enable()`` does, would let the process die at the next null check.
 """
 
 from __future__ import annotations

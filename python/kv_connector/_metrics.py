@@ -35,9 +35,9 @@ COUNTERS = {
     "links_refused": "Control links refused in the handshake, by either side.",
     "secrets_different": "Control links refused here because the peer did not prove the secret.",
     "versions_different": "Control links refused here because the peer speaks another version.",
-    "geometries_different": "Control links refused here because the KV of the peer does not fit to ours.",
+    "geometries_different": "Control links refused here because the peer's KV geometry does not match ours.",
     "handshakes_dropped": "Control links closed on arrival or in their handshake because they were too slow, or too many.",  # noqa: E501
-    "frames_invalid": "Control frames that made no sense, each of which closed its link, and messages on data paths, which are not used.",  # noqa: E501
+    "frames_invalid": "Invalid control frames, each of which closed its link, and messages on data paths, which are not used.",  # noqa: E501
     "faults_contained": "Bugs of the messenger itself that ended one fetch, one prefill or one control link and nothing else; the log has them.",  # noqa: E501
     "heartbeats_missed": "Heartbeat periods in which nothing was heard from a connected peer.",
     "peers_silent": "Peers declared lost because they were silent beyond the limit.",

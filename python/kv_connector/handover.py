@@ -117,9 +117,9 @@ class Lead:
         return cast("Geometry", {**own, "ranks": sorted(ranks, key=_rank_of)})
 
     def _receive(self, connection: socket.socket, own: Geometry) -> Sequence[Any]:
-        """The ranks that a follower brings; none from a stranger, who must not keep an engine from starting."""
+        """The ranks that a follower brings; none from an unproven process, which must not stop a start."""
         if _peer_uid(connection) != os.getuid():
-            self._logger.warning("user %d dialled the lead rank and is not heard", _peer_uid(connection))
+            self._logger.warning("user %d dialled the lead rank and is ignored", _peer_uid(connection))
             connection.close()
             return ()
         connection.settimeout(_GREETING_LIMIT_SECONDS)
@@ -129,7 +129,7 @@ class Lead:
             brought = cast("Geometry", json.loads(message))
             rank = _rank_of(brought["ranks"][0])
         except (OSError, ValueError, LookupError, TypeError) as fault:
-            self._logger.warning("a message to the lead rank cannot be read and is not heard: %s", fault)
+            self._logger.warning("a message to the lead rank cannot be read and is ignored: %s", fault)
             _close(descriptors)
             connection.close()
             return ()

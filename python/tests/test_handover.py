@@ -149,14 +149,14 @@ def test_should_not_hear_a_message_that_no_rank_sends(
     place: str, others: ThreadPoolExecutor, said: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     lead, memory = lead_of(place), KvMemory()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
-        stranger.connect(place)
-        socket.send_fds(stranger, [said], [memory.memfd])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as unproven:
+        unproven.connect(place)
+        socket.send_fds(unproven, [said], [memory.memfd])
         waiting = hand_over(others, place, geometry(1, KvMemory()))
         lead.gather(geometry(0, KvMemory()), LIMIT_SECONDS)
         waiting.result().close()
     lead.close()
-    assert "cannot be read and is not heard" in caplog.text
+    assert "cannot be read and is ignored" in caplog.text
     assert descriptors_of(memory) == 2, "the test's own and its mapping's"
 
 
@@ -175,13 +175,13 @@ def test_should_not_hear_another_user(
         return real(connection) + (1 if len(seen) <= 2 else 0)
 
     lead = lead_of(place)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
-        stranger.connect(place)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as unproven:
+        unproven.connect(place)
         monkeypatch.setattr(handover, "_peer_uid", first_is_a_stranger)
         with pytest.raises(HandoverError, match="tensor-parallel rank 1 handed over no KV memory"):
             lead.gather(geometry(0, KvMemory()), 0.2)
-        assert stranger.recv(100) == b""
-    assert f"user {os.getuid() + 1} dialled the lead rank and is not heard" in caplog.text
+        assert unproven.recv(100) == b""
+    assert f"user {os.getuid() + 1} dialled the lead rank and is ignored" in caplog.text
 
 
 def test_should_not_give_memory_to_another_user(place: str, monkeypatch: pytest.MonkeyPatch) -> None:

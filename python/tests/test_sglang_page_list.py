@@ -34,7 +34,7 @@ def plan(pages: PageList, messenger: Messenger, end_page: int, *, taken: bool) -
 
 
 def tell(pages: PageList, messenger: Messenger, end_page: int) -> None:
-    told = pages.untold(end_page)
+    told = pages.unreported(end_page)
     messenger.take(told)
     pages.on_told(told)
 
@@ -86,12 +86,12 @@ def test_should_not_tell_twice_what_a_plan_has_told() -> None:
     pages, messenger = PageList(0, 6), Messenger()
     plan(pages, messenger, 4, taken=True)
     pages.give(PAGES[:2])
-    assert pages.untold(2).pages == []
+    assert pages.unreported(2).pages == []
     tell(pages, messenger, 2)
     plan(pages, messenger, 4, taken=True)
     assert pages.told == 4
     pages.give(PAGES[2:])
-    assert pages.untold(6) == Pages(4, PAGES[4:])
+    assert pages.unreported(6) == Pages(4, PAGES[4:])
 
 
 def test_should_plan_the_pages_that_wait_for_their_event_with_those_behind_them() -> None:

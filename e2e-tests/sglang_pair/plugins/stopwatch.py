@@ -26,7 +26,7 @@ def register() -> None:
     def after_commit(result: Any, queue: Any, decode_request: Any) -> None:
         stamp("ready", decode_request.req.bootstrap_room)
 
-    # Each of them runs in one role only: a decoder's run_batch stamps too, and nobody reads that.
+    # Each of them runs in one role only: a decoder's run_batch stamps too, and that is not read.
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.run_batch", after_forward, HookType.AFTER)
     HookRegistry.register(
         "sglang.srt.disaggregation.decode.DecodeTransferQueue._commit_transfer_to_req", after_commit, HookType.AFTER

@@ -26,9 +26,9 @@ from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
 from kv_connector.sglang.twins import Twins
 
 FIRST_CONTACT_WAIT_SECONDS = 0.05
-"""The scheduler's thread waits that long, once for each prefiller: SGLang asks again only a second later."""
+"""The scheduler's thread waits this long, once for each prefiller: SGLang asks again only a second later."""
 UNFIT_MEMORY_SECONDS = 5.0
-"""A prefiller that does not fit is asked again after that long."""
+"""A prefiller that does not match is asked again after this time."""
 BATCHES_IN_FLIGHT_MAX = 2
 """On each pipeline stage: SGLang's overlap scheduler launches one while it waits for the result of another."""
 

@@ -32,7 +32,7 @@ from kv_connector.sglang.page_list import Pages
 DRAIN_INTERVAL_SECONDS = 0.0002
 """One look at the messenger serves all the requests that a scheduler polls in one round."""
 FENCE_LIMIT_SECONDS = 1.0
-"""Reached only where a peer stands still while it takes a metadata row: all KV of the request has left then."""
+"""Reached only where a peer hangs while it takes a metadata row: all KV of the request has left then."""
 
 _NANOS = 1e9
 
@@ -165,7 +165,7 @@ class Exchange:
             return
         if out.request not in fenced:
             self._logger.warning(
-                "the metadata of room %s is still being read after %g s, by a decoder that stands still",
+                "the metadata of room %s is still being read after %g s, by a decoder that hangs",
                 out.transfer,
                 FENCE_LIMIT_SECONDS,
             )

@@ -24,7 +24,7 @@ logger = logging.getLogger("sglang.srt.kv_messenger")
 
 
 class AttentionHooks:
-    """Tells one counter that an attention layer is done. Installed when the model is loaded, before anybody counts."""
+    """Tells one counter that an attention layer is done. Installed when the model is loaded, before anything counts."""
 
     def __init__(self) -> None:
         self._counter: LayerCounter | None = None

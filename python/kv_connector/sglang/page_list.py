@@ -58,7 +58,7 @@ class PageList:
         self._pages.extend(pages[len(planned) :])
         self.given = end
 
-    def untold(self, end_page: int) -> Pages:
+    def unreported(self, end_page: int) -> Pages:
         """What the messenger does not know yet of the positions before ``end_page``, all of which are here."""
         if end_page > self._known:
             raise AssertionError(f"position {end_page} of {self._known} known")

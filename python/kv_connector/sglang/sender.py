@@ -110,7 +110,7 @@ class Sender(BaseKVSender):
         """Tells the messenger all chunks that may be read, in order."""
         while self._chunks and _is_over(self._chunks[0].wait_event):
             chunk = self._chunks.popleft()
-            told = self._pages.untold(chunk.end_page)
+            told = self._pages.unreported(chunk.end_page)
             self.kv_mgr.exchange.computed(self._outgoing, self._prompt_tokens(), self._tokens(chunk.end_page), told)
             self._pages.on_told(told)
             if chunk.last:

@@ -161,7 +161,7 @@ _ATTRIBUTES = (
     ("sglang.srt.model_executor.model_runner.ModelRunner.__init__", "self.is_draft_worker"),
 )
 """Attributes that the backend reads or sets, and functions that must name them: setting one that has gone harms nothing
-that anyone would see, but the KV."""
+that would be seen, but the KV."""
 
 
 def check() -> None:

@@ -2,7 +2,7 @@
 
 vLLM steps without a pause as long as a transfer is open. With several ranks the workers of an idle engine then spin on
 every core they have, and where engines share cores they take those of the messengers, theirs and the peer's, from which
-they wait to hear. Waiting here costs nobody: the step has nothing to do but to ask what has arrived.
+they wait to hear. Waiting here costs nothing: the step has nothing to do but to ask what has arrived.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class EngineFacts:
     first_messenger_index: int
     """How many messengers the engine's data-parallel twins before it have: they may share its host."""
     not_shared_because: str
-    """Why ranks that might share a messenger do not; "" if they do, or nobody wanted them to."""
+    """Why ranks that might share a messenger do not; "" if they do, or they were not asked to."""
     block_tokens: int
     layer_names: tuple[str, ...]
     """Layers that own KV, in the order in which the model was built, as far as known."""

@@ -97,7 +97,7 @@ class RankStart:
         """Where the KV cache was put, if others can map it."""
 
     def shareable_allocation(self) -> Any:
-        """A context that puts the KV cache where peers and the lead rank can map it; None where nobody needs that."""
+        """A context that puts the KV cache where peers and the lead rank can map it; None where that is not needed."""
         wanted = "shm" in self._facts.options.transports or self._facts.groups.tp_ranks_per_messenger > 1
         if not wanted or self._config.device_config.device_type != "cpu":
             return None

@@ -48,8 +48,8 @@ FENCE_LIMIT_SECONDS = 10.0
 """One wait for the fence; it is repeated, because pages that are still read must not be overwritten."""
 FENCE_ATTEMPTS_MAX = 6
 PROOF_WAIT_SECONDS = 1.0
-"""A request that another prefiller may serve waits that long for proof that the first one writes to its pages no more;
-it comes in milliseconds from one that is dead, and not at all from one that stands still."""
+"""A request that another prefiller may serve waits this long for proof that the first one writes to its pages no more;
+it comes in milliseconds from one that is dead, and not at all from one that hangs."""
 STATS_INTERVAL_SECONDS = 1.0
 POLL_FAILURES_MAX = 3
 """So many polls that fail one after the other mean that the messenger is lost; a single one may be about one event."""
@@ -516,7 +516,7 @@ class WorkerHalf:
     def _declare_dead(self, reason: str) -> None:
         """Ends a messenger that does not answer.
 
-        Once it is closed it reads no page any more. Of pages that wait for KV nobody can tell: a peer on this host may
+        Once it is closed it reads no page any more. Pages that wait for KV are uncertain: a peer on this host may
         have them mapped, and stand still. They stay out of use until this engine is restarted.
         """
         if self._dead:

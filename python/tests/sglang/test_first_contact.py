@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarni
 
 SILENT = "127.0.0.1:1"
 TRIES = 15
-"""So often SGLang asks for a prefiller before it gives the request up."""
+"""At this interval SGLang asks for a prefiller before it gives the request up."""
 
 
 @pytest.fixture(scope="module")

@@ -99,13 +99,13 @@ class HostedBlockPool:
     def take(self, count: int) -> list[int]:
         taken = [int(page) for page in self._host.takePages(count)] if count > 0 else []
         for block in taken:
-            assert self._references[block] == 0, "a page was taken that somebody has"
+            assert self._references[block] == 0, "a page was taken that is in use"
             self._references[block] = 1
         return taken
 
     def touch(self, blocks: Iterable[int]) -> None:
         for block in blocks:
-            assert self._references[block] > 0, "a block is touched that anybody may have taken meanwhile"
+            assert self._references[block] > 0, "a block is touched that may have been taken meanwhile"
             self._references[block] += 1
 
     def free_blocks(self, blocks: Iterable[int]) -> None:

@@ -2,7 +2,7 @@
 
 Its scheduler is small but has vLLM's habits that matter: blocks of a request are given back when it ends unless the
 connector holds them, an unknown request in a report is an assertion that would end the engine, and the worker sees
-metadata only after it was pickled. Blocks are checked: nothing is given out while somebody may touch it.
+metadata only after it was pickled. Blocks are checked: nothing is given out while a reader or writer may touch it.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class SimulatedBlockPool:
 
     def touch(self, blocks: Iterable[int]) -> None:
         for block in blocks:
-            assert block not in self.free, "a block is touched that anybody may have taken meanwhile"
+            assert block not in self.free, "a block is touched that may have been taken meanwhile"
             self._references[block] += 1
 
     def free_blocks(self, blocks: Iterable[int]) -> None:

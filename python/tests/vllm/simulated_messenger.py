@@ -225,4 +225,4 @@ class SimulatedMessenger:
     def _on_abandon(self, command: dict[str, Any]) -> None:
         request = command["request"]
         ended = [event.request for event in self.events if isinstance(event, Arrived | Failed)]
-        assert self._owed.get(request) == "fetch" or request in ended, "a stranger is abandoned"
+        assert self._owed.get(request) == "fetch" or request in ended, "an unknown request is abandoned"

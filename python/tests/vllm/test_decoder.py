@@ -481,12 +481,12 @@ def test_should_report_nothing_twice(engine: EngineMaker, caplog: pytest.LogCapt
     decoder.steps(2)
     decoder.messenger._owed[REQUEST] = "fetch"
     decoder.messenger.fail(REQUEST)
-    decoder.messenger._owed["stranger"] = "prefill"
-    decoder.messenger.release("stranger")
+    decoder.messenger._owed["unknown"] = "prefill"
+    decoder.messenger.release("unknown")
     decoder.step()
     assert REQUEST in decoder.requests
     assert "does not wait" in caplog.text
-    assert "stranger was released" in caplog.text
+    assert "unknown was released" in caplog.text
 
 
 def test_should_decline_what_the_engine_wants_to_compute_itself(

@@ -14,7 +14,7 @@ REQUEST = "chatcmpl-0123456789abcdef-89abcdef"
 
 
 class Clock:
-    """Moves only when somebody sleeps, or the test says so."""
+    """Moves only when a caller sleeps, or the test says so."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -86,7 +86,7 @@ class Told:
 def test_should_wait_for_kv_and_not_while_something_is_computed(engine: EngineMaker) -> None:
     decoder = engine("kv_consumer")
     told = Told(decoder)
-    assert told.of_step(decoder) == ["wait"], "vLLM steps for somebody else: another rank, another connector"
+    assert told.of_step(decoder) == ["wait"], "vLLM steps for something else: another rank, another connector"
     decoder.add(REQUEST, 700, remote_prefill(), max_tokens=2)
     assert told.of_step(decoder) == ["interrupted", "wait"], "a new fetch is waited for anew"
     assert told.of_step(decoder) == ["wait"]

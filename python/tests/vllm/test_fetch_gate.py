@@ -102,6 +102,6 @@ def test_should_forget_what_is_over(gate: FetchGate) -> None:
     gate.queued("b", "t", 30)
     gate.queued("c", "t", 30)
     assert not gate.is_empty()
-    for request in ("a", "b", "c", "c", "a stranger"):
+    for request in ("a", "b", "c", "c", "an unknown one"):
         gate.gone(request)
     assert gate.is_empty()

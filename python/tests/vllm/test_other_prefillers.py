@@ -22,14 +22,14 @@ def test_should_ask_the_next_prefiller_when_the_first_does_not_deliver(
     decoder = engine("kv_consumer")
     decoder.add(REQUEST, 700, two_prefillers())
     decoder.step()
-    decoder.messenger.fail(REQUEST, "nobody listens at one:4000")
+    decoder.messenger.fail(REQUEST, "no process listens at one:4000")
     decoder.steps(2)
     first, second = decoder.messenger.of_kind("fetch")
     assert [fetch["prefillers"][0]["host"] for fetch in (first, second)] == ["one", "two"]
     assert second["pages"] == first["pages"]
     assert second["promptTokenIds"] == first["promptTokenIds"]
     assert 0 < second["limitMillis"] <= 300_000
-    assert "nobody listens at one:4000" in caplog.text
+    assert "no process listens at one:4000" in caplog.text
 
     decoder.messenger.arrive(REQUEST)
     decoder.steps(3)

@@ -1,4 +1,4 @@
-"""Who shares a messenger, and what ranks with and without one do; two real ranks are two threads here."""
+"""Which ranks share a messenger, and what ranks with and without one do; two real ranks are two threads here."""
 
 from __future__ import annotations
 

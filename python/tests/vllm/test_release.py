@@ -85,7 +85,7 @@ def methods_of(release: Release) -> set[str]:
 
 def test_should_have_a_decision_on_every_method_of_the_base_class(vllm_release: Release) -> None:
     unclassified = methods_of(vllm_release) - set(CLASSIFIED)
-    assert not unclassified, f"vLLM {vllm_release.name} calls what nobody has thought about: {sorted(unclassified)}"
+    assert not unclassified, f"vLLM {vllm_release.name} calls what is not classified: {sorted(unclassified)}"
 
 
 def test_should_handle_and_inherit_what_is_said_here(vllm_release: Release) -> None:

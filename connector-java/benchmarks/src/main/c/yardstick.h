@@ -116,7 +116,7 @@ static inline uint64_t count_bad_bytes(const struct work *work, const char *pool
     return bad;
 }
 
-/* CPU time of everybody, with what the host took away: user, nice, system, irq, softirq, steal of /proc/stat. */
+/* CPU time of all processes and what the host took away: user, nice, system, irq, softirq, steal of /proc/stat. */
 static inline uint64_t machine_ns(void) {
     unsigned long long user, nice, system, idle, iowait, irq, softirq, steal;
     FILE *stat = fopen("/proc/stat", "r");

@@ -1,7 +1,7 @@
 package io.kvmessenger.kvlayout;
 
 /**
- * How many pieces a target rank will receive, by closed arithmetic for each group: the decoder's own road, so that a wrong
+ * How many pieces a target rank will receive, by closed arithmetic for each group: independent of the planner, so that a wrong
  * plan is caught instead of awaited.
  *
  * <p>Pure functions; safe from any thread. It never runs the planner; tests hold the two together for every small shape.

@@ -15,7 +15,7 @@ import java.util.TreeMap;
  * @param ranks those that one messenger serves: all of the engine's, or some
  */
 public record KvGeometry(String model, Sharding sharding, List<KvGroup> groups, List<RankGeometry> ranks) {
-    /** More than models have: what a peer says beyond that is nonsense that would cost time. */
+    /** More than models have; bounds the cost of malformed input. */
     public static final int GROUP_COUNT_MAX = 64;
 
     public KvGeometry {

@@ -9,7 +9,7 @@ package io.kvmessenger.kvlayout;
  */
 public record LayerGeometry(
         String name, int groupIndex, int memoryIndex, long offsetBytes, long pageStrideBytes, int pageBytes) {
-    /** A rank cannot have more memories: a peer's nonsense must not make us count to it. */
+    /** A rank cannot have more memories; bounds the cost of malformed input. */
     public static final int MEMORY_INDEX_MAX = (1 << 14) - 1;
 
     public LayerGeometry {

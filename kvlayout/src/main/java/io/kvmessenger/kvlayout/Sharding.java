@@ -5,7 +5,7 @@ package io.kvmessenger.kvlayout;
  * geometry.
  */
 public record Sharding(int tpSize, int ppSize, int dpSize) {
-    /** Ranks of one engine, and engines of one model; what a peer says beyond that is nonsense that would cost time. */
+    /** Ranks of one engine, and engines of one model; bounds the cost of malformed input. */
     public static final int RANK_COUNT_MAX = 4096;
 
     public static final Sharding ALONE = new Sharding(1, 1, 1);

@@ -39,7 +39,7 @@ final class MachineLoad {
         return COMPILER.getTotalCompilationTime();
     }
 
-    /** CPU time of everybody, with what the host took away. */
+    /** CPU time of all processes and what the host took away. */
     static long machineNs() {
         try {
             String[] fields =
@@ -54,7 +54,7 @@ final class MachineLoad {
         }
     }
 
-    /** The share of all cores that others had, from what everybody and what we used in that time. */
+    /** The share of all cores that other processes used, from the time of all processes and our own. */
     static double othersShare(long machineNs, long ownNs, long durationNs) {
         long capacityNs = durationNs * Runtime.getRuntime().availableProcessors();
         return Math.max(0, (double) (machineNs - ownNs - ROUNDING_NS) / capacityNs);

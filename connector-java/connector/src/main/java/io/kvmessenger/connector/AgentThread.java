@@ -54,7 +54,7 @@ final class AgentThread {
     }
 
     /** Why the messenger does not work, for {@code /health}; it turns at least once in {@code heartbeatNs}. Any thread. */
-    Optional<String> illness(long heartbeatNs) {
+    Optional<String> healthProblem(long heartbeatNs) {
         Optional<String> death = death();
         if (death.isPresent()) {
             return death;

@@ -48,7 +48,7 @@ final class HostNames implements AutoCloseable {
             lookups.execute(() -> lookUp(host, answer));
         } catch (RejectedExecutionException e) {
             answer.onUnknown(
-                    LOOKUPS_MAX + " host names are being looked up already: name prefillers by address, or mend"
+                    LOOKUPS_MAX + " host names are being looked up already: name prefillers by address, or fix"
                             + " this machine's name service");
         }
     }

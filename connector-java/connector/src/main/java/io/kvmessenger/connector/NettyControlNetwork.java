@@ -46,7 +46,7 @@ import javax.net.ssl.SSLContext;
  * A peer that sends faster than the messenger handles is not read for a while; others do not notice.
  */
 final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
-    /** Links open at once; further ones are closed on arrival, so that strangers cannot use up descriptors. */
+    /** Links open at once; further ones are closed on arrival, so that unproven peers cannot use up descriptors. */
     static final int LINKS_MAX = 4096;
 
     /** Frames of one link that may wait for the messenger, one before it is trusted; then the link is not read. */

@@ -123,7 +123,7 @@ final class OpenMessenger {
         this.controlPort =
                 request.role().listens() ? network.listen(request.listenHost(), request.listenPort()) : NOT_LISTENING;
         agent.start(messenger, inbox);
-        metrics.watch(() -> agent.illness(request.limits().heartbeatNs()));
+        metrics.watch(() -> agent.healthProblem(request.limits().heartbeatNs()));
     }
 
     /** Starts everything, or nothing: what had started when a later part failed is closed again. */

@@ -268,7 +268,7 @@ final class EngineDouble implements AutoCloseable {
         byte[] json = host.poll(opened.handle(), POLL_CAPACITY_BYTES);
         if (json.length > 0) {
             events.addAll((List<Map<String, Object>>) decode(json).get("events"));
-            events.removeIf(event -> "timeline".equals(event.get("event"))); // nobody asks for those of long tests
+            events.removeIf(event -> "timeline".equals(event.get("event"))); // long tests do not read them
         }
     }
 

@@ -20,7 +20,7 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** Control links of strangers that are slow, silent, many, or liars: each costs little, ends, and disturbs nobody. */
+/** Control links of unproven peers that are slow, silent, many, or that lie: each costs little, ends, and disturbs no other. */
 @Timeout(600)
 class HostileLinkTest {
     /** {@code -Dfuzz.links=10000}: links opened and dropped. */
@@ -64,7 +64,7 @@ class HostileLinkTest {
     }
 
     @Test
-    void shouldKeepOnlyTheNewestStrangersAndThoseNotForLong() {
+    void shouldKeepOnlyTheNewestPendingLinksAndThoseNotForLong() {
         try (SteadyPair pair = pair()) {
             Footprint before = Footprint.now();
             List<ControlSocket> idle = new ArrayList<>();

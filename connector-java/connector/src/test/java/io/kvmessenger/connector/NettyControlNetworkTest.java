@@ -66,10 +66,10 @@ class NettyControlNetworkTest {
     }
 
     @Test
-    void shouldTakeOneFrameAtATimeFromAStranger() throws Exception {
-        try (SocketChannel stranger = dial()) {
+    void shouldTakeOneFrameAtATimeFromAnUnprovenPeer() throws Exception {
+        try (SocketChannel unproven = dial()) {
             awaitInputs(1);
-            flood(stranger, FRAME_TEXT_BYTES, 2);
+            flood(unproven, FRAME_TEXT_BYTES, 2);
             assertThat(inbox.size()).isEqualTo(2);
         }
     }

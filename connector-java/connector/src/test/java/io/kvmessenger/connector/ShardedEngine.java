@@ -61,7 +61,7 @@ final class ShardedEngine implements AutoCloseable {
         }
         Map<String, Object> options = EngineDouble.options(role);
         options.put("transports", List.of(transport));
-        options.put("grantWaitMillis", 400_000); // longer than any wait here: what nobody asks for has to be declined
+        options.put("grantWaitMillis", 400_000); // longer than any wait here: what no fetch asks for has to be declined
         options.put("fetchLimitMillis", 40_000);
         options.put("pageChecksum", "off");
         options.put("timelines", "off");

@@ -7,11 +7,11 @@ import java.util.Map;
 import java.util.concurrent.locks.LockSupport;
 
 /**
- * A prefiller and a decoder that go on transferring, on a thread of their own, while strangers trouble one of them. Every
+ * A prefiller and a decoder that go on transferring, on a thread of their own, while unproven peers disturb one of them. Every
  * byte of every transfer is compared; pages that no transfer names must stay empty.
  */
 final class SteadyPair implements AutoCloseable {
-    /** Prompts {@code fuzz-0}, … are computed in between and wait for a while for whoever grants them. */
+    /** Prompts {@code fuzz-0}, … are computed in between and wait for a while for a grant. */
     static final int FUZZED_TRANSFER_COUNT = 8;
 
     private static final long LOOK_PERIOD_NS = 1_000_000;
@@ -31,7 +31,7 @@ final class SteadyPair implements AutoCloseable {
     SteadyPair(Map<String, Object> prefillerOptions, Map<String, Object> decoderOptions) {
         prefiller = new EngineDouble("prefiller", prefillerOptions, Map.of());
         decoder = new EngineDouble("decoder", decoderOptions, Map.of());
-        transfer(0); // the session is up before anybody can trouble it
+        transfer(0); // the session is up before anything can disturb it
         transferring = Thread.ofPlatform().daemon().name("steady-pair").start(this::run);
     }
 
@@ -97,12 +97,12 @@ final class SteadyPair implements AutoCloseable {
             int round = 0;
             while (!stopping) {
                 transfer(round + 1);
-                endForStrangers(round - FUZZED_TRANSFER_COUNT);
-                computeForStrangers(round);
+                endForFuzzer(round - FUZZED_TRANSFER_COUNT);
+                computeForFuzzer(round);
                 transferCount = ++round;
             }
             for (int late = round - FUZZED_TRANSFER_COUNT; late < round; late++) {
-                endForStrangers(late);
+                endForFuzzer(late);
             }
         } catch (Throwable wrong) {
             failure = wrong;
@@ -124,19 +124,19 @@ final class SteadyPair implements AutoCloseable {
             }
             for (int page = 0; page < EngineDouble.PAGE_COUNT; page++) {
                 assertThat(TARGET_PAGES.contains(page) || decoder.holds(layer, page, (byte) 0))
-                        .as("page %d of layer %d was granted to nobody", page, layer)
+                        .as("page %d of layer %d was granted to no prefiller", page, layer)
                         .isTrue();
             }
         }
     }
 
-    private void computeForStrangers(int index) {
+    private void computeForFuzzer(int index) {
         String request = "f" + index;
         String transfer = "fuzz-" + index % FUZZED_TRANSFER_COUNT;
         prefiller.compute(++step, request, transfer, PROMPT_TOKENS, 0, 40, FUZZED_PAGES, FUZZED_PAGES);
     }
 
-    private void endForStrangers(int index) {
+    private void endForFuzzer(int index) {
         if (index >= 0) {
             String request = "f" + index;
             prefiller.submit(Map.of("do", "prefillEnded", "request", request, "outcome", "aborted"));

@@ -39,8 +39,8 @@ class TlsTest {
                 .signed("p", "ca")
                 .signed("d", "ca")
                 .expired("old", "ca")
-                .authority("stranger-ca")
-                .signed("stranger", "stranger-ca");
+                .authority("other-ca")
+                .signed("other", "other-ca");
     }
 
     private static EngineDouble open(String role, TlsFiles files) {
@@ -76,7 +76,7 @@ class TlsTest {
 
     @Test
     void shouldRefuseADecoderOfAnotherAuthority() throws Exception {
-        TlsFiles files = new TlsFiles(made.pem("stranger"), made.key("stranger"), made.pem("ca"));
+        TlsFiles files = new TlsFiles(made.pem("other"), made.key("other"), made.pem("ca"));
         try (EngineDouble p = prefiller();
                 EngineDouble d = open("decoder", files)) {
             fetch(d, p);
@@ -87,7 +87,7 @@ class TlsTest {
 
     @Test
     void shouldRefuseAPrefillerOfAnotherAuthority() throws Exception {
-        TlsFiles files = new TlsFiles(made.pem("d"), made.key("d"), made.pem("stranger-ca"));
+        TlsFiles files = new TlsFiles(made.pem("d"), made.key("d"), made.pem("other-ca"));
         try (EngineDouble p = prefiller();
                 EngineDouble d = open("decoder", files)) {
             fetch(d, p);

@@ -156,8 +156,8 @@ class TwoMessengersTest {
             deadPort = socket.getLocalPort();
         }
         try (EngineDouble d = EngineDouble.of("decoder")) {
-            var nobody = new io.kvmessenger.connector.boot.OpenResult(1, "", "", "127.0.0.1", deadPort, "", 0, 0);
-            d.fetch("d1", "t1", nobody, PROMPT_TOKENS, 0, TARGET_PAGES);
+            var absent = new io.kvmessenger.connector.boot.OpenResult(1, "", "", "127.0.0.1", deadPort, "", 0, 0);
+            d.fetch("d1", "t1", absent, PROMPT_TOKENS, 0, TARGET_PAGES);
             assertThat(d.await("failed", "d1").get("reason").toString())
                     .contains("127.0.0.1:" + deadPort)
                     .contains("cannot be reached");

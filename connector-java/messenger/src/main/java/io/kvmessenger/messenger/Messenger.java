@@ -59,9 +59,9 @@ public final class Messenger {
     private final LayerWriter writer;
     private final NanoClock clock;
     private final CompletionHandler completions = new Completions();
-    /** Who waits for the end of a drain; null when none has begun or it is over. */
+    /** Completed at the end of a drain; null when none has begun or it is over. */
     private CompletableFuture<Void> drained;
-    /** Who waits for peers to hang up; null when no goodbye was said or the last has. */
+    /** Completed when all peers have closed; null before goodbye is sent and once the last has. */
     private CompletableFuture<Void> left;
     /** Why nothing moves any more; empty while the transfer engine works. Written by the messenger's thread. */
     private volatile String death = "";
@@ -335,7 +335,7 @@ public final class Messenger {
      * Prepares for {@link #leave}: no grant is taken any more, what is computed and granted goes on leaving, everything
      * else is stopped or cancelled, and each peer hears of it. The duty cycle has to go on turning meanwhile.
      *
-     * @param drained completed when nobody waits for anything here; the caller limits the time
+     * @param drained completed when no transfer is left to finish; the caller limits the time
      */
     public void drain(String reason, CompletableFuture<Void> drained) {
         changed = true;

@@ -208,7 +208,7 @@ public final class RecordingTransferEngine implements TransferEngine {
 
     @Override
     public void wake() {
-        throw new AssertionError("nobody waits");
+        throw new AssertionError("await is not expected here");
     }
 
     @Override

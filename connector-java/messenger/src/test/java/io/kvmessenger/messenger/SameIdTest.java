@@ -388,10 +388,10 @@ class SameIdTest extends MessengerPair {
 
     @Test
     void shouldSendOnePromptAtATimeWithoutADigest() {
-        TransferKey untold = new TransferKey(ID, "");
-        announce("p1", untold);
+        TransferKey undigested = new TransferKey(ID, "");
+        announce("p1", undigested);
         announce("p2", FIRST);
-        fetch("d1", untold, 1);
+        fetch("d1", undigested, 1);
         fetch("d2", FIRST, 3);
 
         assertThat(prefiller.told).containsExactly("stopped p2", "granted p1 [0, 8)");

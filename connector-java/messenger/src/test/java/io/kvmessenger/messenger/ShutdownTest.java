@@ -103,7 +103,7 @@ class ShutdownTest extends MessengerPair {
         return drained;
     }
 
-    /** Of what the prefiller has said and nobody has carried yet. */
+    /** Of the frames that the prefiller has sent and that are not delivered yet. */
     private List<CannotDeliver.Reason> reasons() {
         return prefiller.wire.sent.stream()
                 .filter(ControlFrame::hasCannotDeliver)

@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;
 
-/** Ids that are used again, requests that queue for long, and words that are meant for a life that is over. */
+/** Ids that are used again, requests that queue for long, and answers to an attempt that has ended. */
 class TransferLivesTest extends MessengerPair {
     private static final TransferKey TRANSFER = new TransferKey("t-r", "");
     private static final long LONG_NS = 1_000_000;

@@ -13,7 +13,7 @@ import java.util.List;
 /**
  * The table of C function pointers that a host process calls: magic, count, addresses, in the order of docs/boundary.md.
  *
- * <p>Written once, read by anybody, never freed: a host may hold the pointers until the process ends.
+ * <p>Written once, readable from any thread, never freed: a host may hold the pointers until the process ends.
  */
 public final class FunctionTable {
     static final long MAGIC = 0x4B564D53_00000001L;

@@ -26,8 +26,8 @@ import java.util.function.ToLongFunction;
 /**
  * The figures of one messenger: counted by its thread, shown on {@code /metrics} and in the answer to {@code stats}.
  *
- * <p>Safe from any thread; counting takes no lock and waits for nobody. Figures of the transports are not counted here but
- * read from them when somebody asks.
+ * <p>Safe from any thread; counting takes no lock and never waits. Transport counters are not kept here but
+ * read from the transports on each scrape.
  */
 public final class MessengerMetrics implements Tally, AutoCloseable {
     /** From a millisecond to half a minute, doubling. */
@@ -56,7 +56,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     private final Optional<MetricsServer> server;
     private volatile Supplier<TransferCounters> transports =
             () -> new TransferCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-    private volatile Supplier<Optional<String>> illness = Optional::empty;
+    private volatile Supplier<Optional<String>> healthProblem = Optional::empty;
 
     private MessengerMetrics(String host, int port, IntConsumer onSocket) {
         for (MessengerMetric metric : MessengerMetric.values()) {
@@ -68,7 +68,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         }
         server = port < 0
                 ? Optional.empty()
-                : Optional.of(MetricsServer.open(host, port, registry, () -> illness.get(), onSocket));
+                : Optional.of(MetricsServer.open(host, port, registry, () -> healthProblem.get(), onSocket));
     }
 
     /**
@@ -85,9 +85,9 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         this.transports = transports;
     }
 
-    /** From now on {@code /health} answers 503 with the sentence that {@code illness} gives, if it gives one. */
-    public void watch(Supplier<Optional<String>> illness) {
-        this.illness = illness;
+    /** From now on {@code /health} answers 503 with the sentence that {@code healthProblem} gives, if it gives one. */
+    public void watch(Supplier<Optional<String>> healthProblem) {
+        this.healthProblem = healthProblem;
     }
 
     /** Where the pages are, -1 when nowhere. */

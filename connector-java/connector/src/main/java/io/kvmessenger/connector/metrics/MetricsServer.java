@@ -41,7 +41,7 @@ final class MetricsServer implements AutoCloseable {
             String host,
             int port,
             PrometheusRegistry registry,
-            Supplier<Optional<String>> illness,
+            Supplier<Optional<String>> healthProblem,
             IntConsumer onSocket) {
         InetSocketAddress address = known(host, port);
         loop = new MultiThreadIoEventLoopGroup(
@@ -60,7 +60,7 @@ final class MetricsServer implements AutoCloseable {
                     protected void initChannel(SocketChannel channel) {
                         onSocket.accept(channel.localAddress().getPort());
                         keep(channel);
-                        PageHandler.addTo(channel.pipeline(), registry, illness);
+                        PageHandler.addTo(channel.pipeline(), registry, healthProblem);
                     }
                 });
         listener = listen(bootstrap, address);
@@ -71,9 +71,9 @@ final class MetricsServer implements AutoCloseable {
             String host,
             int port,
             PrometheusRegistry registry,
-            Supplier<Optional<String>> illness,
+            Supplier<Optional<String>> healthProblem,
             IntConsumer onSocket) {
-        return new MetricsServer(host, port, registry, illness, onSocket);
+        return new MetricsServer(host, port, registry, healthProblem, onSocket);
     }
 
     int port() {

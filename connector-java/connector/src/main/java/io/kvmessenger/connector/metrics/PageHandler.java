@@ -34,17 +34,17 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
     private static final ExpositionFormats FORMATS = ExpositionFormats.init();
 
     private final PrometheusRegistry registry;
-    private final Supplier<Optional<String>> illness;
+    private final Supplier<Optional<String>> healthProblem;
 
-    private PageHandler(PrometheusRegistry registry, Supplier<Optional<String>> illness) {
+    private PageHandler(PrometheusRegistry registry, Supplier<Optional<String>> healthProblem) {
         this.registry = registry;
-        this.illness = illness;
+        this.healthProblem = healthProblem;
     }
 
-    static void addTo(ChannelPipeline pipeline, PrometheusRegistry registry, Supplier<Optional<String>> illness) {
+    static void addTo(ChannelPipeline pipeline, PrometheusRegistry registry, Supplier<Optional<String>> healthProblem) {
         pipeline.addLast(new ReadTimeoutHandler(REQUEST_LIMIT_SECONDS))
                 .addLast(new DelimiterBasedFrameDecoder(REQUEST_LENGTH_MAX_BYTES, END_OF_HEADERS.duplicate()))
-                .addLast(new PageHandler(registry, illness));
+                .addLast(new PageHandler(registry, healthProblem));
     }
 
     @Override
@@ -68,7 +68,7 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
     }
 
     private void answerHealth(ChannelHandlerContext context, boolean withBody) {
-        Optional<String> said = illness.get();
+        Optional<String> said = healthProblem.get();
         String status = said.isEmpty() ? "200 OK" : "503 Service Unavailable";
         answer(context, status, TEXT, said.orElse("ok") + "\n", withBody);
     }

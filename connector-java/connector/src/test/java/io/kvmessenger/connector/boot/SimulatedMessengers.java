@@ -143,7 +143,7 @@ public final class SimulatedMessengers implements Messengers {
     private static void sleepMillis(long millis) {
         try {
             if (new CountDownLatch(1).await(millis, TimeUnit.MILLISECONDS)) {
-                throw new AssertionError("nobody counts down");
+                throw new AssertionError("the latch was not counted down");
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();

@@ -149,7 +149,7 @@ class MessengerMetricsTest {
         assertThat(get("/").statusCode()).isEqualTo(404);
         assertThat(get("/health?verbose=1").statusCode()).isEqualTo(200);
         assertThat(raw("POST /metrics HTTP/1.1\r\n\r\n")).startsWith("HTTP/1.1 405");
-        assertThat(raw("nonsense\r\n\r\n")).startsWith("HTTP/1.1 400");
+        assertThat(raw("no http\r\n\r\n")).startsWith("HTTP/1.1 400");
         assertThat(raw("GET /health HTTP/1.1\r\nX: " + "x".repeat(PageHandler.REQUEST_LENGTH_MAX_BYTES)))
                 .isEmpty();
         assertThat(raw("HEAD /health HTTP/1.1\r\n\r\n")).contains("200 OK").endsWith("\r\n\r\n");

@@ -200,8 +200,8 @@ final class FetchEnds {
      */
     private FetchSource find(Session session, String transferId, int imm) {
         for (FetchSource source : fetches.sourcesAt(session)) {
-            boolean untold = source.state == FetchSource.State.FILLED && !verifier.told(source);
-            if ((source.holdsWindow() || untold)
+            boolean unverified = source.state == FetchSource.State.FILLED && !verifier.told(source);
+            if ((source.holdsWindow() || unverified)
                     && source.imm == imm
                     && source.fetch.transfer.id().equals(transferId)) {
                 return source;

@@ -17,7 +17,7 @@ final class FetchSource {
     /** How often the count of a source that drains is looked at: it says nothing by itself before it is full. */
     private static final long DRAIN_LOOK_NS = 1_000_000;
 
-    /** Where a source is in its life. */
+    /** The states of a source, in order. */
     enum State {
         /** Waits for its session, or for a free imm slot. It may not write. */
         WAITING,

@@ -18,7 +18,7 @@ import java.util.Optional;
  */
 public record SourceCoverage(KvGeometry geometry) {
     /**
-     * What is wrong when these sources do not send every piece exactly once: nobody would miss what nobody sends. Empty
+     * What is wrong when these sources do not send every piece exactly once: a piece that no source sends would not be missed. Empty
      * when they do.
      */
     public String gap(List<KvGeometry> sources, EngineCommand.Fetch ask, String sourceNames) {

@@ -57,7 +57,7 @@ public enum MessengerMetric {
     GEOMETRIES_DIFFERENT(
             Kind.COUNTER,
             "geometries_different",
-            "Control links refused here because the KV of the peer does not fit to ours."),
+            "Control links refused here because the peer's KV geometry does not match ours."),
     HANDSHAKES_DROPPED(
             Kind.COUNTER,
             "handshakes_dropped",
@@ -65,7 +65,7 @@ public enum MessengerMetric {
     FRAMES_INVALID(
             Kind.COUNTER,
             "frames_invalid",
-            "Control frames that made no sense, each of which closed its link, and messages on data paths, which are not used."),
+            "Invalid control frames, each of which closed its link, and messages on data paths, which are not used."),
     FAULTS_CONTAINED(
             Kind.COUNTER,
             "faults_contained",

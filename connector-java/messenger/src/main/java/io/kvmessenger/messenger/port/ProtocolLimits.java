@@ -7,7 +7,7 @@ package io.kvmessenger.messenger.port;
  * @param fetchLimitNs a fetch ends, failed, if it has not been filled by then
  * @param connectLimitNs from dialling to the end of the handshake
  * @param heartbeatNs between two heartbeats
- * @param silenceLimitNs a peer that has stopped is known to be lost before that long is over; see {@link #lostAfterNs}
+ * @param silenceLimitNs a peer that has stopped is declared lost before this time is over; see {@link #lostAfterNs}
  */
 public record ProtocolLimits(
         long grantWaitNs, long fetchLimitNs, long connectLimitNs, long heartbeatNs, long silenceLimitNs) {
@@ -40,7 +40,7 @@ public record ProtocolLimits(
         return Math.min(grantWaitNs / 4, REJECTED_WAIT_MAX_NS);
     }
 
-    /** How long a peer may hold writes of a preempted prompt: the whole engine stands still for them. */
+    /** How long a peer may hold writes of a preempted prompt: the whole engine waits for them. */
     public long fenceLimitNs() {
         return silenceLimitNs / 5;
     }

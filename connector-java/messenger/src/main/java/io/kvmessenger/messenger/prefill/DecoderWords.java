@@ -19,10 +19,10 @@ import java.util.Set;
 import java.util.function.Consumer;
 
 /**
- * What decoders say of transfers, and which life of a prompt each word is for: one that runs, one that has ended, or one to
- * come. Each rank says one word in each life, a grant or a decline.
+ * Handles decoders' frames about transfers, and finds the attempt of a prompt that each one answers: one that runs, one that
+ * has ended, or one to come. Each rank gives one answer in each attempt, a grant or a decline.
  *
- * <p>Owned by the messenger's thread. It begins and stops no prefill; {@link Prefiller} hears of each that may be over.
+ * <p>Owned by the messenger's thread. It begins and stops no prefill; it reports each that may be done to {@link Prefiller}.
  */
 final class DecoderWords {
     private final Prefills prefills;
@@ -40,7 +40,7 @@ final class DecoderWords {
     private final ProtocolLimits limits;
     private final Consumer<Prefill> settled;
 
-    /** @param settled hears of a prefill that has had a word */
+    /** @param settled is given each prefill that has been answered */
     DecoderWords(
             Prefills prefills,
             WaitingGrants waiting,
@@ -130,12 +130,12 @@ final class DecoderWords {
         }
     }
 
-    /** The engine has ended a prompt: decoders that expect it hear so. */
+    /** Tells decoders that expect a prompt that the engine has ended it. */
     void tellPrefilled(Prefill prefill) {
         expectations.of(prefill.transfer()).forEach(session -> replies.prefilled(session, prefill.transfer()));
     }
 
-    /** Whether a session lives that has announced its word on this prompt. */
+    /** Whether a ready session has announced its answer to this prompt. */
     boolean expected(Prefill prefill) {
         return expectations.any(prefill.transfer());
     }
@@ -182,7 +182,7 @@ final class DecoderWords {
 
     private void join(Prefill prefill, PageGrant grant) {
         if (prefill.stopped) {
-            prefill.hear(grant.ranks(), grant.session().needingRanks); // its word in this life
+            prefill.hear(grant.ranks(), grant.session().needingRanks); // its answer in this attempt
             replies.decline(
                     grant,
                     prefill.stopCode == Reason.EXPIRED ? Reason.EXPIRED : Reason.PREFILL_ABORTED,
@@ -209,7 +209,7 @@ final class DecoderWords {
             return;
         }
         if (fences.anyHolds(session, cancel.getImm())) {
-            dismiss(session, transfer); // the prompt's next life will not be granted
+            dismiss(session, transfer); // the prompt's next attempt will not be granted
             return; // preempted with writes in flight: their end is told when the last has completed
         }
         Delivery delivery = prefills.find(session, transfer, cancel.getImm());
@@ -220,7 +220,7 @@ final class DecoderWords {
         }
         replies.confirmSent(session, transfer.id(), cancel.getImm());
         if (delivery == null && mayHaveCrossedAPreemption(transfer)) {
-            dismiss(session, transfer); // the next life need not wait
+            dismiss(session, transfer); // the next attempt need not wait
         }
     }
 
@@ -250,7 +250,7 @@ final class DecoderWords {
         }
     }
 
-    /** Ranks that have everything, or want nothing (any more), will not grant the prompt's next life. */
+    /** Ranks that have everything, or want nothing (any more), will not grant the prompt's next attempt. */
     void dismissServed(Prefill prefill) {
         if (prefill.heardOf != null) {
             waiting.dismiss(prefill.transfer(), prefill.heardForGood(), prefill.toHear, clock.nowNs());

@@ -34,7 +34,7 @@ final class Delivery {
     long bytesSent;
     long lastLeftNs;
 
-    /** A write failed: some of its bytes may have been sent, and nobody here knows whether they have landed. */
+    /** A write failed: some of its bytes may have been sent, and this side cannot know whether they have landed. */
     boolean mayStillLand;
 
     /** No write will be submitted any more. */

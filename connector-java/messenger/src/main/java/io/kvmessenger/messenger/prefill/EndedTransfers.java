@@ -13,8 +13,8 @@ import java.util.Set;
 import java.util.stream.Collectors;
 
 /**
- * How recent transfers ended, and which words of decoders they still owed when they did. An id may be used again: what is
- * remembered here refuses nothing, it explains, and tells the last word of an old life from the first of a new one. Other
+ * How recent transfers ended, and which answers of decoders were outstanding then. An id may be used again: what is
+ * remembered here refuses nothing, it explains, and tells a late answer to an ended attempt from the first of a new one. Other
  * prompts under the same id are other transfers: none answers for another.
  *
  * <p>Owned by the messenger's thread.
@@ -24,10 +24,10 @@ final class EndedTransfers {
 
     /** What the memory has to say to a grant that no prefill here is for. */
     sealed interface Answer {
-        /** The grant is the word that an ended life was owed: its decoder is told how that ended. */
+        /** The grant answers an attempt that has ended: its decoder is told how that ended. */
         record Late(Reason reason, String sentence) implements Answer {}
 
-        /** The grant is for a life to come. */
+        /** The grant is for an attempt to come. */
         record None() implements Answer {}
     }
 
@@ -35,7 +35,7 @@ final class EndedTransfers {
 
     /** @param links of the sessions that had grants of it; other sessions are told nothing of it */
     private record Ended(String sentence, boolean aborted, EngineRanks heardOf, Set<Long> links, long endedNs) {
-        Ended withWordOf(EngineRanks ranks) {
+        Ended withAnswerOf(EngineRanks ranks) {
             return new Ended(sentence, aborted, EngineRanks.copyOf(ranks), links, endedNs);
         }
 
@@ -50,7 +50,7 @@ final class EndedTransfers {
 
     private final long memoryNs;
 
-    /** @param memoryNs how long a decoder's word may be on its way */
+    /** @param memoryNs how long a decoder's answer may be on its way */
     EndedTransfers(long memoryNs) {
         this.memoryNs = memoryNs;
     }
@@ -66,7 +66,7 @@ final class EndedTransfers {
     }
 
     /**
-     * Whether a grant is meant for the life that has ended: the engine gave that prompt up, and the decoder's word was on
+     * Whether a grant is meant for the attempt that has ended: the engine gave that prompt up, and the decoder's answer was on
      * its way; or the grant brings a prompt that another messenger of its decoder has brought before. Asked once for each.
      */
     Answer answerTo(PageGrant grant, EngineCommand.Prompt prompt, long nowNs) {
@@ -83,8 +83,8 @@ final class EndedTransfers {
     }
 
     /**
-     * Whether the session's word on a transfer is the one that an ended life was owed: each rank speaks once in each life.
-     * Asked once for each word.
+     * Whether the session's answer was outstanding in an attempt that has ended: each rank answers once in each attempt. Asked
+     * once for each answer.
      */
     boolean takeOwed(Session session, TransferKey transfer, long nowNs) {
         if (!owes(session, transfer, nowNs)) {
@@ -92,14 +92,14 @@ final class EndedTransfers {
         }
         Ended ended = byTransfer.get(transfer);
         if (ended.heardOf == null) {
-            byTransfer.put(transfer, ended.withWordOf(session.peerRanks));
+            byTransfer.put(transfer, ended.withAnswerOf(session.peerRanks));
         } else {
             ended.heardOf.add(session.peerRanks);
         }
         return true;
     }
 
-    /** Whether a life has ended, not long ago, without a word of the session's ranks. */
+    /** Whether an attempt has ended, not long ago, without an answer of the session's ranks. */
     boolean owes(Session session, TransferKey transfer, long nowNs) {
         Ended ended = byTransfer.get(transfer);
         return ended != null

@@ -32,7 +32,7 @@ final class Fences {
         }
     }
 
-    /** A fence that was not reached in its time is asked for again: whoever asked before has gone. */
+    /** A fence that was not reached in its time is asked for again: the earlier request has given up. */
     void waitAgain(List<String> requests, CompletableFuture<Void> fenced) {
         for (Prefill prefill : busy) {
             if (requests.contains(prefill.request)) {

@@ -12,7 +12,7 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * One life of a prompt whose KV this prefiller computes and sends. State only, owned by the messenger's thread; {@link
+ * One attempt of a prompt whose KV this prefiller computes and sends. State only, owned by the messenger's thread; {@link
  * Prefiller} drives it.
  */
 final class Prefill {
@@ -198,8 +198,8 @@ final class Prefill {
         return heard;
     }
 
-    /** Whether these ranks have not spoken in this life. */
-    boolean awaitsWordOf(EngineRanks ranks) {
+    /** Whether these ranks have not answered in this attempt. */
+    boolean awaitsAnswerOf(EngineRanks ranks) {
         return heardOf == null || (heardOf.fits(ranks) && !heardOf.intersects(ranks));
     }
 
@@ -213,7 +213,7 @@ final class Prefill {
                         && (!heardOf.intersects(ranks) || grantsOf(ranks).isEmpty()));
     }
 
-    /** Whether these ranks have had what they granted, or have taken it back: another grant is for another life. */
+    /** Whether these ranks have had what they granted, or have taken it back: another grant is for another attempt. */
     boolean servedBefore(EngineRanks ranks) {
         List<Delivery> earlier = grantsOf(ranks);
         return !earlier.isEmpty() && earlier.stream().allMatch(Delivery::over);
@@ -289,7 +289,7 @@ final class Prefill {
         return !awaitsGrants() && writesOver() && deliveries.stream().allMatch(Delivery::over);
     }
 
-    /** Whether a decoder waits for its KV, or for the word that it will not come. */
+    /** Whether a decoder waits for its KV, or for a notice that it will not come. */
     boolean owed() {
         return deliveries.stream().anyMatch(Delivery::owed);
     }

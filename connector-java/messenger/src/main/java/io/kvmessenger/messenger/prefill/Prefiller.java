@@ -482,7 +482,7 @@ public final class Prefiller {
         }
     }
 
-    /** Nothing more will be sent of this prompt to anybody. */
+    /** Nothing more of this prompt will be sent to any decoder. */
     private void stop(Prefill prefill, Reason reason, String sentence) {
         close(prefill, reason, sentence);
         for (Delivery delivery : prefill.deliveries) {

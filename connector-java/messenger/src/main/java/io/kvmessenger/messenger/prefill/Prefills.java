@@ -97,16 +97,16 @@ final class Prefills {
             Prefill only = first(grant.transfer(), prefill -> true);
             return only == null || only.servedBefore(ranks) ? null : only;
         }
-        Prefill next = first(grant.transfer(), prefill -> !prefill.stopped && prefill.awaitsWordOf(ranks));
+        Prefill next = first(grant.transfer(), prefill -> !prefill.stopped && prefill.awaitsAnswerOf(ranks));
         if (next == null) { // a decline that is taken back
             next = first(grant.transfer(), prefill -> !prefill.stopped && prefill.mayHear(ranks));
         }
-        return next == null ? first(grant.transfer(), prefill -> prefill.stopped && prefill.awaitsWordOf(ranks)) : next;
+        return next == null ? first(grant.transfer(), prefill -> prefill.stopped && prefill.awaitsAnswerOf(ranks)) : next;
     }
 
     /** The one that the next word of these ranks is for; null when all have had theirs. */
     Prefill awaiting(TransferKey transfer, EngineRanks ranks) {
-        return first(transfer, prefill -> prefill.awaitsWordOf(ranks));
+        return first(transfer, prefill -> prefill.awaitsAnswerOf(ranks));
     }
 
     /** Whether a prefill that has begun takes a grant that waits for one. */
@@ -114,7 +114,7 @@ final class Prefills {
         return prefill.transfer().mayMean(grant.transfer())
                 && (!mayBeSeveral(prefill.transfer())
                         || !mayBeSeveral(grant.transfer())
-                        || prefill.awaitsWordOf(grant.ranks()));
+                        || prefill.awaitsAnswerOf(grant.ranks()));
     }
 
     /** The delivery of a grant whose writes are not answered for yet, or null. */

@@ -25,7 +25,7 @@ final class Replies {
         this.tally = tally;
     }
 
-    /** Says how a stopped delivery ended; nothing, if that would be a promise that nobody can make. */
+    /** Says how a stopped delivery ended; nothing, if that would be a promise that cannot be kept. */
     void answer(Delivery delivery) {
         if (delivery.mayStillLand) {
             return; // any answer would say that nothing lands any more

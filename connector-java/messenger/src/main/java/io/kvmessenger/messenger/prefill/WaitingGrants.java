@@ -189,7 +189,7 @@ final class WaitingGrants {
         return cancelled.isPresent();
     }
 
-    /** No grant will come from the peer's ranks for a prefill that has not begun, or for its next life. */
+    /** No grant will come from the peer's ranks for a prefill that has not begun, or for its next attempt. */
     void dismiss(TransferKey transfer, Session session, long nowNs) {
         dismiss(transfer, session.peerRanks, session.needingRanks, nowNs);
     }

@@ -9,8 +9,8 @@ import io.kvmessenger.messenger.wire.TransportAddress;
 import io.kvmessenger.transfer.Admission;
 
 /**
- * What a frame may hold wherever it stands: how long its texts and keys are, and that they are one line. Whoever handles
- * the frame afterwards checks what it means.
+ * What a frame may hold wherever it stands: how long its strings and keys are, and that they are one line. The handler of
+ * the frame checks what it means.
  *
  * <p>Pure. Geometry is not looked at: {@link GeometryWire} does.
  */

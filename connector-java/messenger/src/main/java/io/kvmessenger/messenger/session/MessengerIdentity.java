@@ -1,7 +1,7 @@
 package io.kvmessenger.messenger.session;
 
 /**
- * Who this process is on the control channel. A restarted process has another incarnation and is another peer.
+ * The name of this process on the control channel. A restarted process has another incarnation and is another peer.
  *
  * @param sharedSecret UTF-8 bytes; empty when links are not authenticated (loopback only)
  */

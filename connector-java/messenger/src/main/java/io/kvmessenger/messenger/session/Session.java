@@ -15,7 +15,7 @@ import java.util.List;
  * <p>State only, owned by the messenger's thread; {@link Sessions} drives it.
  */
 public final class Session {
-    /** Where the link is in its life. */
+    /** The states of a link, in order. */
     public enum State {
         DIALLING,
         HANDSHAKING,

@@ -10,9 +10,9 @@ import javax.crypto.spec.SecretKeySpec;
 
 /**
  * The keys of one session, one for each purpose, from the shared secret and both nonces: HKDF (RFC 5869) by HMAC-SHA256.
- * Who does not know the secret can compute none of them, and no two sessions share one.
+ * Without the secret none of them can be computed, and no two sessions share one.
  *
- * <p>A value. It must not be made of an empty secret, which everybody knows.
+ * <p>A value. It must not be made of an empty secret, which is no secret.
  */
 final class SessionKeys {
     private static final String ALGORITHM = "HmacSHA256";

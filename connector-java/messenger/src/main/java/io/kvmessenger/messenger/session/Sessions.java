@@ -62,7 +62,7 @@ public final class Sessions {
     private final PeerWarnings warnings;
     private final Map<Long, Session> byLink = new LinkedHashMap<>();
     /** Opened by peers that have not attached yet, oldest first. */
-    private final Set<Session> strangers = new LinkedHashSet<>();
+    private final Set<Session> pending = new LinkedHashSet<>();
     /** What every peer is told from {@link #sayGoodbye} on; null before. */
     private ControlFrame.Builder goodbye;
 
@@ -107,8 +107,8 @@ public final class Sessions {
         if (inbound) {
             session = new Session(link, true, peerAddress, Session.State.HANDSHAKING);
             session.handshakeDeadlineNs = nowNs + limits.connectLimitNs();
-            makeRoomForStranger();
-            strangers.add(session);
+            makeRoomForHandshake();
+            pending.add(session);
             byLink.put(link, session);
             challenge(session);
         }
@@ -244,7 +244,7 @@ public final class Sessions {
         }
     }
 
-    /** What strangers do is counted, and not worth a line each. */
+    /** Failures of peers that were never proven are counted, and not worth a line each. */
     private void warn(Session session, String reason) {
         if (goodbye == null && (!session.inbound || session.peerNonce.length > 0)) {
             warnings.add(session.peerAddress, reason);
@@ -321,11 +321,11 @@ public final class Sessions {
                 session.lastHeardNs + limits.lostAfterNs() - nowNs);
     }
 
-    /** One slow stranger more than there is room for: the one that has had most time goes. */
-    private void makeRoomForStranger() {
-        if (strangers.size() >= ProtocolLimits.HANDSHAKES_MAX) {
+    /** Above the limit of handshakes the oldest one is closed. */
+    private void makeRoomForHandshake() {
+        if (pending.size() >= ProtocolLimits.HANDSHAKES_MAX) {
             tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
-            Session oldest = strangers.iterator().next();
+            Session oldest = pending.iterator().next();
             end(
                     oldest,
                     oldest.peerName() + " had not completed its handshake when " + ProtocolLimits.HANDSHAKES_MAX
@@ -334,7 +334,7 @@ public final class Sessions {
     }
 
     private void ended(Session session, String reason) {
-        strangers.remove(session);
+        pending.remove(session);
         if (session.ready()) {
             tally.add(MessengerMetric.LINKS_LOST, 1);
         }
@@ -457,7 +457,7 @@ public final class Sessions {
 
     private void ready(Session session, long nowNs) {
         session.state = Session.State.READY;
-        strangers.remove(session);
+        pending.remove(session);
         session.lastHeartbeatNs = nowNs;
         tally.add(MessengerMetric.LINKS_OPENED, 1);
         listener.onReady(session);

@@ -9,7 +9,7 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import java.util.ArrayList;
 import java.util.List;
 
-/** How a decoder is written to, to and from its wire form. Pure; a peer's nonsense surfaces as {@link IllegalArgumentException}. */
+/** How to write to a decoder, to and from its wire form. Pure; malformed input throws {@link IllegalArgumentException}. */
 public final class AttachWire {
     private AttachWire() {}
 

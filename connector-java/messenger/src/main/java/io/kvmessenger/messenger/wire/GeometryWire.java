@@ -9,7 +9,7 @@ import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
 import java.util.List;
 
-/** Geometry to and from its wire form. Pure; a peer's nonsense surfaces as {@link IllegalArgumentException}. */
+/** Geometry to and from its wire form. Pure; malformed input throws {@link IllegalArgumentException}. */
 public final class GeometryWire {
     private GeometryWire() {}
 

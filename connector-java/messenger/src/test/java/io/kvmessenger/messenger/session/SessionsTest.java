@@ -90,7 +90,7 @@ class SessionsTest {
         decoder.sessions.onLinkOpened(Wire.DIALLED_LINK, false, "host:7", nowNs);
     }
 
-    /** Carries frames both ways until nobody has any. */
+    /** Carries frames both ways until none is left. */
     private void carry(Side decoder) {
         while (!prefiller.wire.sent.isEmpty() || !decoder.wire.sent.isEmpty()) {
             prefiller.wire.take().forEach(f -> decoder.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
@@ -266,7 +266,7 @@ class SessionsTest {
     }
 
     @Test
-    void shouldCloseTheOldestStrangerWhenThereAreTooMany() {
+    void shouldCloseTheOldestHandshakeWhenThereAreTooMany() {
         connected();
         for (int i = 0; i < ProtocolLimits.HANDSHAKES_MAX; i++) {
             prefiller.sessions.onLinkOpened(100 + i, true, "there:" + i, nowNs);

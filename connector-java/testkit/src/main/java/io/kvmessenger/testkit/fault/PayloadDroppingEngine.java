@@ -13,7 +13,7 @@ import java.util.Set;
 /**
  * A fault to test tests with: every immediate arrives, and instead of its pages the engine's page 0 (which no request
  * owns) arrives over and over. Context rows arrive as they are: an engine that waits for a word in one of them would not
- * go on, and nobody could compare what it answers.
+ * go on, and its answers could not be compared.
  *
  * <p>Threading as the engine it wraps.
  */

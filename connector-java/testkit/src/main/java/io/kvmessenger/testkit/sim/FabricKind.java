@@ -4,7 +4,7 @@ package io.kvmessenger.testkit.sim;
 enum FabricKind {
     /** The target looks at every write before a byte lands; completed means: in the source's socket buffer. */
     TCP(true, false),
-    /** Nobody looks at the target; completed means: in the target's memory. */
+    /** The target is not looked at; completed means: in the target's memory. */
     RDMA(false, true),
     /**
      * The writing process copies; completed means: copied. What is half copied when the process is stopped is copied on

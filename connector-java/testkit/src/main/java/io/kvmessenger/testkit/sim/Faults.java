@@ -83,8 +83,8 @@ final class Faults {
         world.partitions().cut(one, other, which != 1, which != 0);
         world.trace().add("world", "cut", one + " " + other + " " + which);
         world.clock().after(random.nextLong(80 * Scenario.MILLI), () -> {
-            world.trace().add("world", "mend", one + " " + other);
-            world.partitions().mend(one, other);
+            world.trace().add("world", "heal", one + " " + other);
+            world.partitions().heal(one, other);
         });
     }
 

@@ -13,7 +13,7 @@ import java.util.stream.IntStream;
 
 /**
  * The KV memory of the ranks that one messenger serves, and its free pages: one index is a page on every rank. A page given
- * back belongs to somebody else at once.
+ * back belongs to another request at once.
  */
 final class PagePool {
     private final KvGeometry geometry;
@@ -60,7 +60,7 @@ final class PagePool {
         return free.size();
     }
 
-    /** Free pages that nobody counts on. */
+    /** Free pages that are not reserved. */
     int spareCount() {
         return free.size() - promised.getAsInt();
     }
@@ -76,7 +76,7 @@ final class PagePool {
         return pages;
     }
 
-    /** The next owner writes into the pages before anybody else does anything. */
+    /** The next owner writes into the pages before anything else happens. */
     void giveBack(int[] pages) {
         overwrite(pages);
         putBack(pages);

@@ -23,7 +23,7 @@ final class Partitions {
         }
     }
 
-    void mend(String one, String other) {
+    void heal(String one, String other) {
         String pair = pair(one, other);
         controlCut.remove(pair);
         dataCut.remove(pair);

@@ -19,7 +19,7 @@ import java.util.stream.IntStream;
  * An engine whose scheduler and connector are Python: gives it requests, lets time pass between the parts of its steps,
  * and draws what befalls it. It decides nothing about blocks or transfers.
  *
- * <p>Like vLLM's core it steps only while it has work, so that a report nobody waits for shows.
+ * <p>Like vLLM's core it steps only while it has work, so that a report that nothing waits for shows.
  */
 final class PythonEngine implements NodeEngine, EngineIntake {
     private static final long STEP_PAUSE_NS = 600 * Scenario.MICRO;

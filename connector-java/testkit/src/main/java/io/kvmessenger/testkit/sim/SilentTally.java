@@ -3,7 +3,7 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.Tally;
 
-/** Counts nothing: for messengers whose figures nobody asks for. Any thread. */
+/** Counts nothing: for messengers whose metrics are not read. Any thread. */
 public record SilentTally() implements Tally {
     @Override
     public void add(MessengerMetric metric, long count) {}

@@ -11,7 +11,7 @@ import java.util.SplittableRandom;
 
 /**
  * Control links as TCP has them: frames of one direction arrive in order, late, or not at all because the link broke. A
- * link may break for one end only, or go silent without anybody being told.
+ * link may break for one end only, or go silent without a notice.
  */
 final class SimulatedNetwork {
     private static final long HOP_NS = 50 * Scenario.MICRO;
@@ -34,7 +34,7 @@ final class SimulatedNetwork {
         final Link link;
         /** The process has closed it or was told that it is closed. */
         boolean closed;
-        /** Nothing arrives here any more, and nobody says so. */
+        /** Nothing arrives here any more, without a notice. */
         boolean deaf;
         /** When the last frame to this end arrives: the next one not before. */
         long lastArrivalNs;
@@ -78,7 +78,7 @@ final class SimulatedNetwork {
         healed = true;
     }
 
-    /** The node listens; links of its earlier life that went silent are reset. */
+    /** The node listens; links of its earlier incarnation that went silent are reset. */
     void started(SimulatedNode node) {
         byAddress.put(node.address(), node);
         for (Link link : List.copyOf(links)) {
@@ -187,7 +187,7 @@ final class SimulatedNetwork {
             end.closed = true;
             clock.after(delayNs(), () -> end.node.input(m -> m.onLinkClosed(end.id, "closed")));
             End peer = end.link.other(end);
-            listener.linkClosed(node.process(), peer == null ? "nobody" : peer.node.process(), "it closed the link");
+            listener.linkClosed(node.process(), peer == null ? "no peer" : peer.node.process(), "it closed the link");
             if (peer != null) {
                 inOrder(peer, () -> {
                     if (!peer.deaf) {

@@ -64,7 +64,7 @@ final class SimulatedNode {
         return incarnation;
     }
 
-    /** Name of this life of the node. */
+    /** Name of this incarnation of the node. */
     String process() {
         return name + "#" + incarnation;
     }
@@ -78,7 +78,7 @@ final class SimulatedNode {
         return messenger;
     }
 
-    /** The process's own monotonic clock: another zero than everybody else's. */
+    /** The process's own monotonic clock: with a zero of its own. */
     long nowNs() {
         return clock.nowNs() + clockOffsetNs;
     }
@@ -158,7 +158,7 @@ final class SimulatedNode {
         resume();
     }
 
-    /** Somebody rang: a turn soon. */
+    /** The wake-up was signalled: run a duty cycle soon. */
     void wake() {
         long latencyNs = random.nextLong(20 * Scenario.MICRO);
         if (random.nextDouble() < slowness * 0.05) {

@@ -10,7 +10,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.SplittableRandom;
 
-/** One life of one node: the production messenger on simulated ports, and the engine beside it. */
+/** One incarnation of one node: the production messenger on simulated ports, and the engine beside it. */
 final class SimulatedProcess {
     final SimulatedNode node;
     final PagePool pool;

@@ -235,7 +235,7 @@ public final class Simulation {
         return String.join("; ", found);
     }
 
-    // ---- lives
+    // ---- incarnations
 
     private void start(String name) {
         long clockOffsetNs = (random.nextInt(3) - 1) * 1_000_000_000_000L;

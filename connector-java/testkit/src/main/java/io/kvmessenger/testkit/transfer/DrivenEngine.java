@@ -33,7 +33,7 @@ import java.util.function.BooleanSupplier;
  */
 public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     private static final long AWAIT_LIMIT_NS = TimeUnit.SECONDS.toNanos(60);
-    /** Conditions that nothing announces, like a process's end, are looked at so often. */
+    /** Conditions that nothing announces, like a process's end, are checked at this interval. */
     private static final long LOOK_NS = TimeUnit.MILLISECONDS.toNanos(20);
     /** With a second engine that moves only when it is its turn. */
     private static final long TURN_NS = TimeUnit.MICROSECONDS.toNanos(100);

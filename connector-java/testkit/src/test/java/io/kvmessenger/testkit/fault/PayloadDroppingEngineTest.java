@@ -66,7 +66,7 @@ class PayloadDroppingEngineTest {
     private record Registered(MemorySegment memory) implements Region {
         @Override
         public RegionDescriptor descriptor() {
-            throw new UnsupportedOperationException("nobody asks for it here");
+            throw new UnsupportedOperationException("not used here");
         }
 
         @Override

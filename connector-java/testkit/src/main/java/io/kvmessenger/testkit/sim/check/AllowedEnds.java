@@ -14,7 +14,7 @@ import java.util.Set;
 /**
  * Which ends of the two sides may meet: the table of docs/protocol.md as data. A test holds the two together.
  *
- * <p>A transfer whose prefill had several lives is judged by the life that allows most.
+ * <p>A transfer whose prefill had several attempts is judged by the attempt that allows most.
  */
 public final class AllowedEnds {
     private static final Map<PrefillEnd, Set<FetchEnd>> ALLOWED = new EnumMap<>(PrefillEnd.class);

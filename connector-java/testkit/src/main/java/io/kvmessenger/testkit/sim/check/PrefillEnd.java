@@ -1,16 +1,16 @@
 package io.kvmessenger.testkit.sim.check;
 
-/** How one life of a prefill ended, as seen from outside. */
+/** How one attempt of a prefill ended, as seen from outside. */
 public enum PrefillEnd {
     /** Everything has left. */
     SENT,
     /** The decoder's cancel was confirmed. */
     CANCELLED,
-    /** The engine preempted it; another life may follow. */
+    /** The engine preempted it; another attempt may follow. */
     PREEMPTED,
     /** The decoder was told that it cannot be delivered: aborted, path lost. */
     UNDELIVERED,
-    /** The session ended first: there was nobody to tell. */
+    /** The session ended first: there was no decoder to tell. */
     LOST,
     /** No grant that could be served came within the limit, or the decoder declined the transfer. */
     EXPIRED,

@@ -11,12 +11,12 @@ import java.util.Set;
 
 /** Every request ends once on each side, and the two ends stand in {@link AllowedEnds}. */
 final class TerminalChecker implements WorldListener {
-    /** What has been seen of one prefill's present life. */
-    private static final class Life {
+    /** What has been seen of one prefill's present attempt. */
+    private static final class Attempt {
         final String transferId;
         boolean sent;
 
-        Life(String transferId) {
+        Attempt(String transferId) {
             this.transferId = transferId;
         }
     }
@@ -50,7 +50,7 @@ final class TerminalChecker implements WorldListener {
         }
     }
 
-    private final Map<String, Life> lives = new LinkedHashMap<>();
+    private final Map<String, Attempt> attempts = new LinkedHashMap<>();
     private final Map<String, Said> said = new HashMap<>();
     private final Map<String, Fetch> fetches = new LinkedHashMap<>();
     private final Map<String, Set<PrefillEnd>> prefillEnds = new HashMap<>();
@@ -77,35 +77,35 @@ final class TerminalChecker implements WorldListener {
 
     @Override
     public void prefillSent(String process, String request, String transferId) {
-        lives.computeIfAbsent(process + " " + request, r -> new Life(transferId)).sent = true;
+        attempts.computeIfAbsent(process + " " + request, r -> new Attempt(transferId)).sent = true;
     }
 
     @Override
     public void prefillPagesTakenBack(String process, String request, String transferId) {
-        Life life = lives.remove(process + " " + request);
-        endLife(transferId, life != null && life.sent ? PrefillEnd.SENT : PrefillEnd.PREEMPTED);
+        Attempt attempt = attempts.remove(process + " " + request);
+        endAttempt(transferId, attempt != null && attempt.sent ? PrefillEnd.SENT : PrefillEnd.PREEMPTED);
     }
 
     @Override
     public void prefillEnded(String process, String request, String transferId, PrefillOutcome outcome) {
-        lives.computeIfAbsent(process + " " + request, r -> new Life(transferId));
+        attempts.computeIfAbsent(process + " " + request, r -> new Attempt(transferId));
     }
 
     @Override
     public void prefillReleased(String process, String request) {
-        Life life = lives.remove(process + " " + request);
-        String ofTransfer = process + " " + life.transferId + " ";
+        Attempt attempt = attempts.remove(process + " " + request);
+        String ofTransfer = process + " " + attempt.transferId + " ";
         boolean heardOf = false;
         for (Map.Entry<String, Said> entry : said.entrySet()) {
             if (entry.getKey().startsWith(ofTransfer)) {
                 heardOf = true;
-                endLife(
-                        life.transferId,
-                        life.sent ? PrefillEnd.SENT : entry.getValue().end());
+                endAttempt(
+                        attempt.transferId,
+                        attempt.sent ? PrefillEnd.SENT : entry.getValue().end());
             }
         }
         if (!heardOf) {
-            endLife(life.transferId, life.sent ? PrefillEnd.SENT : PrefillEnd.EXPIRED);
+            endAttempt(attempt.transferId, attempt.sent ? PrefillEnd.SENT : PrefillEnd.EXPIRED);
         }
     }
 
@@ -113,7 +113,7 @@ final class TerminalChecker implements WorldListener {
         return said.computeIfAbsent(process + " " + transferId + " " + decoder, key -> new Said());
     }
 
-    private void endLife(String transferId, PrefillEnd end) {
+    private void endAttempt(String transferId, PrefillEnd end) {
         prefillEnds
                 .computeIfAbsent(transferId, t -> EnumSet.noneOf(PrefillEnd.class))
                 .add(end);
@@ -166,17 +166,17 @@ final class TerminalChecker implements WorldListener {
 
     @Override
     public void processDied(String process) {
-        lives.entrySet().removeIf(entry -> {
+        attempts.entrySet().removeIf(entry -> {
             boolean ofProcess = entry.getKey().startsWith(process + " ");
             if (ofProcess) {
-                endLife(entry.getValue().transferId, PrefillEnd.DIED);
+                endAttempt(entry.getValue().transferId, PrefillEnd.DIED);
             }
             return ofProcess;
         });
         said.forEach((key, facts) -> {
             if (key.startsWith(process + " ")) {
                 String ofProcess = key.substring(process.length() + 1);
-                endLife(ofProcess.substring(0, ofProcess.indexOf(' ')), PrefillEnd.DIED);
+                endAttempt(ofProcess.substring(0, ofProcess.indexOf(' ')), PrefillEnd.DIED);
             }
         });
         fetches.forEach((key, fetch) -> {
