@@ -1,4 +1,4 @@
-"""Engines of several ranks: each rank's share of the KV crosses, whichever rank carries it, however the other side shards.
+"""Engines of several ranks: each rank's share of the KV crosses, whichever rank carries it.
 
 The single vLLM of the reference has one rank: its answers do not depend on sharding.
 """

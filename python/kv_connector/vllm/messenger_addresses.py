@@ -1,6 +1,6 @@
 """How the addresses of an engine's messengers are said in ``kv_transfer_params``. Pure.
 
-Routers hand on a host and a port, as a string and a number that they do not look into. An engine with one messenger says
+Routers hand on a host and a port, a string and a number, and do not look into them. An engine with one messenger says
 just these; one with several says ``host:port,host:port,…`` as its host.
 """
 

@@ -47,9 +47,8 @@ final class HostNames implements AutoCloseable {
         try {
             lookups.execute(() -> lookUp(host, answer));
         } catch (RejectedExecutionException e) {
-            answer.onUnknown(
-                    LOOKUPS_MAX + " host names are being looked up already: name prefillers by address, or fix"
-                            + " this machine's name service");
+            answer.onUnknown(LOOKUPS_MAX + " host names are being looked up already: name prefillers by address, or fix"
+                    + " this machine's name service");
         }
     }
 

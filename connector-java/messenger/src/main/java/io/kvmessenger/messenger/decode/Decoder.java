@@ -112,7 +112,7 @@ public final class Decoder {
         }
         for (EngineCommand.PrefillerAddress address : ask.prefillers()) {
             Session session = links.at(address, nowNs);
-            links.heard(session, fetch.transfer);
+            links.takeExpected(session, fetch.transfer);
             FetchSource source = new FetchSource(fetch, address, nextCookie++, session);
             fetches.add(source);
         }
@@ -174,19 +174,19 @@ public final class Decoder {
     }
 
     public void onEnded(Session session, String reason) {
-        links.onEnded(session).forEach(engine::prefilled); // what is wrong they will hear when they fetch
+        links.onEnded(session).forEach(engine::prefilled); // what is wrong they will addAnswer when they fetch
         boolean proofNeeded = session.admission != null && !session.admissionClosed;
         for (FetchSource source : fetches.sourcesAt(session)) {
             if (source.over()) {
-                ends.failIfUntold(source, reason);
+                ends.failWithoutChecksums(source, reason);
             } else {
                 if (source.holdsWindow() && proofNeeded) {
                     source.state = FetchSource.State.AWAITING_PROOF;
                 } else {
-                    source.end(FetchSource.State.QUIET);
+                    source.end(FetchSource.State.DRAINED);
                 }
                 ends.fail(source.fetch, reason);
-                ends.tellQuarantined(source.fetch);
+                ends.reportQuarantined(source.fetch);
             }
         }
         if (proofNeeded) {
@@ -206,7 +206,7 @@ public final class Decoder {
         }
         for (FetchSource source : fetches.sourcesAt(session)) {
             if (!source.over()) {
-                source.end(FetchSource.State.QUIET);
+                source.end(FetchSource.State.DRAINED);
                 ends.conclude(source.fetch);
             }
         }
@@ -300,7 +300,7 @@ public final class Decoder {
 
     private void onPrefilled(Session session, Prefilled message) {
         TransferKey transfer = new TransferKey(message.getTransferId(), message.getPromptDigest());
-        if (links.heard(session, transfer)) {
+        if (links.takeExpected(session, transfer)) {
             engine.prefilled(transfer);
         }
     }

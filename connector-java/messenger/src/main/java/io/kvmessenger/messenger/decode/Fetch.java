@@ -26,7 +26,7 @@ final class Fetch {
     /** Why it will fail; empty while it may still arrive. */
     String failure = "";
     /** The engine has been told that its pages have to wait for a proof. */
-    boolean quarantineTold;
+    boolean quarantineReported;
     /** The engine has been told; a loop over all fetches may still come by. */
     boolean ended;
 

@@ -6,7 +6,7 @@ import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.PeerWords;
+import io.kvmessenger.messenger.session.PeerText;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.Cancel;
@@ -67,7 +67,7 @@ final class FetchEnds {
     private void giveUp(FetchSource source) {
         switch (source.state) {
             case WAITING -> {
-                source.end(FetchSource.State.QUIET);
+                source.end(FetchSource.State.DRAINED);
                 links.decline(source.session, source.fetch.transfer);
             }
             case GRANTED -> {
@@ -88,7 +88,7 @@ final class FetchEnds {
                     links.decline(source.session, source.fetch.transfer);
                 }
             }
-            case CANCELLING, AWAITING_PROOF, FILLED, QUIET -> {}
+            case CANCELLING, AWAITING_PROOF, FILLED, DRAINED -> {}
         }
     }
 
@@ -128,7 +128,7 @@ final class FetchEnds {
             return;
         }
         if (!again) {
-            fail(source.fetch, PeerWords.fit(message.getSentence()));
+            fail(source.fetch, PeerText.oneLine(message.getSentence()));
         }
         endIfDrained(source);
     }
@@ -170,7 +170,7 @@ final class FetchEnds {
         }
         if (source.arrivedWeight() > source.postedWeight) {
             onWindowOvershot(source.cookie, source.arrivedWeight(), source.postedWeight);
-        } else if (source.grantAgain && source.hasAll() && verifier.told(source)) {
+        } else if (source.grantAgain && source.hasAll() && verifier.hasChecksums(source)) {
             source.end(FetchSource.State.FILLED);
             declineNextAttempt(source.session, source.fetch.transfer);
             conclude(source.fetch);
@@ -179,7 +179,7 @@ final class FetchEnds {
             tally.add(MessengerMetric.FETCHES_REGRANTED, 1);
             grants.send(source);
         } else {
-            source.end(FetchSource.State.QUIET);
+            source.end(FetchSource.State.DRAINED);
             conclude(source.fetch);
         }
         return true;
@@ -200,7 +200,7 @@ final class FetchEnds {
      */
     private FetchSource find(Session session, String transferId, int imm) {
         for (FetchSource source : fetches.sourcesAt(session)) {
-            boolean unverified = source.state == FetchSource.State.FILLED && !verifier.told(source);
+            boolean unverified = source.state == FetchSource.State.FILLED && !verifier.hasChecksums(source);
             if ((source.holdsWindow() || unverified)
                     && source.imm == imm
                     && source.fetch.transfer.id().equals(transferId)) {
@@ -237,16 +237,16 @@ final class FetchEnds {
     }
 
     /** All has arrived from a source, and what it should be will never be told. */
-    void failIfUntold(FetchSource source, String reason) {
-        if (!verifier.told(source)) {
+    void failWithoutChecksums(FetchSource source, String reason) {
+        if (!verifier.hasChecksums(source)) {
             fail(source.fetch, reason);
         }
     }
 
     /** The engine hears of the first source that has to be waited for without its word; its end may be far away. */
-    void tellQuarantined(Fetch fetch) {
-        if (!fetch.quarantineTold && fetch.awaitsProof()) {
-            fetch.quarantineTold = true;
+    void reportQuarantined(Fetch fetch) {
+        if (!fetch.quarantineReported && fetch.awaitsProof()) {
+            fetch.quarantineReported = true;
             engine.quarantined(fetch.ask.request(), fetch.failure);
         }
     }

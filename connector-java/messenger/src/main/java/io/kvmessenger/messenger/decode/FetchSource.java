@@ -32,7 +32,7 @@ final class FetchSource {
         /** All that was expected of it has arrived. */
         FILLED,
         /** It has not sent all, and cannot write any more. */
-        QUIET
+        DRAINED
     }
 
     final Fetch fetch;
@@ -90,7 +90,7 @@ final class FetchSource {
 
     /** Nothing of it can land in the fetch's pages any more. */
     boolean over() {
-        return state == State.FILLED || state == State.QUIET;
+        return state == State.FILLED || state == State.DRAINED;
     }
 
     /** The prefiller has posted so much, and posts no more. */
@@ -106,7 +106,7 @@ final class FetchSource {
         return switch (state) {
             case CANCELLING -> confirmDeadlineNs;
             case DRAINING -> nowNs + DRAIN_LOOK_NS;
-            case WAITING, GRANTED, AWAITING_PROOF, FILLED, QUIET -> otherwiseNs;
+            case WAITING, GRANTED, AWAITING_PROOF, FILLED, DRAINED -> otherwiseNs;
         };
     }
 

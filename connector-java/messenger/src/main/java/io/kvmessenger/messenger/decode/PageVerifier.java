@@ -102,11 +102,11 @@ final class PageVerifier {
     }
 
     private boolean verified(FetchSource source) {
-        return told(source) && source.comparedCount == source.checksums.size();
+        return hasChecksums(source) && source.comparedCount == source.checksums.size();
     }
 
     /** Whether a prefiller has said what all pages hold that it has written, if it is asked to. */
-    boolean told(FetchSource source) {
+    boolean hasChecksums(FetchSource source) {
         return interval == 0 || source.checksummedWeight == source.expectedWeight;
     }
 

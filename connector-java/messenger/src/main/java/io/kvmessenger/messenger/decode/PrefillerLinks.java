@@ -25,7 +25,7 @@ import java.util.function.Consumer;
 final class PrefillerLinks {
     private final Sessions sessions;
     private final Map<String, Session> byAddress = new HashMap<>();
-    /** Transfers of which the engine waits to hear that their prompts are computed. */
+    /** Transfers of which the engine waits to addAnswer that their prompts are computed. */
     private final Map<Session, Set<TransferKey>> expected = new HashMap<>();
 
     PrefillerLinks(Sessions sessions) {
@@ -48,7 +48,7 @@ final class PrefillerLinks {
 
     /** No grant will come of this transfer; the prompt, if there is one, is wanted by others all the same. */
     void decline(Session session, TransferKey transfer, EngineCommand.Prompt prompt) {
-        heard(session, transfer);
+        takeExpected(session, transfer);
         Decline.Builder decline =
                 Decline.newBuilder().setTransferId(transfer.id()).setPromptDigest(transfer.digest());
         if (!prompt.absent()) {
@@ -80,7 +80,7 @@ final class PrefillerLinks {
     }
 
     /** The transfer need not be heard of any more. Returns whether it had to. */
-    boolean heard(Session session, TransferKey transfer) {
+    boolean takeExpected(Session session, TransferKey transfer) {
         Set<TransferKey> transfers = expected.get(session);
         if (transfers == null || !transfers.remove(transfer)) {
             return false;

@@ -29,7 +29,7 @@ public record SourceCoverage(KvGeometry geometry) {
         for (KvGeometry source : sources) {
             sum += pieceCountFrom(source, ask);
         }
-        if (mismatch.isEmpty() && sum == total && cutAlike(sources)) {
+        if (mismatch.isEmpty() && sum == total && sameSharding(sources)) {
             return "";
         }
         return "the prefillers named for transfer " + ask.transferId() + " (" + sourceNames + ") send " + sum
@@ -62,7 +62,7 @@ public record SourceCoverage(KvGeometry geometry) {
                 : "";
     }
 
-    private static boolean cutAlike(List<KvGeometry> sources) {
+    private static boolean sameSharding(List<KvGeometry> sources) {
         KvGeometry first = sources.getFirst();
         return sources.stream()
                 .allMatch(other -> other.sharding().equals(first.sharding())

@@ -2,7 +2,7 @@ package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.BoundedMemory;
+import io.kvmessenger.messenger.session.BoundedMap;
 import io.kvmessenger.messenger.session.EngineRanks;
 import java.util.ArrayList;
 import java.util.List;
@@ -17,8 +17,7 @@ final class BroughtPrompts {
     private static final int SAME_MAX = 1024;
 
     /** For each request that has been asked for, the ranks whose messengers have brought it. */
-    private final Map<TransferKey, List<EngineRanks>> byTransfer =
-            new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    private final Map<TransferKey, List<EngineRanks>> byTransfer = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
     /**
      * Notes that the messenger of some ranks brings a prompt. Returns whether it is the first of a request.

@@ -104,7 +104,7 @@ final class Deliveries {
             delivery.stopped = true;
             delivery.stopReason = sentence;
             delivery.stopCode = reason;
-            tellIfSilent(delivery.prefill, sentence);
+            reportIfNothingToSend(delivery.prefill, sentence);
         }
     }
 
@@ -119,9 +119,9 @@ final class Deliveries {
     }
 
     /** Tells an engine that listens when nothing goes out of a prompt any more. */
-    void tellIfSilent(Prefill prefill, String sentence) {
-        if (prefill.announced && !prefill.stopTold && prefill.silent()) {
-            prefill.stopTold = true;
+    void reportIfNothingToSend(Prefill prefill, String sentence) {
+        if (prefill.announced && !prefill.stopReported && prefill.nothingToSend()) {
+            prefill.stopReported = true;
             engine.stopped(prefill.request, sentence);
         }
     }

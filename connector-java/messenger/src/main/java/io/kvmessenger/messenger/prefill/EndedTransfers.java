@@ -3,7 +3,7 @@ package io.kvmessenger.messenger.prefill;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.BoundedMemory;
+import io.kvmessenger.messenger.session.BoundedMap;
 import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
@@ -34,19 +34,19 @@ final class EndedTransfers {
     private static final Answer NONE = new Answer.None();
 
     /** @param links of the sessions that had grants of it; other sessions are told nothing of it */
-    private record Ended(String sentence, boolean aborted, EngineRanks heardOf, Set<Long> links, long endedNs) {
+    private record Ended(String sentence, boolean aborted, EngineRanks answeredRanks, Set<Long> links, long endedNs) {
         Ended withAnswerOf(EngineRanks ranks) {
             return new Ended(sentence, aborted, EngineRanks.copyOf(ranks), links, endedNs);
         }
 
-        Optional<String> toldTo(Session session) {
+        Optional<String> knownTo(Session session) {
             return links.isEmpty() || links.contains(session.link) ? Optional.of(sentence) : Optional.empty();
         }
     }
 
-    private final Map<TransferKey, Ended> byTransfer = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    private final Map<TransferKey, Ended> byTransfer = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
     /** The transfer that ended last under an id. */
-    private final Map<String, TransferKey> lastById = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    private final Map<String, TransferKey> lastById = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
     private final long memoryNs;
 
@@ -79,7 +79,7 @@ final class EndedTransfers {
         }
         return new Answer.Late(
                 ended.aborted ? Reason.PREFILL_ABORTED : Reason.EXPIRED,
-                ended.toldTo(grant.session()).orElse(GIVEN_UP));
+                ended.knownTo(grant.session()).orElse(GIVEN_UP));
     }
 
     /**
@@ -91,10 +91,10 @@ final class EndedTransfers {
             return false;
         }
         Ended ended = byTransfer.get(transfer);
-        if (ended.heardOf == null) {
+        if (ended.answeredRanks == null) {
             byTransfer.put(transfer, ended.withAnswerOf(session.peerRanks));
         } else {
-            ended.heardOf.add(session.peerRanks);
+            ended.answeredRanks.add(session.peerRanks);
         }
         return true;
     }
@@ -104,13 +104,14 @@ final class EndedTransfers {
         Ended ended = byTransfer.get(transfer);
         return ended != null
                 && nowNs - ended.endedNs < memoryNs
-                && (ended.heardOf == null
-                        || (ended.heardOf.fits(session.peerRanks) && !ended.heardOf.intersects(session.peerRanks)));
+                && (ended.answeredRanks == null
+                        || (ended.answeredRanks.fits(session.peerRanks)
+                                && !ended.answeredRanks.intersects(session.peerRanks)));
     }
 
     /** How a transfer ended that the session had; or any, if no session had it. */
     Optional<String> endFor(Session session, TransferKey transfer) {
-        return Optional.ofNullable(byTransfer.get(transfer)).flatMap(ended -> ended.toldTo(session));
+        return Optional.ofNullable(byTransfer.get(transfer)).flatMap(ended -> ended.knownTo(session));
     }
 
     /** Whether such a transfer has ended. */

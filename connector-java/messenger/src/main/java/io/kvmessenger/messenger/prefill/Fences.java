@@ -42,7 +42,7 @@ final class Fences {
     }
 
     /** The last write of a prompt has completed. */
-    void onQuiet(Prefill prefill) {
+    void onDrained(Prefill prefill) {
         if (prefill.fenced != null && prefill.writesOver() && busy.remove(prefill)) {
             completeIfQuiet(prefill.fenced);
         }

@@ -29,14 +29,14 @@ final class Prefill {
     /** Where its KV lies, as far as the engine has told. */
     final PromptPages pages = new PromptPages();
     /** The decoder's ranks that have granted or dismissed it; null until the first has. */
-    EngineRanks heardOf;
+    EngineRanks answeredRanks;
     /** The decoder's ranks that will. */
-    EngineRanks toHear;
+    EngineRanks requiredRanks;
 
     /** The engine listens to what becomes of it before it has ended. */
     boolean announced;
     /** The engine has been told that it will not be sent any further. */
-    boolean stopTold;
+    boolean stopReported;
     /** Where the engine has left the context rows; meaningful once it has ended the request. */
     int contextSlot = ContextRow.NO_SLOT;
 
@@ -153,8 +153,8 @@ final class Prefill {
 
     private String gap(EngineCommand.Chunk chunk, int pageTokens) {
         int firstPage = pages.end() == 0 ? chunk.firstPage() : pages.first();
-        int toldTokens = Math.max(begunTokens(), chunk.cachedTokens());
-        int follows = Math.max(toldTokens, Math.min(firstPage * pageTokens, chunk.promptTokens()));
+        int reportedTokens = Math.max(begunTokens(), chunk.cachedTokens());
+        int follows = Math.max(reportedTokens, Math.min(firstPage * pageTokens, chunk.promptTokens()));
         if (chunk.firstToken() > follows) {
             return "goes on at token " + chunk.firstToken() + ", expected at most " + follows
                     + ", where it was told to have got to";
@@ -178,18 +178,18 @@ final class Prefill {
     }
 
     /** @param needing all ranks of that decoder that need something of this prefiller */
-    void hear(EngineRanks ranks, EngineRanks needing) {
-        if (heardOf == null) {
-            heardOf = EngineRanks.copyOf(ranks);
-            toHear = needing;
-        } else if (heardOf.fits(ranks)) {
-            heardOf.add(ranks);
+    void addAnswer(EngineRanks ranks, EngineRanks needing) {
+        if (answeredRanks == null) {
+            answeredRanks = EngineRanks.copyOf(ranks);
+            requiredRanks = needing;
+        } else if (answeredRanks.fits(ranks)) {
+            answeredRanks.add(ranks);
         }
     }
 
     /** Those heard of that have everything, or want nothing (any more): all but those whose deliveries go on. */
-    EngineRanks heardForGood() {
-        EngineRanks heard = EngineRanks.copyOf(heardOf);
+    EngineRanks servedRanks() {
+        EngineRanks heard = EngineRanks.copyOf(answeredRanks);
         for (Delivery delivery : deliveries) {
             if (!delivery.sent && !delivery.stopped) {
                 heard.remove(delivery.grant.ranks());
@@ -200,17 +200,17 @@ final class Prefill {
 
     /** Whether these ranks have not answered in this attempt. */
     boolean awaitsAnswerOf(EngineRanks ranks) {
-        return heardOf == null || (heardOf.fits(ranks) && !heardOf.intersects(ranks));
+        return answeredRanks == null || (answeredRanks.fits(ranks) && !answeredRanks.intersects(ranks));
     }
 
     /**
      * Whether a grant of these ranks may be the first from each of them, and from the engine that the others are of. What
      * they declined before it counts no more.
      */
-    boolean mayHear(EngineRanks ranks) {
-        return heardOf == null
-                || (heardOf.fits(ranks)
-                        && (!heardOf.intersects(ranks) || grantsOf(ranks).isEmpty()));
+    boolean mayAnswer(EngineRanks ranks) {
+        return answeredRanks == null
+                || (answeredRanks.fits(ranks)
+                        && (!answeredRanks.intersects(ranks) || grantsOf(ranks).isEmpty()));
     }
 
     /** Whether these ranks have had what they granted, or have taken it back: another grant is for another attempt. */
@@ -228,16 +228,16 @@ final class Prefill {
 
     /** Ranks that have granted or declined; null when none has. */
     EngineRanks answeredRanks() {
-        return heardOf == null ? null : EngineRanks.copyOf(heardOf);
+        return answeredRanks == null ? null : EngineRanks.copyOf(answeredRanks);
     }
 
     /** Every rank of the decoder that needs something has said so, or that it does not. */
-    boolean heardOfAll() {
-        return heardOf != null && heardOf.containsAll(toHear);
+    boolean allAnswered() {
+        return answeredRanks != null && answeredRanks.containsAll(requiredRanks);
     }
 
     /** Nothing goes out any more, and nothing will. */
-    boolean silent() {
+    boolean nothingToSend() {
         return !awaitsGrants() && deliveries.stream().allMatch(delivery -> delivery.stopped);
     }
 
@@ -276,12 +276,12 @@ final class Prefill {
         return deliveries.stream().anyMatch(d -> d.nextContextRow > 0 && d.writesInFlight > 0);
     }
 
-    String heardFrom() {
-        return heardOf == null ? "no rank" : heardOf.toString();
+    String answeredBy() {
+        return answeredRanks == null ? "no rank" : answeredRanks.toString();
     }
 
     boolean awaitsGrants() {
-        return !stopped && !heardOfAll();
+        return !stopped && !allAnswered();
     }
 
     /** No delivery will begin, and nothing reads the pages for those there were. */

@@ -55,7 +55,7 @@ public final class Prefiller {
     private final StepsInFlight steps;
 
     private final Fences fences;
-    private final DecoderWords words;
+    private final DecoderFrames words;
     private final EndedTransfers ended;
     private final NanoClock clock;
 
@@ -84,7 +84,7 @@ public final class Prefiller {
         this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, ended);
         this.deliveries = new Deliveries(
                 geometry.groups().getFirst().pageTokens(), writer, sessions, replies, ports, this::settle);
-        this.words = new DecoderWords(
+        this.words = new DecoderFrames(
                 prefills,
                 waiting,
                 ended,
@@ -214,7 +214,7 @@ public final class Prefiller {
             return;
         }
         prefill.engineEnded = true;
-        words.tellPrefilled(prefill);
+        words.reportPrefilled(prefill);
         prefill.grantDeadlineNs = nowNs + grantWaitNs(prefill);
         prefill.contextSlot = ended.contextSlot();
         String unfit = writer.unfitEnd(ended, prefill.begunToItsEnd());
@@ -498,7 +498,7 @@ public final class Prefiller {
             prefill.stopped = true;
             prefill.stopCode = reason;
             prefill.stopReason = sentence;
-            deliveries.tellIfSilent(prefill, sentence);
+            deliveries.reportIfNothingToSend(prefill, sentence);
         }
     }
 
@@ -510,7 +510,7 @@ public final class Prefiller {
             engine.log(EngineEvents.Level.INFO, sentence);
         } else {
             tally.add(MessengerMetric.PREFILLS_EXPIRED, 1);
-            sentence += "of the end of its prefill (grant_wait_seconds), which has heard of " + prefill.heardFrom();
+            sentence += "of the end of its prefill (grant_wait_seconds), which has heard of " + prefill.answeredBy();
             engine.log(EngineEvents.Level.WARNING, sentence);
         }
         close(prefill, Reason.EXPIRED, sentence);
@@ -519,7 +519,7 @@ public final class Prefiller {
 
     /** Draws the consequences of where a prefill stands: fenced, concluded, released, forgotten. */
     private void settle(Prefill prefill) {
-        fences.onQuiet(prefill);
+        fences.onDrained(prefill);
         if (!prefill.over()) {
             return;
         }

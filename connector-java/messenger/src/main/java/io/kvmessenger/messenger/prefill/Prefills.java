@@ -99,9 +99,11 @@ final class Prefills {
         }
         Prefill next = first(grant.transfer(), prefill -> !prefill.stopped && prefill.awaitsAnswerOf(ranks));
         if (next == null) { // a decline that is taken back
-            next = first(grant.transfer(), prefill -> !prefill.stopped && prefill.mayHear(ranks));
+            next = first(grant.transfer(), prefill -> !prefill.stopped && prefill.mayAnswer(ranks));
         }
-        return next == null ? first(grant.transfer(), prefill -> prefill.stopped && prefill.awaitsAnswerOf(ranks)) : next;
+        return next == null
+                ? first(grant.transfer(), prefill -> prefill.stopped && prefill.awaitsAnswerOf(ranks))
+                : next;
     }
 
     /** The one that the next word of these ranks is for; null when all have had theirs. */

@@ -2,7 +2,7 @@ package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.BoundedMemory;
+import io.kvmessenger.messenger.session.BoundedMap;
 import java.util.Map;
 
 /**
@@ -14,7 +14,7 @@ import java.util.Map;
 final class Rejections {
     private static final char PLACE = '#';
 
-    private final Map<String, Long> untilNs = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    private final Map<String, Long> untilNs = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
     private final long memoryNs;
 
     Rejections(long memoryNs) {

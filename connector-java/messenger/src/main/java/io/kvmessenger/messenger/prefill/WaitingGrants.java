@@ -5,7 +5,7 @@ import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.BoundedMemory;
+import io.kvmessenger.messenger.session.BoundedMap;
 import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
@@ -46,7 +46,7 @@ final class WaitingGrants {
 
     private long bytes;
     /** Ranks that want nothing (more) of a transfer whose prefill has not begun: it need not wait for their grant. */
-    private final Map<TransferKey, Dismissal> dismissed = new BoundedMemory<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
+    private final Map<TransferKey, Dismissal> dismissed = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
     private String shutDownReason = "";
 

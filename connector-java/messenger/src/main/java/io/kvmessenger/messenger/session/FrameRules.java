@@ -72,7 +72,7 @@ public final class FrameRules {
                         frame.getPrefilled().getTransferId(),
                         frame.getPrefilled().getPromptDigest());
             case REJECTED -> transferId(frame.getRejected().getTransferId());
-            case REFUSAL, HEARTBEAT, GOODBYE, BODY_NOT_SET -> ""; // sentences are cut where they are shown: PeerWords
+            case REFUSAL, HEARTBEAT, GOODBYE, BODY_NOT_SET -> ""; // sentences are cut where they are shown: PeerText
         };
     }
 

@@ -19,7 +19,7 @@ public final class PeerWarnings {
     private final EngineEvents engine;
     private final NanoClock clock;
     /** When each kind was last told. */
-    private final Map<String, Long> toldNs = new BoundedMemory<>(KINDS_MAX);
+    private final Map<String, Long> loggedNs = new BoundedMap<>(KINDS_MAX);
 
     private long periodNs;
     private int linesInPeriod;
@@ -37,9 +37,9 @@ public final class PeerWarnings {
             linesInPeriod = 0;
         }
         String kind = kindOf(peerAddress, reason);
-        Long last = toldNs.get(kind);
+        Long last = loggedNs.get(kind);
         if ((last == null || nowNs - last >= REPEAT_NS) && linesInPeriod < LINES_MAX) {
-            toldNs.put(kind, nowNs);
+            loggedNs.put(kind, nowNs);
             linesInPeriod++;
             engine.log(EngineEvents.Level.WARNING, "the connection with " + peerAddress + " ended: " + reason);
         }

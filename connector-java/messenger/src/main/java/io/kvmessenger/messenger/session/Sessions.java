@@ -141,9 +141,9 @@ public final class Sessions {
             return;
         }
         String broken = FrameRules.broken(frame);
-        if (!broken.isEmpty() && session.ready() && UnfitFrames.concernsOneTransfer(session, frame)) {
+        if (!broken.isEmpty() && session.ready() && InvalidFrames.concernsOneTransfer(session, frame)) {
             session.lastHeardNs = nowNs;
-            UnfitFrames.answer(frame, session.peerName() + " sent " + frame.getBodyCase() + " with " + broken)
+            InvalidFrames.answer(frame, session.peerName() + " sent " + frame.getBodyCase() + " with " + broken)
                     .ifPresent(answer -> send(session, answer));
             return;
         }
@@ -164,13 +164,13 @@ public final class Sessions {
                 hangUp(
                         session,
                         "refused by " + session.peerName() + ": "
-                                + PeerWords.fit(frame.getRefusal().getSentence()));
+                                + PeerText.oneLine(frame.getRefusal().getSentence()));
             }
             case GOODBYE ->
                 hangUp(
                         session,
                         session.peerName() + " said goodbye: "
-                                + PeerWords.fit(frame.getGoodbye().getSentence()));
+                                + PeerText.oneLine(frame.getGoodbye().getSentence()));
             case GRANT, DECLINE, EXPECT, REJECTED, PREFILLED, CHECKSUMS, CANNOT_DELIVER, CANCEL, CANCEL_CONFIRMED -> {
                 if (session.ready()) {
                     listener.onFrame(session, frame);
@@ -230,7 +230,7 @@ public final class Sessions {
         if (byLink.containsKey(session.link) && session.state != Session.State.DIALLING && goodbye == null) {
             send(
                     session,
-                    ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(PeerWords.fit(reason))));
+                    ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(PeerText.oneLine(reason))));
         }
         hangUp(session, reason);
     }
@@ -522,7 +522,7 @@ public final class Sessions {
     }
 
     private void refuse(Session session, String field, String why) {
-        String sentence = PeerWords.fit(why); // it may quote the peer
+        String sentence = PeerText.oneLine(why); // it may quote the peer
         tally.add(MessengerMetric.LINKS_REFUSED, 1);
         switch (field) {
             case "protocol_version" -> tally.add(MessengerMetric.VERSIONS_DIFFERENT, 1);

@@ -21,7 +21,7 @@ import org.junit.jupiter.api.Test;
 class EveryFrameTest {
     /** Above every limit. */
     private static final int TOO_LONG = 4096;
-    /** Cut where they are shown, by {@link PeerWords}. */
+    /** Cut where they are shown, by {@link PeerText}. */
     private static final Set<String> CUT_WHERE_SHOWN =
             Set.of("Refusal.field", "Refusal.sentence", "CannotDeliver.sentence", "Goodbye.sentence");
     /** Looked at by {@link GeometryWire}. */

@@ -350,7 +350,7 @@ class SessionsTest {
     void shouldEndALinkWhoseFrameBreaksARuleThatNoTransferCanAnswerFor() {
         connected();
         ControlFrame endless = ControlFrame.newBuilder()
-                .setGrant(Grant.newBuilder().setTransferId("t".repeat(UnfitFrames.ANSWERABLE_ID_LENGTH_MAX + 1)))
+                .setGrant(Grant.newBuilder().setTransferId("t".repeat(InvalidFrames.ANSWERABLE_ID_LENGTH_MAX + 1)))
                 .build();
         prefiller.sessions.onFrame(Wire.DIALLED_LINK, endless, nowNs);
 

@@ -1,14 +1,14 @@
 package io.kvmessenger.messenger.session;
 
 /** A peer's sentence made fit to be shown here: one line, of limited length. Pure. */
-public final class PeerWords {
+public final class PeerText {
     public static final int SENTENCE_LENGTH_MAX = 1024;
 
     private static final String CUT = " …";
 
-    private PeerWords() {}
+    private PeerText() {}
 
-    public static String fit(String sentence) {
+    public static String oneLine(String sentence) {
         String cut = sentence.length() <= SENTENCE_LENGTH_MAX
                 ? sentence
                 : wholeCharacters(sentence, SENTENCE_LENGTH_MAX - CUT.length()) + CUT;

@@ -4,12 +4,12 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /** A map that forgets its oldest entry beyond a limit. Not thread-safe. */
-public final class BoundedMemory<K, V> extends LinkedHashMap<K, V> {
+public final class BoundedMap<K, V> extends LinkedHashMap<K, V> {
     private static final long serialVersionUID = 1L;
 
     private final int entriesMax;
 
-    public BoundedMemory(int entriesMax) {
+    public BoundedMap(int entriesMax) {
         this.entriesMax = entriesMax;
     }
 

@@ -24,7 +24,7 @@ import java.util.function.Consumer;
  *
  * <p>Owned by the messenger's thread. It begins and stops no prefill; it reports each that may be done to {@link Prefiller}.
  */
-final class DecoderWords {
+final class DecoderFrames {
     private final Prefills prefills;
     private final WaitingGrants waiting;
     private final EndedTransfers ended;
@@ -41,7 +41,7 @@ final class DecoderWords {
     private final Consumer<Prefill> settled;
 
     /** @param settled is given each prefill that has been answered */
-    DecoderWords(
+    DecoderFrames(
             Prefills prefills,
             WaitingGrants waiting,
             EndedTransfers ended,
@@ -104,7 +104,7 @@ final class DecoderWords {
         long nowNs = clock.nowNs();
         rejections.add(frame.getTransferId(), nowNs);
         for (Prefill prefill : prefills.all()) {
-            if (prefill.heardOf == null && !expected(prefill) && rejections.names(prefill.transfer(), nowNs)) {
+            if (prefill.answeredRanks == null && !expected(prefill) && rejections.names(prefill.transfer(), nowNs)) {
                 prefill.rejected = true;
                 long deadlineNs = nowNs + limits.rejectedWaitNs();
                 if (prefill.engineEnded && deadlineNs - prefill.grantDeadlineNs < 0) {
@@ -131,7 +131,7 @@ final class DecoderWords {
     }
 
     /** Tells decoders that expect a prompt that the engine has ended it. */
-    void tellPrefilled(Prefill prefill) {
+    void reportPrefilled(Prefill prefill) {
         expectations.of(prefill.transfer()).forEach(session -> replies.prefilled(session, prefill.transfer()));
     }
 
@@ -143,7 +143,7 @@ final class DecoderWords {
     /** Joins a prefill that has just begun with what its decoders said before. */
     void match(Prefill prefill) {
         waiting.takeDismissed(prefill.transfer(), clock.nowNs())
-                .ifPresent(dismissal -> prefill.hear(dismissal.ranks(), dismissal.needing()));
+                .ifPresent(dismissal -> prefill.addAnswer(dismissal.ranks(), dismissal.needing()));
         for (Optional<PageGrant> next = waiting.takeFor(prefill); next.isPresent(); next = waiting.takeFor(prefill)) {
             join(prefill, next.get());
         }
@@ -182,22 +182,22 @@ final class DecoderWords {
 
     private void join(Prefill prefill, PageGrant grant) {
         if (prefill.stopped) {
-            prefill.hear(grant.ranks(), grant.session().needingRanks); // its answer in this attempt
+            prefill.addAnswer(grant.ranks(), grant.session().needingRanks); // its answer in this attempt
             replies.decline(
                     grant,
                     prefill.stopCode == Reason.EXPIRED ? Reason.EXPIRED : Reason.PREFILL_ABORTED,
                     prefill.stopReason);
-        } else if (!prefill.mayHear(grant.ranks())) {
+        } else if (!prefill.mayAnswer(grant.ranks())) {
             replies.decline(
                     grant,
                     Reason.GRANT_UNFIT,
                     "transfer " + grant.transferId() + " was granted or given up already by "
-                            + prefill.heardFrom() + ", the ranks of "
+                            + prefill.answeredBy() + ", the ranks of "
                             + grant.session().peerName() + " among them or of another engine");
         } else if (!prefill.difference(grant, pageTokens).isEmpty()) {
             replies.decline(grant, Reason.GRANT_UNFIT, prefill.difference(grant, pageTokens));
         } else {
-            prefill.hear(grant.ranks(), grant.session().needingRanks);
+            prefill.addAnswer(grant.ranks(), grant.session().needingRanks);
             deliveries.begin(prefill, grant);
         }
     }
@@ -242,8 +242,8 @@ final class DecoderWords {
     private void dismiss(Session session, TransferKey transfer) {
         Prefill prefill = prefills.awaiting(transfer, session.peerRanks);
         if (prefill != null) {
-            prefill.hear(session.peerRanks, session.needingRanks);
-            deliveries.tellIfSilent(prefill, "the decoder declined the transfer");
+            prefill.addAnswer(session.peerRanks, session.needingRanks);
+            deliveries.reportIfNothingToSend(prefill, "the decoder declined the transfer");
             settled.accept(prefill);
         } else if (prefills.mayBeSeveral(transfer) || !prefills.any(transfer)) {
             waiting.dismiss(transfer, session, clock.nowNs());
@@ -252,8 +252,8 @@ final class DecoderWords {
 
     /** Ranks that have everything, or want nothing (any more), will not grant the prompt's next attempt. */
     void dismissServed(Prefill prefill) {
-        if (prefill.heardOf != null) {
-            waiting.dismiss(prefill.transfer(), prefill.heardForGood(), prefill.toHear, clock.nowNs());
+        if (prefill.answeredRanks != null) {
+            waiting.dismiss(prefill.transfer(), prefill.servedRanks(), prefill.requiredRanks, clock.nowNs());
         }
     }
 

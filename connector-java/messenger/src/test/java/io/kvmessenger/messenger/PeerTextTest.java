@@ -2,22 +2,22 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.messenger.session.PeerWords;
+import io.kvmessenger.messenger.session.PeerText;
 import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import org.junit.jupiter.api.Test;
 
 /** What is made of a peer's sentences before they reach an event or a log. */
-class PeerWordsTest extends MessengerPair {
+class PeerTextTest extends MessengerPair {
     @Test
     void shouldShowOneLineOfLimitedLength() {
-        assertThat(PeerWords.fit("two\nlines\u001B[31m")).isEqualTo("two lines [31m");
-        assertThat(PeerWords.fit("x".repeat(1 << 20))).hasSize(PeerWords.SENTENCE_LENGTH_MAX);
+        assertThat(PeerText.oneLine("two\nlines\u001B[31m")).isEqualTo("two lines [31m");
+        assertThat(PeerText.oneLine("x".repeat(1 << 20))).hasSize(PeerText.SENTENCE_LENGTH_MAX);
     }
 
     @Test
     void shouldNotCutACharacterInTwo() {
-        String cut = PeerWords.fit("x" + "\uD83D\uDE00".repeat(PeerWords.SENTENCE_LENGTH_MAX));
+        String cut = PeerText.oneLine("x" + "\uD83D\uDE00".repeat(PeerText.SENTENCE_LENGTH_MAX));
 
         assertThat(cut.chars().filter(c -> Character.isHighSurrogate((char) c)).count())
                 .isEqualTo(cut.chars()
@@ -40,6 +40,6 @@ class PeerWordsTest extends MessengerPair {
                         .build());
 
         assertThat(decoder.told).containsExactly("failed r");
-        assertThat(decoder.lastFailure).hasSize(PeerWords.SENTENCE_LENGTH_MAX).doesNotContain("\n");
+        assertThat(decoder.lastFailure).hasSize(PeerText.SENTENCE_LENGTH_MAX).doesNotContain("\n");
     }
 }

@@ -12,7 +12,7 @@ import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;
 
 /** Ids that are used again, requests that queue for long, and answers to an attempt that has ended. */
-class TransferLivesTest extends MessengerPair {
+class TransferAttemptsTest extends MessengerPair {
     private static final TransferKey TRANSFER = new TransferKey("t-r", "");
     private static final long LONG_NS = 1_000_000;
     private static final List<PrefillerAddress> PREFILLER = List.of(new PrefillerAddress("host", 7, ""));

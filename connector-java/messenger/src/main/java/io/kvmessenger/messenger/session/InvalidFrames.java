@@ -10,11 +10,11 @@ import java.util.Optional;
  * What a prefiller answers to a decoder's frame about one transfer, in which a field breaks a rule: that transfer fails, and
  * nothing else does. Pure.
  */
-final class UnfitFrames {
+final class InvalidFrames {
     /** A longer id is none that an answer could repeat: the peer is no messenger. */
     static final int ANSWERABLE_ID_LENGTH_MAX = 64 << 10;
 
-    private UnfitFrames() {}
+    private InvalidFrames() {}
 
     static boolean concernsOneTransfer(Session session, ControlFrame frame) {
         return session.inbound
@@ -51,6 +51,6 @@ final class UnfitFrames {
                         .setTransferId(grant.getTransferId())
                         .setImm(grant.getImm())
                         .setReason(CannotDeliver.Reason.GRANT_UNFIT)
-                        .setSentence(PeerWords.fit(why)));
+                        .setSentence(PeerText.oneLine(why)));
     }
 }

@@ -12,7 +12,7 @@ import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;
 
 /** Words that come when what they are about is over already, or never was: each is answered, and none is taken for another. */
-class LateWordsTest extends MessengerPair {
+class LateAnswersTest extends MessengerPair {
     @Test
     void shouldConfirmACancelThatComesWhenAllHasBeenSent() {
         fetch("r", 1, 0);
