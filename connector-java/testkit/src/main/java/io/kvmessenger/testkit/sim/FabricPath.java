@@ -1,25 +1,23 @@
 package io.kvmessenger.testkit.sim;
 
-/** The data paths from one peer to one admission, as far as each end still has them. State only. */
+import io.kvmessenger.transfer.spi.InboundAdmission;
+
+/** A data path from a link to an admission, as far as each end still has it. State only. */
 final class FabricPath {
-    final SimulatedTransferEngine source;
-    final SimulatedTransferEngine target;
-    final SimulatedTransferEngine.OutboundPeer peer;
-    final SimulatedTransferEngine.Admitted admitted;
+    final SimulatedOutboundLink link;
+    final SimulatedTransport source;
+    final SimulatedTransport target;
+    final InboundAdmission admission;
 
     /** The source reads and sends nothing any more. */
     boolean sourceGone;
     /** Nothing lands in the target any more. */
     boolean targetGone;
 
-    FabricPath(
-            SimulatedTransferEngine source,
-            SimulatedTransferEngine target,
-            SimulatedTransferEngine.OutboundPeer peer,
-            SimulatedTransferEngine.Admitted admitted) {
-        this.source = source;
+    FabricPath(SimulatedOutboundLink link, SimulatedTransport target, InboundAdmission admission) {
+        this.link = link;
+        this.source = link.transport;
         this.target = target;
-        this.peer = peer;
-        this.admitted = admitted;
+        this.admission = admission;
     }
 }

@@ -1,43 +1,58 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.testkit.sim.check.PageWrite;
-import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.spi.OpenWindow;
+import java.lang.foreign.MemorySegment;
 
-/** One page on its way, and the batch whose completion it is part of. State only; {@link SimulatedFabric} moves it. */
+/** Pages that follow each other, on their way, and the post whose completion they are part of. State only. */
 final class FabricWrite {
-    /** What one {@code submit} took. */
-    static final class Batch {
+    /** What a link took at once, under the name by which its completion is told. */
+    static final class Post {
         final FabricPath path;
-        final long cookie;
+        long id;
         int unfinished;
-        boolean ended;
 
-        Batch(FabricPath path, long cookie, int unfinished) {
+        Post(FabricPath path, long id) {
             this.path = path;
-            this.cookie = cookie;
-            this.unfinished = unfinished;
+            this.id = id;
         }
     }
 
     final PageWrite facts;
-    final Batch batch;
-    final Region sourceRegion;
+    final Post post;
+    final MemorySegment source;
     final int targetRegionId;
     byte[] payload;
     /** Bytes that have landed or were discarded. */
     int passedBytes;
 
+    /** At a target that looks: the window that it has begun to land in, until it has let go. */
+    OpenWindow landingIn;
+
     boolean discarded;
     boolean gone;
+    /** Nothing of it lands any more, which was told. */
+    boolean toldGone;
 
-    FabricWrite(PageWrite facts, Batch batch, Region sourceRegion, int targetRegionId) {
+    FabricWrite(PageWrite facts, Post post, MemorySegment source, int targetRegionId) {
         this.facts = facts;
-        this.batch = batch;
-        this.sourceRegion = sourceRegion;
+        this.post = post;
+        this.source = source;
         this.targetRegionId = targetRegionId;
     }
 
     FabricPath path() {
-        return batch.path;
+        return post.path;
+    }
+
+    /** Slot and generation, weight zero. */
+    int window() {
+        return facts.imm() & ~Imm.WEIGHT_MAX;
+    }
+
+    String describe() {
+        return "#" + facts.id() + " imm " + Integer.toHexString(facts.imm()) + " " + facts.source() + "+"
+                + facts.sourceOffset() + " -> " + facts.target() + "+" + facts.targetOffset();
     }
 }

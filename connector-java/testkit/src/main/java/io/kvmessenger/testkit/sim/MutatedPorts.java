@@ -17,9 +17,11 @@ import java.util.Set;
  */
 final class MutatedPorts {
     private final Mutation mutation;
+    private final SimulatedTransport transport;
     private final FreeOnCancel events;
 
-    MutatedPorts(Mutation mutation, EngineEvents events) {
+    MutatedPorts(Mutation mutation, EngineEvents events, SimulatedTransport transport) {
+        this.transport = transport;
         this.mutation = mutation;
         this.events = new FreeOnCancel(events);
     }
@@ -29,6 +31,11 @@ final class MutatedPorts {
             case EXPECTATION_OFF_BY_ONE -> new ExpectingOneLess(ports.transfer());
             case DUPLICATE_GRANT_ACCEPTED -> new ServingTwice(ports.transfer());
             case ONE_SOURCE_SUFFICES -> new OneSourceSuffices(ports.transfer());
+            case COUNTED_WHEN_POSTED -> new CountingPosted(ports.transfer(), transport);
+            case GENERATION_IGNORED ->
+                transport.looksAtWrites() ? new CountingPosted(ports.transfer(), transport) : ports.transfer();
+            case FREED_WITHOUT_PROOF -> new ClosingAtOnce(ports.transfer());
+            case ALLOWANCE_UNCHECKED -> new WritingOn(ports.transfer());
             default -> ports.transfer();
         };
         return new Messenger.Ports(

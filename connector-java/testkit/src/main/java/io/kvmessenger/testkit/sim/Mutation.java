@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.transfer.engine.EngineLimits;
 
 /** A bug put in on purpose, to show that the checkers see it. Made at the ports: production code knows nothing of it. */
 public enum Mutation {
@@ -39,7 +40,19 @@ public enum Mutation {
     /** A counter shows what was posted for its window, also what has not landed yet. */
     COUNTED_WHEN_POSTED,
     /** A fetch is reported arrived when the first of its sources has sent all. */
-    ONE_SOURCE_SUFFICES;
+    ONE_SOURCE_SUFFICES,
+    /** The completion of one request is told for another that is under way. */
+    ANOTHER_COMPLETED,
+    /** A window and its pages are free when their peer's admission is revoked, while the peer can still write. */
+    FREED_WITHOUT_PROOF,
+    /** Writes are not held to what is allowed, and one more is submitted when that has ended. */
+    ALLOWANCE_UNCHECKED;
+
+    EngineLimits limits(EngineLimits limits) {
+        return this != GENERATION_IGNORED
+                ? limits
+                : new EngineLimits(limits.requestsPerPeer(), limits.slots(), 1, limits.completions(), limits.peers());
+    }
 
     ProtocolLimits limits(ProtocolLimits limits) {
         if (this != HEARTBEAT_IGNORED) {

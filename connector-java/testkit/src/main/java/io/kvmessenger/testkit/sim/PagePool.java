@@ -3,6 +3,7 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
@@ -28,7 +29,7 @@ final class PagePool {
         this.geometry = geometry;
         this.random = random;
         this.memories = IntStream.range(0, geometry.ranks().size())
-                .mapToObj(rank -> MemorySegment.ofArray(new byte[(int) geometry.spanBytes(rank, 0)]))
+                .mapToObj(rank -> Arena.ofAuto().allocate(geometry.spanBytes(rank, 0)))
                 .toList();
         for (int page = 0; page < pageCount(); page++) {
             free.add(page);

@@ -4,6 +4,8 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.engine.EngineLimits;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
@@ -23,9 +25,7 @@ record Scenario(
         int decoderCount,
         int requestCount,
         FabricKind fabric,
-        int slotCount,
-        boolean slotsReusedAtOnce,
-        int queueLimit,
+        EngineLimits engineLimits,
         String secret,
         List<KvGeometry> prefillerGeometries,
         List<KvGeometry> decoderGeometries,
@@ -43,6 +43,13 @@ record Scenario(
     static final long LIVENESS_NS = 4_000 * MILLI;
 
     private static final int SLOTS_ENOUGH = 64;
+    private static final int SLOTS_FEW = 8;
+    /** So many windows before an immediate repeats: a writer's end of a transfer may be later than its target's by some. */
+    private static final int IMMS_MIN = 16;
+
+    private static final int COMPLETIONS_FEW = 256;
+    private static final int COMPLETIONS_MANY = 4096;
+    private static final int PEERS_ENOUGH = 64;
     private static final int QUEUE_LONG = 64;
 
     /** Which of its faults a run has. */
@@ -72,6 +79,7 @@ record Scenario(
         SplittableRandom random = new SplittableRandom(seed * 0x9E3779B97F4A7C15L + 1);
         SplittableRandom checksums = new SplittableRandom(seed * 0xA0761D6478BD642FL + 1);
         SplittableRandom fabrics = new SplittableRandom(seed * 0xEB44ACCAB455D165L + 1);
+        SplittableRandom engines = new SplittableRandom(seed * 0x8CB92BA72F3D8DD7L + 1);
         SplittableRandom shards = new SplittableRandom(seed * 0xD1B54A32D192ED03L + 1);
         PageLayout layout = switch (random.nextInt(3)) {
             case 0 -> PageLayout.HND;
@@ -94,15 +102,18 @@ record Scenario(
         FabricKind drawn = FABRICS_DRAWN_FIRST.get(random.nextInt(FABRICS_DRAWN_FIRST.size()));
         FabricKind fabric = fabrics.nextInt(4) == 0 ? FabricKind.RDM : drawn;
         int slotCount = random.nextInt(3) == 0 ? 2 + random.nextInt(4) : SLOTS_ENOUGH;
+        boolean slotsReusedSoon = random.nextBoolean();
+        int queueLimit = Integer.highestOneBit(1 + random.nextInt(8));
         return new Scenario(
                 seed,
                 bothRoles ? 2 : prefillerCount,
                 decoderCount,
                 requestCount,
                 fabric,
-                weather == Weather.SOUND ? SLOTS_ENOUGH : slotCount, // a fetch that waits for a slot has no bound
-                random.nextBoolean(),
-                Math.max(1 + random.nextInt(8), weather == Weather.SOUND ? QUEUE_LONG : 0),
+                weather == Weather.SOUND // a fetch that waits for a slot has no bound
+                        ? engineLimits(QUEUE_LONG, SLOTS_ENOUGH, engines)
+                        : engineLimits(
+                                queueLimit, slotsReusedSoon ? Math.min(slotCount, SLOTS_FEW) : slotCount, engines),
                 random.nextBoolean() ? "secret" : "",
                 model.drawEngine(random, shards, sharded),
                 model.drawEngine(random, shards, sharded),
@@ -115,6 +126,14 @@ record Scenario(
                     case SOUND -> Swarm.sound(random);
                     case QUIET -> Swarm.quiet(random);
                 });
+    }
+
+    /** Often so few of all that slots are used again at once, generations wrap and queues are full. */
+    private static EngineLimits engineLimits(int requestsPerPeer, int slotCount, SplittableRandom random) {
+        int generationsFew = Math.ceilDiv(IMMS_MIN, slotCount) + random.nextInt(3);
+        int generations = random.nextBoolean() ? Imm.GENERATION_COUNT : generationsFew;
+        int completions = slotCount < SLOTS_ENOUGH && random.nextBoolean() ? COMPLETIONS_FEW : COMPLETIONS_MANY;
+        return new EngineLimits(requestsPerPeer, slotCount + 1, generations, completions, PEERS_ENOUGH);
     }
 
     /** Where everything must arrive, a queue at a busy prefiller may be long: no limit ends what waits in it. */
@@ -135,9 +154,7 @@ record Scenario(
                 decoderCount,
                 requestCount,
                 fabric,
-                slotCount,
-                slotsReusedAtOnce,
-                queueLimit,
+                engineLimits,
                 secret,
                 prefillerGeometries,
                 decoderGeometries,

@@ -20,7 +20,7 @@ final class SimulatedNode {
     private static final long WATCH_PERIOD_NS = 50 * Scenario.MICRO;
 
     private final SimulatedClock clock;
-    private final SplittableRandom random;
+    private final SimulatedThread thread;
     private final String name;
     private final long incarnation;
     private final double slowness;
@@ -33,8 +33,6 @@ final class SimulatedNode {
     private boolean alive = true;
     private boolean diedSilently;
     private long pausedUntilNs;
-    private long nextTurnNs = Long.MAX_VALUE;
-    private long turnTicket;
 
     SimulatedNode(
             SimulatedClock clock,
@@ -44,11 +42,11 @@ final class SimulatedNode {
             double slowness,
             long clockOffsetNs) {
         this.clock = clock;
-        this.random = random;
         this.name = name;
         this.incarnation = incarnation;
         this.slowness = slowness;
         this.clockOffsetNs = clockOffsetNs;
+        thread = new SimulatedThread(clock, random, this, this::turn);
     }
 
     void start(Messenger messenger) {
@@ -89,6 +87,14 @@ final class SimulatedNode {
 
     boolean diedSilently() {
         return diedSilently;
+    }
+
+    double slowness() {
+        return slowness;
+    }
+
+    long pausedUntilNs() {
+        return pausedUntilNs;
     }
 
     boolean paused() {
@@ -158,37 +164,14 @@ final class SimulatedNode {
         resume();
     }
 
-    /** The wake-up was signalled: run a duty cycle soon. */
+    /** The wake-up was signalled: run a duty cycle of the messenger soon. */
     void wake() {
-        long latencyNs = random.nextLong(20 * Scenario.MICRO);
-        if (random.nextDouble() < slowness * 0.05) {
-            latencyNs += random.nextLong(5 * Scenario.MILLI);
-        }
-        turnAt(clock.nowNs() + latencyNs);
-    }
-
-    private void turnAt(long dueNs) {
-        long atNs = Math.max(dueNs, pausedUntilNs);
-        if (alive && messenger != null && atNs < nextTurnNs) {
-            nextTurnNs = atNs;
-            long ticket = ++turnTicket;
-            clock.at(atNs, () -> {
-                if (ticket == turnTicket) {
-                    nextTurnNs = Long.MAX_VALUE;
-                    turn();
-                }
-            });
+        if (messenger != null) {
+            thread.wake();
         }
     }
 
     private void turn() {
-        if (!alive) {
-            return;
-        }
-        if (paused()) {
-            turnAt(pausedUntilNs);
-            return;
-        }
         int inputs = inbox.size();
         while (!inbox.isEmpty()) {
             inbox.removeFirst().accept(messenger);
@@ -197,9 +180,9 @@ final class SimulatedNode {
         if (work > 0) {
             wake();
         } else if (messenger.watching()) {
-            turnAt(clock.nowNs() + WATCH_PERIOD_NS);
+            thread.turnAt(clock.nowNs() + WATCH_PERIOD_NS);
         } else {
-            turnAt(messenger.nextDeadlineNs() - clockOffsetNs);
+            thread.turnAt(messenger.nextDeadlineNs() - clockOffsetNs);
         }
     }
 }

@@ -1,20 +1,28 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.engine.EnginePorts;
+import io.kvmessenger.transfer.engine.InvokedEngine;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.SplittableRandom;
 
 /** One incarnation of one node: the production messenger on simulated ports, and the engine beside it. */
 final class SimulatedProcess {
+    /** The memory of a simulated engine is behind no descriptor, so that nothing of it is called. */
+    private static final LibC LIB_C = new FfmLibC();
+
     final SimulatedNode node;
     final PagePool pool;
-    final SimulatedTransferEngine transfer;
+    final SimulatedTransport transport;
+    final WatchedTransferEngine transfer;
     final NodeEngine engine;
     final Messenger messenger;
 
@@ -23,17 +31,27 @@ final class SimulatedProcess {
         WorldListener listener = world.listener();
         this.node = node;
         pool = new PagePool(geometry, random.split());
-        transfer = new SimulatedTransferEngine(
-                node,
-                world.fabric(),
-                new SimulatedWindows(
-                        scenario.slotCount(), scenario.slotsReusedAtOnce(), world.mutation(), scenario.fabric()));
+        SimulatedWorker worker = new SimulatedWorker(world.clock(), random.split(), node, world.fabric());
+        SimulatedTransport[] made = new SimulatedTransport[1];
+        InvokedEngine invoked = new InvokedEngine(
+                world.mutation().limits(scenario.engineLimits()),
+                new EnginePorts(LIB_C, node::nowNs, random.split(), worker, (port, figures) -> {
+                    made[0] = new SimulatedTransport(node, world.fabric(), worker, port, random.split());
+                    return List.of(made[0]);
+                }),
+                node::wake);
+        worker.start(invoked);
+        transport = made[0];
+        transfer = new WatchedTransferEngine(invoked.engine(), node.process(), listener);
         engine = world.engines().start(world, node, pool, random);
         listener.processStarted(node.process(), geometry, pool.memories());
-        List<RankMemory> memories = pool.memories().stream()
-                .map(memory -> new RankMemory(List.of(transfer.register(memory, Region.NOT_SHAREABLE))))
+        List<Region> regions = pool.memories().stream()
+                .map(memory -> transfer.register(memory, Region.NOT_SHAREABLE))
                 .toList();
-        MutatedPorts mutated = new MutatedPorts(world.mutation(), engine.events());
+        transport.use(regions);
+        List<RankMemory> memories =
+                regions.stream().map(region -> new RankMemory(List.of(region))).toList();
+        MutatedPorts mutated = new MutatedPorts(world.mutation(), engine.events(), transport);
         node.onCommand(mutated::onCommand);
         Messenger.Ports ports = new Messenger.Ports(
                 transfer,
@@ -53,7 +71,7 @@ final class SimulatedProcess {
                 world.mutation().limits(scenario.limits()),
                 scenario.checksumMode(),
                 mutated.wrap(ports, ComputedLayers.of(geometry)));
-        world.fabric().started(transfer);
+        world.fabric().started(transport);
         world.network().started(node);
         node.start(messenger);
     }

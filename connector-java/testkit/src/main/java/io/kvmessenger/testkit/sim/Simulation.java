@@ -6,6 +6,7 @@ import io.kvmessenger.testkit.sim.check.BoundChecker;
 import io.kvmessenger.testkit.sim.check.Checkers;
 import io.kvmessenger.testkit.sim.check.Violation;
 import io.kvmessenger.testkit.sim.check.WorldListener;
+import io.kvmessenger.transfer.Imm;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -66,14 +67,14 @@ public final class Simulation {
     private Simulation(Scenario scenario, Weather weather, Mutation mutation, NodeEngine.Maker engines) {
         long seed = scenario.seed();
         this.scenario = scenario;
-        this.listener = weather == Weather.SOUND
-                ? Checkers.allAnd(new BoundChecker(clock::nowNs, scenario.limits()))
-                : Checkers.all();
         this.mutation = mutation;
+        boolean immsRepeat = mutation.limits(scenario.engineLimits()).generations() < Imm.GENERATION_COUNT;
+        this.listener = weather == Weather.SOUND
+                ? Checkers.allAnd(new BoundChecker(clock::nowNs, scenario.limits()), immsRepeat)
+                : Checkers.all(immsRepeat);
         this.engines = engines;
         this.random = new SplittableRandom(seed);
-        this.fabric = new SimulatedFabric(
-                clock, trace, scenario, random.split(), listener, partitions, mutation == Mutation.PAYLOAD_DAMAGED);
+        this.fabric = new SimulatedFabric(clock, trace, scenario, random.split(), listener, partitions, mutation);
         this.network = new SimulatedNetwork(clock, trace, scenario, random.split(), listener, partitions);
         for (int i = 0; i < scenario.prefillerCount(); i++) {
             scenario.messengersOf("P" + i).forEach(this::start);
@@ -258,7 +259,7 @@ public final class Simulation {
         trace.add(process.node.process(), "die", silentDeath ? "silently" : "");
         process.node.die(silentDeath);
         listener.processDied(process.node.process());
-        fabric.died(process.transfer, silentDeath);
+        fabric.died(process.transport, silentDeath);
         network.died(process.node, silentDeath);
     }
 

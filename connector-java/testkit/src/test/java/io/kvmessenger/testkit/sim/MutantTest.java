@@ -10,7 +10,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 
 /** A simulation that has never failed proves nothing: each bug put in on purpose is found, and soon. */
 class MutantTest {
-    private static final long SEEDS_MAX = 500;
+    private static final long SEEDS_MAX = 1000;
     private static final long COMPARED_SEEDS = 200;
 
     @ParameterizedTest

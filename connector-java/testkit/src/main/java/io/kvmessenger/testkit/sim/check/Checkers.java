@@ -21,20 +21,21 @@ public final class Checkers implements WorldListener {
         this.all = all;
     }
 
-    public static WorldListener all() {
-        return new Checkers(always());
+    /** @param immsRepeat whether generations are so few that they come again within a fetch */
+    public static WorldListener all(boolean immsRepeat) {
+        return new Checkers(always(immsRepeat));
     }
 
     /** With the one more that judges a run on a sound network. */
-    public static WorldListener allAnd(BoundChecker bounds) {
-        List<WorldListener> all = always();
+    public static WorldListener allAnd(BoundChecker bounds, boolean immsRepeat) {
+        List<WorldListener> all = always(immsRepeat);
         all.add(bounds);
         return new Checkers(all);
     }
 
-    private static List<WorldListener> always() {
+    private static List<WorldListener> always(boolean immsRepeat) {
         return new ArrayList<>(List.of(
-                new GrantChecker(),
+                new GrantChecker(immsRepeat),
                 new SourceChecker(),
                 new ReuseChecker(),
                 new CountChecker(),

@@ -19,7 +19,8 @@ import java.util.Map;
  * are under way.
  */
 final class CountChecker implements WorldListener {
-    private record Key(String process, int imm) {}
+    /** @param use 0 for the grant that has the imm now; another for one before it that its fetch still counts on */
+    private record Key(String process, int imm, long use) {}
 
     /** What has been counted for one grant. */
     private static final class Counted {
@@ -39,6 +40,7 @@ final class CountChecker implements WorldListener {
 
     private final Map<String, KvGeometry> geometries = new HashMap<>();
     private final Map<Key, Counted> live = new HashMap<>();
+    private long lastUse;
     private final Map<Key, Integer> underWay = new HashMap<>();
     private final Map<String, FetchFacts> fetches = new HashMap<>();
 
@@ -60,12 +62,16 @@ final class CountChecker implements WorldListener {
                     .removeIf(e -> e.getKey().process.equals(from)
                             && e.getValue().writer.equals(to)
                             && e.getValue().transferId.equals(grant.getTransferId()));
-            Key key = new Key(from, grant.getImm());
+            Key key = new Key(from, grant.getImm(), 0);
             if (underWay.getOrDefault(key, 0) > 0) {
                 throw new Violation(
                         "Count",
                         "imm " + Integer.toHexString(grant.getImm()) + " was given to transfer " + grant.getTransferId()
                                 + " while earlier writes with it are under way");
+            }
+            Counted before = live.remove(key);
+            if (before != null) {
+                live.put(new Key(from, grant.getImm(), ++lastUse), before);
             }
             live.put(
                     key,
@@ -159,6 +165,6 @@ final class CountChecker implements WorldListener {
     }
 
     private static Key keyOf(PageWrite write) {
-        return new Key(write.target(), Imm.of(Imm.slot(write.imm()), Imm.generation(write.imm())));
+        return new Key(write.target(), Imm.of(Imm.slot(write.imm()), Imm.generation(write.imm())), 0);
     }
 }

@@ -20,9 +20,16 @@ final class GrantChecker implements WorldListener {
 
     private record LiveGrant(String writer, String transferId, Set<Integer> pages) {}
 
+    /** Whether a slot has so few generations that one comes again while its first transfer waits for its other sources. */
+    private final boolean immsRepeat;
+
     private final Map<String, PageMap> maps = new HashMap<>();
     private final Map<Key, LiveGrant> live = new HashMap<>();
     private final Map<String, String> transferByRequest = new HashMap<>();
+
+    GrantChecker(boolean immsRepeat) {
+        this.immsRepeat = immsRepeat;
+    }
 
     @Override
     public void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {
@@ -42,7 +49,7 @@ final class GrantChecker implements WorldListener {
             LiveGrant before = live.put(
                     new Key(from, grant.getImm()),
                     new LiveGrant(to, grant.getTransferId(), new HashSet<>(grant.getPageIndicesList())));
-            if (before != null) {
+            if (before != null && !immsRepeat) {
                 throw violation("imm " + Integer.toHexString(grant.getImm()) + " of " + from + " was given to transfer "
                         + grant.getTransferId() + " while transfer " + before.transferId + " has it");
             }

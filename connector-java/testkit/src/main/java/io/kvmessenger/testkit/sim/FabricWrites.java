@@ -1,0 +1,276 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.testkit.sim.check.PageWrite;
+import io.kvmessenger.testkit.sim.check.WorldListener;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.WindowArea;
+import io.kvmessenger.transfer.spi.OpenWindow;
+import io.kvmessenger.transfer.spi.WriteBatch;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.SplittableRandom;
+
+/**
+ * Carries writes over a {@link FabricPath}: in any order, as late as it likes, each in two halves, and its immediate last. Which
+ * worker does a step, or none, and what completion and refusal mean, is the {@link FabricKind}'s.
+ */
+final class FabricWrites {
+    private static final int DAMAGED_WRITES_INTERVAL = 200;
+    /** One write in so many that were read at a lost source is lost with it. */
+    private static final int LOST_WITH_SOURCE_INTERVAL = 4;
+
+    private final SimulatedFabric fabric;
+    private final SimulatedClock clock;
+    private final Trace trace;
+    private final FabricKind kind;
+    private final SplittableRandom random;
+    private final WorldListener listener;
+    private final Mutation mutation;
+    private final Set<FabricWrite> inFlight = new LinkedHashSet<>();
+    private long lastWriteId;
+
+    FabricWrites(
+            SimulatedFabric fabric,
+            SimulatedClock clock,
+            Trace trace,
+            FabricKind kind,
+            SplittableRandom random,
+            WorldListener listener,
+            Mutation mutation) {
+        this.fabric = fabric;
+        this.clock = clock;
+        this.trace = trace;
+        this.kind = kind;
+        this.random = random;
+        this.listener = listener;
+        this.mutation = mutation;
+    }
+
+    /** @param imm with the weight of these pages */
+    void post(FabricWrite.Post post, WriteBatch batch, int firstPage, int pages, int imm) {
+        FabricPath path = post.path;
+        PageWrite facts = new PageWrite(
+                ++lastWriteId,
+                path.source.node.process(),
+                path.target.node.process(),
+                imm,
+                path.source.rankOf(batch.source()),
+                batch.sourceOffsetBytes(firstPage),
+                path.target.rankOf(batch.regionId()),
+                batch.targetOffsetBytes(firstPage),
+                Math.toIntExact(pages * batch.pageBytes()));
+        FabricWrite write = new FabricWrite(facts, post, batch.source(), batch.regionId());
+        inFlight.add(write);
+        if (windowOf(write) != null) {
+            path.target.postedWeights.merge(write.window(), (long) Imm.weight(imm), Long::sum);
+        }
+        trace.add(facts.source(), "submit", write.describe());
+        listener.writeSubmitted(facts);
+        clock.after(fabric.delayNs(), () -> beginRead(write));
+    }
+
+    private void beginRead(FabricWrite write) {
+        if (kind != FabricKind.RDMA) {
+            write.path().source.run(() -> read(write));
+        } else if (fabric.cut(write.path())) {
+            fabric.whenConnected(write.path(), () -> beginRead(write));
+        } else {
+            read(write);
+        }
+    }
+
+    private void read(FabricWrite write) {
+        if (write.gone) {
+            return;
+        }
+        PageWrite facts = write.facts;
+        write.payload =
+                write.source.asSlice(facts.sourceOffset(), facts.lengthBytes()).toArray(ValueLayout.JAVA_BYTE);
+        if (mutation == Mutation.PAYLOAD_DAMAGED && random.nextInt(DAMAGED_WRITES_INTERVAL) == 0) {
+            write.payload[random.nextInt(write.payload.length)] ^= (byte) (1 << random.nextInt(Byte.SIZE));
+        }
+        listener.sourceRead(facts);
+        if (!kind.completionIsDelivery) {
+            write.path().link.finished(write.post);
+        }
+        clock.after(fabric.delayNs(), () -> beginLanding(write));
+    }
+
+    private void beginLanding(FabricWrite write) {
+        FabricPath path = write.path();
+        if (write.gone) {
+            return;
+        }
+        if (path.targetGone || !path.target.node.alive()) {
+            gone(write);
+        } else if (fabric.cut(path)) {
+            fabric.whenConnected(path, () -> beginLanding(write));
+        } else if (kind.writerCopies()) {
+            path.source.run(() -> land(write));
+        } else if (kind.targetChecks) {
+            path.target.run(() -> land(write));
+        } else {
+            land(write);
+        }
+    }
+
+    private void land(FabricWrite write) {
+        if (write.gone) {
+            return;
+        }
+        PageWrite facts = write.facts;
+        int from = write.passedBytes;
+        if (from == 0 && kind.targetChecks && !mayLand(write)) {
+            return;
+        }
+        int to = from == 0 && facts.lengthBytes() > 1 ? facts.lengthBytes() / 2 : facts.lengthBytes();
+        if (!write.discarded) {
+            MemorySegment.copy(
+                    write.payload,
+                    from,
+                    write.path().target.memoryOf(write.targetRegionId),
+                    ValueLayout.JAVA_BYTE,
+                    facts.targetOffset() + from,
+                    to - from);
+            trace.add(facts.target(), "land", write.describe() + " bytes " + from + ".." + to);
+            listener.landed(facts, from, to);
+        }
+        write.passedBytes = to;
+        if (to < facts.lengthBytes()) {
+            clock.after(random.nextInt(3) == 0 ? fabric.delayNs() : 0, () -> beginLanding(write));
+        } else {
+            landed(write);
+        }
+    }
+
+    /** What a target that looks at writes does: a stale one is discarded, one that leaves its window ends the path. */
+    private boolean mayLand(FabricWrite write) {
+        FabricPath path = write.path();
+        OpenWindow window = path.target.port.windowOf(write.window());
+        if (window != null && !(window.isOf(path.admission) && covers(window.area(), write))) {
+            String detail = write.describe() + " leaves its window";
+            listener.writeRefused(write.facts.target(), detail);
+            path.target.port.onRefused(path.admission, detail);
+            gone(write);
+            fabric.closeTarget(path, "refused a write");
+            return false;
+        }
+        if (window != null && window.beginLanding()) {
+            write.landingIn = window;
+        } else {
+            discard(write);
+        }
+        return true;
+    }
+
+    private static boolean covers(WindowArea area, FabricWrite write) {
+        int part = area.partIndexOf(write.targetRegionId);
+        return part >= 0
+                && area.parts().get(part).ranges().contains(write.facts.targetOffset(), write.facts.lengthBytes());
+    }
+
+    private void discard(FabricWrite write) {
+        write.discarded = true;
+        trace.add(write.facts.target(), "stray", write.describe());
+        write.path().target.port.onStray();
+    }
+
+    /** The end that copied or delivered it tells the source; the target's worker counts it in its own time. */
+    private void landed(FabricWrite write) {
+        FabricPath path = write.path();
+        if (kind.writerCopies()) {
+            path.link.finished(write.post);
+        } else if (kind.completionIsDelivery) {
+            clock.after(fabric.delayNs(), () -> path.source.run(() -> path.link.finished(write.post)));
+        }
+        if (kind.targetChecks) {
+            count(write);
+        } else {
+            clock.after(random.nextInt(3) == 0 ? fabric.delayNs() : 0, () -> path.target.run(() -> count(write)));
+        }
+    }
+
+    private void count(FabricWrite write) {
+        if (write.gone) {
+            return;
+        }
+        FabricPath path = write.path();
+        endLanding(write);
+        if (!write.discarded) {
+            boolean counts = windowOf(write) != null;
+            if (counts) {
+                listener.counted(write.facts);
+            }
+            trace.add(write.facts.target(), counts ? "count" : "stray", write.describe());
+            path.target.port.onArrived(path.admission, write.window(), Imm.weight(write.facts.imm()));
+        }
+        gone(write);
+    }
+
+    private static OpenWindow windowOf(FabricWrite write) {
+        OpenWindow window = write.path().target.port.windowOf(write.window());
+        return window != null && window.isOf(write.path().admission) ? window : null;
+    }
+
+    private static void endLanding(FabricWrite write) {
+        if (write.landingIn != null) {
+            write.landingIn.endLanding();
+            write.landingIn = null;
+        }
+    }
+
+    // ---- ends
+
+    /** The target's engine has closed a window: what is half landed in it stops. */
+    void letGo(SimulatedTransport target, OpenWindow window) {
+        for (FabricWrite write : inFlight) {
+            if (write.landingIn == window && write.path().target == target) {
+                endLanding(write);
+                discard(write);
+            }
+        }
+    }
+
+    /** What was not read yet never will be. What has left the source may land for as long as the target has the path. */
+    void dropAtSource(FabricPath path) {
+        for (FabricWrite write : List.copyOf(inFlight)) {
+            if (write.path() == path) {
+                boolean stays =
+                        write.payload != null && !kind.writerCopies() && random.nextInt(LOST_WITH_SOURCE_INTERVAL) > 0;
+                boolean counts = kind.writerCopies() && write.passedBytes == write.facts.lengthBytes();
+                if (!stays && !counts) {
+                    gone(write);
+                }
+            }
+        }
+    }
+
+    void dropAtTarget(FabricPath path) {
+        for (FabricWrite write : List.copyOf(inFlight)) {
+            if (write.path() == path && (write.payload != null || path.sourceGone)) {
+                gone(write);
+            } else if (write.path() == path) {
+                tellGone(write); // it may still be read
+            }
+        }
+    }
+
+    private void gone(FabricWrite write) {
+        if (!write.gone) {
+            write.gone = true;
+            endLanding(write);
+            inFlight.remove(write);
+            tellGone(write);
+        }
+    }
+
+    private void tellGone(FabricWrite write) {
+        if (!write.toldGone) {
+            write.toldGone = true;
+            listener.writeGone(write.facts);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.LinkEvents;
+import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.WriteBatch;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.SplittableRandom;
+
+/** The writer's end of a simulated data path. Worker only. */
+final class SimulatedOutboundLink implements OutboundLink, Endpoint {
+    private static final int PAGES_PER_POST_MAX = 8;
+    private static final long POST_BYTES_MAX = 1 << 20;
+
+    final SimulatedTransport transport;
+    final Set<FabricWrite.Post> posts = new LinkedHashSet<>();
+    /** Null until the target has let it in. */
+    FabricPath path;
+
+    private final SimulatedFabric fabric;
+    private final LinkEvents events;
+    private final SplittableRandom random;
+    private final int pagesMax;
+    private final boolean joinsPages;
+    private boolean ready;
+    private boolean closed;
+
+    SimulatedOutboundLink(
+            SimulatedTransport transport, SimulatedFabric fabric, LinkEvents events, SplittableRandom random) {
+        this.transport = transport;
+        this.fabric = fabric;
+        this.events = events;
+        this.random = random;
+        pagesMax = 1 + random.nextInt(PAGES_PER_POST_MAX);
+        joinsPages = random.nextBoolean();
+    }
+
+    boolean isOpen() {
+        return ready && !closed;
+    }
+
+    boolean isClosed() {
+        return closed;
+    }
+
+    void onReady() {
+        if (!closed) {
+            ready = true;
+            events.onPathOpened(this);
+            events.onReady();
+        }
+    }
+
+    /** The path is lost; what completes of it afterwards may still be told. */
+    void lose(TransferFault fault, String detail) {
+        if (closed) {
+            return;
+        }
+        end();
+        events.onLost(fault, detail);
+        for (FabricWrite.Post flushed : List.copyOf(posts)) {
+            if (random.nextBoolean()) {
+                tellSent(flushed);
+            }
+        }
+    }
+
+    @Override
+    public int post(WriteBatch batch, long postId) {
+        if (fabric.backPressures()) {
+            fabric.wakeLater(transport);
+            return 0;
+        }
+        fabric.guard(() -> take(batch, postId));
+        return batch.unitCount();
+    }
+
+    private void take(WriteBatch batch, long postId) {
+        batch.limit(pagesMax, POST_BYTES_MAX, Imm.WEIGHT_MAX);
+        if (batch.pageCount() == 0) {
+            throw new UnsupportedOperationException("the simulated fabric carries pages only");
+        }
+        FabricWrite.Post post = new FabricWrite.Post(path, postId);
+        posts.add(post);
+        int weight = (int) (batch.weight() / batch.pageCount());
+        int pages;
+        for (int i = 0; i < batch.pageCount(); i += pages) {
+            pages = joinsPages ? batch.runLength(i) : 1;
+            post.unfinished++;
+            fabric.post(post, batch, i, pages, Imm.withWeight(batch.window(), weight * pages));
+        }
+    }
+
+    /** What was posted moves by itself. */
+    @Override
+    public int doWork(long nowNs) {
+        return 0;
+    }
+
+    /** One write of the post needs its source no more. */
+    void finished(FabricWrite.Post post) {
+        if (--post.unfinished == 0 && posts.contains(post)) {
+            tellSent(post);
+        }
+    }
+
+    private void tellSent(FabricWrite.Post post) {
+        if (fabric.mutation() == Mutation.ANOTHER_COMPLETED) {
+            exchange(post);
+        }
+        posts.remove(post);
+        events.onSent(post.id);
+    }
+
+    /** The mutant: another request's completion is told now, and this one's with the other's. */
+    private void exchange(FabricWrite.Post post) {
+        for (FabricWrite.Post other : posts) {
+            long id = other.id;
+            if (id != post.id) {
+                other.id = post.id;
+                post.id = id;
+                return;
+            }
+        }
+    }
+
+    @Override
+    public void close() {
+        if (!closed) {
+            end();
+            fabric.sourceClosed(this);
+        }
+    }
+
+    /** Without a word to anything: the path is over, or the process is. */
+    void end() {
+        closed = true;
+        transport.links.remove(this);
+        fabric.endSource(this);
+    }
+}

@@ -1,0 +1,58 @@
+package io.kvmessenger.testkit.sim;
+
+import java.util.SplittableRandom;
+
+/**
+ * One thread of a simulated process: runs its turn some time after it was woken, not while the process is paused, and never
+ * again once the process is dead. A process has several, which are delayed against each other.
+ */
+final class SimulatedThread {
+    private final SimulatedClock clock;
+    private final SplittableRandom random;
+    private final SimulatedNode node;
+    private final Runnable turn;
+    private long nextTurnNs = Long.MAX_VALUE;
+    private long turnTicket;
+
+    SimulatedThread(SimulatedClock clock, SplittableRandom random, SimulatedNode node, Runnable turn) {
+        this.clock = clock;
+        this.random = random;
+        this.node = node;
+        this.turn = turn;
+    }
+
+    /** A turn soon. */
+    void wake() {
+        long latencyNs = random.nextLong(20 * Scenario.MICRO);
+        if (random.nextDouble() < node.slowness() * 0.05) {
+            latencyNs += random.nextLong(5 * Scenario.MILLI);
+        }
+        turnAt(clock.nowNs() + latencyNs);
+    }
+
+    /** A turn then, or before. */
+    void turnAt(long dueNs) {
+        long atNs = Math.max(dueNs, node.pausedUntilNs());
+        if (node.alive() && atNs < nextTurnNs) {
+            nextTurnNs = atNs;
+            long ticket = ++turnTicket;
+            clock.at(atNs, () -> {
+                if (ticket == turnTicket) {
+                    nextTurnNs = Long.MAX_VALUE;
+                    turn();
+                }
+            });
+        }
+    }
+
+    private void turn() {
+        if (!node.alive()) {
+            return;
+        }
+        if (node.paused()) {
+            turnAt(node.pausedUntilNs());
+        } else {
+            turn.run();
+        }
+    }
+}

@@ -1,0 +1,138 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.LinkEvents;
+import io.kvmessenger.transfer.spi.MessageQueue;
+import io.kvmessenger.transfer.spi.OpenWindow;
+import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.Transport;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.SplittableRandom;
+
+/**
+ * One process's end of the {@link SimulatedFabric}, below the production engine. What the fabric has for this process waits here
+ * until the engine's worker turns; several things that wait are found in any order.
+ */
+final class SimulatedTransport implements Transport {
+    static final String NAME = "simulated";
+
+    final SimulatedNode node;
+    final InboundPort port;
+    final Set<SimulatedOutboundLink> links = new LinkedHashSet<>();
+    /** Paths of peers that write here. */
+    final Set<FabricPath> inbound = new LinkedHashSet<>();
+    /** Peers' links that wait to be let in. */
+    final Set<SimulatedOutboundLink> knocking = new LinkedHashSet<>();
+    /** By window, for the mutant that shows it: what peers have posted for it. */
+    final Map<Integer, Long> postedWeights = new LinkedHashMap<>();
+
+    private final SimulatedFabric fabric;
+    private final SimulatedWorker worker;
+    private final SplittableRandom random;
+    private final List<Runnable> tasks = new ArrayList<>();
+    /** By rank. */
+    private List<Region> regions = List.of();
+
+    SimulatedTransport(
+            SimulatedNode node,
+            SimulatedFabric fabric,
+            SimulatedWorker worker,
+            InboundPort port,
+            SplittableRandom random) {
+        this.node = node;
+        this.fabric = fabric;
+        this.worker = worker;
+        this.port = port;
+        this.random = random;
+    }
+
+    /** Each rank has one region. */
+    void use(List<Region> byRank) {
+        regions = List.copyOf(byRank);
+    }
+
+    boolean looksAtWrites() {
+        return fabric.looksAtWrites();
+    }
+
+    int rankOf(int regionId) {
+        for (int rank = 0; rank < regions.size(); rank++) {
+            if (regions.get(rank).descriptor().regionId() == regionId) {
+                return rank;
+            }
+        }
+        throw new AssertionError("region " + regionId + " is no rank's of " + node.process());
+    }
+
+    int rankOf(MemorySegment memory) {
+        for (int rank = 0; rank < regions.size(); rank++) {
+            if (regions.get(rank).memory().equals(memory)) {
+                return rank;
+            }
+        }
+        throw new AssertionError("a write reads what is no rank's memory of " + node.process());
+    }
+
+    MemorySegment memoryOf(int regionId) {
+        return regions.get(rankOf(regionId)).memory();
+    }
+
+    /** In a coming turn of the worker; never, when the process dies before. */
+    void run(Runnable task) {
+        if (node.alive()) {
+            tasks.add(task);
+            worker.wake();
+        }
+    }
+
+    void wakeWorker() {
+        worker.wake();
+    }
+
+    @Override
+    public String name() {
+        return NAME;
+    }
+
+    @Override
+    public String location() {
+        return node.process();
+    }
+
+    @Override
+    public OutboundLink connect(
+            String location, byte[] admissionKey, MessageQueue messages, LinkEvents events, long nowNs) {
+        SimulatedOutboundLink link = new SimulatedOutboundLink(this, fabric, events, random.split());
+        links.add(link);
+        fabric.connect(link, location, admissionKey.clone());
+        return link;
+    }
+
+    @Override
+    public int doWork(long nowNs) {
+        int count = tasks.size();
+        for (int i = 0; i < count; i++) {
+            fabric.guard(tasks.remove(random.nextInt(tasks.size())));
+        }
+        return count;
+    }
+
+    @Override
+    public void onWindowClosed(OpenWindow window) {
+        fabric.onWindowClosed(this, window);
+    }
+
+    @Override
+    public void close() {
+        List.copyOf(links).forEach(SimulatedOutboundLink::close);
+        fabric.closeTargets(this);
+        tasks.clear();
+    }
+}

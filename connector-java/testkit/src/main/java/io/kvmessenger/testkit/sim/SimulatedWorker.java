@@ -1,0 +1,61 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.transfer.engine.InvokedEngine;
+import io.kvmessenger.transfer.spi.Poller;
+import java.util.SplittableRandom;
+
+/**
+ * The worker of one process's transfer engine, as a thread beside that of its messenger: it turns the engine's duty cycle when
+ * it was woken, in its own time.
+ */
+final class SimulatedWorker implements Poller {
+    private final SimulatedNode node;
+    private final SimulatedFabric fabric;
+    private final SimulatedThread thread;
+    private InvokedEngine engine;
+
+    SimulatedWorker(SimulatedClock clock, SplittableRandom random, SimulatedNode node, SimulatedFabric fabric) {
+        this.node = node;
+        this.fabric = fabric;
+        thread = new SimulatedThread(clock, random, node, this::turn);
+    }
+
+    void start(InvokedEngine engine) {
+        this.engine = engine;
+    }
+
+    private void turn() {
+        int work = engine.doWork();
+        fabric.rethrow();
+        if (work > 0) {
+            wake();
+        }
+    }
+
+    @Override
+    public long nowNs() {
+        return node.nowNs();
+    }
+
+    @Override
+    public long tick() {
+        return node.nowNs();
+    }
+
+    /** There are no descriptors: what comes in is work of the transport. */
+    @Override
+    public int poll(int timeoutMillis) {
+        if (timeoutMillis > 0) {
+            throw new AssertionError("only a thread waits, and there is none here");
+        }
+        return 0;
+    }
+
+    @Override
+    public void wake() {
+        thread.wake();
+    }
+
+    @Override
+    public void close() {}
+}
