@@ -9,7 +9,7 @@ import java.lang.foreign.MemorySegment;
  * completion of a write means that its source may be reused; nothing may be concluded about the target. One slow or
  * dead peer never delays writes to others. Inbound progress depends on no caller, unless the engine was opened with
  * {@link Driver#CALLER}: then everything is done in {@link #poll} and {@link #await}, {@link #close} is for the thread that
- * polls as well, and whoever polls never stays away for long.
+ * polls as well, and the polling thread never stays away for long.
  *
  * <p>Threading: {@code submit}, {@code send}, {@code allow}, {@code register}, {@code admit}, {@code connect} and
  * {@code openWindow} may be called from any one thread at a time (the messenger's); {@link #poll} is called by that same thread and is the
@@ -110,7 +110,7 @@ public interface TransferEngine extends AutoCloseable {
      */
     void await(long limitNs);
 
-    /** Any thread: ends a wait, or the next one. Cheap while nobody waits. */
+    /** Any thread: ends a wait, or the next one. Cheap while no thread waits. */
     void wake();
 
     /** Figures of this engine since it was opened. */

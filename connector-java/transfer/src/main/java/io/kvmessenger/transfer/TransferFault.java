@@ -2,7 +2,7 @@ package io.kvmessenger.transfer;
 
 /** Why a write or a path ended. */
 public enum TransferFault {
-    /** Nobody answers at the address. */
+    /** No process answers at the address. */
     UNREACHABLE,
     /** The peer closed or reset the path, or died. */
     PEER_CLOSED,

@@ -34,7 +34,7 @@ final class CallerDrive implements Drive {
     @Override
     public void start() {}
 
-    /** Nothing: whoever polls has just pushed it itself. */
+    /** Nothing: the polling thread has just pushed it itself. */
     @Override
     public void onCompletion() {}
 

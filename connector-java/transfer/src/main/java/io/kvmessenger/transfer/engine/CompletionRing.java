@@ -6,7 +6,7 @@ import java.util.concurrent.atomic.AtomicLong;
  * What happened, from the worker to the thread that polls: a bounded ring of primitives, with a reference beside for
  * what is rare. Tells when it stops being empty.
  *
- * <p>One thread pushes, one drains. It never overflows: whoever causes events is held back by {@link #size} before.
+ * <p>One thread pushes, one drains. It never overflows: {@link #size} holds the causes of events back before.
  */
 final class CompletionRing {
     static final int WRITE_COMPLETED = 0;

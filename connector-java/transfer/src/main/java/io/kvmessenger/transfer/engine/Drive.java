@@ -4,15 +4,15 @@ import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 
 /**
- * Who turns the worker's duty cycle, and how the polling thread waits meanwhile.
+ * Runs the worker's duty cycle and parks the polling thread.
  *
  * <p>For the polling thread, except {@link #wake}.
  */
 interface Drive {
-    /** Who has nothing to do spins so long: more than an exchange of small writes takes, so that it pays for no wake-up. */
+    /** Idle spin time: longer than one small-write round trip, so latency-bound traffic never parks. */
     long SPIN_NS = 50_000;
 
-    /** A shorter wait is for somebody who looks at something else that often: it must not cost a core. */
+    /** Below this the caller polls something else too: it parks at once instead of spinning. */
     long SPIN_WAIT_MIN_NS = 1_000_000;
 
     /** Lets the worker begin. */

@@ -18,7 +18,7 @@ import java.util.function.BooleanSupplier;
  * thread and never runs user code.
  */
 final class Worker {
-    /** A sleeping worker looks at its time limits so often. */
+    /** Upper bound on park time: timers are checked at least this often. */
     static final int PARK_MILLIS = 100;
 
     private static final int LOOK_SOON_MILLIS = 1;
@@ -74,7 +74,7 @@ final class Worker {
 
     /**
      * One duty cycle; returns how much was done. Sockets are asked last, when nothing else was found, since that costs a
-     * system call, but first after a while: no limit may pass for somebody whose answer only has not been read.
+     * system call, but first after a while, so that no timeout fires while the reply sits unread in the socket.
      */
     int doWork() {
         lookSoon = false;
@@ -107,16 +107,16 @@ final class Worker {
     }
 
     /**
-     * Sleeps until something comes, somebody wakes it, or the limit has passed.
+     * Sleeps until an event arrives, {@link #wake} is called, or the limit has passed.
      *
-     * @param awake whether there is no reason to sleep any more; whoever gives one calls {@link #wake} afterwards
+     * @param awake whether there is no reason to sleep any more; its producer calls {@link #wake} afterwards
      */
     void park(int limitMillis, BooleanSupplier awake) {
         parked.set(true);
         // Before the queues are looked at: a volatile write alone is not ordered before a later acquiring read.
         VarHandle.fullFence();
         transports.forEach(Transport::beforePark);
-        // Whoever queued something before it could see the flag did not wake us: look once more.
+        // A producer that could not see the flag yet did not wake this thread: look once more.
         if (doWork() == 0 && !awake.getAsBoolean()) {
             poller.poll(lookSoon ? Math.min(LOOK_SOON_MILLIS, limitMillis) : limitMillis);
         }

@@ -189,7 +189,7 @@ public final class ControlStream implements Pollable {
         }
         boolean broken = (ready & (Epoll.EPOLLHUP | Epoll.EPOLLERR)) != 0;
         if (refusing && broken && !closed) {
-            // Nobody makes room for its message, and the hang-up would be reported for ever.
+            // The receiver is back-pressured, and level-triggered epoll would report EPOLLHUP forever.
             end("the peer closed the path", false);
         } else if (broken || (ready & Epoll.EPOLLIN) != 0) {
             drain(nowNs);

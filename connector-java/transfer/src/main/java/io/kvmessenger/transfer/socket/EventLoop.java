@@ -149,7 +149,7 @@ public final class EventLoop implements Poller {
         }
     }
 
-    /** The eventfd: whoever writes to it wakes the loop. */
+    /** The eventfd: a write to it wakes the loop. */
     public int wakeDescriptor() {
         return wakeFd;
     }
@@ -159,7 +159,7 @@ public final class EventLoop implements Poller {
         SocketCalls.require("epoll_ctl", libC.epoll_ctl(epoll, operation, fd, change));
     }
 
-    /** Waits for whoever is just waking it: its descriptor may be somebody else's a moment later. */
+    /** Waits for a wake-up in progress: the descriptor may be reused a moment later. */
     @Override
     public synchronized void close() {
         if (!closed) {
