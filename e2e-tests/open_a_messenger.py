@@ -30,6 +30,7 @@ def main() -> None:
     memory = ctypes.create_string_buffer(PAGE_COUNT * PAGE_BYTES)
     layer: kv_connector._facade.Layer = {
         "name": "layer 0",
+        "groupIndex": 0,
         "memoryIndex": 0,
         "offsetBytes": 0,
         "pageStrideBytes": PAGE_BYTES,
@@ -37,14 +38,20 @@ def main() -> None:
     }
     geometry: kv_connector.Geometry = {
         "model": "none",
-        "dtype": "float32",
-        "elementBytes": 4,
-        "pageTokens": 16,
-        "layout": "HND",
-        "kvHeadCount": 1,
         "tpSize": 1,
         "ppSize": 1,
-        "pageCount": PAGE_COUNT,
+        "groups": [
+            {
+                "kind": "full",
+                "windowTokens": 0,
+                "dtype": "float32",
+                "elementBytes": 4,
+                "pageTokens": 16,
+                "layout": "HND",
+                "kvHeadCount": 1,
+                "pageCount": PAGE_COUNT,
+            }
+        ],
         "ranks": [
             {
                 "tpRank": 0,

@@ -33,6 +33,7 @@ class Layer(TypedDict):
     """Where the pages of one layer are inside one of its rank's memories."""
 
     name: str
+    groupIndex: int
     memoryIndex: int
     offsetBytes: int
     pageStrideBytes: int
@@ -48,18 +49,26 @@ class Rank(TypedDict):
     layers: list[Layer]
 
 
-class Geometry(TypedDict):
-    """The KV cache of the ranks that one messenger serves, under the names of docs/boundary.md."""
+class Group(TypedDict):
+    """Layers whose pages are alike and are given out together."""
 
-    model: str
+    kind: Literal["full"]
+    windowTokens: int
     dtype: str
     elementBytes: int
     pageTokens: int
     layout: Literal["HND", "NHD", "LATENT"]
     kvHeadCount: int
+    pageCount: int
+
+
+class Geometry(TypedDict):
+    """The KV cache of the ranks that one messenger serves, under the names of docs/boundary.md."""
+
+    model: str
     tpSize: int
     ppSize: int
-    pageCount: int
+    groups: list[Group]
     ranks: list[Rank]
 
 

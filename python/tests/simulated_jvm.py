@@ -39,20 +39,35 @@ def open_messenger(**changes: Any) -> Messenger:
 def geometry() -> _facade.Geometry:
     return {
         "model": "m",
-        "dtype": "float32",
-        "elementBytes": 4,
-        "pageTokens": 16,
-        "layout": "HND",
-        "kvHeadCount": 2,
         "tpSize": 1,
         "ppSize": 1,
-        "pageCount": 4,
+        "groups": [
+            {
+                "kind": "full",
+                "windowTokens": 0,
+                "dtype": "float32",
+                "elementBytes": 4,
+                "pageTokens": 16,
+                "layout": "HND",
+                "kvHeadCount": 2,
+                "pageCount": 4,
+            }
+        ],
         "ranks": [
             {
                 "tpRank": 0,
                 "ppRank": 0,
                 "memories": [{"address": 4096, "lengthBytes": 4096, "memfd": -1}],
-                "layers": [{"name": "0", "memoryIndex": 0, "offsetBytes": 0, "pageStrideBytes": 64, "pageBytes": 64}],
+                "layers": [
+                    {
+                        "name": "0",
+                        "groupIndex": 0,
+                        "memoryIndex": 0,
+                        "offsetBytes": 0,
+                        "pageStrideBytes": 64,
+                        "pageBytes": 64,
+                    }
+                ],
             }
         ],
     }

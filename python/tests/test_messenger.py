@@ -11,17 +11,20 @@ from kv_connector import (
 
 PAGE_BYTES, PAGE_COUNT, LAYERS = 4096, 8, ["first", "second"]
 
-def geometry(memory, **changes) -> Geometry:
+GROUP = {
+    "kind": "full", "windowTokens": 0, "dtype": "float32", "elementBytes": 4, "pageTokens": 16, "layout": "HND",
+    "kvHeadCount": 2, "pageCount": PAGE_COUNT}
+
+def geometry(memory, group={}, **changes) -> Geometry:
     layer_bytes = PAGE_BYTES * PAGE_COUNT
     return {
-        "model": "m", "dtype": "float32", "elementBytes": 4, "pageTokens": 16, "layout": "HND", "kvHeadCount": 2,
-        "tpSize": 1, "ppSize": 1, "pageCount": PAGE_COUNT,
+        "model": "m", "tpSize": 1, "ppSize": 1, "groups": [GROUP | group],
         "ranks": [{
             "tpRank": 0, "ppRank": 0,
             "memories": [{"address": ctypes.addressof(memory), "lengthBytes": len(memory), "memfd": -1}],
             "layers": [
-                {"name": name, "memoryIndex": 0, "offsetBytes": i * layer_bytes, "pageStrideBytes": PAGE_BYTES,
-                 "pageBytes": PAGE_BYTES}
+                {"name": name, "groupIndex": 0, "memoryIndex": 0, "offsetBytes": i * layer_bytes,
+                 "pageStrideBytes": PAGE_BYTES, "pageBytes": PAGE_BYTES}
                 for i, name in enumerate(LAYERS)
             ],
         }],
@@ -43,7 +46,7 @@ def fetch(prefiller, **changes):
         "do": "fetch", "request": "d", "transfer": "t", "prefillers": [{
             "host": prefiller.opened.control_host, "port": prefiller.opened.control_port,
             "engineId": prefiller.opened.engine_id}],
-        "promptTokens": 20, "firstToken": 0, "pages": [6, 3], "limitMillis": 0} | changes
+        "promptTokens": 20, "firstToken": 0, "groups": [{"pages": [6, 3]}], "limitMillis": 0} | changes
 
 def await_event(messenger, *kinds):
     limit = time.monotonic() + 60
@@ -66,7 +69,7 @@ counter = LayerCounter(p.opened.layer_counter_address, LAYERS)
 d.submit([fetch(p)])
 p.submit([{"do": "step", "step": 1, "counterStart": counter.begin_step(), "chunks": [{
     "request": "p", "transfer": "t", "promptTokens": 20, "cachedTokens": 0, "firstToken": 0, "endToken": 20,
-    "firstPage": 0, "pages": [1, 2]}]}])
+    "groups": [{"firstPage": 0, "pages": [1, 2]}]}]}])
 for layer, name in enumerate(LAYERS):
     for index in (1, 2):
         source[page(source, layer, index)] = bytes([10 * layer + index]) * PAGE_BYTES
@@ -121,8 +124,8 @@ assert "control links have TLS here and not at the peer" in reason, reason
 d.submit([fetch(p)])
 p.submit([
     {"do": "announce", "request": "p", "transfer": "t"},
-    {"do": "computed", "request": "p", "transfer": "t", "promptTokens": 20, "endToken": 20, "firstPage": 0,
-     "pages": [1, 2]},
+    {"do": "computed", "request": "p", "transfer": "t", "promptTokens": 20, "endToken": 20,
+     "groups": [{"firstPage": 0, "pages": [1, 2]}]},
     {"do": "prefillEnded", "request": "p", "outcome": "finished"}])
 assert await_event(d, Arrived, Failed) == Arrived("d", 2)
 try:
@@ -142,7 +145,7 @@ def test_should_take_rows_from_every_replica_and_pages_from_the_drawn_one(run_py
 ROW_BYTES, SLOTS = 64, 8
 
 def rank(role, kv, rows, tp_rank, tp_size):
-    described = geometry(kv, layout="LATENT", kvHeadCount=1, tpSize=tp_size)
+    described = geometry(kv, {"layout": "LATENT", "kvHeadCount": 1}, tpSize=tp_size)
     described["ranks"][0]["tpRank"] = tp_rank
     row = {"name": "row", "address": ctypes.addressof(rows), "lengthBytes": len(rows), "memfd": -1,
            "rowStrideBytes": ROW_BYTES, "rowBytes": ROW_BYTES}
@@ -167,7 +170,7 @@ for n in range(4):  # the transfer draws who sends
         p.submit([
             {"do": "announce", "request": f"p{n}", "transfer": f"t{n}"},
             {"do": "computed", "request": f"p{n}", "transfer": f"t{n}", "promptTokens": 20, "endToken": 20,
-             "firstPage": 0, "pages": [1, 2]},
+             "groups": [{"firstPage": 0, "pages": [1, 2]}]},
             {"do": "prefillEnded", "request": f"p{n}", "outcome": "finished", "contextSlot": 2}])
     assert await_event(d, Arrived, Failed) == Arrived(f"d{n}", 2)
     for p in prefillers:

@@ -121,16 +121,16 @@ class TransferEndpoint(CommonEndpoint):
         names = [layer["name"] for layer in described["ranks"][0]["layers"]]
         self._exit_when_lost = facts.options.on_messenger_lost == "exit"
         messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata))
-        opened = messenger.opened
+        opened, group = messenger.opened, described["groups"][0]
         self.local_ip, self.rank_port = opened.control_host, opened.control_port
         logger.info(
             "KV Messenger is open: %s, model %s, %d pages of %d tokens in %d buffers, %s, %d metadata rows",
             opened,
             described["model"],
-            described["pageCount"],
-            described["pageTokens"],
+            group["pageCount"],
+            group["pageTokens"],
             len(kv),
-            described["layout"],
+            group["layout"],
             len(metadata),
         )
         return messenger, names

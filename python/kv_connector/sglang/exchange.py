@@ -208,7 +208,7 @@ class Exchange:
             "prefillers": _named(prefillers),
             "promptTokens": prompt_tokens,
             "firstToken": first_token,
-            "pages": list(pages),
+            "groups": [{"pages": list(pages)}],
             "contextSlot": context_slot,
             "promptDigest": prompt_digest,
             "limitMillis": max(1, round(limit_seconds * 1000)),
@@ -333,8 +333,7 @@ def chunk_fields(out: Outgoing, prompt_tokens: int, end_token: int, told: Pages)
         "transfer": out.transfer,
         "promptTokens": prompt_tokens,
         "endToken": end_token,
-        "firstPage": told.first_page,
-        "pages": told.pages,
+        "groups": [{"firstPage": told.first_page, "pages": told.pages}],
         "promptDigest": out.prompt_digest,
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kv_connector._facade import ContextRow, Geometry, Layer, Memory, Rank
+from kv_connector._facade import ContextRow, Geometry, Group, Layer, Memory, Rank
 from kv_connector.exceptions import OptionError
 
 
@@ -110,6 +110,7 @@ def describe(
     layers = [
         Layer(
             name=buffer.name,
+            groupIndex=0,
             memoryIndex=index,
             offsetBytes=0,
             pageStrideBytes=buffer.item_bytes,
@@ -117,16 +118,21 @@ def describe(
         )
         for index, buffer in enumerate(kv)
     ]
-    return Geometry(
-        model=model,
+    group = Group(
+        kind="full",
+        windowTokens=0,
         dtype=dtype,
         elementBytes=element_bytes,
         pageTokens=page_tokens,
         layout="LATENT" if latent else "NHD",
         kvHeadCount=kv_head_count,
+        pageCount=page_counts.pop(),
+    )
+    return Geometry(
+        model=model,
         tpSize=place.tp_size,
         ppSize=place.pp_size,
-        pageCount=page_counts.pop(),
+        groups=[group],
         ranks=[Rank(tpRank=place.tp_rank, ppRank=place.pp_rank, memories=memories, layers=layers)],
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from kv_connector._facade import Geometry, Layer, Rank
+from kv_connector._facade import Geometry, Group, Layer, Rank
 from kv_connector.exceptions import OptionError
 
 PageLayout = Literal["HND", "NHD", "LATENT"]
@@ -74,16 +74,21 @@ def describe(
             f"layer {first_name!r} has {head_count} KV heads on this rank, expected {expected_heads} of {kv_head_count}"
             f" with tensor_parallel_size {tp[1]}"
         )
-    return Geometry(
-        model=model,
+    group = Group(
+        kind="full",
+        windowTokens=0,
         dtype=_number_format(cache_dtype, first.dtype),
         elementBytes=first.element_size(),
         pageTokens=page_tokens,
         layout=layout,
         kvHeadCount=1 if latent else kv_head_count,
+        pageCount=int(first.shape[0]),
+    )
+    return Geometry(
+        model=model,
         tpSize=tp[1],
         ppSize=pp[1],
-        pageCount=int(first.shape[0]),
+        groups=[group],
         ranks=[
             Rank(
                 tpRank=tp[0],
@@ -152,6 +157,7 @@ def _layer(name: str, tensor: KvTensor, base: int) -> Layer:
     _, heads, tokens, content = tensor.shape
     return Layer(
         name=name,
+        groupIndex=0,
         memoryIndex=0,
         offsetBytes=tensor.data_ptr() - base,
         pageStrideBytes=int(tensor.stride()[0]) * element_bytes,

@@ -151,10 +151,11 @@ class RankStart:
         if self.allocation is not None:
             for memory in described["ranks"][0]["memories"]:
                 memory["memfd"] = self.allocation.memfd_of(memory["address"], memory["lengthBytes"])
-        if facts.block_tokens % described["pageTokens"]:
+        page_tokens = described["groups"][0]["pageTokens"]
+        if facts.block_tokens % page_tokens:
             raise KvConnectorError(
                 f"a block of the scheduler has {facts.block_tokens} tokens and a page of the KV cache has"
-                f" {described['pageTokens']}, expected a multiple: set block_size to one"
+                f" {page_tokens}, expected a multiple: set block_size to one"
             )
         return described
 
@@ -167,15 +168,15 @@ class RankStart:
         )
         own = next(rank for rank in described["ranks"] if (rank["ppRank"], rank["tpRank"]) == group.lead)
         names = [layer["name"] for layer in own["layers"]]
-        opened = messenger.opened
+        opened, pages = messenger.opened, described["groups"][0]
         self._logger.info(
             "KV Messenger is open: %s, model %s, %d pages of %d tokens in %d layers, %s, %s, memory %s",
             opened,
             described["model"],
-            described["pageCount"],
-            described["pageTokens"],
+            pages["pageCount"],
+            pages["pageTokens"],
             len(names),
-            described["layout"],
+            pages["layout"],
             "1 rank" if len(described["ranks"]) == 1 else f"{len(described['ranks'])} ranks",
             "shareable" if all(memory["memfd"] >= 0 for memory in own["memories"]) else "private",
         )
@@ -183,8 +184,8 @@ class RankStart:
             messenger,
             LayerCounter(opened.layer_counter_address, names),
             names,
-            described["pageTokens"],
-            facts.block_tokens // described["pageTokens"],
+            pages["pageTokens"],
+            facts.block_tokens // pages["pageTokens"],
             facts.options.fetch_limit_seconds,
             self._logger,
         )

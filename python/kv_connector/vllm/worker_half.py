@@ -245,8 +245,7 @@ class WorkerHalf:
             "cachedTokens": chunk.cached_tokens,
             "firstToken": chunk.first_token,
             "endToken": chunk.end_token,
-            "firstPage": chunk.first_block * self._block_pages,
-            "pages": self._pages(chunk.blocks),
+            "groups": [{"firstPage": chunk.first_block * self._block_pages, "pages": self._pages(chunk.blocks)}],
             "promptDigest": chunk.prompt_digest,
         }
 
@@ -258,6 +257,7 @@ class WorkerHalf:
             self._fail(fetch.request, "the messenger did not take the fetch")
 
     def _ask(self, fetch: Fetch, messengers: Messengers, limit_seconds: float) -> bool:
+        pages = self._pages(fetch.blocks)[: self._page_count(fetch.prompt_tokens - fetch.first_token)]
         command: dict[str, Any] = {
             "do": "fetch",
             "request": fetch.request,
@@ -265,7 +265,7 @@ class WorkerHalf:
             "prefillers": _named(messengers, fetch.prefiller_engine_id),
             "promptTokens": fetch.prompt_tokens,
             "firstToken": fetch.first_token,
-            "pages": self._pages(fetch.blocks)[: self._page_count(fetch.prompt_tokens - fetch.first_token)],
+            "groups": [{"pages": pages}],
             "limitMillis": round(limit_seconds * 1000),
             "promptDigest": fetch.prompt_digest,
         }

@@ -162,15 +162,16 @@ class SimulatedMessenger:
             prefill = self._prefills[request] = {"end": 0, "pages": [], "prompt": chunk["promptTokens"]}
         assert self._announced[request] == (chunk["transfer"], chunk["promptDigest"])
         assert chunk["cachedTokens"] == 0, "vLLM proves of no page that an earlier pass has written it"
-        page_tokens = self.geometry["pageTokens"]
+        page_tokens = self.geometry["groups"][0]["pageTokens"]
         assert chunk["firstToken"] == prefill["end"]
         assert chunk["firstToken"] < chunk["endToken"] <= chunk["promptTokens"] == prefill["prompt"]
         prefill["end"] = chunk["endToken"]
-        assert chunk["firstPage"] == len(prefill["pages"]), "allowed, and pointless"
-        prefill["pages"] += chunk["pages"]
+        (told,) = chunk["groups"]
+        assert told["firstPage"] == len(prefill["pages"]), "allowed, and pointless"
+        prefill["pages"] += told["pages"]
         assert len(prefill["pages"]) * page_tokens >= chunk["endToken"]
         assert len(set(prefill["pages"])) == len(prefill["pages"])
-        assert all(0 <= page < self.geometry["pageCount"] for page in prefill["pages"])
+        assert all(0 <= page < self.geometry["groups"][0]["pageCount"] for page in prefill["pages"])
 
     def _on_stepEnded(self, command: dict[str, Any]) -> None:  # noqa: N802
         assert self._step_open
@@ -205,11 +206,11 @@ class SimulatedMessenger:
 
     def _on_fetch(self, command: dict[str, Any]) -> None:
         assert command["request"] not in self._owed, "a request is fetched twice"
-        page_tokens = self.geometry["pageTokens"]
+        page_tokens = self.geometry["groups"][0]["pageTokens"]
         assert command["firstToken"] % page_tokens == 0
         assert command["firstToken"] < command["promptTokens"]
         needed = -(-command["promptTokens"] // page_tokens) - command["firstToken"] // page_tokens
-        pages = command["pages"]
+        (pages,) = (group["pages"] for group in command["groups"])
         assert len(pages) == needed
         assert len(set(pages)) == len(pages)
         assert len(command["promptDigest"]) == 32

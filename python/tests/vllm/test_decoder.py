@@ -25,7 +25,7 @@ def test_should_fetch_the_whole_prompt_and_compute_one_token(engine: EngineMaker
         "prefillers": [{"host": "127.0.0.1", "port": 14579, "engineId": "engine-kv_producer"}],
         "promptTokens": 700,
         "firstToken": 0,
-        "pages": [0, 1, 2, 3, 4, 5],
+        "groups": [{"pages": [0, 1, 2, 3, 4, 5]}],
         "limitMillis": 0,
         "promptDigest": prompt_digest(range(700)),
     }
@@ -46,7 +46,7 @@ def test_should_leave_out_pages_that_the_prefix_cache_has(engine: EngineMaker) -
     decoder.add(REQUEST, 700, remote_prefill(), cached=384)
     decoder.step()
     (fetch,) = decoder.messenger.of_kind("fetch")
-    assert (fetch["firstToken"], fetch["pages"]) == (384, [3, 4, 5])
+    assert (fetch["firstToken"], fetch["groups"][0]["pages"]) == (384, [3, 4, 5])
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_should_give_every_page_that_the_prompt_needs(engine: EngineMaker, promp
     decoder = engine("kv_consumer")
     decoder.add(REQUEST, prompt_tokens, remote_prefill())
     decoder.step()
-    assert len(decoder.messenger.of_kind("fetch")[0]["pages"]) == pages
+    assert len(decoder.messenger.of_kind("fetch")[0]["groups"][0]["pages"]) == pages
     decoder.messenger.arrive(REQUEST)
     decoder.steps(3)
     assert decoder.at_rest()
@@ -66,7 +66,7 @@ def test_should_give_no_more_pages_than_the_prompt_needs_when_blocks_are_split(e
     decoder = engine("kv_consumer", page_tokens=32)
     decoder.add(REQUEST, 140, remote_prefill())
     decoder.step()
-    assert decoder.messenger.of_kind("fetch")[0]["pages"] == [0, 1, 2, 3, 4]
+    assert decoder.messenger.of_kind("fetch")[0]["groups"][0]["pages"] == [0, 1, 2, 3, 4]
 
 
 def test_should_meet_by_the_transfer_id_when_the_router_gives_one(engine: EngineMaker) -> None:
@@ -176,7 +176,7 @@ def test_should_end_a_request_at_its_limit_and_hold_its_pages_until_the_proof(
     assert decoder.ended[REQUEST].name == ("FINISHED_LENGTH_CAPPED" if recompute else "FINISHED_ERROR")
     assert not decoder.has_work(), "an engine without requests has nothing to step for"
     assert len(decoder.free_blocks) == decoder.block_count - 6
-    assert not set(decoder.free_blocks) & set(decoder.messenger.of_kind("fetch")[0]["pages"])
+    assert not set(decoder.free_blocks) & set(decoder.messenger.of_kind("fetch")[0]["groups"][0]["pages"])
 
     decoder.messenger.fail(REQUEST)
     decoder.step()
@@ -305,7 +305,7 @@ def test_should_count_pages_from_the_first_that_is_missing_when_blocks_are_split
     decoder.add(REQUEST, 300, remote_prefill(), cached=128)
     decoder.step()
     (fetch,) = decoder.messenger.of_kind("fetch")
-    assert (fetch["firstToken"], fetch["pages"]) == (128, [4, 5, 6, 7, 8, 9])
+    assert (fetch["firstToken"], fetch["groups"][0]["pages"]) == (128, [4, 5, 6, 7, 8, 9])
 
 
 def test_should_forget_a_request_that_is_aborted_before_it_has_blocks(engine: EngineMaker) -> None:

@@ -35,14 +35,20 @@ def test_should_describe_what_the_engine_registers() -> None:
     page_bytes = 4 * 128 * 128 * 4
     assert described(tensors(10)) == {
         "model": "tiny@0",
-        "dtype": "float32",
-        "elementBytes": 4,
-        "pageTokens": 128,
-        "layout": "HND",
-        "kvHeadCount": 4,
         "tpSize": 1,
         "ppSize": 1,
-        "pageCount": 10,
+        "groups": [
+            {
+                "kind": "full",
+                "windowTokens": 0,
+                "dtype": "float32",
+                "elementBytes": 4,
+                "pageTokens": 128,
+                "layout": "HND",
+                "kvHeadCount": 4,
+                "pageCount": 10,
+            }
+        ],
         "ranks": [
             {
                 "tpRank": 0,
@@ -51,6 +57,7 @@ def test_should_describe_what_the_engine_registers() -> None:
                 "layers": [
                     {
                         "name": name,
+                        "groupIndex": 0,
                         "memoryIndex": 0,
                         "offsetBytes": index * 10 * page_bytes,
                         "pageStrideBytes": page_bytes,
@@ -65,7 +72,8 @@ def test_should_describe_what_the_engine_registers() -> None:
 
 def test_should_number_kernel_blocks_when_they_are_smaller_than_the_scheduler_s() -> None:
     found = described(tensors(10, page_tokens=32))
-    assert (found["pageTokens"], found["pageCount"], found["ranks"][0]["layers"][0]["pageBytes"]) == (
+    (group,) = found["groups"]
+    assert (group["pageTokens"], group["pageCount"], found["ranks"][0]["layers"][0]["pageBytes"]) == (
         32,
         40,
         4 * 32 * 128 * 4,
@@ -73,14 +81,15 @@ def test_should_number_kernel_blocks_when_they_are_smaller_than_the_scheduler_s(
 
 
 def test_should_know_tokens_outermost() -> None:
-    assert described(changed(tensors(2), strides=(65536, 128, 512, 1)))["layout"] == "NHD"
+    assert described(changed(tensors(2), strides=(65536, 128, 512, 1)))["groups"][0]["layout"] == "NHD"
 
 
 @pytest.mark.parametrize("head_stride", [576, 73728])
 def test_should_know_latent_kv(head_stride: int) -> None:
     latent = changed(tensors(2), shape=(2, 1, 128, 576), strides=(73728, head_stride, 576, 1))
     found = described(latent, latent=True, kv_head_count=8)
-    assert (found["layout"], found["kvHeadCount"], found["ranks"][0]["layers"][0]["pageBytes"]) == (
+    (group,) = found["groups"]
+    assert (group["layout"], group["kvHeadCount"], found["ranks"][0]["layers"][0]["pageBytes"]) == (
         "LATENT",
         1,
         73728 * 4,
@@ -108,7 +117,7 @@ def test_should_leave_out_layers_that_share_the_kv_of_others() -> None:
 
 def test_should_describe_the_heads_of_one_rank() -> None:
     found = described(tensors(2), kv_head_count=8, tp=(1, 2))
-    assert (found["kvHeadCount"], found["ranks"][0]["tpRank"], found["tpSize"]) == (8, 1, 2)
+    assert (found["groups"][0]["kvHeadCount"], found["ranks"][0]["tpRank"], found["tpSize"]) == (8, 1, 2)
 
 
 ELSEWHERE = SimpleNamespace(data_ptr=lambda: 7, nbytes=lambda: 1)
@@ -164,7 +173,7 @@ def test_should_say_number_formats_that_tensors_of_bytes_hide(
     cache_dtype: str, tensor_dtype: str, expected: str
 ) -> None:
     kv_caches = changed(tensors(10), dtype=tensor_dtype)
-    assert described(kv_caches, cache_dtype=cache_dtype)["dtype"] == expected
+    assert described(kv_caches, cache_dtype=cache_dtype)["groups"][0]["dtype"] == expected
 
 
 def test_should_tell_the_page_formats_of_releases_apart(vllm_release: Release) -> None:

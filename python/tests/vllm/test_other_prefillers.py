@@ -26,7 +26,7 @@ def test_should_ask_the_next_prefiller_when_the_first_does_not_deliver(
     decoder.steps(2)
     first, second = decoder.messenger.of_kind("fetch")
     assert [fetch["prefillers"][0]["host"] for fetch in (first, second)] == ["one", "two"]
-    assert second["pages"] == first["pages"]
+    assert second["groups"][0]["pages"] == first["groups"][0]["pages"]
     assert second["promptTokenIds"] == first["promptTokenIds"]
     assert 0 < second["limitMillis"] <= 300_000
     assert "no process listens at one:4000" in caplog.text

@@ -17,7 +17,7 @@ TRANSFER = REQUEST.removesuffix("-89abcdef")
 
 def ranges(messenger: SimulatedMessenger, request: str = REQUEST) -> list[tuple[int, int, int, int]]:
     return [
-        (chunk["cachedTokens"], chunk["firstToken"], chunk["endToken"], len(chunk["pages"]))
+        (chunk["cachedTokens"], chunk["firstToken"], chunk["endToken"], len(chunk["groups"][0]["pages"]))
         for chunk in messenger.chunks_of(request)
     ]
 
@@ -111,8 +111,8 @@ def test_should_number_pages_as_the_kernel_does_when_blocks_are_split(engine: En
     prefiller.add(REQUEST, 300, remote_decode())
     prefiller.steps(2)
     first, last = prefiller.messenger.chunks_of(REQUEST)
-    assert first["pages"] == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert last["pages"] == [8, 9, 10, 11]
+    assert first["groups"][0]["pages"] == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert last["groups"][0]["pages"] == [8, 9, 10, 11]
 
 
 def test_should_use_the_transfer_id_that_the_router_gives(engine: EngineMaker) -> None:

@@ -24,7 +24,7 @@ public final class AotTraining {
 
     private static final String STEP = """
         {"commands":[{"do":"step","step":1,"counterStart":0,"chunks":[{"request":"p","transfer":"t","promptTokens":16,
-        "cachedTokens":0,"firstToken":0,"endToken":16,"firstPage":0,"pages":[0]}]}]}
+        "cachedTokens":0,"firstToken":0,"endToken":16,"groups":[{"firstPage":0,"pages":[0]}]}]}]}
         """;
     private static final String STEP_ENDED = """
         {"commands":[{"do":"stepEnded","step":1,"counterEnd":0},{"do":"prefillEnded","request":"p","outcome":"finished"}]}
@@ -68,10 +68,11 @@ public final class AotTraining {
             "metricsHost":"127.0.0.1","metricsPort":0,"sharedSecret":"training","transports":["%s"],"streamsPerPeer":1,
             "grantWaitMillis":60000,"fetchLimitMillis":60000,"connectLimitMillis":60000,"heartbeatMillis":1000,
             "silenceLimitMillis":60000,"pageChecksum":"full","engineApiUrl":"","timelines":"full"},
-            "geometry":{"model":"training","dtype":"float32","elementBytes":4,"pageTokens":16,"layout":"HND",
-            "kvHeadCount":1,"tpSize":1,"ppSize":1,"pageCount":2,"ranks":[{"tpRank":0,"ppRank":0,
+            "geometry":{"model":"training","tpSize":1,"ppSize":1,
+            "groups":[{"kind":"full","windowTokens":0,"dtype":"float32","elementBytes":4,"pageTokens":16,"layout":"HND",
+            "kvHeadCount":1,"pageCount":2}],"ranks":[{"tpRank":0,"ppRank":0,
             "memories":[{"address":%d,"lengthBytes":4096,"memfd":-1}],
-            "layers":[{"name":"0","memoryIndex":0,"offsetBytes":0,"pageStrideBytes":2048,"pageBytes":2048}]}]},
+            "layers":[{"name":"0","groupIndex":0,"memoryIndex":0,"offsetBytes":0,"pageStrideBytes":2048,"pageBytes":2048}]}]},
             "layerCounterLag":0}
             """.formatted(role, transport, address));
     }
@@ -79,7 +80,7 @@ public final class AotTraining {
     private static byte[] fetch(OpenResult prefiller) {
         return utf8("""
             {"commands":[{"do":"fetch","request":"d","transfer":"t","prefillers":[{"host":"%s","port":%d,
-            "engineId":"%s"}],"promptTokens":16,"firstToken":0,"pages":[1],"limitMillis":0}]}
+            "engineId":"%s"}],"promptTokens":16,"firstToken":0,"groups":[{"pages":[1]}],"limitMillis":0}]}
             """.formatted(prefiller.controlHost(), prefiller.controlPort(), prefiller.engineId()));
     }
 

@@ -3,6 +3,7 @@ package io.kvmessenger.connector;
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
+import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.EngineCommand.Prompt;
@@ -73,8 +74,7 @@ final class CommandReader {
                 0,
                 0,
                 fields.count("endToken"),
-                fields.count("firstPage"),
-                fields.counts("pages"),
+                chunkPages(fields),
                 fields.textIfSaid("promptDigest")));
     }
 
@@ -86,9 +86,14 @@ final class CommandReader {
                 fields.count("cachedTokens"),
                 fields.count("firstToken"),
                 fields.count("endToken"),
-                fields.count("firstPage"),
-                fields.counts("pages"),
+                chunkPages(fields),
                 fields.textIfSaid("promptDigest"));
+    }
+
+    private static List<ChunkPages> chunkPages(Fields fields) {
+        return fields.objects("groups").stream()
+                .map(group -> new ChunkPages(group.count("firstPage"), group.counts("pages")))
+                .toList();
     }
 
     private static int contextSlot(Fields fields) {
@@ -118,7 +123,9 @@ final class CommandReader {
                 prefillers(fields),
                 fields.count("promptTokens"),
                 fields.count("firstToken"),
-                fields.counts("pages"),
+                fields.objects("groups").stream()
+                        .map(group -> group.counts("pages"))
+                        .toList(),
                 contextSlot(fields),
                 TimeUnit.MILLISECONDS.toNanos(fields.integer("limitMillis")),
                 fields.textIfSaid("promptDigest"),

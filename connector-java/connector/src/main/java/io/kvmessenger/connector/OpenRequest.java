@@ -134,26 +134,29 @@ record OpenRequest(
     private static KvGeometry geometry(Fields wire) {
         Sharding sharding =
                 new Sharding(wire.count("tpSize"), wire.count("ppSize"), wire.has("dpSize") ? wire.count("dpSize") : 1);
-        KvGroup group = new KvGroup(
-                GroupKind.FULL_ATTENTION,
+        return new KvGeometry(
+                wire.text("model"),
+                sharding,
+                wire.objects("groups").stream().map(OpenRequest::group).toList(),
+                wire.objects("ranks").stream().map(OpenRequest::rank).toList());
+    }
+
+    private static KvGroup group(Fields wire) {
+        return new KvGroup(
+                GroupKind.parse(wire.text("kind"), wire.count("windowTokens")),
                 wire.text("dtype"),
                 wire.count("elementBytes"),
                 wire.count("pageTokens"),
                 PageLayout.parse(wire.text("layout")),
                 wire.count("kvHeadCount"),
                 wire.count("pageCount"));
-        return new KvGeometry(
-                wire.text("model"),
-                sharding,
-                List.of(group),
-                wire.objects("ranks").stream().map(OpenRequest::rank).toList());
     }
 
     private static RankGeometry rank(Fields wire) {
         List<LayerGeometry> layers = wire.objects("layers").stream()
                 .map(layer -> new LayerGeometry(
                         layer.text("name"),
-                        0,
+                        layer.count("groupIndex"),
                         layer.count("memoryIndex"),
                         layer.integer("offsetBytes"),
                         layer.integer("pageStrideBytes"),

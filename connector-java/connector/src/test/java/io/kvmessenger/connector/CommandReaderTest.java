@@ -15,14 +15,14 @@ class CommandReaderTest {
         assertThat(read("""
             {"commands":[
              {"do":"step","step":7,"counterStart":12,"chunks":[{"request":"p","transfer":"t","promptTokens":40,
-              "cachedTokens":16,"firstToken":16,"endToken":40,"firstPage":2,"pages":[3,1],"promptDigest":"ab"}]},
+              "cachedTokens":16,"firstToken":16,"endToken":40,"groups":[{"firstPage":2,"pages":[3,1]},{"firstPage":1,"pages":[9]}],"promptDigest":"ab"}]},
              {"do":"stepEnded","step":7,"counterEnd":18446744073709551615},
              {"do":"stepFailed","step":8},
              {"do":"announce","request":"p","transfer":"t","promptDigest":"ab"},
-             {"do":"computed","request":"p","transfer":"t","promptTokens":40,"endToken":32,"firstPage":0,"pages":[3,1],"promptDigest":""},
+             {"do":"computed","request":"p","transfer":"t","promptTokens":40,"endToken":32,"groups":[{"firstPage":0,"pages":[3,1]}],"promptDigest":""},
              {"do":"prefillEnded","request":"p","outcome":"aborted"},
              {"do":"fetch","request":"d","transfer":"t","prefillers":[{"host":"h","port":9},{"host":"i","port":10,"engineId":"p"}],
-              "promptTokens":40,"firstToken":0,"pages":[5],"limitMillis":250,"promptDigest":"ab","promptTokenIds":[1],
+              "promptTokens":40,"firstToken":0,"groups":[{"pages":[5]},{"pages":[8,7]}],"limitMillis":250,"promptDigest":"ab","promptTokenIds":[1],
               "cacheSalt":"s","priority":-2},
              {"do":"expect","transfer":"t","promptDigest":"ab","prefillers":[{"host":"h","port":9}]},
              {"do":"decline","transfer":"t","prefillers":[]},
@@ -31,9 +31,12 @@ class CommandReaderTest {
             """))
                 .satisfiesExactly(
                         step -> assertThat(((EngineCommand.Step) step).chunks().getFirst())
-                                .returns(2, EngineCommand.Chunk::firstPage)
+                                .returns(2, chunk -> chunk.pages().size())
+                                .returns(2, chunk -> chunk.pages().getFirst().firstPage())
                                 .returns("ab", EngineCommand.Chunk::promptDigest)
-                                .satisfies(chunk -> assertThat(chunk.pages()).containsExactly(3, 1)),
+                                .satisfies(chunk -> assertThat(
+                                                chunk.pages().getFirst().indices())
+                                        .containsExactly(3, 1)),
                         ended -> assertThat(ended).isEqualTo(new EngineCommand.StepEnded(7, -1)),
                         failed -> assertThat(failed).isEqualTo(new EngineCommand.StepFailed(8)),
                         announce -> assertThat(announce).isEqualTo(new EngineCommand.Announce("p", "t", "ab")),
@@ -44,6 +47,7 @@ class CommandReaderTest {
                         ended -> assertThat(ended)
                                 .isEqualTo(new EngineCommand.PrefillEnded("p", EngineCommand.PrefillOutcome.ABORTED)),
                         fetch -> assertThat(((EngineCommand.Fetch) fetch))
+                                .returns(3, EngineCommand.Fetch::pageCount)
                                 .returns(250_000_000L, EngineCommand.Fetch::limitNs)
                                 .returns(
                                         List.of(

@@ -99,8 +99,8 @@ final class EngineDouble implements AutoCloseable {
         chunk.put("cachedTokens", seen.add(request) ? from : 0); // a first chunk that starts later has a cached prefix
         chunk.put("firstToken", from);
         chunk.put("endToken", to);
-        chunk.put("firstPage", pagesTold.merge(request, newPages.size(), Integer::sum) - newPages.size());
-        chunk.put("pages", newPages);
+        int firstPage = pagesTold.merge(request, newPages.size(), Integer::sum) - newPages.size();
+        chunk.put("groups", List.of(Map.of("firstPage", firstPage, "pages", newPages)));
         submit(Map.of("do", "step", "step", step, "counterStart", bumps, "chunks", List.of(chunk)));
     }
 
@@ -137,8 +137,8 @@ final class EngineDouble implements AutoCloseable {
                 promptTokens,
                 "firstToken",
                 firstToken,
-                "pages",
-                pages,
+                "groups",
+                List.of(Map.of("pages", pages)),
                 "limitMillis",
                 0);
     }
@@ -303,17 +303,27 @@ final class EngineDouble implements AutoCloseable {
         List<Map<String, Object>> layers = layers(LAYER_COUNT, LAYER_BYTES, PAGE_BYTES);
         Map<String, Object> geometry = new LinkedHashMap<>();
         geometry.put("model", "tiny@1");
-        geometry.put("dtype", "float32");
-        geometry.put("elementBytes", 4);
-        geometry.put("pageTokens", PAGE_TOKENS);
-        geometry.put("layout", "HND");
-        geometry.put("kvHeadCount", 4);
+        geometry.put("groups", List.of(group("float32", 4, PAGE_TOKENS, "HND", 4, PAGE_COUNT)));
         geometry.put("tpSize", 1);
         geometry.put("ppSize", 1);
-        geometry.put("pageCount", PAGE_COUNT);
         Map<String, Object> kv = Map.of("address", memory.address(), "lengthBytes", memory.byteSize(), "memfd", -1);
         geometry.put("ranks", List.of(Map.of("tpRank", 0, "ppRank", 0, "memories", List.of(kv), "layers", layers)));
         return geometry;
+    }
+
+    /** A group of full attention. */
+    static Map<String, Object> group(
+            String dtype, int elementBytes, int pageTokens, String layout, int kvHeadCount, int pageCount) {
+        Map<String, Object> group = new LinkedHashMap<>();
+        group.put("kind", "full");
+        group.put("windowTokens", 0);
+        group.put("dtype", dtype);
+        group.put("elementBytes", elementBytes);
+        group.put("pageTokens", pageTokens);
+        group.put("layout", layout);
+        group.put("kvHeadCount", kvHeadCount);
+        group.put("pageCount", pageCount);
+        return group;
     }
 
     /** Of one memory, in which layer follows layer and page follows page. */
@@ -323,6 +333,8 @@ final class EngineDouble implements AutoCloseable {
             layers.add(Map.of(
                     "name",
                     "layer." + layer,
+                    "groupIndex",
+                    0,
                     "memoryIndex",
                     0,
                     "offsetBytes",

@@ -104,8 +104,8 @@ final class LongPromptEngine implements AutoCloseable {
         chunk.put("cachedTokens", 0);
         chunk.put("firstToken", from);
         chunk.put("endToken", to);
-        chunk.put("firstPage", from / PAGE_TOKENS);
-        chunk.put("pages", pages(from / PAGE_TOKENS, Math.ceilDiv(to, PAGE_TOKENS)));
+        List<Integer> pages = pages(from / PAGE_TOKENS, Math.ceilDiv(to, PAGE_TOKENS));
+        chunk.put("groups", List.of(Map.of("firstPage", from / PAGE_TOKENS, "pages", pages)));
         return chunk;
     }
 
@@ -191,14 +191,9 @@ final class LongPromptEngine implements AutoCloseable {
                 memory.memfd());
         Map<String, Object> geometry = new LinkedHashMap<>();
         geometry.put("model", "long@1");
-        geometry.put("dtype", "bfloat16");
-        geometry.put("elementBytes", 2);
-        geometry.put("pageTokens", PAGE_TOKENS);
-        geometry.put("layout", "HND");
-        geometry.put("kvHeadCount", 1);
+        geometry.put("groups", List.of(EngineDouble.group("bfloat16", 2, PAGE_TOKENS, "HND", 1, pageCount)));
         geometry.put("tpSize", 1);
         geometry.put("ppSize", 1);
-        geometry.put("pageCount", pageCount);
         geometry.put("ranks", List.of(Map.of("tpRank", 0, "ppRank", 0, "memories", List.of(kv), "layers", layers)));
         return geometry;
     }

@@ -136,8 +136,7 @@ final class ShardedEngine implements AutoCloseable {
         chunk.put("cachedTokens", 0);
         chunk.put("firstToken", 0);
         chunk.put("endToken", promptTokens);
-        chunk.put("firstPage", 0);
-        chunk.put("pages", pages);
+        chunk.put("groups", List.of(Map.of("firstPage", 0, "pages", pages)));
         submit(Map.of("do", "step", "step", ++step, "counterStart", bumps, "chunks", List.of(chunk)));
         for (int stage = shape.ppRank(0); stage <= shape.ppRank(shape.rankCount() - 1); stage++) {
             for (int layer = 0; layer < shape.layersHeld(); layer++) {

@@ -118,6 +118,8 @@ record ShardedShape(String layout, int heads, int tpSize, int ppSize, int dpSize
                         "layer." + (firstLayer(rank) + layer),
                         "memoryIndex",
                         0,
+                        "groupIndex",
+                        0,
                         "offsetBytes",
                         pageOffset(layer, 0),
                         "pageStrideBytes",
@@ -137,15 +139,10 @@ record ShardedShape(String layout, int heads, int tpSize, int ppSize, int dpSize
         }
         Map<String, Object> geometry = new LinkedHashMap<>();
         geometry.put("model", "sharded@1");
-        geometry.put("dtype", "bfloat16");
-        geometry.put("elementBytes", 2);
-        geometry.put("pageTokens", PAGE_TOKENS);
-        geometry.put("layout", layout);
-        geometry.put("kvHeadCount", heads);
+        geometry.put("groups", List.of(EngineDouble.group("bfloat16", 2, PAGE_TOKENS, layout, heads, PAGE_COUNT)));
         geometry.put("tpSize", tpSize);
         geometry.put("ppSize", ppSize);
         geometry.put("dpSize", dpSize);
-        geometry.put("pageCount", PAGE_COUNT);
         geometry.put("ranks", ranks);
         return geometry;
     }

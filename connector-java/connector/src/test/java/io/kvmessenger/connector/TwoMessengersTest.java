@@ -167,9 +167,11 @@ class TwoMessengersTest {
 
     @Test
     void shouldNameWhatDiffersBetweenTheTwoSides() {
+        Map<String, Object> bfloat16 =
+                EngineDouble.group("bfloat16", 4, EngineDouble.PAGE_TOKENS, "HND", 4, EngineDouble.PAGE_COUNT);
         try (EngineDouble p = EngineDouble.of("prefiller");
                 EngineDouble model = new EngineDouble("decoder", Map.of(), Map.of("model", "other@2"));
-                EngineDouble dtype = new EngineDouble("decoder", Map.of(), Map.of("dtype", "bfloat16"));
+                EngineDouble dtype = new EngineDouble("decoder", Map.of(), Map.of("groups", List.of(bfloat16)));
                 EngineDouble secret = new EngineDouble("decoder", Map.of("sharedSecret", "wrong"), Map.of())) {
             assertThat(refusal(p, model)).contains("model").contains("other@2").contains("tiny@1");
             assertThat(refusal(p, dtype)).contains("dtype").contains("bfloat16").contains("float32");

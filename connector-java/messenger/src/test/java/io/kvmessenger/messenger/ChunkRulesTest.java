@@ -131,7 +131,15 @@ class ChunkRulesTest extends MessengerPair {
     void shouldRefuseAGrantWithoutADigestForAPromptThatHasOne() {
         fetch("r", 1, "");
         carry();
-        step(new Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, PROMPT_TOKENS, 0, new int[] {5, 6}, "our prompt"));
+        step(new Chunk(
+                "r",
+                "t-r",
+                PROMPT_TOKENS,
+                0,
+                0,
+                PROMPT_TOKENS,
+                List.of(new EngineCommand.ChunkPages(0, new int[] {5, 6})),
+                "our prompt"));
         carry();
 
         assertThat(prefiller.transfer.submitted).isEmpty();
@@ -142,7 +150,15 @@ class ChunkRulesTest extends MessengerPair {
     void shouldSendThePromptThatBothMean() {
         fetch("r", 1, "our prompt");
         carry();
-        step(new Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, PROMPT_TOKENS, 0, new int[] {5, 6}, "our prompt"));
+        step(new Chunk(
+                "r",
+                "t-r",
+                PROMPT_TOKENS,
+                0,
+                0,
+                PROMPT_TOKENS,
+                List.of(new EngineCommand.ChunkPages(0, new int[] {5, 6})),
+                "our prompt"));
         finish("r");
 
         assertThat(sourcePages()).containsExactly(5, 6);

@@ -28,7 +28,7 @@ class ContextRowTest extends MessengerPair {
                 List.of(new EngineCommand.PrefillerAddress("host", 7, "")),
                 PROMPT_TOKENS,
                 PROMPT_TOKENS - pages.length * Geometries.PAGE_TOKENS,
-                pages,
+                List.of(pages),
                 contextSlot,
                 0,
                 "",

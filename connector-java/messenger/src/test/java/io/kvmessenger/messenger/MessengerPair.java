@@ -175,7 +175,7 @@ abstract class MessengerPair {
                 List.of(new EngineCommand.PrefillerAddress("host", 7, "")),
                 PROMPT_TOKENS,
                 0,
-                new int[] {firstPage, firstPage + 1},
+                List.of(new int[] {firstPage, firstPage + 1}),
                 ContextRow.NO_SLOT,
                 limitNs,
                 promptDigest,

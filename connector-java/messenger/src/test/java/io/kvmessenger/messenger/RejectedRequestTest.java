@@ -91,7 +91,14 @@ class RejectedRequestTest extends MessengerPair {
         List<String> transferIds = List.of("t", "t#1", "t#12", "t#1#2", "t1", "other");
         for (String id : transferIds) {
             EngineCommand.Chunk all = new EngineCommand.Chunk(
-                    id, id, PROMPT_TOKENS, 0, 0, PROMPT_TOKENS, 0, new int[] {5, 6}, "digest of " + id);
+                    id,
+                    id,
+                    PROMPT_TOKENS,
+                    0,
+                    0,
+                    PROMPT_TOKENS,
+                    List.of(new EngineCommand.ChunkPages(0, new int[] {5, 6})),
+                    "digest of " + id);
             prefiller.messenger.onCommand(new EngineCommand.Computed(all));
             end(id, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
         }

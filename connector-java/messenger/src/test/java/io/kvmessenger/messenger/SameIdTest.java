@@ -40,7 +40,7 @@ class SameIdTest extends MessengerPair {
                 PREFILLER,
                 PROMPT_TOKENS,
                 0,
-                new int[] {firstPage, firstPage + 1},
+                List.of(new int[] {firstPage, firstPage + 1}),
                 ContextRow.NO_SLOT,
                 1_000_000,
                 transfer.digest(),
@@ -54,8 +54,15 @@ class SameIdTest extends MessengerPair {
     }
 
     private void compute(String request, TransferKey transfer, int... pages) {
-        prefiller.messenger.onCommand(new EngineCommand.Computed(
-                new Chunk(request, transfer.id(), PROMPT_TOKENS, 0, 0, PROMPT_TOKENS, 0, pages, transfer.digest())));
+        prefiller.messenger.onCommand(new EngineCommand.Computed(new Chunk(
+                request,
+                transfer.id(),
+                PROMPT_TOKENS,
+                0,
+                0,
+                PROMPT_TOKENS,
+                List.of(new EngineCommand.ChunkPages(0, pages)),
+                transfer.digest())));
         carry();
     }
 

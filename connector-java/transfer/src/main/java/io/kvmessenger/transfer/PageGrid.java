@@ -113,6 +113,10 @@ final class PageGrid {
         return false;
     }
 
+    long beginBytes() {
+        return rowsFromBytes[0] + pages.nextSetBit(0) * strideBytes[0] + runsFromBytes[0][0];
+    }
+
     long endBytes() {
         int last = rowsFromBytes.length - 1;
         long[] runsTo = runsToBytes[last];

@@ -3,6 +3,7 @@ package io.kvmessenger.transfer;
 import java.util.Arrays;
 import java.util.BitSet;
 import java.util.Comparator;
+import java.util.List;
 
 /**
  * Byte ranges of a region, sorted by offset, pairwise disjoint; built once for a grant, read for every write.
@@ -14,11 +15,25 @@ public final class WindowRanges {
     private final long[] toBytes;
     /** Instead of ranges: pages of layers that lie in order. Null when there are ranges. */
     private final PageGrid grid;
+    /** Instead of ranges of its own: those of others. Null when it has its own. */
+    private final WindowRanges[] parts;
 
-    private WindowRanges(long[] fromBytes, long[] toBytes, PageGrid grid) {
+    private WindowRanges(long[] fromBytes, long[] toBytes, PageGrid grid, WindowRanges[] parts) {
         this.fromBytes = fromBytes;
         this.toBytes = toBytes;
         this.grid = grid;
+        this.parts = parts;
+    }
+
+    private WindowRanges(long[] fromBytes, long[] toBytes, PageGrid grid) {
+        this(fromBytes, toBytes, grid, null);
+    }
+
+    /** All ranges of several that share no byte; a write lies inside one range of one of them. */
+    public static WindowRanges union(List<WindowRanges> parts) {
+        return parts.size() == 1
+                ? parts.getFirst()
+                : new WindowRanges(new long[0], new long[0], null, parts.toArray(WindowRanges[]::new));
     }
 
     /**
@@ -128,6 +143,9 @@ public final class WindowRanges {
 
     /** Whether the whole write lies inside one range. Allocates nothing. */
     public boolean contains(long offsetBytes, long lengthBytes) {
+        if (parts != null) {
+            return partsContain(offsetBytes, lengthBytes);
+        }
         if (grid != null) {
             return grid.contains(offsetBytes, lengthBytes);
         }
@@ -136,6 +154,15 @@ public final class WindowRanges {
                 && offsetBytes < toBytes[range]
                 && lengthBytes >= 0
                 && lengthBytes <= toBytes[range] - offsetBytes;
+    }
+
+    private boolean partsContain(long offsetBytes, long lengthBytes) {
+        for (WindowRanges part : parts) {
+            if (part.contains(offsetBytes, lengthBytes)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** Position of the last value that is not above; -1 when all are. */
@@ -155,9 +182,26 @@ public final class WindowRanges {
 
     /** Where the last range ends; 0 when there is none. */
     public long endBytes() {
+        if (parts != null) {
+            return Arrays.stream(parts).mapToLong(WindowRanges::endBytes).max().orElse(0);
+        }
         if (grid != null) {
             return grid.endBytes();
         }
         return toBytes.length == 0 ? 0 : toBytes[toBytes.length - 1];
+    }
+
+    /** Where the first range begins; 0 when there is none. */
+    public long beginBytes() {
+        if (parts != null) {
+            return Arrays.stream(parts)
+                    .mapToLong(WindowRanges::beginBytes)
+                    .min()
+                    .orElse(0);
+        }
+        if (grid != null) {
+            return grid.beginBytes();
+        }
+        return fromBytes.length == 0 ? 0 : fromBytes[0];
     }
 }

@@ -8,6 +8,7 @@ import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.Tally;
+import java.util.List;
 
 /**
  * Reports a fetch that has arrived to the engine and the figures. Owned by the messenger's thread; it decides nothing.
@@ -27,10 +28,10 @@ final class ArrivalReport {
 
     void arrived(Fetch fetch) {
         long nowNs = clock.nowNs();
-        int pages = fetch.ask.pages().length;
-        long bytes = bytesOf(pages);
+        int pages = fetch.ask.pageCount();
+        long bytes = bytesOf(fetch.ask.pages());
         tally.add(MessengerMetric.FETCHES_ARRIVED, 1);
-        tally.add(MessengerMetric.PAGES_RECEIVED, (long) pages * layerCount());
+        tally.add(MessengerMetric.PAGES_RECEIVED, layerPages(fetch.ask.pages()));
         tally.add(MessengerMetric.BYTES_RECEIVED, bytes);
         tally.observe(MessengerMetric.FETCH_SECONDS, (nowNs - fetch.askedNs) / 1e9);
         engine.arrived(fetch.ask.request(), pages);
@@ -45,18 +46,24 @@ final class ArrivalReport {
                 fetch.prefillerNames()));
     }
 
-    private long bytesOf(int pageCount) {
+    private long bytesOf(List<int[]> pages) {
         long bytes = 0;
         for (RankGeometry rank : geometry.ranks()) {
             for (LayerGeometry layer : rank.layers()) {
-                bytes += (long) layer.pageBytes() * pageCount;
+                bytes += (long) layer.pageBytes() * pages.get(layer.groupIndex()).length;
             }
         }
         return bytes;
     }
 
-    /** Layers of all ranks together. */
-    private int layerCount() {
-        return geometry.ranks().stream().mapToInt(rank -> rank.layers().size()).sum();
+    /** Pages of one layer each, on all ranks together. */
+    private long layerPages(List<int[]> pages) {
+        long count = 0;
+        for (RankGeometry rank : geometry.ranks()) {
+            for (LayerGeometry layer : rank.layers()) {
+                count += pages.get(layer.groupIndex()).length;
+            }
+        }
+        return count;
     }
 }

@@ -78,7 +78,7 @@ final class Fetches {
     int quarantinedPageCount() {
         return byRequest.values().stream()
                 .filter(fetch -> fetch.failing() && fetch.holdsWindow())
-                .mapToInt(fetch -> fetch.ask.pages().length)
+                .mapToInt(fetch -> fetch.ask.pageCount())
                 .sum();
     }
 }

@@ -55,6 +55,8 @@ final class PageVerifier {
                     || write.getWeight() < 1
                     || write.getFirstSummed() < 0
                     || write.getFirstSummed() >= interval
+                    || write.getGroup() < 0
+                    || write.getGroup() >= source.fetch.ask.pages().size()
                     || source.checksummedWeight + write.getWeight() > source.expectedWeight
                     || !granted(source.fetch, write)) {
                 return "checksums of pages that it was not granted";
@@ -87,7 +89,9 @@ final class PageVerifier {
 
     private static PageList pages(Fetch fetch, Checksums.Write write) {
         return new PageList(
-                write.getContext() ? new int[] {fetch.ask.contextSlot()} : fetch.ask.pages(),
+                write.getContext()
+                        ? new int[] {fetch.ask.contextSlot()}
+                        : fetch.ask.pages().get(write.getGroup()),
                 write.getFromPart(),
                 write.getPartCount(),
                 write.getStrideBytes(),

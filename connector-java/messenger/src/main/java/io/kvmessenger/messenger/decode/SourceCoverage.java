@@ -3,8 +3,10 @@ package io.kvmessenger.messenger.decode;
 import io.kvmessenger.kvlayout.Compatibility;
 import io.kvmessenger.kvlayout.ExpectedWrites;
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.Mismatch;
 import io.kvmessenger.kvlayout.SourceDraw;
+import io.kvmessenger.messenger.pages.PageLists;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.session.FrameRules;
@@ -43,14 +45,10 @@ public record SourceCoverage(KvGeometry geometry) {
         if (!broken.isEmpty()) {
             return "the engine asked for a transfer with " + broken;
         }
-        int expectedPages =
-                Math.ceilDiv(ask.promptTokens(), geometry.groups().getFirst().pageTokens())
-                        - ask.firstToken() / geometry.groups().getFirst().pageTokens();
-        if (ask.firstToken() % geometry.groups().getFirst().pageTokens() != 0
-                || ask.pages().length != expectedPages
-                || (expectedPages == 0 && ask.contextSlot() == ContextRow.NO_SLOT)) {
-            return "the engine gave " + ask.pages().length + " pages for tokens " + ask.firstToken() + " to "
-                    + ask.promptTokens() + ", which need " + expectedPages;
+        String misfit = PageLists.misfit(
+                geometry, ask.pages(), ask.firstToken(), ask.promptTokens(), ask.contextSlot() != ContextRow.NO_SLOT);
+        if (!misfit.isEmpty()) {
+            return "the engine gave " + misfit;
         }
         long different = ask.prefillers().stream()
                 .map(address -> address.host() + ":" + address.port())
@@ -66,7 +64,11 @@ public record SourceCoverage(KvGeometry geometry) {
         KvGeometry first = sources.getFirst();
         return sources.stream()
                 .allMatch(other -> other.sharding().equals(first.sharding())
-                        && other.groups().equals(first.groups()));
+                        && pageTokens(other).equals(pageTokens(first)));
+    }
+
+    private static List<Integer> pageTokens(KvGeometry geometry) {
+        return geometry.groups().stream().map(KvGroup::pageTokens).toList();
     }
 
     /** What all ranks together receive, from all sources. */

@@ -10,6 +10,7 @@ import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Comparator;
 import java.util.List;
 
 /**
@@ -21,22 +22,28 @@ public final class GrantedRanges {
 
     /**
      * @param regionsByRank the decoder's regions, by rank and memory
+     * @param pages by group
      * @throws IllegalArgumentException when a page is named twice or lies outside the cache
      */
     public static WindowArea of(
             KvGeometry decoder,
             List<List<RegionDescriptor>> regionsByRank,
-            int[] pages,
+            List<int[]> pages,
             List<PeerContextRow> context,
             int contextSlot) {
-        int[] ascending = pages.clone();
-        Arrays.sort(ascending);
+        String outside = PageLists.outside(decoder, pages);
+        if (!outside.isEmpty()) {
+            throw new IllegalArgumentException(outside);
+        }
+        List<int[]> ascending = pages.stream().map(GrantedRanges::sorted).toList();
         List<WindowArea.Part> parts = new ArrayList<>();
         for (int i = 0; i < decoder.ranks().size(); i++) {
             RankGeometry rank = decoder.ranks().get(i);
-            requirePages(decoder.groups().getFirst().pageCount(), ascending);
-            for (int memory = 0; pages.length > 0 && memory < rank.memoryCount(); memory++) {
-                parts.add(new WindowArea.Part(regionsByRank.get(i).get(memory), ranges(rank, memory, ascending)));
+            for (int memory = 0; memory < rank.memoryCount(); memory++) {
+                WindowRanges ranges = ranges(rank, memory, ascending);
+                if (ranges.endBytes() > 0) {
+                    parts.add(new WindowArea.Part(regionsByRank.get(i).get(memory), ranges));
+                }
             }
         }
         if (!PeerContextRow.holds(context, contextSlot)) {
@@ -49,21 +56,65 @@ public final class GrantedRanges {
         return WindowArea.of(parts);
     }
 
-    private static void requirePages(int pageCount, int[] ascending) {
-        if (ascending.length > 0 && (ascending[0] < 0 || ascending[ascending.length - 1] >= pageCount)) {
-            int page = ascending[0] < 0 ? ascending[0] : ascending[ascending.length - 1];
-            throw new IllegalArgumentException("page " + page + " of " + pageCount);
-        }
+    private static int[] sorted(int[] pages) {
+        int[] ascending = pages.clone();
+        Arrays.sort(ascending);
+        return ascending;
     }
 
-    private static WindowRanges ranges(RankGeometry rank, int memory, int[] pages) {
+    private static WindowRanges ranges(RankGeometry rank, int memory, List<int[]> pages) {
+        List<WindowRanges> byGroup = new ArrayList<>();
+        for (int group = 0; group < pages.size(); group++) {
+            List<LayerGeometry> layers = layersOf(rank, memory, group);
+            if (!layers.isEmpty() && pages.get(group).length > 0) {
+                byGroup.add(WindowRanges.ofPages(
+                        pages.get(group),
+                        layers.stream().mapToLong(LayerGeometry::offsetBytes).toArray(),
+                        layers.stream()
+                                .mapToLong(LayerGeometry::pageStrideBytes)
+                                .toArray(),
+                        layers.stream().mapToLong(LayerGeometry::pageBytes).toArray()));
+            }
+        }
+        return byGroup.size() > 1 && !apart(byGroup) ? spelledOut(rank, memory, pages) : WindowRanges.union(byGroup);
+    }
+
+    /** Whether no group has bytes between the first and the last of another: then they share none. */
+    private static boolean apart(List<WindowRanges> byGroup) {
+        List<WindowRanges> inOrder = byGroup.stream()
+                .sorted(Comparator.comparingLong(WindowRanges::beginBytes))
+                .toList();
+        for (int i = 1; i < inOrder.size(); i++) {
+            if (inOrder.get(i).beginBytes() < inOrder.get(i - 1).endBytes()) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Each page of each layer: groups that have their pages from one pool must not have the same ones. */
+    private static WindowRanges spelledOut(RankGeometry rank, int memory, List<int[]> pages) {
         List<LayerGeometry> layers = rank.layers().stream()
                 .filter(layer -> layer.memoryIndex() == memory)
                 .toList();
-        return WindowRanges.ofPages(
-                pages,
-                layers.stream().mapToLong(LayerGeometry::offsetBytes).toArray(),
-                layers.stream().mapToLong(LayerGeometry::pageStrideBytes).toArray(),
-                layers.stream().mapToLong(LayerGeometry::pageBytes).toArray());
+        int count = layers.stream()
+                .mapToInt(layer -> pages.get(layer.groupIndex()).length)
+                .sum();
+        long[] offsets = new long[count];
+        long[] lengths = new long[count];
+        int at = 0;
+        for (LayerGeometry layer : layers) {
+            for (int page : pages.get(layer.groupIndex())) {
+                offsets[at] = layer.pageOffsetBytes(page);
+                lengths[at++] = layer.pageBytes();
+            }
+        }
+        return WindowRanges.of(offsets, lengths);
+    }
+
+    private static List<LayerGeometry> layersOf(RankGeometry rank, int memory, int group) {
+        return rank.layers().stream()
+                .filter(layer -> layer.memoryIndex() == memory && layer.groupIndex() == group)
+                .toList();
     }
 }

@@ -18,7 +18,7 @@ public sealed interface EngineCommand {
      * One request's part of a forward pass: tokens {@code [firstToken, endToken)}.
      *
      * @param cachedTokens tokens whose KV an earlier, finished pass has written for certain; 0 in doubt
-     * @param firstPage position in the prompt of {@code pages[0]}; a position may be told again, with the same page
+     * @param pages by group of the geometry
      * @param promptDigest of what the prompt holds; "" where engines make none
      */
     record Chunk(
@@ -28,14 +28,13 @@ public sealed interface EngineCommand {
             int cachedTokens,
             int firstToken,
             int endToken,
-            int firstPage,
-            int[] pages,
+            List<ChunkPages> pages,
             String promptDigest) {
         public TransferKey transfer() {
             return new TransferKey(transferId, promptDigest);
         }
 
-        /** A chunk of a prompt without a digest. */
+        /** A chunk of a prompt without a digest, in a cache of one group. */
         public Chunk(
                 String request,
                 String transferId,
@@ -45,9 +44,24 @@ public sealed interface EngineCommand {
                 int endToken,
                 int firstPage,
                 int[] pages) {
-            this(request, transferId, promptTokens, cachedTokens, firstToken, endToken, firstPage, pages, "");
+            this(
+                    request,
+                    transferId,
+                    promptTokens,
+                    cachedTokens,
+                    firstToken,
+                    endToken,
+                    List.of(new ChunkPages(firstPage, pages)),
+                    "");
         }
     }
+
+    /**
+     * Pages of one group.
+     *
+     * @param firstPage position in the prompt of {@code indices[0]}; a position may be told again, with the same page
+     */
+    record ChunkPages(int firstPage, int[] indices) {}
 
     /**
      * The engine has taken a request in and will compute it later: it hears {@link EngineEvents#granted} and {@link
@@ -126,6 +140,7 @@ public sealed interface EngineCommand {
     /**
      * A decoder wants KV for tokens {@code [firstToken, promptTokens)} in these pages.
      *
+     * @param pages by group of the geometry
      * @param prefillers all messengers of the prefiller's engine; the first one is asked to enqueue a prompt
      * @param promptDigest of what the prompt holds; names the transfer together with its id
      */
@@ -135,17 +150,22 @@ public sealed interface EngineCommand {
             List<PrefillerAddress> prefillers,
             int promptTokens,
             int firstToken,
-            int[] pages,
+            List<int[]> pages,
             int contextSlot,
             long limitNs,
             String promptDigest,
             Prompt prompt)
             implements EngineCommand {
+        /** Of all groups together. */
+        public int pageCount() {
+            return pages.stream().mapToInt(group -> group.length).sum();
+        }
+
         public TransferKey transfer() {
             return new TransferKey(transferId, promptDigest);
         }
 
-        /** A fetch of KV alone, of a prompt without a digest, that both legs of a router name. */
+        /** A fetch of KV alone, of a prompt without a digest, that both legs of a router name, in a cache of one group. */
         public Fetch(
                 String request,
                 String transferId,
@@ -160,7 +180,7 @@ public sealed interface EngineCommand {
                     prefillers,
                     promptTokens,
                     firstToken,
-                    pages,
+                    List.of(pages),
                     ContextRow.NO_SLOT,
                     limitNs,
                     "",

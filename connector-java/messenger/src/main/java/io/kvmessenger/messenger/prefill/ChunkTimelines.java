@@ -26,8 +26,8 @@ final class ChunkTimelines {
     private final ChunkTimeline[] last = new ChunkTimeline[LAST_KEPT_MAX];
 
     private int count;
-    /** By chunk: the prompt's pages that are complete at its end. */
-    private int[] endPages = {};
+    /** By chunk: where it ends in the prompt. */
+    private int[] endTokens = {};
     /** By layer: chunks of which it has left. */
     private int[] leftCounts = {};
 
@@ -37,14 +37,14 @@ final class ChunkTimelines {
     private long layersSentEarly;
 
     /** The forward pass of the next chunk begins. */
-    void begin(ChunkTimeline chunk, int endPage) {
-        if (count == endPages.length) {
-            endPages = Arrays.copyOf(endPages, Math.max(CAPACITY_MIN, 2 * count));
+    void begin(ChunkTimeline chunk, int endToken) {
+        if (count == endTokens.length) {
+            endTokens = Arrays.copyOf(endTokens, Math.max(CAPACITY_MIN, 2 * count));
         }
         if (count == 0) {
             leftCounts = new int[chunk.layerCount()];
         }
-        endPages[count++] = endPage;
+        endTokens[count++] = endToken;
         if (count <= FIRST_KEPT_MAX) {
             first.add(chunk);
         } else {
@@ -59,17 +59,17 @@ final class ChunkTimelines {
     }
 
     /** The layer's pages before {@code toPage} have been submitted, which were not before. */
-    void onSubmitted(int layerIndex, int toPage, long nowNs) {
+    void onSubmitted(int layerIndex, int toToken, long nowNs) {
         if (count > 0) {
             firstSubmittedNs = firstSubmittedNs == 0 ? nowNs : firstSubmittedNs;
-            kept(lastSubmitted(toPage)).onSubmitted(layerIndex, nowNs);
+            kept(lastSubmitted(toToken)).onSubmitted(layerIndex, nowNs);
         }
     }
 
     /** The chunk whose pages end there: the last one, or one before it whose forward pass is in flight as well. */
-    private int lastSubmitted(int toPage) {
+    private int lastSubmitted(int toToken) {
         int chunk = count - 1;
-        while (chunk > 0 && endPages[chunk - 1] >= toPage && inFlight(chunk - 1)) {
+        while (chunk > 0 && endTokens[chunk - 1] >= toToken && inFlight(chunk - 1)) {
             chunk--;
         }
         return chunk;
@@ -80,13 +80,13 @@ final class ChunkTimelines {
         return kept != null && !kept.computed();
     }
 
-    /** The layer's pages before {@code toPage} have left. */
-    void onLeft(int layerIndex, int toPage, long nowNs) {
+    /** Of the layer all pages have left that are complete with the prompt's first {@code toToken} tokens. */
+    void onLeft(int layerIndex, int toToken, long nowNs) {
         if (count == 0) {
             return;
         }
         int chunk = leftCounts[layerIndex];
-        while (chunk < count && endPages[chunk] <= toPage) {
+        while (chunk < count && endTokens[chunk] <= toToken) {
             layersSent++;
             layersSentEarly += inFlight(chunk) ? 1 : 0;
             ChunkTimeline kept = kept(chunk);

@@ -34,7 +34,6 @@ final class DecoderFrames {
     private final Deliveries deliveries;
     private final Replies replies;
     private final LayerWriter writer;
-    private final int pageTokens;
     private final Tally tally;
     private final NanoClock clock;
     private final ProtocolLimits limits;
@@ -49,7 +48,6 @@ final class DecoderFrames {
             Deliveries deliveries,
             Replies replies,
             LayerWriter writer,
-            int pageTokens,
             Prefiller.Ports ports,
             ProtocolLimits limits,
             Consumer<Prefill> settled) {
@@ -60,7 +58,6 @@ final class DecoderFrames {
         this.deliveries = deliveries;
         this.replies = replies;
         this.writer = writer;
-        this.pageTokens = pageTokens;
         this.tally = ports.tally();
         this.clock = ports.clock();
         this.limits = limits;
@@ -194,8 +191,8 @@ final class DecoderFrames {
                     "transfer " + grant.transferId() + " was granted or given up already by "
                             + prefill.answeredBy() + ", the ranks of "
                             + grant.session().peerName() + " among them or of another engine");
-        } else if (!prefill.difference(grant, pageTokens).isEmpty()) {
-            replies.decline(grant, Reason.GRANT_UNFIT, prefill.difference(grant, pageTokens));
+        } else if (!prefill.difference(grant).isEmpty()) {
+            replies.decline(grant, Reason.GRANT_UNFIT, prefill.difference(grant));
         } else {
             prefill.addAnswer(grant.ranks(), grant.session().needingRanks);
             deliveries.begin(prefill, grant);

@@ -18,7 +18,6 @@ import java.util.function.Consumer;
  * every delivery that may have come to its end.
  */
 final class Deliveries {
-    private final int pageTokens;
     private final LayerWriter writer;
     private final Sessions sessions;
     private final Replies replies;
@@ -30,13 +29,7 @@ final class Deliveries {
 
     /** @param settled hears of the prefill after each change that may have ended one of its deliveries */
     Deliveries(
-            int pageTokens,
-            LayerWriter writer,
-            Sessions sessions,
-            Replies replies,
-            Prefiller.Ports ports,
-            Consumer<Prefill> settled) {
-        this.pageTokens = pageTokens;
+            LayerWriter writer, Sessions sessions, Replies replies, Prefiller.Ports ports, Consumer<Prefill> settled) {
         this.writer = writer;
         this.sessions = sessions;
         this.replies = replies;
@@ -48,7 +41,7 @@ final class Deliveries {
     }
 
     void begin(Prefill prefill, PageGrant grant) {
-        Delivery delivery = new Delivery(prefill, grant, writer.routesFor(grant), grant.firstToken() / pageTokens);
+        Delivery delivery = new Delivery(prefill, grant, writer.routesFor(grant));
         prefill.deliveries.add(delivery);
         writer.allow(grant);
         if (prefill.announced) {
@@ -74,8 +67,7 @@ final class Deliveries {
         }
         int submitted = 0;
         for (int route = 0; route < delivery.nextPage.length; route++) {
-            int layer = delivery.routes.get(route).layerOrdinal();
-            int toPage = delivery.prefill.completePages(layer, pageTokens);
+            int toPage = delivery.prefill.completePages(delivery.routes.get(route));
             if (delivery.nextPage[route] < toPage) {
                 int joinedCount = writer.joinableCount(delivery, route, toPage);
                 int result = writer.submit(delivery, route, joinedCount, toPage);
@@ -145,7 +137,7 @@ final class Deliveries {
         tally.add(MessengerMetric.BYTES_SENT, write.bytes);
         tally.add(MessengerMetric.STRIDED_PIECES_SENT, write.stridedPieceCount);
         tally.add(MessengerMetric.LAYERS_SENT, write.joinedCount);
-        if (prefill.inFlight() && write.toPage * pageTokens > prefill.settledTokens) {
+        if (write.joinedCount > 0 && prefill.inFlight() && write.toToken() > prefill.settledTokens) {
             tally.add(MessengerMetric.LAYERS_SENT_EARLY, write.joinedCount);
         }
         writer.recycle(write);
@@ -180,7 +172,7 @@ final class Deliveries {
         if (!delivery.stopped
                 && !delivery.sent
                 && prefill.computed()
-                && delivery.everythingSubmitted(writer.pageCount(prefill.promptTokens))
+                && delivery.everythingSubmitted()
                 && contextLeft(delivery)) {
             delivery.sent = true;
             checksums.flush(delivery);

@@ -5,7 +5,6 @@ import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.Checksums;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 
 /**
@@ -50,12 +49,14 @@ final class Delivery {
     /** The decoder has been told how it ended, or needs not be. */
     boolean answered;
 
-    Delivery(Prefill prefill, PageGrant grant, List<PieceRoute> routes, int firstPage) {
+    Delivery(Prefill prefill, PageGrant grant, List<PieceRoute> routes) {
         this.prefill = prefill;
         this.grant = grant;
         this.routes = routes;
-        this.nextPage = new int[routes.size()];
-        Arrays.fill(nextPage, firstPage);
+        this.nextPage = routes.stream()
+                .mapToInt(route -> grant.firstToken()
+                        / prefill.pages.get(route.groupIndex()).pageTokens())
+                .toArray();
     }
 
     boolean holds(Session session, int imm) {
@@ -81,9 +82,9 @@ final class Delivery {
         return writesInFlight == 0 && (sent || answered);
     }
 
-    boolean everythingSubmitted(int pageCount) {
-        for (int next : nextPage) {
-            if (next < pageCount) {
+    boolean everythingSubmitted() {
+        for (int route = 0; route < nextPage.length; route++) {
+            if (nextPage[route] < prefill.pageCount(routes.get(route).groupIndex())) {
                 return false;
             }
         }
@@ -95,7 +96,8 @@ final class Delivery {
         for (int i = 0, at = routeIndex;
                 i < joinedCount;
                 i++, at = routes.get(at).continuation()) {
-            prefill.chunks.onSubmitted(routes.get(at).layerOrdinal(), toPage, nowNs);
+            int toToken = prefill.tokensTo(routes.get(at).groupIndex(), toPage);
+            prefill.chunks.onSubmitted(routes.get(at).layerOrdinal(), toToken, nowNs);
         }
     }
 
@@ -108,7 +110,8 @@ final class Delivery {
         for (int i = 0, at = write.routeIndex;
                 i < write.joinedCount;
                 i++, at = routes.get(at).continuation()) {
-            prefill.chunks.onLeft(routes.get(at).layerOrdinal(), write.toPage, nowNs);
+            int toToken = prefill.endTokenLeft(routes.get(at).groupIndex(), write.toPage);
+            prefill.chunks.onLeft(routes.get(at).layerOrdinal(), toToken, nowNs);
         }
     }
 

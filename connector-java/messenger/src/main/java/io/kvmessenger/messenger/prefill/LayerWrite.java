@@ -25,6 +25,16 @@ final class LayerWrite {
     /** Of the source's pages, for a decoder that compares; null otherwise. */
     PageSum sum;
 
+    /** The way of the first piece; none where it is a context row. */
+    PieceRoute firstRoute() {
+        return delivery.routes.get(routeIndex);
+    }
+
+    /** Where the last of its pages ends in the prompt; none where it is a context row. */
+    int toToken() {
+        return toPage * delivery.prefill.pages.get(firstRoute().groupIndex()).pageTokens();
+    }
+
     LayerWrite(int cookie) {
         this.cookie = cookie;
     }

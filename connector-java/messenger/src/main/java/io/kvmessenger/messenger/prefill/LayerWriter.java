@@ -7,6 +7,7 @@ import io.kvmessenger.kvlayout.Piece;
 import io.kvmessenger.kvlayout.SourceDraw;
 import io.kvmessenger.kvlayout.TransferPlan;
 import io.kvmessenger.messenger.pages.GrantedRanges;
+import io.kvmessenger.messenger.pages.PageLists;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.ProtocolLimits;
@@ -60,15 +61,6 @@ public final class LayerWriter {
 
     int layerCount() {
         return order.layerCount();
-    }
-
-    int pageCount(int tokens) {
-        return Math.ceilDiv(tokens, geometry.groups().getFirst().pageTokens());
-    }
-
-    /** Pages that every rank of this engine has. */
-    int ownPageCount() {
-        return geometry.groups().getFirst().pageCount();
     }
 
     public int inFlightCount() {
@@ -128,26 +120,24 @@ public final class LayerWriter {
 
     /** Why a grant cannot be served; empty when it can. */
     String unfit(PageGrant grant) {
-        int peerPageTokens = grant.session().peerGeometry.groups().getFirst().pageTokens();
-        int pages = Math.ceilDiv(grant.promptTokens(), peerPageTokens) - grant.firstToken() / peerPageTokens;
-        if (grant.promptTokens() < 1
-                || grant.firstToken() < 0
-                || grant.firstToken() % peerPageTokens != 0
-                || (pages < 1 && grant.contextSlot() == ContextRow.NO_SLOT)
-                || grant.pages().length != pages) {
-            return "the grant of transfer " + grant.transferId() + " has " + grant.pages().length + " pages for tokens "
-                    + grant.firstToken() + " to " + grant.promptTokens();
+        KvGeometry peer = grant.session().peerGeometry;
+        String misfit = PageLists.misfit(
+                peer,
+                grant.pages(),
+                grant.firstToken(),
+                grant.promptTokens(),
+                grant.contextSlot() != ContextRow.NO_SLOT);
+        if (!misfit.isEmpty()) {
+            return "the grant of transfer " + grant.transferId() + " has " + misfit;
         }
         if (grant.checksumInterval() < 0 || grant.checksumInterval() > ProtocolLimits.CHECKSUM_INTERVAL_MAX) {
             return "the grant of transfer " + grant.transferId() + " asks for a checksum of every "
                     + grant.checksumInterval() + "th page, expected at most every "
                     + ProtocolLimits.CHECKSUM_INTERVAL_MAX + "th";
         }
-        int peerPages = grant.session().peerGeometry.groups().getFirst().pageCount();
-        for (int page : grant.pages()) {
-            if (page < 0 || page >= peerPages) {
-                return "the grant of transfer " + grant.transferId() + " names page " + page + " of " + peerPages;
-            }
+        String outside = PageLists.outside(peer, grant.pages());
+        if (!outside.isEmpty()) {
+            return "the grant of transfer " + grant.transferId() + " names " + outside;
         }
         String unfit = unfitContext(grant);
         return unfit.isEmpty() ? unwritable(grant) : unfit;
@@ -214,10 +204,7 @@ public final class LayerWriter {
             lengthBytes += route.piece().lengthBytes();
             if (lengthBytes > JOINED_BYTES_MAX
                     || delivery.nextPage[next] != delivery.nextPage[routeIndex]
-                    || prefill.completePages(
-                                    route.layerOrdinal(),
-                                    geometry.groups().getFirst().pageTokens())
-                            < toPage) {
+                    || prefill.completePages(route) < toPage) {
                 break;
             }
             count++;
@@ -326,12 +313,9 @@ public final class LayerWriter {
         PieceRoute route = routes.get(routeIndex);
         Piece piece = route.piece();
         int fromPage = delivery.nextPage[routeIndex];
-        int firstPart = piece.partIndex(Math.max(
-                grant.firstToken(), fromPage * geometry.groups().getFirst().pageTokens()));
-        int partCount = piece.partCount(Math.min(
-                        grant.promptTokens(),
-                        toPage * geometry.groups().getFirst().pageTokens()))
-                - firstPart;
+        PromptPages pages = delivery.prefill.pages.get(route.groupIndex());
+        int firstPart = piece.partIndex(Math.max(grant.firstToken(), fromPage * pages.pageTokens()));
+        int partCount = piece.partCount(Math.min(grant.promptTokens(), toPage * pages.pageTokens())) - firstPart;
         int lengthBytes = 0;
         for (int i = 0, at = routeIndex;
                 i < joinedCount;
@@ -347,9 +331,12 @@ public final class LayerWriter {
         write.bytes = (long) lengthBytes * partCount;
         PagedWrites request = new PagedWrites(
                 route.source(),
-                route.sourceParts(delivery.prefill.pages.byPosition(), firstPart, partCount),
+                route.sourceParts(pages.byPosition(), firstPart, partCount),
                 route.target(),
-                route.targetParts(grant.pages(), firstPart - piece.partIndex(grant.firstToken()), partCount),
+                route.targetParts(
+                        grant.pages().get(route.groupIndex()),
+                        firstPart - piece.partIndex(grant.firstToken()),
+                        partCount),
                 lengthBytes,
                 Imm.withWeight(grant.imm(), joinedCount));
         int result = post(write, request);

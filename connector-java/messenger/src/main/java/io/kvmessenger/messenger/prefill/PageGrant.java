@@ -5,6 +5,7 @@ import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.Grant;
+import java.util.List;
 
 /**
  * A decoder's promise, as its prefiller holds it: these pages stay where they are until filled or confirmed cancelled.
@@ -12,7 +13,7 @@ import io.kvmessenger.messenger.wire.Grant;
  * @param imm slot and generation that every write of this grant carries
  * @param contextSlot the decoder's slot for context rows, or {@link ContextRow#NO_SLOT}
  * @param checksumInterval the decoder compares every n-th page of each write; 0 = none
- * @param pages the decoder's page indices; {@code pages[0]} holds the tokens from {@code firstToken}
+ * @param pages the decoder's page indices by group; the first of each holds the tokens from {@code firstToken}
  */
 record PageGrant(
         Session session,
@@ -20,7 +21,7 @@ record PageGrant(
         int imm,
         int promptTokens,
         int firstToken,
-        int[] pages,
+        List<int[]> pages,
         int contextSlot,
         int checksumInterval,
         long receivedNs,
@@ -33,11 +34,20 @@ record PageGrant(
                 wire.getImm(),
                 wire.getPromptTokens(),
                 wire.getFirstToken(),
-                wire.getPageIndicesList().stream().mapToInt(Integer::intValue).toArray(),
+                wire.getGroupsList().stream().map(PageGrant::indices).toList(),
                 wire.getContextSlot() - 1,
                 wire.getChecksumInterval(),
                 nowNs,
                 nowNs + waitNs);
+    }
+
+    private static int[] indices(Grant.PageList wire) {
+        return wire.getPageIndicesList().stream().mapToInt(Integer::intValue).toArray();
+    }
+
+    /** Pages of all groups. */
+    int pageCount() {
+        return pages.stream().mapToInt(group -> group.length).sum();
     }
 
     String transferId() {

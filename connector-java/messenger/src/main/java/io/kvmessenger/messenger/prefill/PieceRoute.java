@@ -25,6 +25,10 @@ record PieceRoute(
         LayerGeometry targetLayer,
         int continuation) {
 
+    int groupIndex() {
+        return piece.groupIndex();
+    }
+
     /** Parts {@code [from, from + count)} of a request's pages on this side. */
     PageList sourceParts(int[] pages, int from, int count) {
         return parts(pages, from, count, sourceLayer, piece.source());

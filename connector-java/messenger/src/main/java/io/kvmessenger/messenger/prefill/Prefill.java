@@ -1,8 +1,10 @@
 package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.messenger.port.ChunkTimeline;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.Session;
@@ -26,8 +28,8 @@ final class Prefill {
     /** One for each decoder's messenger that has granted it, whatever has become of it. */
     final List<Delivery> deliveries = new ArrayList<>();
 
-    /** Where its KV lies, as far as the engine has told. */
-    final PromptPages pages = new PromptPages();
+    /** Where its KV lies, by group, as far as the engine has told. */
+    final List<PromptPages> pages;
     /** The decoder's ranks that have granted or dismissed it; null until the first has. */
     EngineRanks answeredRanks;
     /** The decoder's ranks that will. */
@@ -63,9 +65,10 @@ final class Prefill {
     /** Since when its last writes are waited for. */
     long fencedNs;
 
-    Prefill(String request, TransferKey transfer) {
+    Prefill(String request, TransferKey transfer, List<KvGroup> groups) {
         this.request = request;
         this.transfer = transfer;
+        this.pages = groups.stream().map(PromptPages::new).toList();
     }
 
     TransferKey transfer() {
@@ -73,9 +76,9 @@ final class Prefill {
     }
 
     /** A forward pass begins that computes a chunk of the prompt. */
-    void begin(EngineCommand.Chunk chunk, StepInFlight step, int layerCount, int pageTokens, long nowNs) {
+    void begin(EngineCommand.Chunk chunk, StepInFlight step, int layerCount, long nowNs) {
         ChunkTimeline timeline = new ChunkTimeline(chunk.firstToken(), chunk.endToken(), layerCount, nowNs);
-        chunks.begin(timeline, pagesOf(chunk.endToken(), pageTokens));
+        chunks.begin(timeline, chunk.endToken());
         running.add(new RunningChunk(step, chunk.endToken(), timeline));
         step.add(this);
     }
@@ -120,17 +123,17 @@ final class Prefill {
     }
 
     /** Tokens before the chunk's end are in place in every layer. */
-    void onComputed(EngineCommand.Chunk chunk, int layerCount, int pageTokens, long nowNs) {
+    void onComputed(EngineCommand.Chunk chunk, int layerCount, long nowNs) {
         if (chunk.endToken() > settledTokens) {
             ChunkTimeline timeline = new ChunkTimeline(settledTokens, chunk.endToken(), layerCount, nowNs);
-            chunks.begin(timeline, pagesOf(chunk.endToken(), pageTokens));
+            chunks.begin(timeline, chunk.endToken());
             chunks.onComputed(timeline, nowNs);
             settledTokens = chunk.endToken();
         }
     }
 
     /** Why a chunk cannot be one of this prompt; empty when it can. */
-    String misfit(EngineCommand.Chunk chunk, int pageTokens, int pageCount) {
+    String misfit(EngineCommand.Chunk chunk) {
         if (!chunk.transferId().equals(transfer.id())) {
             return "names transfer " + chunk.transferId() + ", expected " + transfer.id() + " as before";
         }
@@ -147,24 +150,19 @@ final class Prefill {
             return "computes tokens " + chunk.firstToken() + " to " + chunk.endToken() + " with " + chunk.cachedTokens()
                     + " cached, expected an end within the prompt's " + chunk.promptTokens();
         }
-        String wrongPages = pages.misfit(chunk.firstPage(), chunk.pages(), pageCount);
-        return wrongPages.isEmpty() ? gap(chunk, pageTokens) : wrongPages;
-    }
-
-    private String gap(EngineCommand.Chunk chunk, int pageTokens) {
-        int firstPage = pages.end() == 0 ? chunk.firstPage() : pages.first();
-        int reportedTokens = Math.max(begunTokens(), chunk.cachedTokens());
-        int follows = Math.max(reportedTokens, Math.min(firstPage * pageTokens, chunk.promptTokens()));
-        if (chunk.firstToken() > follows) {
-            return "goes on at token " + chunk.firstToken() + ", expected at most " + follows
-                    + ", where it was told to have got to";
+        if (chunk.pages().size() != pages.size()) {
+            return "has page lists of " + chunk.pages().size() + " KV groups, expected one for each of " + pages.size();
         }
-        int endPage = Math.max(pages.end(), chunk.pages().length == 0 ? 0 : chunk.firstPage() + chunk.pages().length);
-        int neededPages = Math.ceilDiv(chunk.endToken(), pageTokens);
-        return endPage < neededPages && neededPages > firstPage
-                ? "has pages for " + endPage + " positions, expected " + neededPages + " for its " + chunk.endToken()
-                        + " tokens"
-                : "";
+        int toldTokens = Math.max(begunTokens(), chunk.cachedTokens());
+        for (int group = 0; group < pages.size(); group++) {
+            ChunkPages told = chunk.pages().get(group);
+            String wrong = pages.get(group).misfit(told);
+            wrong = wrong.isEmpty() ? pages.get(group).gap(chunk, told, toldTokens) : wrong;
+            if (!wrong.isEmpty()) {
+                return wrong + (pages.size() == 1 ? "" : " (KV group " + group + ")");
+            }
+        }
+        return "";
     }
 
     /** Takes over what a chunk that fits says of the prompt. */
@@ -174,7 +172,9 @@ final class Prefill {
             transfer = chunk.transfer();
         }
         settledTokens = Math.max(settledTokens, chunk.cachedTokens());
-        pages.add(chunk.firstPage(), chunk.pages());
+        for (int group = 0; group < pages.size(); group++) {
+            pages.get(group).add(chunk.pages().get(group));
+        }
     }
 
     /** @param needing all ranks of that decoder that need something of this prefiller */
@@ -242,7 +242,7 @@ final class Prefill {
     }
 
     /** Why the decoder does not mean what is computed here; empty when it does, and while the engine has not told. */
-    String difference(PageGrant grant, int pageTokens) {
+    String difference(PageGrant grant) {
         if (promptTokens > 0 && grant.promptTokens() != promptTokens) {
             return "the prompt has " + promptTokens + " tokens at the prefiller and " + grant.promptTokens()
                     + " at the decoder: both must tokenise alike";
@@ -254,9 +254,12 @@ final class Prefill {
                     + " differ): give each request a transfer id of its own, and start both engines with the same"
                     + " tokenizer, adapters and connector version";
         }
-        if (pages.end() > 0 && grant.firstToken() / pageTokens < pages.first()) {
-            return "the decoder wants tokens from " + grant.firstToken() + " on, the prefiller's engine has named pages"
-                    + " for those from " + (long) pages.first() * pageTokens + " on";
+        for (PromptPages known : pages) {
+            if (known.end() > 0 && grant.firstToken() / known.pageTokens() < known.first()) {
+                return "the decoder wants tokens from " + grant.firstToken()
+                        + " on, the prefiller's engine has named pages for those from "
+                        + (long) known.first() * known.pageTokens() + " on";
+            }
         }
         return "";
     }
@@ -321,13 +324,25 @@ final class Prefill {
     }
 
     /** Pages of a layer that are complete: full ones, and the last partial one once the whole prompt is in place. */
-    int completePages(int layerOrdinal, int pageTokens) {
-        return pagesOf(readableTokens(layerOrdinal), pageTokens);
+    int completePages(PieceRoute route) {
+        return pages.get(route.groupIndex()).completeWith(readableTokens(route.layerOrdinal()), promptTokens);
     }
 
-    /** Pages that are complete when so many tokens are in place. */
-    int pagesOf(int tokens, int pageTokens) {
-        return tokens >= promptTokens ? Math.ceilDiv(promptTokens, pageTokens) : tokens / pageTokens;
+    /** All pages of the prompt in a group. */
+    int pageCount(int groupIndex) {
+        return pages.get(groupIndex).completeWith(promptTokens, promptTokens);
+    }
+
+    /** Where pages of a group before {@code toPage} end in the prompt. */
+    int tokensTo(int groupIndex, int toPage) {
+        return Math.min(promptTokens, toPage * pages.get(groupIndex).pageTokens());
+    }
+
+    /** A chunk that ends at this token, or before, has left of a layer when pages of its group before {@code toPage} have. */
+    int endTokenLeft(int groupIndex, int toPage) {
+        return toPage >= pageCount(groupIndex)
+                ? promptTokens
+                : Math.min(promptTokens, (toPage + 1) * pages.get(groupIndex).pageTokens()) - 1;
     }
 
     boolean computed() {

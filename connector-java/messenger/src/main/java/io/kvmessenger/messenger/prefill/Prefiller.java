@@ -1,6 +1,7 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.port.EngineEvents;
@@ -47,8 +48,7 @@ public final class Prefiller {
     private final Deliveries deliveries;
     private final Tally tally;
     private final ProtocolLimits limits;
-    private final int pageTokens;
-    private final int pageCount;
+    private final List<KvGroup> groups;
 
     private final Prefills prefills;
     private final Map<Peer, Session> byPeer = new HashMap<>();
@@ -82,23 +82,11 @@ public final class Prefiller {
         this.clock = ports.clock();
         this.ended = new EndedTransfers(limits.grantWaitNs());
         this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, ended);
-        this.deliveries = new Deliveries(
-                geometry.groups().getFirst().pageTokens(), writer, sessions, replies, ports, this::settle);
+        this.deliveries = new Deliveries(writer, sessions, replies, ports, this::settle);
         this.words = new DecoderFrames(
-                prefills,
-                waiting,
-                ended,
-                fences,
-                deliveries,
-                replies,
-                writer,
-                geometry.groups().getFirst().pageTokens(),
-                ports,
-                limits,
-                this::settle);
+                prefills, waiting, ended, fences, deliveries, replies, writer, ports, limits, this::settle);
         this.limits = limits;
-        this.pageTokens = geometry.groups().getFirst().pageTokens();
-        this.pageCount = writer.ownPageCount();
+        this.groups = geometry.groups();
     }
 
     // ---- from the engine
@@ -119,7 +107,7 @@ public final class Prefiller {
         for (Chunk chunk : step.chunks()) {
             Prefill prefill = take(chunk);
             if (prefill != null) {
-                prefill.begin(chunk, begun, writer.layerCount(), pageTokens, nowNs);
+                prefill.begin(chunk, begun, writer.layerCount(), nowNs);
                 advance(prefill); // pages of the prefix cache are in place and go out at once
             }
         }
@@ -154,7 +142,7 @@ public final class Prefiller {
     public void computed(Chunk chunk, long nowNs) {
         Prefill prefill = take(chunk);
         if (prefill != null) {
-            prefill.onComputed(chunk, writer.layerCount(), pageTokens, nowNs);
+            prefill.onComputed(chunk, writer.layerCount(), nowNs);
             deliveries.advance(prefill);
             settle(prefill);
         }
@@ -426,7 +414,7 @@ public final class Prefiller {
         if (prefill == null || prefill.stopped) {
             return null;
         }
-        String misfit = prefill.misfit(chunk, pageTokens, pageCount);
+        String misfit = prefill.misfit(chunk);
         if (!misfit.isEmpty()) {
             refuse(prefill, "the prefiller's engine told a chunk of request " + chunk.request() + " that " + misfit);
             return null;
@@ -449,7 +437,7 @@ public final class Prefiller {
     /** An announced prompt has turned out to be another one than the decoder means. */
     private void stopDifferent(Prefill prefill) {
         for (Delivery delivery : prefill.deliveries) {
-            String difference = prefill.difference(delivery.grant, pageTokens);
+            String difference = prefill.difference(delivery.grant);
             if (!delivery.stopped && !difference.isEmpty()) {
                 deliveries.stop(delivery, Reason.GRANT_UNFIT, difference);
                 deliveries.settle(delivery);
@@ -467,7 +455,7 @@ public final class Prefiller {
             return null;
         }
         tally.add(MessengerMetric.PREFILLS_STARTED, 1);
-        Prefill prefill = new Prefill(request, transfer);
+        Prefill prefill = new Prefill(request, transfer, groups);
         prefill.rejected = words.rejected(transfer);
         prefills.add(prefill);
         return prefill;

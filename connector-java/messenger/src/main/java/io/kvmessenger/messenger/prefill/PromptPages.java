@@ -1,9 +1,12 @@
 package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.kvlayout.KvGroup;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import java.util.Arrays;
 
 /**
- * Which of the prefiller's pages hold a prompt, by position: page k holds the tokens from {@code k * pageTokens}. Pages
+ * Which of the prefiller's pages of a group hold a prompt, by position: page k holds the tokens from {@code k * pageTokens}. Pages
  * before the first position told are the decoder's own business and are never read.
  *
  * <p>State only, owned by the messenger's thread. Submitted writes read, on other threads, the array they were given: a
@@ -14,6 +17,7 @@ final class PromptPages {
 
     private static final int CAPACITY_MIN = 64;
 
+    private final KvGroup group;
     /** Unknown from {@link #end} on, which no write can read. */
     private int[] pages = new int[0];
     /** The first position told; 0 before any is. */
@@ -21,8 +25,24 @@ final class PromptPages {
     /** The position after the last one known. */
     private int end;
 
+    PromptPages(KvGroup group) {
+        this.group = group;
+    }
+
+    int pageTokens() {
+        return group.pageTokens();
+    }
+
+    /** Pages that are complete with so many of the prompt's tokens: full ones, and the last one once all are in place. */
+    int completeWith(int tokens, int promptTokens) {
+        return tokens >= promptTokens ? group.pagesFor(0, promptTokens) : tokens / group.pageTokens();
+    }
+
     /** Why these pages cannot be those of positions from {@code firstPage} on; empty when they can. */
-    String misfit(int firstPage, int[] told, int pageCount) {
+    String misfit(ChunkPages chunk) {
+        int firstPage = chunk.firstPage();
+        int[] told = chunk.indices();
+        int pageCount = group.pageCount();
         int next = end;
         if (told.length > 0 && next > 0 && (firstPage < first || firstPage > next)) {
             return "names pages from position " + firstPage + " on, expected a position from " + first + " to " + next;
@@ -40,8 +60,30 @@ final class PromptPages {
         return "";
     }
 
+    /**
+     * Why a chunk leaves tokens out whose pages are known, or has too few pages; empty when it does not.
+     *
+     * @param toldTokens tokens that were told as computed before
+     */
+    String gap(EngineCommand.Chunk chunk, ChunkPages told, int toldTokens) {
+        int firstPage = end == 0 ? told.firstPage() : first;
+        int follows = Math.max(toldTokens, Math.min(firstPage * group.pageTokens(), chunk.promptTokens()));
+        if (chunk.firstToken() > follows) {
+            return "goes on at token " + chunk.firstToken() + ", expected at most " + follows
+                    + ", where it was told to have got to";
+        }
+        int endPage = Math.max(end, told.indices().length == 0 ? 0 : told.firstPage() + told.indices().length);
+        int neededPages = group.pagesFor(0, chunk.endToken());
+        return endPage < neededPages && neededPages > firstPage
+                ? "has pages for " + endPage + " positions, expected " + neededPages + " for its " + chunk.endToken()
+                        + " tokens"
+                : "";
+    }
+
     /** Takes pages in that fit; those that are known already change nothing. */
-    void add(int firstPage, int[] told) {
+    void add(ChunkPages chunk) {
+        int firstPage = chunk.firstPage();
+        int[] told = chunk.indices();
         if (told.length == 0) {
             return;
         }

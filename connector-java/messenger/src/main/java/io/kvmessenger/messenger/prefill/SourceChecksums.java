@@ -73,6 +73,7 @@ final class SourceChecksums {
         PageList target = request.targetPages();
         delivery.checksums.add(Checksums.Write.newBuilder()
                 .setContext(write.joinedCount == 0)
+                .setGroup(write.joinedCount == 0 ? 0 : write.firstRoute().groupIndex())
                 .setRegionId(request.target().regionId())
                 .setFromPart(target.from())
                 .setPartCount(target.count())

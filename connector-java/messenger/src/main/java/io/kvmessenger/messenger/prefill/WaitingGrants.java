@@ -158,7 +158,7 @@ final class WaitingGrants {
     }
 
     private static long bytesOf(PageGrant grant) {
-        return (long) grant.pages().length * Integer.BYTES;
+        return (long) grant.pageCount() * Integer.BYTES;
     }
 
     private void forgetDismissal(PageGrant grant) {

@@ -17,8 +17,11 @@ public final class GrantWire {
                 .setContextSlot(ask.contextSlot() + 1)
                 .setChecksumInterval(checksumInterval)
                 .setPromptDigest(ask.promptDigest());
-        for (int page : ask.pages()) {
-            grant.addPageIndices(page);
+        for (int[] pages : ask.pages()) {
+            Grant.PageList.Builder list = grant.addGroupsBuilder();
+            for (int page : pages) {
+                list.addPageIndices(page);
+            }
         }
         if (!prompt.absent()) {
             grant.setPrompt(PromptWire.encode(prompt));

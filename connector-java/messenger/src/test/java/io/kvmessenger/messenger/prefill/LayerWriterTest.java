@@ -12,6 +12,7 @@ import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.RecordingTransferEngine;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
@@ -79,9 +80,9 @@ class LayerWriterTest {
         session.peerGeometry = peer;
         session.peerRegions =
                 peer.ranks().stream().map(rank -> memory().descriptors()).toList();
-        Prefill prefill = new Prefill("r", TRANSFER);
+        Prefill prefill = new Prefill("r", TRANSFER, own.groups());
         prefill.promptTokens = promptTokens;
-        prefill.pages.add(0, pages(own, 0, promptTokens));
+        prefill.pages.getFirst().add(new ChunkPages(0, pages(own, 0, promptTokens)));
         prefill.settledTokens = promptTokens;
         PageGrant grant = new PageGrant(
                 session,
@@ -89,16 +90,12 @@ class LayerWriterTest {
                 IMM,
                 promptTokens,
                 firstToken,
-                pages(peer, firstToken, promptTokens),
+                List.of(pages(peer, firstToken, promptTokens)),
                 NO_SLOT,
                 0,
                 0,
                 0);
-        return new Delivery(
-                prefill,
-                grant,
-                writer.routesFor(grant),
-                firstToken / own.groups().getFirst().pageTokens());
+        return new Delivery(prefill, grant, writer.routesFor(grant));
     }
 
     /** From the last page of the cache downwards: no two follow each other. */
@@ -129,7 +126,7 @@ class LayerWriterTest {
         assertThat(onlyRequest().pageBytes()).isEqualTo(LAYER_COUNT * 4);
         assertThat(offsets(onlyRequest().sourcePages())).containsExactly(84L, 72L, 60L, 48L);
         assertThat(delivery.nextPage).containsOnly(4);
-        assertThat(delivery.everythingSubmitted(4)).isTrue();
+        assertThat(delivery.everythingSubmitted()).isTrue();
         LayerWrite write = writer.complete(transfer.submitted.getFirst().intValue());
         assertThat(write.bytes).isEqualTo(LAYER_COUNT * 16L);
         assertThat(write.pageCount).isEqualTo(LAYER_COUNT * 4);
@@ -143,7 +140,7 @@ class LayerWriterTest {
         delivery.prefill.settledTokens = 0;
         StepInFlight step = new StepInFlight(1, 0);
         delivery.prefill.begin(
-                new EngineCommand.Chunk("r", TRANSFER.id(), 16, 0, 0, 8, 0, new int[0]), step, LAYER_COUNT, 4, 0);
+                new EngineCommand.Chunk("r", TRANSFER.id(), 16, 0, 0, 8, 0, new int[0]), step, LAYER_COUNT, 0);
         step.onReadable(1);
         assertThat(writer.joinableCount(delivery, 0, 2)).isEqualTo(1);
         step.onReadable(2);
@@ -178,7 +175,7 @@ class LayerWriterTest {
         Delivery delivery = granted(writer, side, side, 0, pageCount * 4);
         assertThat(writer.submit(delivery, 0, LAYER_COUNT, pageCount)).isEqualTo(TransferEngine.ACCEPTED);
         assertThat(partCounts()).containsExactly(LayerWriter.PARTS_PER_WRITE_MAX, LayerWriter.PARTS_PER_WRITE_MAX, 1);
-        assertThat(delivery.everythingSubmitted(pageCount)).isTrue();
+        assertThat(delivery.everythingSubmitted()).isTrue();
     }
 
     @Test
@@ -243,7 +240,9 @@ class LayerWriterTest {
         KvGeometry peer = geometry(PageLayout.LATENT, 8, 1);
         LayerWriter writer = writer(own);
         PageGrant right = granted(writer, own, peer, 0).grant;
-        PageGrant wrong = new PageGrant(right.session(), TRANSFER, IMM, PROMPT_TOKENS, 0, new int[4], NO_SLOT, 0, 0, 0);
-        assertThat(writer.unfit(wrong)).isEqualTo("the grant of transfer t has 4 pages for tokens 0 to 14");
+        PageGrant wrong =
+                new PageGrant(right.session(), TRANSFER, IMM, PROMPT_TOKENS, 0, List.of(new int[4]), NO_SLOT, 0, 0, 0);
+        assertThat(writer.unfit(wrong))
+                .isEqualTo("the grant of transfer t has 4 pages for tokens 0 to 14, which need 2");
     }
 }

@@ -2,6 +2,10 @@ package io.kvmessenger.messenger.prefill;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.kvlayout.GroupKind;
+import io.kvmessenger.kvlayout.KvGroup;
+import io.kvmessenger.kvlayout.PageLayout;
+import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.IdentityHashMap;
@@ -11,7 +15,12 @@ import org.junit.jupiter.api.Test;
 
 /** Where a prompt's pages lie, told in parts. */
 class PromptPagesTest {
-    private final PromptPages pages = new PromptPages();
+    private final PromptPages pages =
+            new PromptPages(new KvGroup(GroupKind.FULL_ATTENTION, "int8", 1, 4, PageLayout.HND, 1, 1 << 17));
+
+    private void add(int firstPage, int[] indices) {
+        pages.add(new ChunkPages(firstPage, indices));
+    }
 
     /** Copying all of them for each chunk would be quadratic: a quarter of a GB for a million tokens. */
     @Test
@@ -20,7 +29,7 @@ class PromptPagesTest {
         Set<int[]> arrays = Collections.newSetFromMap(new IdentityHashMap<>());
         for (int chunk = 0; chunk < chunks; chunk++) {
             int from = 32 * chunk;
-            pages.add(from, IntStream.range(from, from + 32).map(k -> k + 5).toArray());
+            add(from, IntStream.range(from, from + 32).map(k -> k + 5).toArray());
             arrays.add(pages.byPosition());
         }
         assertThat(arrays).hasSizeLessThan(15);
@@ -30,7 +39,7 @@ class PromptPagesTest {
 
     @Test
     void shouldKnowNoPageOutsideOfWhatWasTold() {
-        pages.add(3, new int[] {7, 8});
+        add(3, new int[] {7, 8});
 
         assertThat(pages.first()).isEqualTo(3);
         assertThat(pages.end()).isEqualTo(5);
@@ -42,10 +51,10 @@ class PromptPagesTest {
 
     @Test
     void shouldLeaveWhatASubmittedWriteReadsAsItIs() {
-        pages.add(0, new int[] {4, 9});
+        add(0, new int[] {4, 9});
         int[] submitted = pages.byPosition();
         for (int position = 1; position < 500; position++) {
-            pages.add(position, new int[] {position == 1 ? 9 : 10 + position, 11 + position});
+            add(position, new int[] {position == 1 ? 9 : 10 + position, 11 + position});
         }
         assertThat(submitted).startsWith(4, 9);
     }

@@ -17,6 +17,7 @@ import io.kvmessenger.messenger.session.PeerWarnings;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import java.util.List;
 import java.util.SplittableRandom;
 import org.junit.jupiter.api.Test;
 
@@ -58,7 +59,9 @@ class WaitingGrantsTest {
 
         assertThat(waiting.cancel(greedy, "t1", 1, 0)).isTrue();
         assertThat(taken(greedy, PAGES_EACH)).isTrue();
-        assertThat(waiting.takeFor(new Prefill("r", new TransferKey("t2", "")))).isPresent();
+        assertThat(waiting.takeFor(new Prefill(
+                        "r", new TransferKey("t2", ""), Geometries.of("m").groups())))
+                .isPresent();
         assertThat(taken(greedy, PAGES_EACH)).isTrue();
         assertThat(taken(greedy, PAGES_EACH)).isFalse();
 
@@ -112,7 +115,7 @@ class WaitingGrantsTest {
                         1,
                         pageCount,
                         0,
-                        new int[pageCount],
+                        List.of(new int[pageCount]),
                         ContextRow.NO_SLOT,
                         0,
                         0,

@@ -131,7 +131,11 @@ class SessionsTest {
         Hello hello = decoder.wire.take().getLast().getHello();
         ControlFrame senseless = ControlFrame.newBuilder()
                 .setHello(hello.toBuilder()
-                        .setGeometry(hello.getGeometry().toBuilder().setPageTokens(-1)))
+                        .setGeometry(hello.getGeometry().toBuilder()
+                                .setGroups(
+                                        0,
+                                        hello.getGeometry().getGroups(0).toBuilder()
+                                                .setPageTokens(-1))))
                 .build();
         prefiller.sessions.onFrame(Wire.DIALLED_LINK, senseless, nowNs);
 

@@ -12,16 +12,50 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Random;
 import java.util.random.RandomGenerator;
+import java.util.stream.IntStream;
 
 /**
  * What both engines of a run agree on. How each shards it, where its layers lie and in which order they are listed is its
  * own business.
  *
+ * @param groups layers are in them in turn
  * @param bytesPerToken bytes of one head of one token, by layer
  */
-record ModelShape(PageLayout layout, int heads, int pageTokens, List<Integer> bytesPerToken) {
+record ModelShape(List<Group> groups, List<Integer> bytesPerToken) {
+    /** What the layers of a group have alike. */
+    record Group(PageLayout layout, int heads, int pageTokens) {}
+
+    /** Runs with several groups are one in so many. */
+    private static final int ONE_IN_GROUPED = 3;
+
+    private static final int GROUP_COUNT_MAX = 3;
     private static final int PAGE_COUNT_MIN = 24;
     private static final int MESSENGER_COUNT_MAX = 4;
+
+    /** One group, or two or three that differ in layout, heads and page size; each has a layer. */
+    static List<Group> drawGroups(Group first, int layerCount, RandomGenerator random) {
+        List<Group> groups = new ArrayList<>(List.of(first));
+        int count = random.nextInt(ONE_IN_GROUPED) > 0 ? 1 : 2 + random.nextInt(GROUP_COUNT_MAX - 1);
+        List<PageLayout> layouts = List.of(PageLayout.HND, PageLayout.NHD, PageLayout.LATENT);
+        while (groups.size() < Math.min(count, layerCount)) {
+            PageLayout layout = layouts.get(random.nextInt(layouts.size()));
+            int heads = layout == PageLayout.LATENT ? 1 : 1 << random.nextInt(3);
+            groups.add(new Group(layout, heads, 1 << random.nextInt(4)));
+        }
+        return groups;
+    }
+
+    private int groupIndex(int layer) {
+        return layer % groups.size();
+    }
+
+    private KvGroup group(int index, int blockCount) {
+        Group group = groups.get(index);
+        int blockTokens = groups.stream().mapToInt(Group::pageTokens).max().orElseThrow();
+        int pageCount = BlockPages.pageCount(index, blockCount, blockTokens / group.pageTokens());
+        return new KvGroup(
+                GroupKind.FULL_ATTENTION, "float8", 1, group.pageTokens(), group.layout(), group.heads(), pageCount);
+    }
 
     /** The geometries of one engine's messengers. */
     List<KvGeometry> drawEngine(RandomGenerator random, RandomGenerator shards, boolean sharded) {
@@ -32,10 +66,13 @@ record ModelShape(PageLayout layout, int heads, int pageTokens, List<Integer> by
         Sharding sharding = sharded
                 ? new Sharding(1 << shards.nextInt(3), bytesPerToken.size() > 1 ? 1 + shards.nextInt(2) : 1, 1)
                 : Sharding.ALONE;
+        List<KvGroup> ofEngine = IntStream.range(0, groups.size())
+                .mapToObj(index -> group(index, pageCount))
+                .toList();
         List<RankGeometry> ranks = new ArrayList<>();
         for (int ppRank = 0; ppRank < sharding.ppSize(); ppRank++) {
             for (int tpRank = 0; tpRank < sharding.tpSize(); tpRank++) {
-                List<LayerGeometry> layers = layersOf(sharding, ppRank, pageCount, interleaved);
+                List<LayerGeometry> layers = layersOf(sharding, ppRank, ofEngine, interleaved);
                 if (shuffled) {
                     Collections.shuffle(layers, new Random(order));
                 }
@@ -46,35 +83,39 @@ record ModelShape(PageLayout layout, int heads, int pageTokens, List<Integer> by
         while (messengers < Math.min(ranks.size(), MESSENGER_COUNT_MAX) && shards.nextBoolean()) {
             messengers *= 2;
         }
-        return messengersOf(sharding, ranks, pageCount, messengers);
+        return messengersOf(sharding, ranks, ofEngine, messengers);
     }
 
-    private List<KvGeometry> messengersOf(
-            Sharding sharding, List<RankGeometry> ranks, int pageCount, int messengerCount) {
-        KvGroup group = new KvGroup(GroupKind.FULL_ATTENTION, "float8", 1, pageTokens, layout, heads, pageCount);
+    private static List<KvGeometry> messengersOf(
+            Sharding sharding, List<RankGeometry> ranks, List<KvGroup> ofEngine, int messengerCount) {
         List<KvGeometry> messengers = new ArrayList<>();
         int ranksEach = ranks.size() / messengerCount;
         for (int from = 0; from < ranks.size(); from += ranksEach) {
-            messengers.add(
-                    new KvGeometry("simulated", sharding, List.of(group), ranks.subList(from, from + ranksEach)));
+            messengers.add(new KvGeometry("simulated", sharding, ofEngine, ranks.subList(from, from + ranksEach)));
         }
         return messengers;
     }
 
-    private List<LayerGeometry> layersOf(Sharding sharding, int ppRank, int pageCount, boolean interleaved) {
-        int headsHeld = sharding.headsPerRank(heads);
+    private int pageBytes(Sharding sharding, int layer) {
+        Group group = groups.get(groupIndex(layer));
+        return bytesPerToken.get(layer) * sharding.headsPerRank(group.heads()) * group.pageTokens();
+    }
+
+    private List<LayerGeometry> layersOf(Sharding sharding, int ppRank, List<KvGroup> ofEngine, boolean interleaved) {
         int first = bytesPerToken.size() * ppRank / sharding.ppSize();
         int end = bytesPerToken.size() * (ppRank + 1) / sharding.ppSize();
-        int allPagesBytes = bytesPerToken.subList(first, end).stream()
-                .mapToInt(b -> b * headsHeld * pageTokens)
+        int allPagesBytes = IntStream.range(first, end)
+                .map(layer -> pageBytes(sharding, layer))
                 .sum();
         List<LayerGeometry> layers = new ArrayList<>();
         long offset = 0;
         for (int i = first; i < end; i++) {
-            int pageBytes = bytesPerToken.get(i) * headsHeld * pageTokens;
+            int pageBytes = pageBytes(sharding, i);
             long stride = interleaved ? allPagesBytes : pageBytes;
-            layers.add(new LayerGeometry("layers." + i, offset, stride, pageBytes));
-            offset += interleaved ? pageBytes : (long) pageBytes * pageCount;
+            layers.add(new LayerGeometry("layers." + i, groupIndex(i), 0, offset, stride, pageBytes));
+            offset += interleaved
+                    ? pageBytes
+                    : (long) pageBytes * ofEngine.get(groupIndex(i)).pageCount();
         }
         return layers;
     }

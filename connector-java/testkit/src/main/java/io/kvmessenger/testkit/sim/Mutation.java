@@ -31,6 +31,8 @@ public enum Mutation {
     COMMITTED_TAKEN_AS_WRITTEN,
     /** A pass that is told when it is over is told when it begins. */
     COMPUTED_TOLD_EARLY,
+    /** A group's pages are told in the place of another's. */
+    GROUPS_MIXED,
     /** Silence is never acted on. */
     HEARTBEAT_IGNORED,
     /** A grant that was served is served again. */

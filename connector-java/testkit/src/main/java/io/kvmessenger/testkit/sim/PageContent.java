@@ -14,6 +14,7 @@ import java.lang.foreign.ValueLayout;
  * place in the head, so that a byte of another prompt, layer, page or head never passes for it, however the sides shard. Pure.
  */
 public final class PageContent {
+    private final BlockPages blocks;
     private final KvGroup group;
     private final LayerGeometry layer;
     private final int firstHead;
@@ -24,6 +25,7 @@ public final class PageContent {
     public PageContent(KvGeometry geometry, int rankIndex, int layerIndex) {
         RankGeometry rank = geometry.ranks().get(rankIndex);
         this.layer = rank.layers().get(layerIndex);
+        this.blocks = new BlockPages(geometry);
         this.group = geometry.groupOf(layer);
         HeadRange heads = geometry.headsOf(rank, layer.groupIndex());
         this.firstHead = heads.from();
@@ -59,8 +61,18 @@ public final class PageContent {
         return (byte) mixed;
     }
 
+    /** Pages of the layer's group that blocks of the engine are. */
+    int[] pagesOf(int[] engineBlocks) {
+        return blocks.of(layer.groupIndex(), engineBlocks);
+    }
+
+    public int pageTokens() {
+        return group.pageTokens();
+    }
+
     /** Writes what a forward pass over tokens {@code [firstToken, endToken)} leaves in the layer. */
-    void compute(MemorySegment memory, String transferId, int[] pages, int firstToken, int endToken) {
+    void compute(MemorySegment memory, String transferId, int[] engineBlocks, int firstToken, int endToken) {
+        int[] pages = pagesOf(engineBlocks);
         int pageTokens = group.pageTokens();
         int lastPage = Math.ceilDiv(endToken, pageTokens);
         for (int logicalPage = firstToken / pageTokens; logicalPage < lastPage; logicalPage++) {

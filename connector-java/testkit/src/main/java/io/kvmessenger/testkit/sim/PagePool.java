@@ -1,7 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.kvlayout.KvGeometry;
-import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -13,8 +12,8 @@ import java.util.function.IntSupplier;
 import java.util.stream.IntStream;
 
 /**
- * The KV memory of the ranks that one messenger serves, and its free pages: one index is a page on every rank. A page given
- * back belongs to another request at once.
+ * The KV memory of the ranks that one messenger serves, and its free pages: one index is a page on every rank, or several of
+ * a group with smaller ones. A page given back belongs to another request at once.
  */
 final class PagePool {
     private final KvGeometry geometry;
@@ -23,6 +22,7 @@ final class PagePool {
 
     private final SplittableRandom random;
     private final List<Integer> free = new ArrayList<>();
+    private final BlockPages blocks;
     private IntSupplier promised = () -> 0;
 
     PagePool(KvGeometry geometry, SplittableRandom random) {
@@ -31,6 +31,7 @@ final class PagePool {
         this.memories = IntStream.range(0, geometry.ranks().size())
                 .mapToObj(rank -> Arena.ofAuto().allocate(geometry.spanBytes(rank, 0)))
                 .toList();
+        this.blocks = new BlockPages(geometry);
         for (int page = 0; page < pageCount(); page++) {
             free.add(page);
         }
@@ -45,8 +46,13 @@ final class PagePool {
         return geometry;
     }
 
-    KvGroup group() {
-        return geometry.groups().getFirst();
+    /** Which pages of each group a page of this pool is. */
+    BlockPages blocks() {
+        return blocks;
+    }
+
+    int blockTokens() {
+        return blocks.blockTokens();
     }
 
     List<MemorySegment> memories() {
@@ -54,7 +60,7 @@ final class PagePool {
     }
 
     int pageCount() {
-        return group().pageCount();
+        return blocks.blockCount();
     }
 
     int freeCount() {
@@ -93,18 +99,22 @@ final class PagePool {
     void overwrite(int[] pages) {
         for (int page : pages) {
             for (int rank = 0; rank < memories.size(); rank++) {
-                MemorySegment memory = memories.get(rank);
                 for (LayerGeometry layer : geometry.ranks().get(rank).layers()) {
-                    byte scribble = (byte) random.nextInt();
-                    memory.asSlice(layer.pageOffsetBytes(page), layer.pageBytes())
-                            .fill(scribble);
-                    memory.set(ValueLayout.JAVA_BYTE, layer.pageOffsetBytes(page), (byte) (scribble + 1));
+                    for (int ofGroup : blocks.of(layer.groupIndex(), new int[] {page})) {
+                        overwrite(memories.get(rank), layer, ofGroup);
+                    }
                 }
             }
         }
     }
 
+    private void overwrite(MemorySegment memory, LayerGeometry layer, int page) {
+        byte scribble = (byte) random.nextInt();
+        memory.asSlice(layer.pageOffsetBytes(page), layer.pageBytes()).fill(scribble);
+        memory.set(ValueLayout.JAVA_BYTE, layer.pageOffsetBytes(page), (byte) (scribble + 1));
+    }
+
     int pagesFor(int tokens) {
-        return group().pagesFor(0, tokens);
+        return Math.ceilDiv(tokens, blockTokens());
     }
 }

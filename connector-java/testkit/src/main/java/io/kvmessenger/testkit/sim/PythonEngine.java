@@ -74,7 +74,7 @@ final class PythonEngine implements NodeEngine, EngineIntake {
                 host,
                 node.name(),
                 Long.toString(node.incarnation()),
-                pool.group().pageTokens(),
+                pool.blockTokens(),
                 pool.pageCount(),
                 layers().stream().map(LayerGeometry::name).toList(),
                 random.nextLong());

@@ -153,7 +153,7 @@ public final class PythonHost {
                 node.process(),
                 chunk.request(),
                 chunk.promptTokens(),
-                IntStream.of(chunk.pages()).boxed().toList());
+                IntStream.of(chunk.pages().getFirst().indices()).boxed().toList());
         for (int layer = 0; layer < contents.size() && chunk.cachedTokens() > 0; layer++) {
             listener.layerComputed(node.process(), chunk.request(), RANK_INDEX, layer, chunk.cachedTokens());
         }
@@ -299,7 +299,7 @@ public final class PythonHost {
         for (int logicalPage = 0; logicalPage < pool.pagesFor(promptTokens); logicalPage++) {
             long at = layer.pageOffsetBytes(pages[logicalPage]);
             for (int b = 0; b < layer.pageBytes(); b++) {
-                int token = logicalPage * pool.group().pageTokens() + content.tokenInPage(b);
+                int token = logicalPage * pool.blockTokens() + content.tokenInPage(b);
                 if (token < promptTokens
                         && memory.get(ValueLayout.JAVA_BYTE, at + b) != content.of(transferId, logicalPage, b)) {
                     throw new Violation(

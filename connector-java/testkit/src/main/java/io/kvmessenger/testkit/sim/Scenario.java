@@ -93,7 +93,10 @@ record Scenario(
         for (int i = 0; i < layerCount; i++) {
             bytesPerToken.add(1 + random.nextInt(3));
         }
-        ModelShape model = new ModelShape(layout, heads, pageTokens, bytesPerToken);
+        ModelShape.Group first = new ModelShape.Group(layout, heads, pageTokens);
+        SplittableRandom groups = new SplittableRandom(seed * 0x8CB92BA72F3D8DD7L + 1);
+        ModelShape model = new ModelShape(
+                shardable ? ModelShape.drawGroups(first, layerCount, groups) : List.of(first), bytesPerToken);
         boolean sharded = shards.nextBoolean() && shardable;
         boolean bothRoles = shards.nextInt(4) == 0 && weather != Weather.QUIET && shardable;
         int prefillerCount = 1 + random.nextInt(2);
@@ -188,7 +191,8 @@ record Scenario(
         return engine.startsWith("P") ? prefillerGeometries : decoderGeometries;
     }
 
+    /** Of the pages that engines schedule. */
     int pageTokens() {
-        return prefillerGeometries.getFirst().groups().getFirst().pageTokens();
+        return new BlockPages(prefillerGeometries.getFirst()).blockTokens();
     }
 }

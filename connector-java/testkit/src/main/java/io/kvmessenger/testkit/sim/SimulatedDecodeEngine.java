@@ -6,10 +6,12 @@ import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.testkit.sim.check.FetchFacts;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.SplittableRandom;
+import java.util.stream.IntStream;
 
 /**
  * A decoder's inference engine: takes pages, fetches, abandons; pages of an ended fetch that failed have their next owner
@@ -155,8 +157,17 @@ final class SimulatedDecodeEngine {
         }
     }
 
+    /** As many pages of each group as the tokens take. */
+    private List<int[]> grantable(Request request, int firstToken) {
+        return IntStream.range(0, pool.geometry().groups().size())
+                .mapToObj(group -> Arrays.copyOf(
+                        pool.blocks().of(group, request.pages),
+                        pool.geometry().groups().get(group).pagesFor(firstToken, request.promptTokens)))
+                .toList();
+    }
+
     private void ask(Request request) {
-        int pageTokens = pool.group().pageTokens();
+        int pageTokens = pool.blockTokens();
         int cachedPages = random.nextInt(3) == 0 ? random.nextInt((request.promptTokens - 1) / pageTokens + 1) : 0;
         int pageCount = pool.pagesFor(request.promptTokens) - cachedPages;
         if (pageCount > pool.spareCount()) {
@@ -170,7 +181,7 @@ final class SimulatedDecodeEngine {
                 request.prefillers,
                 request.promptTokens,
                 cachedPages * pageTokens,
-                request.pages.clone(),
+                grantable(request, cachedPages * pageTokens),
                 NO_CONTEXT_SLOT,
                 random.nextInt(4) == 0 ? ownLimitNs : 0,
                 "",

@@ -133,7 +133,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         this.mutation = mutation;
         this.announces = announces;
         this.intake = intake;
-        this.pageTokens = pool.group().pageTokens();
+        this.pageTokens = pool.blockTokens();
         this.prefixes = new PrefixCache(pageTokens);
         this.device = new SimulatedDevice(clock, node, pool, swarm, apart, listener, mutation, this::onDone);
         this.layers = device.layers();
@@ -398,7 +398,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             Prompt prompt = prompts.get(chunk.request());
             if (prompt != null && prompt.computes(pass)) {
                 prompt.toldTokens = Math.max(prompt.toldTokens, chunk.endToken());
-                prompt.toldPages = Math.max(prompt.toldPages, chunk.firstPage() + chunk.pages().length);
+                prompt.toldPages = Math.max(prompt.toldPages, pool.pagesFor(chunk.endToken()));
                 node.command(new EngineCommand.Computed(new EngineCommand.Chunk(
                         chunk.request(),
                         chunk.transferId(),
@@ -406,8 +406,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
                         0,
                         0,
                         chunk.endToken(),
-                        chunk.firstPage(),
-                        chunk.pages())));
+                        chunk.pages(),
+                        chunk.promptDigest())));
             }
         }
     }
@@ -451,8 +451,8 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 first ? writtenTokens : 0,
                 writtenTokens,
                 prompt.endToken,
-                prompt.toldPages,
-                Arrays.copyOfRange(prompt.pages, prompt.toldPages, prompt.pages.length)));
+                pool.blocks().told(prompt.toldPages, prompt.pages, mutation == Mutation.GROUPS_MIXED),
+                ""));
         if (pass.told()) {
             prompt.toldTokens = prompt.endToken;
             prompt.toldPages = prompt.pages.length;

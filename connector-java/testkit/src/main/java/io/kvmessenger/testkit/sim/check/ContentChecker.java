@@ -15,9 +15,7 @@ final class ContentChecker implements WorldListener {
     /** The pages of one layer of one rank. */
     private record LayerPages(int rankIndex, LayerGeometry layer, PageContent content, MemorySegment bytes) {}
 
-    private record Memory(int pageTokens, List<LayerPages> layers) {}
-
-    private final Map<String, Memory> memories = new HashMap<>();
+    private final Map<String, List<LayerPages>> memories = new HashMap<>();
     private final Map<String, FetchFacts> fetches = new HashMap<>();
 
     @Override
@@ -29,7 +27,7 @@ final class ContentChecker implements WorldListener {
                 layers.add(new LayerPages(rank, ofRank.get(i), new PageContent(geometry, rank, i), bytes.get(rank)));
             }
         }
-        memories.put(process, new Memory(geometry.groups().getFirst().pageTokens(), layers));
+        memories.put(process, layers);
     }
 
     @Override
@@ -40,20 +38,20 @@ final class ContentChecker implements WorldListener {
     @Override
     public void fetchArrived(String process, String request, int pageCount) {
         FetchFacts fetch = fetches.get(process + request);
-        if (fetch == null || fetch.pages().size() != pageCount) {
+        if (fetch == null || fetch.pageCount() != pageCount) {
             throw new Violation("Content", request + " arrived with " + pageCount + " pages; asked was " + fetch);
         }
-        Memory memory = memories.get(process);
-        for (LayerPages layer : memory.layers) {
-            for (int i = 0; i < pageCount; i++) {
-                checkPage(fetch, memory.pageTokens, layer, i);
+        for (LayerPages layer : memories.get(process)) {
+            List<Integer> pages = fetch.pages().get(layer.layer.groupIndex());
+            for (int i = 0; i < pages.size(); i++) {
+                checkPage(fetch, layer, pages.get(i), fetch.firstToken() / layer.content.pageTokens() + i);
             }
         }
     }
 
-    private static void checkPage(FetchFacts fetch, int pageTokens, LayerPages pages, int index) {
-        int logicalPage = fetch.firstToken() / pageTokens + index;
-        long at = pages.layer.pageOffsetBytes(fetch.pages().get(index));
+    private static void checkPage(FetchFacts fetch, LayerPages pages, int page, int logicalPage) {
+        int pageTokens = pages.content.pageTokens();
+        long at = pages.layer.pageOffsetBytes(page);
         for (int b = 0; b < pages.layer.pageBytes(); b++) {
             boolean granted = logicalPage * pageTokens + pages.content.tokenInPage(b) < fetch.promptTokens();
             byte expected = pages.content.of(fetch.transferId(), logicalPage, b);
@@ -61,7 +59,7 @@ final class ContentChecker implements WorldListener {
                 throw new Violation(
                         "Content",
                         fetch.request() + " was reported arrived and " + pages.layer.name() + " of rank "
-                                + pages.rankIndex + ", page " + fetch.pages().get(index) + ", byte " + b + " is wrong");
+                                + pages.rankIndex + ", page " + page + ", byte " + b + " is wrong");
             }
         }
     }

@@ -130,16 +130,17 @@ final class CountChecker implements WorldListener {
 
     private static void checkAllCounted(
             FetchFacts fetch, KvGeometry geometry, LayerGeometry layer, PageContent content, BitSet counted) {
-        for (int i = 0; i < fetch.pages().size(); i++) {
-            int at = (int) layer.pageOffsetBytes(fetch.pages().get(i));
+        List<Integer> pages = fetch.pages().get(layer.groupIndex());
+        for (int i = 0; i < pages.size(); i++) {
+            int at = (int) layer.pageOffsetBytes(pages.get(i));
             int firstToken = fetch.firstToken() + i * geometry.groupOf(layer).pageTokens();
             for (int b = 0; b < layer.pageBytes(); b++) {
                 boolean granted = firstToken + content.tokenInPage(b) < fetch.promptTokens();
                 if (granted && !counted.get(at + b)) {
                     throw new Violation(
                             "Count",
-                            fetch.request() + " was reported arrived and byte " + b + " of page "
-                                    + fetch.pages().get(i) + " of " + layer.name() + " was not counted");
+                            fetch.request() + " was reported arrived and byte " + b + " of page " + pages.get(i)
+                                    + " of " + layer.name() + " was not counted");
                 }
             }
         }

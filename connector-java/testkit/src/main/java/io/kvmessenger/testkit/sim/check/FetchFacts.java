@@ -8,6 +8,7 @@ import java.util.stream.IntStream;
  * What a decoder's engine asked for. A value.
  *
  * @param prefillers names of the nodes that are asked
+ * @param pages by group
  * @param limitNs its own limit, 0 for the messenger's
  */
 public record FetchFacts(
@@ -17,11 +18,16 @@ public record FetchFacts(
         List<String> prefillers,
         int promptTokens,
         int firstToken,
-        List<Integer> pages,
+        List<List<Integer>> pages,
         long limitNs) {
     public FetchFacts {
         prefillers = List.copyOf(prefillers);
-        pages = List.copyOf(pages);
+        pages = pages.stream().map(List::copyOf).toList();
+    }
+
+    /** Of all groups. */
+    int pageCount() {
+        return pages.stream().mapToInt(List::size).sum();
     }
 
     /** The nodes at these addresses. */
@@ -38,7 +44,9 @@ public record FetchFacts(
                 hostsOf(fetch.prefillers()),
                 fetch.promptTokens(),
                 fetch.firstToken(),
-                IntStream.of(fetch.pages()).boxed().toList(),
+                fetch.pages().stream()
+                        .map(group -> IntStream.of(group).boxed().toList())
+                        .toList(),
                 fetch.limitNs());
     }
 }

@@ -18,7 +18,7 @@ import java.util.Set;
 final class GrantChecker implements WorldListener {
     private record Key(String process, int imm) {}
 
-    private record LiveGrant(String writer, String transferId, Set<Integer> pages) {}
+    private record LiveGrant(String writer, String transferId, List<Set<Integer>> pages) {}
 
     /** Whether a slot has so few generations that one comes again while its first transfer waits for its other sources. */
     private final boolean immsRepeat;
@@ -46,14 +46,19 @@ final class GrantChecker implements WorldListener {
         if (frame.hasGrant()) {
             Grant grant = frame.getGrant();
             end(from, to, grant.getTransferId());
-            LiveGrant before = live.put(
-                    new Key(from, grant.getImm()),
-                    new LiveGrant(to, grant.getTransferId(), new HashSet<>(grant.getPageIndicesList())));
+            LiveGrant before =
+                    live.put(new Key(from, grant.getImm()), new LiveGrant(to, grant.getTransferId(), pagesOf(grant)));
             if (before != null && !immsRepeat) {
                 throw violation("imm " + Integer.toHexString(grant.getImm()) + " of " + from + " was given to transfer "
                         + grant.getTransferId() + " while transfer " + before.transferId + " has it");
             }
         }
+    }
+
+    private static List<Set<Integer>> pagesOf(Grant grant) {
+        return grant.getGroupsList().stream()
+                .<Set<Integer>>map(list -> new HashSet<>(list.getPageIndicesList()))
+                .toList();
     }
 
     @Override
@@ -95,7 +100,7 @@ final class GrantChecker implements WorldListener {
             throw violation(write + " landed, and its grant was given to " + grant.writer);
         }
         for (PageMap.Place place : places) {
-            if (!grant.pages.contains(place.page())) {
+            if (!grant.pages.get(place.groupIndex()).contains(place.page())) {
                 throw violation(write + " landed in page " + place.page() + ", which transfer " + grant.transferId
                         + " does not grant");
             }

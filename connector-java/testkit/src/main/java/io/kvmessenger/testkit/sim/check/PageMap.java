@@ -8,7 +8,7 @@ import java.util.List;
 /** Finds the page of a layer at an offset, by looking at every layer: slow, and obviously right. */
 final class PageMap {
     /** Bytes {@code [fromByte, toByte)} of a page of a layer of a rank. */
-    record Place(int rankIndex, int layerIndex, int page, int fromByte, int toByte) {}
+    record Place(int rankIndex, int layerIndex, int groupIndex, int page, int fromByte, int toByte) {}
 
     private final KvGeometry geometry;
 
@@ -18,10 +18,6 @@ final class PageMap {
 
     KvGeometry geometry() {
         return geometry;
-    }
-
-    int pageTokens() {
-        return geometry.groups().getFirst().pageTokens();
     }
 
     /** Layers of all ranks. */
@@ -53,7 +49,7 @@ final class PageMap {
                 long from = layer.pageOffsetBytes(page);
                 if (offset >= from && offset < from + layer.pageBytes()) {
                     int endByte = (int) Math.min(layer.pageBytes(), endOffset - from);
-                    return new Place(rankIndex, layerIndex, page, (int) (offset - from), endByte);
+                    return new Place(rankIndex, layerIndex, layer.groupIndex(), page, (int) (offset - from), endByte);
                 }
             }
         }

@@ -1,5 +1,8 @@
 package io.kvmessenger.testkit.sim.check;
 
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.testkit.sim.BlockPages;
+import java.lang.foreign.MemorySegment;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -12,6 +15,13 @@ import java.util.Set;
  */
 final class ReuseChecker implements WorldListener {
     private final Map<String, Map<Integer, Set<String>>> touchableByProcess = new HashMap<>();
+
+    private final Map<String, BlockPages> blocksByProcess = new HashMap<>();
+
+    @Override
+    public void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {
+        blocksByProcess.put(process, new BlockPages(geometry));
+    }
 
     private Map<Integer, Set<String>> touchable(String process) {
         return touchableByProcess.computeIfAbsent(process, p -> new HashMap<>());
@@ -33,7 +43,11 @@ final class ReuseChecker implements WorldListener {
 
     @Override
     public void fetchAsked(FetchFacts fetch) {
-        fetch.pages().forEach(page -> take(fetch.process(), fetch.request(), page));
+        BlockPages blocks = blocksByProcess.get(fetch.process());
+        fetch.pages().getFirst().stream() // each block has a page of each group
+                .map(page -> blocks.blockOf(0, page))
+                .distinct()
+                .forEach(block -> take(fetch.process(), fetch.request(), block));
     }
 
     private void take(String process, String request, int page) {

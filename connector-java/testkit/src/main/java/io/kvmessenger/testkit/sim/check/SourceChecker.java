@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.testkit.sim.BlockPages;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -34,11 +35,13 @@ final class SourceChecker implements WorldListener {
 
     private static final class Cache {
         final PageMap map;
+        final BlockPages blocks;
         final Map<String, Prompt> prompts = new HashMap<>();
         final Map<Integer, List<Owned>> byPage = new HashMap<>();
 
         Cache(PageMap map) {
             this.map = map;
+            this.blocks = new BlockPages(map.geometry());
         }
     }
 
@@ -112,7 +115,7 @@ final class SourceChecker implements WorldListener {
     }
 
     private static void checkComputed(PageWrite write, Cache cache, PageMap.Place place) {
-        List<Owned> owners = cache.byPage.get(place.page());
+        List<Owned> owners = cache.byPage.get(cache.blocks.blockOf(place.groupIndex(), place.page()));
         if (owners == null) {
             throw new Violation("Source", write + " was read from " + place + ", which no request holds");
         }
@@ -127,7 +130,9 @@ final class SourceChecker implements WorldListener {
     }
 
     private static boolean computed(Owned owned, Cache cache, PageMap.Place place) {
-        int endToken = Math.min(owned.prompt.tokenCount, (owned.logicalPage + 1) * cache.map.pageTokens());
+        int firstToken = owned.logicalPage * cache.blocks.blockTokens();
+        int endToken = Math.min(
+                owned.prompt.tokenCount, firstToken + cache.blocks.tokensUpTo(place.groupIndex(), place.page()));
         return owned.prompt.computedTokens[place.rankIndex()][place.layerIndex()] >= endToken;
     }
 }

@@ -1,0 +1,73 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
+import io.kvmessenger.messenger.port.EngineCommand;
+import java.util.Arrays;
+import java.util.List;
+import java.util.stream.IntStream;
+
+/**
+ * What a block that the simulated engine schedules is in each group: as many of the group's pages as hold its tokens, other
+ * ones in each group. So the engine has one list for a prompt, and a group never the list of another. Pure.
+ */
+public final class BlockPages {
+    private final KvGeometry geometry;
+    private final int blockTokens;
+
+    public BlockPages(KvGeometry geometry) {
+        this.geometry = geometry;
+        this.blockTokens =
+                geometry.groups().stream().mapToInt(KvGroup::pageTokens).max().orElseThrow();
+    }
+
+    /** Pages that a group needs for so many blocks. */
+    static int pageCount(int group, int blockCount, int pagesPerBlock) {
+        return blockCount * pagesPerBlock + group;
+    }
+
+    public int blockTokens() {
+        return blockTokens;
+    }
+
+    int blockCount() {
+        return geometry.groups().getFirst().pageCount() / perBlock(0);
+    }
+
+    private int perBlock(int group) {
+        return blockTokens / geometry.groups().get(group).pageTokens();
+    }
+
+    /** The group's pages of these blocks, in the order of their tokens. */
+    int[] of(int group, int[] blocks) {
+        int perBlock = perBlock(group);
+        return Arrays.stream(blocks)
+                .flatMap(block -> IntStream.range(0, perBlock).map(i -> block * perBlock + i + group))
+                .toArray();
+    }
+
+    /**
+     * What a messenger is told of a prompt's pages from a position on.
+     *
+     * @param mixed whether each group is told the pages of the next
+     */
+    List<EngineCommand.ChunkPages> told(int firstBlock, int[] blocks, boolean mixed) {
+        int[] from = Arrays.copyOfRange(blocks, firstBlock, blocks.length);
+        int groupCount = geometry.groups().size();
+        return IntStream.range(0, groupCount)
+                .map(group -> mixed ? (group + 1) % groupCount : group)
+                .mapToObj(group -> new EngineCommand.ChunkPages(firstBlock * perBlock(group), of(group, from)))
+                .toList();
+    }
+
+    /** The block that a page of the group is a part of. */
+    public int blockOf(int group, int page) {
+        return (page - group) / perBlock(group);
+    }
+
+    /** Tokens of a block before the end of that page of it. */
+    public int tokensUpTo(int group, int page) {
+        return ((page - group) % perBlock(group) + 1)
+                * geometry.groups().get(group).pageTokens();
+    }
+}
