@@ -49,6 +49,7 @@ COUNTERS = {
     "transport_back_pressured": "Requests that a transport did not admit because its queue was full.",
     "transport_writes_sent": "Writes that all transports have sent; pieces that lie side by side on both sides are one.",  # noqa: E501
     "transport_writes_saved": "Writes saved because pieces that lie side by side on both sides travelled as one.",
+    "transport_writes_repeated": "Parts of writes that were sent again because the data path that had them broke.",
     "strays": "Immediates that came for no open window.",
     "paths_opened": "Data paths to peers that were set up.",
     "paths_lost": "Data paths to peers that broke.",

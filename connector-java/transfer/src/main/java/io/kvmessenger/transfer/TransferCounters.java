@@ -1,26 +1,38 @@
 package io.kvmessenger.transfer;
 
-/**
- * A snapshot of one engine's figures since it was opened.
- *
- * @param straysCounted immediates that named no open window
- * @param pathsRejected sockets closed before they became a path: garbage, another version, a wrong key, too slow
- * @param writesSent writes that left: pages that follow each other on both sides are one write
- * @param writesSaved what the weights of these writes say beyond one each
- */
-public record TransferCounters(
-        long bytesSent,
-        long bytesReceived,
-        long pagesSent,
-        long pagesReceived,
-        long writesRefused,
-        long straysCounted,
-        long backPressured,
-        long pathsOpened,
-        long pathsLost,
-        int windowsOpen,
-        int regionsOpen,
-        int requestsInFlight,
-        long pathsRejected,
-        long writesSent,
-        long writesSaved) {}
+import java.util.EnumMap;
+import java.util.Map;
+import java.util.function.ToLongFunction;
+
+/** A snapshot of one engine's counters. Immutable. */
+public final class TransferCounters {
+    /** Nothing was counted. */
+    public static final TransferCounters NONE = new TransferCounters(counter -> 0);
+
+    private final Map<TransferCounter, Long> values = new EnumMap<>(TransferCounter.class);
+
+    public TransferCounters(ToLongFunction<TransferCounter> read) {
+        for (TransferCounter counter : TransferCounter.values()) {
+            values.put(counter, read.applyAsLong(counter));
+        }
+    }
+
+    public long of(TransferCounter counter) {
+        return values.get(counter);
+    }
+
+    /** What is open now, as a count of things. */
+    public int windowsOpen() {
+        return Math.toIntExact(of(TransferCounter.WINDOWS_OPEN));
+    }
+
+    /** What is submitted and has not ended, as a count of things. */
+    public int requestsInFlight() {
+        return Math.toIntExact(of(TransferCounter.REQUESTS_IN_FLIGHT));
+    }
+
+    @Override
+    public String toString() {
+        return values.toString();
+    }
+}

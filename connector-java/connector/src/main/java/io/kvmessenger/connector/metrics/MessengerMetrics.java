@@ -5,6 +5,7 @@ import static java.util.Map.entry;
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferCounters;
 import io.prometheus.metrics.core.metrics.Counter;
 import io.prometheus.metrics.core.metrics.CounterWithCallback;
@@ -21,7 +22,6 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.function.IntConsumer;
 import java.util.function.Supplier;
-import java.util.function.ToLongFunction;
 
 /**
  * The figures of one messenger: counted by its thread, shown on {@code /metrics} and in the answer to {@code stats}.
@@ -35,27 +35,26 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
 
     private static final int BUCKET_COUNT = 16;
 
-    private static final Map<MessengerMetric, ToLongFunction<TransferCounters>> OF_TRANSPORTS =
-            new EnumMap<>(Map.ofEntries(
-                    entry(MessengerMetric.TRANSPORT_BYTES_SENT, TransferCounters::bytesSent),
-                    entry(MessengerMetric.TRANSPORT_BYTES_RECEIVED, TransferCounters::bytesReceived),
-                    entry(MessengerMetric.TRANSPORT_WRITES_REFUSED, TransferCounters::writesRefused),
-                    entry(MessengerMetric.TRANSPORT_WRITES_SENT, TransferCounters::writesSent),
-                    entry(MessengerMetric.TRANSPORT_WRITES_SAVED, TransferCounters::writesSaved),
-                    entry(MessengerMetric.TRANSPORT_BACK_PRESSURED, TransferCounters::backPressured),
-                    entry(MessengerMetric.STRAYS, TransferCounters::straysCounted),
-                    entry(MessengerMetric.PATHS_OPENED, TransferCounters::pathsOpened),
-                    entry(MessengerMetric.PATHS_LOST, TransferCounters::pathsLost),
-                    entry(MessengerMetric.PATHS_REJECTED, TransferCounters::pathsRejected),
-                    entry(MessengerMetric.REGIONS_OPEN, TransferCounters::regionsOpen)));
+    private static final Map<MessengerMetric, TransferCounter> OF_TRANSPORTS = new EnumMap<>(Map.ofEntries(
+            entry(MessengerMetric.TRANSPORT_BYTES_SENT, TransferCounter.BYTES_SENT),
+            entry(MessengerMetric.TRANSPORT_BYTES_RECEIVED, TransferCounter.BYTES_RECEIVED),
+            entry(MessengerMetric.TRANSPORT_WRITES_REFUSED, TransferCounter.WRITES_REFUSED),
+            entry(MessengerMetric.TRANSPORT_WRITES_SENT, TransferCounter.WRITES_SENT),
+            entry(MessengerMetric.TRANSPORT_WRITES_SAVED, TransferCounter.WRITES_SAVED),
+            entry(MessengerMetric.TRANSPORT_WRITES_REPEATED, TransferCounter.WRITES_REPEATED),
+            entry(MessengerMetric.TRANSPORT_BACK_PRESSURED, TransferCounter.BACK_PRESSURED),
+            entry(MessengerMetric.STRAYS, TransferCounter.STRAYS),
+            entry(MessengerMetric.PATHS_OPENED, TransferCounter.PATHS_OPENED),
+            entry(MessengerMetric.PATHS_LOST, TransferCounter.PATHS_LOST),
+            entry(MessengerMetric.PATHS_REJECTED, TransferCounter.PATHS_REJECTED),
+            entry(MessengerMetric.REGIONS_OPEN, TransferCounter.REGIONS_OPEN)));
 
     private final PrometheusRegistry registry = new PrometheusRegistry();
     private final Map<MessengerMetric, Counter> counters = new EnumMap<>(MessengerMetric.class);
     private final Map<MessengerMetric, Gauge> gauges = new EnumMap<>(MessengerMetric.class);
     private final Map<MessengerMetric, Histogram> histograms = new EnumMap<>(MessengerMetric.class);
     private final Optional<MetricsServer> server;
-    private volatile Supplier<TransferCounters> transports =
-            () -> new TransferCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    private volatile Supplier<TransferCounters> transports = () -> TransferCounters.NONE;
     private volatile Supplier<Optional<String>> healthProblem = Optional::empty;
 
     private MessengerMetrics(String host, int port, IntConsumer onSocket) {
@@ -117,13 +116,12 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         Map<String, Object> values = new LinkedHashMap<>();
         for (MessengerMetric metric : MessengerMetric.values()) {
             String name = metric.metricName();
-            ToLongFunction<TransferCounters> read = OF_TRANSPORTS.get(metric);
+            TransferCounter read = OF_TRANSPORTS.get(metric);
             switch (metric.kind()) {
                 case COUNTER ->
-                    totals.put(
-                            name, read == null ? counters.get(metric).getLongValue() : read.applyAsLong(ofTransports));
+                    totals.put(name, read == null ? counters.get(metric).getLongValue() : ofTransports.of(read));
                 case GAUGE ->
-                    values.put(name, read == null ? (long) gauges.get(metric).get() : read.applyAsLong(ofTransports));
+                    values.put(name, read == null ? (long) gauges.get(metric).get() : ofTransports.of(read));
                 case HISTOGRAM -> {
                     HistogramDataPointSnapshot observed =
                             histograms.get(metric).collect().getDataPoints().getFirst();
@@ -164,20 +162,20 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     }
 
     private void registerOfTransports(MessengerMetric metric) {
-        ToLongFunction<TransferCounters> read = OF_TRANSPORTS.get(metric);
+        TransferCounter read = OF_TRANSPORTS.get(metric);
         String name = metric.metricName();
         switch (metric.kind()) {
             case COUNTER ->
                 CounterWithCallback.builder()
                         .name(name)
                         .help(metric.sentence())
-                        .callback(to -> to.call((double) read.applyAsLong(transports.get())))
+                        .callback(to -> to.call((double) transports.get().of(read)))
                         .register(registry);
             case GAUGE ->
                 GaugeWithCallback.builder()
                         .name(name)
                         .help(metric.sentence())
-                        .callback(to -> to.call((double) read.applyAsLong(transports.get())))
+                        .callback(to -> to.call((double) transports.get().of(read)))
                         .register(registry);
             case HISTOGRAM -> throw new AssertionError(metric + " is a histogram, which transports do not keep");
         }

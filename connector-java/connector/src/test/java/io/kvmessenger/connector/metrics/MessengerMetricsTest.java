@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.connector.boot.RefusedException;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferCounters;
 import java.net.InetAddress;
 import java.net.Socket;
@@ -25,7 +26,7 @@ import org.junit.jupiter.api.Test;
 
 class MessengerMetricsTest {
     private static final TransferCounters SOME_TRANSPORTS =
-            new TransferCounters(11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25);
+            new TransferCounters(counter -> counter.name().hashCode() & 0xFFFF);
 
     private final HttpClient client = HttpClient.newHttpClient();
     private final MessengerMetrics metrics = MessengerMetrics.open("127.0.0.1", 0, MessengerMetricsTest::onSocket);
@@ -63,17 +64,21 @@ class MessengerMetricsTest {
         assertThat(section("gauges").get("kv_messenger_windows_open")).isEqualTo(2);
     }
 
+    private static int of(TransferCounter counter) {
+        return (int) SOME_TRANSPORTS.of(counter);
+    }
+
     @Test
     void shouldReadFiguresOfTransportsWhenAsked() throws Exception {
         metrics.follow(() -> SOME_TRANSPORTS);
         assertThat(get("/metrics").body())
-                .contains("kv_messenger_transport_sent_bytes_total 11.0")
-                .contains("kv_messenger_strays_total 16.0")
-                .contains("kv_messenger_transport_writes_sent_total 24.0")
-                .contains("kv_messenger_transport_writes_saved_total 25.0")
-                .contains("kv_messenger_regions_open 21.0");
-        assertThat(section("counters").get("kv_messenger_paths_lost")).isEqualTo(19);
-        assertThat(section("gauges").get("kv_messenger_regions_open")).isEqualTo(21);
+                .contains("kv_messenger_transport_sent_bytes_total " + of(TransferCounter.BYTES_SENT) + ".0")
+                .contains("kv_messenger_strays_total " + of(TransferCounter.STRAYS) + ".0")
+                .contains("kv_messenger_transport_writes_sent_total " + of(TransferCounter.WRITES_SENT) + ".0")
+                .contains("kv_messenger_transport_writes_saved_total " + of(TransferCounter.WRITES_SAVED) + ".0")
+                .contains("kv_messenger_regions_open " + of(TransferCounter.REGIONS_OPEN) + ".0");
+        assertThat(section("counters").get("kv_messenger_paths_lost")).isEqualTo(of(TransferCounter.PATHS_LOST));
+        assertThat(section("gauges").get("kv_messenger_regions_open")).isEqualTo(of(TransferCounter.REGIONS_OPEN));
     }
 
     @Test

@@ -93,6 +93,10 @@ public enum MessengerMetric {
             Kind.COUNTER,
             "transport_writes_saved",
             "Writes saved because pieces that lie side by side on both sides travelled as one."),
+    TRANSPORT_WRITES_REPEATED(
+            Kind.COUNTER,
+            "transport_writes_repeated",
+            "Parts of writes that were sent again because the data path that had them broke."),
     STRAYS(Kind.COUNTER, "strays", "Immediates that came for no open window."),
     PATHS_OPENED(Kind.COUNTER, "paths_opened", "Data paths to peers that were set up."),
     PATHS_LOST(Kind.COUNTER, "paths_lost", "Data paths to peers that broke."),

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest.ImmOnly;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
@@ -27,7 +28,7 @@ public abstract class CheckedTransportContractTest extends TransportContractTest
             writer.await("some bytes", () -> window.arrivedWeight() > 0);
             window.close(true);
             target.memory().fill(GUARD);
-            writer.await("all sent", () -> writer.engine().counters().requestsInFlight() == 0);
+            writer.await("all sent", () -> writer.engine().counters().of(TransferCounter.REQUESTS_IN_FLIGHT) == 0);
             ImmWindow marker = grant(everything(), 1, 1000L + round);
             writer.submit(peer, new ImmOnly(Imm.withWeight(marker.imm(), 1)), 1_000_000L + round);
             long cookie = 1000L + round;
@@ -35,7 +36,7 @@ public abstract class CheckedTransportContractTest extends TransportContractTest
             assertThat(isGuard(target.memory())).as("round %d", round).isTrue();
             marker.close(true);
         }
-        assertThat(target.engine().counters().straysCounted()).isPositive();
+        assertThat(target.engine().counters().of(TransferCounter.STRAYS)).isPositive();
         assertThat(target.closedAdmissions).isEmpty();
     }
 
@@ -54,7 +55,8 @@ public abstract class CheckedTransportContractTest extends TransportContractTest
         writer.await("the loss", () -> writer.lost.containsKey(peer.id()));
         assertThat(writer.lost.get(peer.id()).fault()).isEqualTo(TransferFault.WRITE_REFUSED);
         assertThat(writer.endings).containsOnly(java.util.Map.entry(3L, 1));
-        assertThat(target.engine().counters().writesRefused()).isEqualTo(1);
+        assertThat(target.engine().counters().of(TransferCounter.WRITES_REFUSED))
+                .isEqualTo(1);
     }
 
     @Test

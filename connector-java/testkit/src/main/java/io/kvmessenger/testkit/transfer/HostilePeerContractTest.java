@@ -6,6 +6,7 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.Hello;
@@ -97,7 +98,9 @@ public abstract class HostilePeerContractTest {
     }
 
     protected void awaitRejected(long count) {
-        target.await(count + " rejected paths", () -> target.engine().counters().pathsRejected() >= count);
+        target.await(
+                count + " rejected paths",
+                () -> target.engine().counters().of(TransferCounter.PATHS_REJECTED) >= count);
     }
 
     protected void shouldStillAdmitAPeer() {
@@ -190,7 +193,8 @@ public abstract class HostilePeerContractTest {
             send(fd, hello(fd, Hello.CONTROL, admission.key()));
             target.await(admission.peerName() + " is accepted", () -> readable(fd));
         }
-        assertThat(target.engine().counters().pathsRejected()).isEqualTo(1);
+        assertThat(target.engine().counters().of(TransferCounter.PATHS_REJECTED))
+                .isEqualTo(1);
         assertThat(target.closedAdmissions).isEmpty();
     }
 

@@ -6,6 +6,7 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
@@ -182,7 +183,7 @@ public abstract class LostPathContractTest {
         assertThat(target.overshot).isEmpty();
         assertThat(target.refused).isEmpty();
         assertThat(target.closedAdmissions).isEmpty();
-        assertThat(target.engine().counters().straysCounted()).isZero();
+        assertThat(target.engine().counters().of(TransferCounter.STRAYS)).isZero();
     }
 
     private void breakSometimes() {
@@ -202,8 +203,9 @@ public abstract class LostPathContractTest {
             round(cookie, this::breakSometimes);
         }
         assertNothingLost();
-        assertThat(writer.engine().counters().pathsLost()).isPositive();
-        System.out.println(breaks + " data sockets broken");
+        assertThat(writer.engine().counters().of(TransferCounter.PATHS_LOST)).isPositive();
+        System.out.println(breaks + " data sockets broken, "
+                + writer.engine().counters().of(TransferCounter.WRITES_REPEATED) + " writes repeated");
     }
 
     @Test
@@ -297,7 +299,7 @@ public abstract class LostPathContractTest {
     /** A second peer of the writer, which always has something to write to. */
     private final class Bystander {
         private static final long COOKIE_FIRST = 1L << 40;
-        private static final int UNDER_WAY_MAX = 8;
+        private static final int UNDER_WAY_MAX = 64;
         private final DrivenEngine engine;
         private final Peer other;
         private final PagedWrites write;

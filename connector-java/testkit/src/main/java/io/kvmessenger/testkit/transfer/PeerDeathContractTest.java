@@ -9,6 +9,7 @@ import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
@@ -145,7 +146,8 @@ public abstract class PeerDeathContractTest {
                 stuck = engine.endings.size() == endings + 1 && next == cookie;
                 cookie = next;
             }
-            assertThat(engine.engine().counters().backPressured()).isPositive();
+            assertThat(engine.engine().counters().of(TransferCounter.BACK_PRESSURED))
+                    .isPositive();
             assertThat(engine.lost).isEmpty();
             process.signal("CONT");
             long submitted = cookie;

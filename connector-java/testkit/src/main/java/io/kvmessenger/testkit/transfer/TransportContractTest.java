@@ -6,6 +6,7 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
@@ -216,14 +217,17 @@ public abstract class TransportContractTest {
                 "the completion",
                 writer,
                 target,
-                () -> writer.engine().counters().requestsInFlight() == 0);
+                () -> writer.engine().counters().of(TransferCounter.REQUESTS_IN_FLIGHT) == 0);
         for (int i = 0; i < from.length; i++) {
             assertThat(pageArrived(from[i], to[i])).as("page %d", i).isTrue();
         }
         TransferCounters after = writer.engine().counters();
-        assertThat(after.pagesSent() - before.pagesSent()).isEqualTo(7);
-        assertThat(after.writesSent() - before.writesSent()).isEqualTo(4);
-        assertThat(after.writesSaved() - before.writesSaved()).isEqualTo(3);
+        assertThat(after.of(TransferCounter.PAGES_SENT) - before.of(TransferCounter.PAGES_SENT))
+                .isEqualTo(7);
+        assertThat(after.of(TransferCounter.WRITES_SENT) - before.of(TransferCounter.WRITES_SENT))
+                .isEqualTo(4);
+        assertThat(after.of(TransferCounter.WRITES_SAVED) - before.of(TransferCounter.WRITES_SAVED))
+                .isEqualTo(3);
     }
 
     /** A page of one side holds several of the other's. */
@@ -277,12 +281,12 @@ public abstract class TransportContractTest {
                     "completions",
                     writer,
                     target,
-                    () -> writer.engine().counters().requestsInFlight() == 0);
+                    () -> writer.engine().counters().of(TransferCounter.REQUESTS_IN_FLIGHT) == 0);
             writer.engine().disallow(peer, window.imm());
             window.close(true);
         }
         assertThat(writer.endings.values()).containsOnly(1);
-        assertThat(target.engine().counters().windowsOpen()).isZero();
+        assertThat(target.engine().counters().of(TransferCounter.WINDOWS_OPEN)).isZero();
     }
 
     private void submitInPieces(int imm, int[] from, int[] to, Random random, long firstCookie) {
@@ -327,7 +331,8 @@ public abstract class TransportContractTest {
         ImmWindow window = grant(pages(7), 1, 8);
         assertRefused(single(window.imm(), 0, 7L * PAGE_BYTES, PAGE_BYTES), "no weight");
         assertRefused(new ImmOnly(window.imm()), "no weight");
-        assertThat(writer.engine().counters().requestsInFlight()).isZero();
+        assertThat(writer.engine().counters().of(TransferCounter.REQUESTS_IN_FLIGHT))
+                .isZero();
         assertThat(isGuard(target.memory())).isTrue();
     }
 
@@ -349,7 +354,7 @@ public abstract class TransportContractTest {
         assertThat(Imm.generation(reused.imm())).isEqualTo(Imm.generation(old.imm()) + 1);
         // The writer was never told that the old window has ended.
         writer.submit(peer, new ImmOnly(Imm.withWeight(old.imm(), 1)), 1);
-        target.await("the stray", () -> target.engine().counters().straysCounted() == 1);
+        target.await("the stray", () -> target.engine().counters().of(TransferCounter.STRAYS) == 1);
         assertThat(reused.arrivedWeight()).isZero();
         assertThat(target.closedAdmissions).as("a late write is no fault").isEmpty();
     }
@@ -393,11 +398,11 @@ public abstract class TransportContractTest {
     void shouldKeepAnUndrainedSlotUntilItsAdmissionEnds() {
         ImmWindow window = grant(everything(), 1, 1);
         window.close(false);
-        assertThat(target.engine().counters().windowsOpen()).isEqualTo(1);
+        assertThat(target.engine().counters().of(TransferCounter.WINDOWS_OPEN)).isEqualTo(1);
         target.engine().revoke(admission);
         DrivenEngine.awaitBoth(
                 "the end of the admission", target, writer, () -> target.closedAdmissions.containsKey(admission.id()));
-        assertThat(target.engine().counters().windowsOpen()).isZero();
+        assertThat(target.engine().counters().of(TransferCounter.WINDOWS_OPEN)).isZero();
     }
 
     @Test
@@ -422,7 +427,8 @@ public abstract class TransportContractTest {
         assertRefused(single(Imm.withWeight(Imm.NONE, 1), 0, 10L * PAGE_BYTES, 1), "no window");
         writer.engine().disallow(peer, window.imm());
         assertRefused(single(imm, 0, 10L * PAGE_BYTES, 1), "no window");
-        assertThat(writer.engine().counters().requestsInFlight()).isZero();
+        assertThat(writer.engine().counters().of(TransferCounter.REQUESTS_IN_FLIGHT))
+                .isZero();
         assertThat(isGuard(target.memory())).isTrue();
     }
 
@@ -466,7 +472,9 @@ public abstract class TransportContractTest {
         try (DrivenEngine other = new DrivenEngine(options(), "other", MEMORY_BYTES)) {
             Peer second = secondWriter(other, window);
             other.submit(second, new ImmOnly(Imm.withWeight(window.imm(), 1)), 1);
-            target.await("its refusal", () -> target.engine().counters().straysCounted() + target.refused.size() == 1);
+            target.await(
+                    "its refusal",
+                    () -> target.engine().counters().of(TransferCounter.STRAYS) + target.refused.size() == 1);
             assertThat(window.arrivedWeight()).isZero();
             assertThat(target.closedAdmissions).doesNotContainKey(admission.id());
         } finally {

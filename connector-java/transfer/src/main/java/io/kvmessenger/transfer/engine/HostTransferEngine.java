@@ -339,22 +339,13 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public TransferCounters counters() {
-        return new TransferCounters(
-                figures.bytesSent.get(),
-                figures.bytesReceived.get(),
-                figures.pagesSent.get(),
-                figures.pagesReceived.get(),
-                figures.writesRefused.get(),
-                figures.strays.get(),
-                backPressured,
-                figures.pathsOpened.get(),
-                figures.pathsLost.get(),
-                windows.openCount(),
-                regions.count(),
-                requestsInFlight,
-                figures.pathsRejected.get(),
-                figures.writesSent.get(),
-                figures.writesSaved.get());
+        return new TransferCounters(counter -> switch (counter) {
+            case BACK_PRESSURED -> backPressured;
+            case WINDOWS_OPEN -> windows.openCount();
+            case REGIONS_OPEN -> regions.count();
+            case REQUESTS_IN_FLIGHT -> requestsInFlight;
+            default -> figures.of(counter);
+        });
     }
 
     @Override

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
@@ -101,7 +102,7 @@ final class InboundDesk implements InboundPort {
 
     @Override
     public void onStray() {
-        figures.strays.incrementAndGet();
+        figures.increment(TransferCounter.STRAYS);
     }
 
     @Override
@@ -115,14 +116,14 @@ final class InboundDesk implements InboundPort {
             case ImmCounters.OVERSHOT ->
                 completions.push(
                         CompletionRing.WINDOW_OVERSHOT, 0, windows.counters().arrivedWeight(imm), window, null);
-            case ImmCounters.STRAY -> figures.strays.incrementAndGet();
+            case ImmCounters.STRAY -> figures.increment(TransferCounter.STRAYS);
             default -> {}
         }
     }
 
     @Override
     public void onRefused(InboundAdmission from, String detail) {
-        figures.writesRefused.incrementAndGet();
+        figures.increment(TransferCounter.WRITES_REFUSED);
         completions.push(CompletionRing.WRITE_REFUSED, 0, 0, from.admission(), detail);
     }
 

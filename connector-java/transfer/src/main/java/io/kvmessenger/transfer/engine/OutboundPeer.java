@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
@@ -152,7 +153,7 @@ final class OutboundPeer implements Peer, LinkEvents, WriteLedger.Completions {
     @Override
     public void onPathLost(Endpoint path) {
         paths.remove(path);
-        writes.reclaim(path);
+        figures.add(TransferCounter.WRITES_REPEATED, writes.reclaim(path));
     }
 
     @Override

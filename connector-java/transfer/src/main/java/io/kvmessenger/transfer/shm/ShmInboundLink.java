@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.shm;
 
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.ControlStream;
 import io.kvmessenger.transfer.socket.EventLoop;
@@ -115,7 +116,7 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader, DeathWa
             count++;
         }
         if (!ring.isSound() && !dismissed) {
-            figures.pathsRejected.incrementAndGet();
+            figures.increment(TransferCounter.PATHS_REJECTED);
             dismiss(TransferFault.PROTOCOL, "the ring's position is impossible");
         }
         return count;
@@ -126,13 +127,13 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader, DeathWa
         return switch (type) {
             case ControlStream.READY -> {
                 ready = true;
-                figures.pathsOpened.incrementAndGet();
+                figures.increment(TransferCounter.PATHS_OPENED);
                 yield true;
             }
             case ControlStream.MESSAGE -> dismissed || port.onMessage(from, payload);
             case ControlStream.REGION_WANTED -> answer(RegionRecord.parse(payload));
             default -> {
-                figures.pathsRejected.incrementAndGet();
+                figures.increment(TransferCounter.PATHS_REJECTED);
                 dismiss(TransferFault.PROTOCOL, "unexpected control record " + type);
                 yield true;
             }
@@ -182,7 +183,7 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader, DeathWa
     @Override
     public void onEnd(String detail, boolean garbage) {
         if (garbage) {
-            figures.pathsRejected.incrementAndGet();
+            figures.increment(TransferCounter.PATHS_REJECTED);
             // The stream cannot be followed any more, but the peer may still write: its hang-up is what counts.
             dismiss(TransferFault.PROTOCOL, detail);
             control.discard();
@@ -225,7 +226,7 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader, DeathWa
         control.close();
         ringFile.close();
         if (ready || dismissed) {
-            figures.pathsLost.incrementAndGet();
+            figures.increment(TransferCounter.PATHS_LOST);
             port.onClosed(from, detail);
         } else {
             from.giveBack();

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.shm;
 
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.ControlStream;
 import io.kvmessenger.transfer.socket.Dialer;
@@ -146,7 +147,7 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
         }
         ring = new ImmRing(ringFile.memory());
         control.offer(ControlStream.READY, MemorySegment.NULL);
-        figures.pathsOpened.incrementAndGet();
+        figures.increment(TransferCounter.PATHS_OPENED);
         events.onReady();
         events.onPathOpened(this);
     }
@@ -293,7 +294,7 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
         regions.clear();
         if (ringFile != null) {
             ringFile.close();
-            figures.pathsLost.incrementAndGet();
+            figures.increment(TransferCounter.PATHS_LOST);
         }
         if (wakeFd >= 0) {
             libC.close(wakeFd);

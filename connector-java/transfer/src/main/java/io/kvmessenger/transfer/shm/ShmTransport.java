@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.shm;
 
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.socket.Challenge;
@@ -134,7 +135,7 @@ public final class ShmTransport implements Transport {
     }
 
     private void reject(int fd, TransferFault fault, String detail) {
-        figures.pathsRejected.incrementAndGet();
+        figures.increment(TransferCounter.PATHS_REJECTED);
         farewells.say(fd, fault, detail);
     }
 

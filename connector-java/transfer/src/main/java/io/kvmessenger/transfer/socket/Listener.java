@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.socket;
 import io.kvmessenger.foreign.Epoll;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.SocketApi;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.spi.Figures;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -81,7 +82,7 @@ public final class Listener {
             return;
         }
         if (!mayEnter.test(fd)) {
-            figures.pathsRejected.incrementAndGet();
+            figures.increment(TransferCounter.PATHS_REJECTED);
             libC.close(fd);
             return;
         }
@@ -122,7 +123,7 @@ public final class Listener {
     }
 
     private void reject(Stranger stranger) {
-        figures.pathsRejected.incrementAndGet();
+        figures.increment(TransferCounter.PATHS_REJECTED);
         stranger.forget();
         libC.close(stranger.fd);
     }

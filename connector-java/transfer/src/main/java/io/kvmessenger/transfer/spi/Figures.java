@@ -1,27 +1,39 @@
 package io.kvmessenger.transfer.spi;
 
+import io.kvmessenger.transfer.TransferCounter;
+import java.util.EnumMap;
+import java.util.Map;
 import java.util.concurrent.atomic.AtomicLong;
 
 /** What an engine has done since it was opened. Counted by the worker, read by any thread. */
 public final class Figures {
-    public final AtomicLong bytesSent = new AtomicLong();
-    public final AtomicLong bytesReceived = new AtomicLong();
-    public final AtomicLong pagesSent = new AtomicLong();
-    public final AtomicLong writesSent = new AtomicLong();
-    public final AtomicLong writesSaved = new AtomicLong();
-    public final AtomicLong pagesReceived = new AtomicLong();
-    public final AtomicLong writesRefused = new AtomicLong();
-    public final AtomicLong strays = new AtomicLong();
-    public final AtomicLong pathsOpened = new AtomicLong();
-    public final AtomicLong pathsLost = new AtomicLong();
-    public final AtomicLong pathsRejected = new AtomicLong();
+    /** Never changed once made: only what it holds is. */
+    private final Map<TransferCounter, AtomicLong> values = new EnumMap<>(TransferCounter.class);
+
+    public Figures() {
+        for (TransferCounter counter : TransferCounter.values()) {
+            values.put(counter, new AtomicLong());
+        }
+    }
+
+    public void add(TransferCounter counter, long count) {
+        values.get(counter).addAndGet(count);
+    }
+
+    public void increment(TransferCounter counter) {
+        add(counter, 1);
+    }
+
+    public long of(TransferCounter counter) {
+        return values.get(counter).get();
+    }
 
     /** Worker: a path has taken the batch, which leaves as a write for each run of pages. */
     public void onPosted(WriteBatch batch) {
         int writeCount = batch.runCount();
-        bytesSent.addAndGet(batch.payloadBytes());
-        pagesSent.addAndGet(batch.pageCount());
-        writesSent.addAndGet(writeCount);
-        writesSaved.addAndGet(Math.max(0, batch.weight() - writeCount));
+        add(TransferCounter.BYTES_SENT, batch.payloadBytes());
+        add(TransferCounter.PAGES_SENT, batch.pageCount());
+        add(TransferCounter.WRITES_SENT, writeCount);
+        add(TransferCounter.WRITES_SAVED, Math.max(0, batch.weight() - writeCount));
     }
 }

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.tcp;
 
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.ControlStream;
 import io.kvmessenger.transfer.socket.EventLoop;
@@ -94,7 +95,7 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
         serials[place] = serial + 1;
         framesTold[place] = 0;
         pathsOpened++;
-        figures.pathsOpened.incrementAndGet();
+        figures.increment(TransferCounter.PATHS_OPENED);
         if (!ready && pathsOpened == paths.length) {
             ready = true;
             control.offer(ControlStream.READY, MemorySegment.NULL);
@@ -166,7 +167,7 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
         TcpReceivePath path = paths[place];
         paths[place] = null;
         path.close();
-        figures.pathsLost.incrementAndGet();
+        figures.increment(TransferCounter.PATHS_LOST);
         framesTold[place] = path.framesTaken();
         endsUntold[place] = true;
     }
@@ -193,7 +194,7 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
     public void onEnd(String detail, boolean garbage) {
         controlEnded = true;
         if (garbage) {
-            figures.pathsRejected.incrementAndGet();
+            figures.increment(TransferCounter.PATHS_REJECTED);
         }
         if (dataClosed || garbage || !ready || hasNoPath()) {
             closeAll(detail);
@@ -242,7 +243,7 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
 
     @Override
     public void onGarbage(String detail) {
-        figures.pathsRejected.incrementAndGet();
+        figures.increment(TransferCounter.PATHS_REJECTED);
         dismiss(TransferFault.PROTOCOL, detail);
     }
 
@@ -271,7 +272,7 @@ final class TcpInboundLink implements InboundLink, ControlStream.Reader, TcpRece
         for (TcpReceivePath path : paths) {
             if (path != null) {
                 path.close();
-                figures.pathsLost.incrementAndGet();
+                figures.increment(TransferCounter.PATHS_LOST);
             }
         }
         Arrays.fill(paths, null);

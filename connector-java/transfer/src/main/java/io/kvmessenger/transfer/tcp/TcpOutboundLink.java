@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.tcp;
 
 import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.Challenge;
 import io.kvmessenger.transfer.socket.ControlStream;
@@ -179,7 +180,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
 
     @Override
     public void onConnected(TcpLane lane) {
-        figures.pathsOpened.incrementAndGet();
+        figures.increment(TransferCounter.PATHS_OPENED);
         if (ready) {
             lane.open();
         }
@@ -208,7 +209,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
 
     @Override
     public void onEnded(TcpSendPath path) {
-        figures.pathsLost.incrementAndGet();
+        figures.increment(TransferCounter.PATHS_LOST);
         events.onPathLost(path);
     }
 
@@ -287,7 +288,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
         }
         for (TcpLane lane : lanes) {
             if (lane.close()) {
-                figures.pathsLost.incrementAndGet();
+                figures.increment(TransferCounter.PATHS_LOST);
             }
         }
         arena.close();

@@ -4,6 +4,7 @@ import io.kvmessenger.foreign.Epoll;
 import io.kvmessenger.foreign.IoVector;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.IoResult;
@@ -239,8 +240,8 @@ final class TcpReceivePath implements Pollable {
     private void payloadArrived() {
         if (target != null) {
             letGo();
-            figures.bytesReceived.addAndGet(pageCount * pageBytes);
-            figures.pagesReceived.addAndGet(pageCount);
+            figures.add(TransferCounter.BYTES_RECEIVED, pageCount * pageBytes);
+            figures.add(TransferCounter.PAGES_RECEIVED, pageCount);
             port.onArrived(from, imm, weight);
         }
         framesTaken++;

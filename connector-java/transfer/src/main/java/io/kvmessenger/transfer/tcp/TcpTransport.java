@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.tcp;
 
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.socket.Challenge;
@@ -132,7 +133,7 @@ public final class TcpTransport implements Transport {
     }
 
     private void reject(int fd, TransferFault fault, String detail) {
-        figures.pathsRejected.incrementAndGet();
+        figures.increment(TransferCounter.PATHS_REJECTED);
         farewells.say(fd, fault, detail);
     }
 

@@ -7,6 +7,7 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
@@ -50,7 +51,7 @@ final class InboundDeskTest {
         Window window = window(owner);
         desk.onArrived(other, Imm.withWeight(window.imm(), 1), 1);
         assertThat(window.arrivedWeight()).isZero();
-        assertThat(figures.strays).hasValue(1);
+        assertThat(figures.of(TransferCounter.STRAYS)).isEqualTo(1);
         assertThat(completions.size()).isZero();
         desk.onArrived(owner, Imm.withWeight(window.imm(), 1), 1);
         assertThat(window.arrivedWeight()).isEqualTo(1);

@@ -7,6 +7,7 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
@@ -56,7 +57,7 @@ class InvokedEngineTest {
         ImmWindow window = window();
         assertThat(((OpenWindow) window).beginLanding()).isTrue();
         window.close(true);
-        assertThat(invoked.engine().counters().windowsOpen()).isZero();
+        assertThat(invoked.engine().counters().of(TransferCounter.WINDOWS_OPEN)).isZero();
     }
 
     @Test

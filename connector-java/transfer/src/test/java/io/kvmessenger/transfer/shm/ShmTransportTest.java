@@ -10,6 +10,7 @@ import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.foreign.SocketApi;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest;
@@ -176,7 +177,7 @@ final class ShmTransportTest {
         int stranger = SOCKETS.connectAbstract(transport.location());
         send(stranger, new byte[Hello.LENGTH_BYTES]);
         turns();
-        assertThat(figures.pathsRejected).hasValue(1);
+        assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
         assertThat(admission.link()).isNull();
         // The kernel says so when what was sent had not been read.
         assertThat(read(stranger)).isEqualTo(-Errno.ECONNRESET);
@@ -198,7 +199,7 @@ final class ShmTransportTest {
     @Test
     void shouldTakeNoDescriptorFromThoseTurnedAway() throws IOException {
         int stranger = peer(WRONG_KEY);
-        assertThat(figures.pathsRejected).hasValue(1);
+        assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
         Descriptors.send(stranger, record(ControlStream.MESSAGE), gift, gift);
         turns();
         assertThat(Descriptors.gifts()).isEqualTo(1);
@@ -231,7 +232,7 @@ final class ShmTransportTest {
         Descriptors.send(fd, record(ControlStream.ACCEPTED), ring, gift);
         LIB_C.close(ring);
         loop.poll(0);
-        assertThat(figures.pathsOpened).hasValue(1);
+        assertThat(figures.of(TransferCounter.PATHS_OPENED)).isEqualTo(1);
         Descriptors.send(fd, record(ControlStream.REGION, 3, 4096), gift);
         loop.poll(0);
         assertThat(lost).containsExactly("PROTOCOL the peer sent a region that was not asked for");
@@ -261,7 +262,7 @@ final class ShmTransportTest {
         int peer = peer(KEY);
         send(peer, record(ControlStream.READY));
         turns();
-        assertThat(figures.pathsOpened).hasValue(1);
+        assertThat(figures.of(TransferCounter.PATHS_OPENED)).isEqualTo(1);
         assertThat(port.closed).isEmpty();
         process.destroyForcibly().waitFor();
         turns();
