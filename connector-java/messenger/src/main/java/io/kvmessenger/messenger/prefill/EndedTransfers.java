@@ -50,9 +50,12 @@ final class EndedTransfers {
 
     private final long memoryNs;
 
-    /** @param memoryNs how long a decoder's answer may be on its way */
-    EndedTransfers(long memoryNs) {
-        this.memoryNs = memoryNs;
+    /**
+     * A decoder's answer may be on its way as long as its fetch lasts: one of its messengers may connect that late. No fetch is
+     * known to last longer than this side's own limit.
+     */
+    EndedTransfers(ProtocolLimits limits) {
+        memoryNs = Math.max(limits.grantWaitNs(), limits.fetchLimitNs());
     }
 
     void remember(Prefill prefill, long nowNs) {

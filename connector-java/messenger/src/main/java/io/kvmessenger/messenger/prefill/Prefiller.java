@@ -80,7 +80,7 @@ public final class Prefiller {
         this.tally = ports.tally();
         this.replies = new Replies(sessions, tally);
         this.clock = ports.clock();
-        this.ended = new EndedTransfers(limits.grantWaitNs());
+        this.ended = new EndedTransfers(limits);
         this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, ended);
         this.deliveries = new Deliveries(writer, sessions, replies, ports, this::settle);
         this.words = new DecoderFrames(

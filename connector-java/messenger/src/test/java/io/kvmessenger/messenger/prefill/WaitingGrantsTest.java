@@ -45,7 +45,7 @@ class WaitingGrantsTest {
             new SilentEngine(),
             LIMITS,
             prefills,
-            new EndedTransfers(LIMITS.grantWaitNs()));
+            new EndedTransfers(LIMITS));
     private int named;
 
     @Test

@@ -1,0 +1,44 @@
+package io.kvmessenger.messenger.prefill;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.messenger.Geometries;
+import io.kvmessenger.messenger.Wire;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.EngineRanks;
+import io.kvmessenger.messenger.session.Session;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+
+/** What is still known of a transfer when an answer to it comes late. */
+class EndedTransfersTest {
+    private static final long GRANT_WAIT_NS = 1000;
+    private static final long FETCH_LIMIT_NS = 3000;
+    private static final ProtocolLimits LIMITS = new ProtocolLimits(GRANT_WAIT_NS, FETCH_LIMIT_NS, 500, 100, 300);
+    private static final TransferKey TRANSFER = new TransferKey("t", "");
+    private static final EngineCommand.Prompt PROMPT = new EngineCommand.Prompt(new int[] {1}, "", 0);
+
+    private final EndedTransfers ended = new EndedTransfers(LIMITS);
+
+    @Test
+    void shouldTellALateAnswerFromANewTransferAsLongAsTheFetchMayLast() {
+        ended.remember(new Prefill("r", TRANSFER, Geometries.of("m").groups()), 0);
+
+        assertThat(ended.answerTo(grant(), PROMPT, FETCH_LIMIT_NS)).isInstanceOf(EndedTransfers.Answer.None.class);
+        assertThat(ended.answerTo(grant(), PROMPT, FETCH_LIMIT_NS - 1)).isInstanceOf(EndedTransfers.Answer.Late.class);
+        assertThat(ended.answerTo(grant(), PROMPT, FETCH_LIMIT_NS - 1))
+                .as("each rank answers once")
+                .isInstanceOf(EndedTransfers.Answer.None.class);
+    }
+
+    private static PageGrant grant() {
+        Session session = new Session(Wire.DIALLED_LINK, true, "there:1", Session.State.READY);
+        session.peerRanks = EngineRanks.of(Geometries.of("m"));
+        session.needingRanks = EngineRanks.of(Geometries.of("m"));
+        return new PageGrant(
+                session, TRANSFER, 1, 1, 0, List.of(new int[] {1}), ContextRow.NO_SLOT, 0, 0, GRANT_WAIT_NS);
+    }
+}
