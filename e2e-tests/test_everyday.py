@@ -47,9 +47,10 @@ def reference(everyday_reference: Reference) -> Reference:
 @pytest.fixture(scope="module")
 def pair(model: Path, run_folder: Path) -> Iterator[tuple[Messenger, Messenger]]:
     """Small pages and chunks, so that short prompts have several of both."""
-    options = {"page_tokens": PAGE_TOKENS, "arguments": ("--max-num-batched-tokens", str(CHUNK_TOKENS))}
+    arguments = ("--max-num-batched-tokens", str(CHUNK_TOKENS))
+    options = {"page_tokens": PAGE_TOKENS, "arguments": arguments}
     extra = {"grant_wait_seconds": GRANT_WAIT_SECONDS}
-    logged = {**options, "arguments": (*options["arguments"], "--enable-log-requests")}
+    logged = {**options, "arguments": (*arguments, "--enable-log-requests")}
     with ExitStack() as stack:
         source = messenger(prefiller("prefiller-daily", extra=extra, options=options), model, run_folder)
         target = messenger(decoder("decoder-daily", options=logged), model, run_folder)
