@@ -94,7 +94,7 @@ record Scenario(
             bytesPerToken.add(1 + random.nextInt(3));
         }
         ModelShape.Group first = new ModelShape.Group(layout, heads, pageTokens);
-        SplittableRandom groups = new SplittableRandom(seed * 0x8CB92BA72F3D8DD7L + 1);
+        SplittableRandom groups = new SplittableRandom(seed * 0x9FB21C651E98DF25L + 1);
         ModelShape model = new ModelShape(
                 shardable ? ModelShape.drawGroups(first, layerCount, groups) : List.of(first), bytesPerToken);
         boolean sharded = shards.nextBoolean() && shardable;
@@ -113,8 +113,8 @@ record Scenario(
                 decoderCount,
                 requestCount,
                 fabric,
-                weather == Weather.SOUND // a fetch that waits for a slot has no bound
-                        ? engineLimits(QUEUE_LONG, SLOTS_ENOUGH, engines)
+                weather != Weather.FAULTY // a fetch that waits for a slot has no bound, and prompts wait for it
+                        ? engineLimits(weather == Weather.SOUND ? QUEUE_LONG : queueLimit, SLOTS_ENOUGH, engines)
                         : engineLimits(
                                 queueLimit, slotsReusedSoon ? Math.min(slotCount, SLOTS_FEW) : slotCount, engines),
                 random.nextBoolean() ? "secret" : "",
