@@ -5,7 +5,6 @@ import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferEngine;
-import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.util.HashMap;
@@ -13,9 +12,6 @@ import java.util.Map;
 
 /** Mutant: what was allowed stays so after its end, and the last write goes out once more then; its completion is not told. */
 final class WritingOn extends PassingTransferEngine {
-    /** Cookie of the late writes; the messenger's own are small. */
-    private static final long LATE = 1L << 40;
-
     private final Map<Integer, PagedWrites> lastByWindow = new HashMap<>();
 
     WritingOn(TransferEngine engine) {
@@ -35,29 +31,13 @@ final class WritingOn extends PassingTransferEngine {
     public void disallow(Peer peer, int imm) {
         PagedWrites last = lastByWindow.remove(Imm.slot(imm));
         if (last != null) {
-            int ignored = super.submit(peer, last, LATE);
+            int ignored = super.submit(peer, last, FirstCompletionsOnly.EXTRA_COOKIE);
             assert ignored <= ACCEPTED;
         }
     }
 
     @Override
     public int poll(CompletionHandler handler, int limit) {
-        return super.poll(
-                new PassingHandler(handler) {
-                    @Override
-                    public void onWriteCompleted(long cookie) {
-                        if (cookie < LATE) {
-                            super.onWriteCompleted(cookie);
-                        }
-                    }
-
-                    @Override
-                    public void onWriteFailed(long cookie, TransferFault fault, String detail) {
-                        if (cookie < LATE) {
-                            super.onWriteFailed(cookie, fault, detail);
-                        }
-                    }
-                },
-                limit);
+        return super.poll(new FirstCompletionsOnly(handler), limit);
     }
 }
