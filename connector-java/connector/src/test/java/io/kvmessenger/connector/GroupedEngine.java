@@ -9,7 +9,6 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.locks.LockSupport;
 import java.util.stream.IntStream;
 
 /**
@@ -39,7 +38,6 @@ final class GroupedEngine implements AutoCloseable {
     private static final int LAYER_COUNT = 5;
     private static final int ROW_BYTES = 8;
     private static final int POLL_CAPACITY_BYTES = 1 << 16;
-    private static final long POLL_PERIOD_NS = 100_000;
     private static final long AWAIT_LIMIT_NS = 60_000_000_000L;
 
     final MessengerHost host = new MessengerHost();
@@ -48,7 +46,7 @@ final class GroupedEngine implements AutoCloseable {
     private final List<Group> groups;
     private final HostMemory memory;
     private final MemorySegment counter;
-    private final List<Map<?, ?>> events = new ArrayList<>();
+    private final PolledEvents polled;
     private long bumps;
 
     GroupedEngine(String role, List<Group> groups, Map<String, Object> optionChanges) {
@@ -58,6 +56,7 @@ final class GroupedEngine implements AutoCloseable {
         options.putAll(optionChanges);
         opened = host.open(
                 EngineDouble.encode(Map.of("options", options, "geometry", geometry(), "layerCounterLag", 0)));
+        polled = new PolledEvents(host, opened.handle(), POLL_CAPACITY_BYTES, AWAIT_LIMIT_NS);
         counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
     }
 
@@ -162,21 +161,7 @@ final class GroupedEngine implements AutoCloseable {
 
     /** Takes the event of this kind that comes for the request; fails after a generous limit. */
     Map<?, ?> await(String kind, String request) {
-        long limitNs = System.nanoTime() + AWAIT_LIMIT_NS;
-        while (System.nanoTime() - limitNs < 0) {
-            byte[] json = host.poll(opened.handle(), POLL_CAPACITY_BYTES);
-            if (json.length > 0) {
-                ((List<?>) EngineDouble.decode(json).get("events")).forEach(event -> events.add((Map<?, ?>) event));
-            }
-            for (Map<?, ?> event : events) {
-                if (kind.equals(event.get("event")) && request.equals(event.get("request"))) {
-                    events.remove(event);
-                    return event;
-                }
-            }
-            LockSupport.parkNanos(POLL_PERIOD_NS);
-        }
-        throw new AssertionError("no " + kind + " for " + request + "; events: " + events);
+        return polled.await(kind, request);
     }
 
     private void submit(Map<String, Object> command) {

@@ -5,11 +5,9 @@ import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.transfer.HostMemory;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
-import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.locks.LockSupport;
 import java.util.stream.IntStream;
 
 /**
@@ -30,13 +28,12 @@ final class LongPromptEngine implements AutoCloseable {
     private static final long SCATTER = 1_000_003;
 
     private static final int POLL_CAPACITY_BYTES = 1 << 20;
-    private static final long POLL_PERIOD_NS = 100_000;
     private static final long AWAIT_LIMIT_NS = 150_000_000_000L;
 
     final MessengerHost host = new MessengerHost();
     final OpenResult opened;
     /** All but those that were awaited. */
-    final List<Map<?, ?>> events = new ArrayList<>();
+    final PolledEvents polled;
 
     private final int pageCount;
     private final HostMemory memory;
@@ -53,6 +50,7 @@ final class LongPromptEngine implements AutoCloseable {
         options.putAll(optionChanges);
         opened = host.open(
                 EngineDouble.encode(Map.of("options", options, "geometry", geometry(), "layerCounterLag", 0)));
+        polled = new PolledEvents(host, opened.handle(), POLL_CAPACITY_BYTES, AWAIT_LIMIT_NS);
         counter = ForeignMemory.at(opened.layerCounterAddress(), Long.BYTES);
     }
 
@@ -145,21 +143,7 @@ final class LongPromptEngine implements AutoCloseable {
 
     /** Takes the event of this kind that comes for the request; fails after a generous limit. */
     Map<?, ?> await(String kind, String request) {
-        long limitNs = System.nanoTime() + AWAIT_LIMIT_NS;
-        while (System.nanoTime() - limitNs < 0) {
-            byte[] json = host.poll(opened.handle(), POLL_CAPACITY_BYTES);
-            if (json.length > 0) {
-                ((List<?>) EngineDouble.decode(json).get("events")).forEach(event -> events.add((Map<?, ?>) event));
-            }
-            for (Map<?, ?> event : events) {
-                if (kind.equals(event.get("event")) && request.equals(event.get("request"))) {
-                    events.remove(event);
-                    return event;
-                }
-            }
-            LockSupport.parkNanos(POLL_PERIOD_NS);
-        }
-        throw new AssertionError("no " + kind + " for " + request + "; events: " + events);
+        return polled.await(kind, request);
     }
 
     String held() {
