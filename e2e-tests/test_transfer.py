@@ -124,12 +124,6 @@ def overlapped(bed: Bed, target: Target, reference: Reference) -> dict[int, Over
     return found
 
 
-@pytest.mark.parametrize("tokens", OVERLAPPED_LENGTHS)
-def test_first_layer_leaves_before_its_forward_pass_ends(overlapped: dict[int, Overlapped], tokens: int) -> None:
-    first = overlapped[tokens].prefill.computed()[0]
-    assert first.forward_start_ns < first.layers[0].readable_ns <= first.layers[0].left_ns < first.forward_end_ns
-
-
 @dataclass(frozen=True)
 class Held:
     """A prefiller whose forward passes stand after each layer but the last until it has left, while `file` exists."""
@@ -149,7 +143,10 @@ def held(bed: Bed) -> Iterator[Held]:
 
 
 def test_all_layers_but_the_last_leave_before_their_pass_ends(target: Target, held: Held, reference: Reference) -> None:
-    """Passes are held, so that it is not a race: a layer that does not leave in its pass does so at the end only."""
+    """Passes are held, so that it is not a race: a layer that does not leave in its pass does so at the end only.
+
+    A pass that is held waits for the last layers of the passes before it too: all of them leave before it ends.
+    """
     (prompt,) = HELD[target.transport].prompts()
     held.file.touch()
     try:
@@ -162,16 +159,10 @@ def test_all_layers_but_the_last_leave_before_their_pass_ends(target: Target, he
         found for found in prefills(held.prefiller.server.log()).values() if found.transport == target.transport
     ]
     chunks = prefill.computed()
-    assert [chunk.end_token for chunk in chunks] == [256, 512, 700]
+    assert [chunk.end_token for chunk in chunks] == [CHUNK_TOKENS, 2 * CHUNK_TOKENS, 700]
+    assert all(chunk.forward_start_ns < chunk.layers[0].readable_ns for chunk in chunks)
     assert all(chunk.left_early() >= LAYERS - 1 for chunk in chunks), [chunk.left_early() for chunk in chunks]
-
-
-@pytest.mark.parametrize("tokens", OVERLAPPED_LENGTHS)
-def test_all_chunks_but_the_last_leave_before_the_last_pass_ends(
-    overlapped: dict[int, Overlapped], tokens: int
-) -> None:
-    *earlier, last = overlapped[tokens].prefill.computed()
-    assert [chunk.end_token for chunk in earlier] == list(range(CHUNK_TOKENS, tokens, CHUNK_TOKENS))
+    *earlier, last = chunks
     assert all(chunk.wholly_left_ns() < last.forward_end_ns for chunk in earlier)
 
 
