@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
@@ -107,12 +108,12 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
         return window;
     }
 
-    void allow(int imm, WindowRanges ranges) {
-        engine.allow(peer, imm, WindowArea.of(peerRegion, ranges));
+    RemoteWindow allow(int imm, WindowRanges ranges) {
+        return engine.allow(peer, imm, WindowArea.of(peerRegion, ranges));
     }
 
-    void disallow(int imm) {
-        engine.disallow(peer, imm);
+    void disallow(RemoteWindow window) {
+        engine.disallow(peer, window);
     }
 
     /** Submits unless the queue is full; the latency of the request runs from here. */

@@ -1,7 +1,7 @@
 package io.kvmessenger.benchmarks;
 
 import io.kvmessenger.benchmarks.ControlPipe.RoundOutcome;
-import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
@@ -45,11 +45,9 @@ final class Initiator {
     }
 
     private Round sendPages(RoundPages pages) throws IOException {
-        int imm = control.receiveInts()[0];
-        endpoint.allow(imm, pages.targetRanges());
-        TransferRequest[] requests = options.op() == KvPerfOptions.Op.SINGLE
-                ? singleWrites(pages, Imm.withWeight(imm, 1))
-                : pagedWrites(pages, Imm.withWeight(imm, 1));
+        RemoteWindow window = endpoint.allow(control.receiveInts()[0], pages.targetRanges());
+        TransferRequest[] requests =
+                options.op() == KvPerfOptions.Op.SINGLE ? singleWrites(pages, window) : pagedWrites(pages, window);
         endpoint.beginRound(requests.length);
         long machineNs = MachineLoad.machineNs();
         long cpuNs = MachineLoad.processNs();
@@ -70,7 +68,7 @@ final class Initiator {
         long durationNs = outcome.filledNs() - startedNs;
         cpuNs += outcome.cpuNs();
         double othersShare = MachineLoad.othersShare(machineNs, cpuNs, durationNs);
-        endpoint.disallow(imm);
+        endpoint.disallow(window);
         return new Round(
                 durationNs,
                 cpuNs,
@@ -80,7 +78,7 @@ final class Initiator {
                 endpoint.latenciesNs());
     }
 
-    private TransferRequest[] singleWrites(RoundPages pages, int imm) {
+    private TransferRequest[] singleWrites(RoundPages pages, RemoteWindow window) {
         TransferRequest[] requests = new TransferRequest[options.pageCount()];
         for (int i = 0; i < requests.length; i++) {
             requests[i] = new SingleWrite(
@@ -89,12 +87,13 @@ final class Initiator {
                     endpoint.peerRegion(),
                     pages.targetOffset(i),
                     options.pageBytes(),
-                    imm);
+                    window,
+                    1);
         }
         return requests;
     }
 
-    private TransferRequest[] pagedWrites(RoundPages pages, int imm) {
+    private TransferRequest[] pagedWrites(RoundPages pages, RemoteWindow window) {
         int pageBytes = options.pageBytes();
         TransferRequest[] requests = new TransferRequest[Math.ceilDiv(options.pageCount(), options.batchPages())];
         for (int i = 0; i < requests.length; i++) {
@@ -106,7 +105,8 @@ final class Initiator {
                     endpoint.peerRegion(),
                     new PageList(pages.target(), from, count, pageBytes, 0),
                     pageBytes,
-                    imm);
+                    window,
+                    1);
         }
         return requests;
     }

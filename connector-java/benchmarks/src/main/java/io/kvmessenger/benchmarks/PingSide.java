@@ -1,7 +1,7 @@
 package io.kvmessenger.benchmarks;
 
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import java.io.IOException;
@@ -15,13 +15,13 @@ import java.io.IOException;
 final class PingSide {
     private final Endpoint endpoint;
     private final ImmWindow[] windows;
-    private final int[] peerImms;
+    private final RemoteWindow[] remotes;
     private final TransferRequest[] writes;
 
-    private PingSide(Endpoint endpoint, ImmWindow[] windows, int[] peerImms, TransferRequest[] writes) {
+    private PingSide(Endpoint endpoint, ImmWindow[] windows, RemoteWindow[] remotes, TransferRequest[] writes) {
         this.endpoint = endpoint;
         this.windows = windows;
-        this.peerImms = peerImms;
+        this.remotes = remotes;
         this.writes = writes;
     }
 
@@ -40,18 +40,20 @@ final class PingSide {
         }
         control.sendInts(imms);
         int[] peerImms = control.receiveInts();
+        RemoteWindow[] remotes = new RemoteWindow[pingCount];
         TransferRequest[] writes = new TransferRequest[pingCount];
         for (int i = 0; i < pingCount; i++) {
-            endpoint.allow(peerImms[i], outward.targetRange(i));
+            remotes[i] = endpoint.allow(peerImms[i], outward.targetRange(i));
             writes[i] = new SingleWrite(
                     endpoint.region(),
                     outward.sourceOffset(i),
                     endpoint.peerRegion(),
                     outward.targetOffset(i),
                     pages.pageBytes(),
-                    Imm.withWeight(peerImms[i], 1));
+                    remotes[i],
+                    1);
         }
-        return new PingSide(endpoint, windows, peerImms, writes);
+        return new PingSide(endpoint, windows, remotes, writes);
     }
 
     int pingCount() {
@@ -70,7 +72,7 @@ final class PingSide {
         endpoint.awaitCompleted(writes.length);
         for (int i = 0; i < writes.length; i++) {
             windows[i].close(true);
-            endpoint.disallow(peerImms[i]);
+            endpoint.disallow(remotes[i]);
         }
     }
 }

@@ -5,7 +5,7 @@ import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageParts;
 import io.kvmessenger.kvlayout.Piece;
 import io.kvmessenger.kvlayout.TransferPlan;
-import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import java.util.ArrayList;
 import java.util.BitSet;
@@ -73,7 +73,7 @@ final class RequestWrites {
                     list(sourcePages, partCount, route.sourceStrideBytes, route.sourceOffsetBytes, piece.source());
             PageList to =
                     list(targetPages, partCount, route.targetStrideBytes, route.targetOffsetBytes, piece.target());
-            int partsPerWriteMax = Imm.WEIGHT_MAX / route.pieceCount;
+            int partsPerWriteMax = TransferRequest.WEIGHT_MAX / route.pieceCount;
             for (int part = 0; part < partCount; writes++) {
                 part += PageList.runLength(from, to, route.lengthBytes, part, partsPerWriteMax);
             }

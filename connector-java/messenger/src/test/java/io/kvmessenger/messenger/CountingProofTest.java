@@ -5,8 +5,6 @@ import static org.assertj.core.api.Assertions.assertThat;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.wire.CancelConfirmed;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;
@@ -127,11 +125,11 @@ class CountingProofTest extends MessengerPair {
     }
 
     private ControlFrame confirmed(long postedWeight) {
-        int imm = ((PagedWrites) prefiller.transfer.requests.getFirst()).imm();
+        int imm = prefiller.transfer.requests.getFirst().window().imm();
         return ControlFrame.newBuilder()
                 .setCancelConfirmed(CancelConfirmed.newBuilder()
                         .setTransferId("t-r")
-                        .setImm(Imm.of(Imm.slot(imm), Imm.generation(imm)))
+                        .setImm(imm)
                         .setPostedWeight(postedWeight))
                 .build();
     }

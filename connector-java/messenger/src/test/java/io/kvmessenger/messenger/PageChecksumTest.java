@@ -9,7 +9,6 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
@@ -151,7 +150,7 @@ class PageChecksumTest extends MessengerPair {
             PageSum sum = new PageSum(write.source(), write.sourcePages(), write.pageBytes(), 0, 1);
             sum.advance(PageSum.BYTES_PER_TURN);
             checksums
-                    .setImm(write.imm() & ~Imm.WEIGHT_MAX)
+                    .setImm(write.window().imm())
                     .addWrites(Checksums.Write.newBuilder()
                             .setRegionId(write.target().regionId())
                             .setFromPart(target.from())
@@ -160,7 +159,7 @@ class PageChecksumTest extends MessengerPair {
                             .setOffsetBytes(target.offsetBytes())
                             .setPartsPerPage(target.partsPerPage())
                             .setPartBytes(write.pageBytes())
-                            .setWeight(target.count() * Imm.weight(write.imm()))
+                            .setWeight(target.count() * write.weight())
                             .setCrc32C(sum.value()));
         }
         return ControlFrame.newBuilder().setChecksums(checksums).build();

@@ -9,6 +9,7 @@ import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest;
@@ -87,6 +88,8 @@ public final class RecordingTransferEngine implements TransferEngine {
         public void deregister() {}
     }
 
+    private record Allowed(int imm) implements RemoteWindow {}
+
     private record Neighbour(int id, String name) implements Peer {
         @Override
         public String transport() {
@@ -130,14 +133,15 @@ public final class RecordingTransferEngine implements TransferEngine {
     }
 
     @Override
-    public void allow(Peer peer, int imm, WindowArea area) {
+    public RemoteWindow allow(Peer peer, int imm, WindowArea area) {
         if (bugOfAllow != null) {
             throw bugOfAllow;
         }
+        return new Allowed(imm);
     }
 
     @Override
-    public void disallow(Peer peer, int imm) {}
+    public void disallow(Peer peer, RemoteWindow window) {}
 
     @Override
     public int submit(Peer peer, TransferRequest request, long cookie) {
@@ -156,10 +160,9 @@ public final class RecordingTransferEngine implements TransferEngine {
     /** A peer's write has landed here and counts. */
     void land(TransferRequest request) {
         PagedWrites writes = (PagedWrites) request;
-        int weight = Imm.weight(writes.imm());
         arrivedWeights.merge(
-                writes.imm() & ~Imm.WEIGHT_MAX,
-                (long) weight * writes.sourcePages().count(),
+                writes.window().imm(),
+                (long) writes.weight() * writes.sourcePages().count(),
                 Long::sum);
     }
 

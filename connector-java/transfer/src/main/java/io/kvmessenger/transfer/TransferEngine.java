@@ -62,11 +62,12 @@ public interface TransferEngine extends AutoCloseable {
      *
      * @param imm the window's slot and generation, weight zero
      * @param area where writes that carry the imm may land, on the peer's regions
+     * @return what requests for this window name
      */
-    void allow(Peer peer, int imm, WindowArea area);
+    RemoteWindow allow(Peer peer, int imm, WindowArea area);
 
     /** Ends what {@link #allow} began: later submits are refused. Writes already accepted still complete. */
-    void disallow(Peer peer, int imm);
+    void disallow(Peer peer, RemoteWindow window);
 
     /**
      * Submits writes. {@code cookie} comes back in exactly one completion when {@link #ACCEPTED} was returned. The

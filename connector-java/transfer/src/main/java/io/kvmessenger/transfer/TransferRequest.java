@@ -2,6 +2,15 @@ package io.kvmessenger.transfer;
 
 /** What can be asked of {@link TransferEngine#submit}. Arrays belong to the engine until the completion. */
 public sealed interface TransferRequest {
+    /** The most that one page, or one write that carries no page, can weigh. */
+    int WEIGHT_MAX = Imm.WEIGHT_MAX;
+
+    /** Where it lands and is counted. */
+    RemoteWindow window();
+
+    /** What one page, or the write, counts for: 1 to {@link #WEIGHT_MAX}. */
+    int weight();
+
     /** One contiguous write. */
     record SingleWrite(
             Region source,
@@ -9,17 +18,24 @@ public sealed interface TransferRequest {
             RegionDescriptor target,
             long targetOffsetBytes,
             long lengthBytes,
-            int imm)
+            RemoteWindow window,
+            int weight)
             implements TransferRequest {}
 
     /**
      * Pages of one size. Page {@code i} goes from {@code sourcePages.offsetOf(i)} to {@code targetPages.offsetOf(i)}.
      *
-     * @param imm slot, generation and the weight of <em>one page</em>, at least 1: what lands uncounted could never be
-     *     proven to have landed. The engine may merge pages into one write and add their weights.
+     * @param weight of <em>one page</em>, at least 1: what lands uncounted could never be proven to have landed. The engine
+     *     may merge pages into one write and add their weights.
      */
     record PagedWrites(
-            Region source, PageList sourcePages, RegionDescriptor target, PageList targetPages, int pageBytes, int imm)
+            Region source,
+            PageList sourcePages,
+            RegionDescriptor target,
+            PageList targetPages,
+            int pageBytes,
+            RemoteWindow window,
+            int weight)
             implements TransferRequest {
         public PagedWrites {
             if (sourcePages.count() != targetPages.count()) {
@@ -30,7 +46,7 @@ public sealed interface TransferRequest {
     }
 
     /** Only an immediate; it arrives like that of a write, in no order with any other. */
-    record ImmOnly(int imm) implements TransferRequest {}
+    record ImmOnly(RemoteWindow window, int weight) implements TransferRequest {}
 
     /**
      * Which pages, and where they lie: page {@code i} starts at {@code offsetBytes + indices[from + i] * strideBytes}.

@@ -43,7 +43,7 @@ final class Deliveries {
     void begin(Prefill prefill, PageGrant grant) {
         Delivery delivery = new Delivery(prefill, grant, writer.routesFor(grant));
         prefill.deliveries.add(delivery);
-        writer.allow(grant);
+        writer.allow(delivery);
         if (prefill.announced) {
             engine.granted(prefill.request, grant.promptTokens(), grant.firstToken());
         }
@@ -176,7 +176,7 @@ final class Deliveries {
                 && contextLeft(delivery)) {
             delivery.sent = true;
             checksums.flush(delivery);
-            writer.disallow(delivery.grant);
+            writer.disallow(delivery);
             engine.timeline(delivery.timeline());
         }
         if (delivery.writesInFlight > 0) {
@@ -184,7 +184,7 @@ final class Deliveries {
         }
         if (delivery.stopped && !delivery.answered) {
             delivery.answered = true;
-            writer.disallow(delivery.grant);
+            writer.disallow(delivery);
             replies.answer(delivery);
         }
         settled.accept(prefill);

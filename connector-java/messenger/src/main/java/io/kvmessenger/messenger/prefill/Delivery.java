@@ -4,6 +4,7 @@ import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.Checksums;
+import io.kvmessenger.transfer.RemoteWindow;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -19,6 +20,8 @@ final class Delivery {
     final PageGrant grant;
     /** The pieces of a page on their way to this decoder, in the order in which layers become readable. */
     final List<PieceRoute> routes;
+    /** Where its writes go; null while nothing can be written to its decoder. */
+    RemoteWindow window;
     /** Next page to submit, by index into {@link #routes}. */
     final int[] nextPage;
 

@@ -14,9 +14,9 @@ import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.PeerContextRow;
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import io.kvmessenger.transfer.WindowArea;
@@ -175,17 +175,19 @@ public final class LayerWriter {
     }
 
     /** Tells the transfer engine where the grant lets us write: exactly the granted pages, on every rank. */
-    void allow(PageGrant grant) {
+    void allow(Delivery delivery) {
+        PageGrant grant = delivery.grant;
         Session session = grant.session();
         if (session.peer != null) {
-            transfer.allow(session.peer, grant.imm(), granted(grant));
+            delivery.window = transfer.allow(session.peer, grant.imm(), granted(grant));
         }
     }
 
     /** Takes it back; writes already accepted still complete. */
-    void disallow(PageGrant grant) {
-        if (grant.session().peer != null) {
-            transfer.disallow(grant.session().peer, grant.imm());
+    void disallow(Delivery delivery) {
+        Session session = delivery.grant.session();
+        if (session.peer != null && delivery.window != null) {
+            transfer.disallow(session.peer, delivery.window);
         }
     }
 
@@ -199,7 +201,7 @@ public final class LayerWriter {
         int count = 1;
         long lengthBytes = routes.get(routeIndex).piece().lengthBytes();
         int next = routes.get(routeIndex).continuation();
-        while (next != TransferPlan.NONE && count < Imm.WEIGHT_MAX) {
+        while (next != TransferPlan.NONE && count < TransferRequest.WEIGHT_MAX) {
             PieceRoute route = routes.get(next);
             lengthBytes += route.piece().lengthBytes();
             if (lengthBytes > JOINED_BYTES_MAX
@@ -264,7 +266,8 @@ public final class LayerWriter {
                 target.region(),
                 new PageList(new int[] {grant.contextSlot()}, 0, 1, target.strideBytes(), 0),
                 source.rowBytes(),
-                Imm.withWeight(grant.imm(), 1));
+                delivery.window,
+                1);
         int result = post(write, request);
         if (result == TransferEngine.ACCEPTED) {
             delivery.nextContextRow++;
@@ -338,7 +341,8 @@ public final class LayerWriter {
                         firstPart - piece.partIndex(grant.firstToken()),
                         partCount),
                 lengthBytes,
-                Imm.withWeight(grant.imm(), joinedCount));
+                delivery.window,
+                joinedCount);
         int result = post(write, request);
         if (result == TransferEngine.ACCEPTED) {
             for (int i = 0, at = routeIndex;
@@ -365,7 +369,7 @@ public final class LayerWriter {
             write.request = request;
             delivery.writesInFlight++;
             delivery.postedWeight +=
-                    (long) Imm.weight(request.imm()) * request.sourcePages().count();
+                    (long) request.weight() * request.sourcePages().count();
         } else {
             recycle(write);
         }

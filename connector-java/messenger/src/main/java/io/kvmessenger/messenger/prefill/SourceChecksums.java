@@ -4,7 +4,6 @@ import io.kvmessenger.messenger.pages.PageSum;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.util.ArrayDeque;
@@ -82,7 +81,7 @@ final class SourceChecksums {
                 .setPartsPerPage(target.partsPerPage())
                 .setPartStrideBytes(target.partStrideBytes())
                 .setPartBytes(request.pageBytes())
-                .setWeight(target.count() * Imm.weight(request.imm()))
+                .setWeight(target.count() * request.weight())
                 .setFirstSummed(write.sum.first())
                 .setCrc32C(write.sum.value())
                 .build());

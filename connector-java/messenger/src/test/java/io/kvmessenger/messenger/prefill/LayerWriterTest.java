@@ -122,7 +122,7 @@ class LayerWriterTest {
         Delivery delivery = granted(writer, side, side, 0);
         assertThat(writer.joinableCount(delivery, 0, 4)).isEqualTo(LAYER_COUNT);
         assertThat(writer.submit(delivery, 0, LAYER_COUNT, 4)).isEqualTo(TransferEngine.ACCEPTED);
-        assertThat(onlyRequest().imm()).isEqualTo(Imm.withWeight(IMM, LAYER_COUNT));
+        assertThat(onlyRequest().weight()).isEqualTo(LAYER_COUNT);
         assertThat(onlyRequest().pageBytes()).isEqualTo(LAYER_COUNT * 4);
         assertThat(offsets(onlyRequest().sourcePages())).containsExactly(84L, 72L, 60L, 48L);
         assertThat(delivery.nextPage).containsOnly(4);

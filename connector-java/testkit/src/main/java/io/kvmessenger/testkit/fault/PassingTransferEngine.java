@@ -6,6 +6,7 @@ import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
@@ -55,13 +56,13 @@ public abstract class PassingTransferEngine implements TransferEngine {
     }
 
     @Override
-    public void allow(Peer peer, int imm, WindowArea area) {
-        engine.allow(peer, imm, area);
+    public RemoteWindow allow(Peer peer, int imm, WindowArea area) {
+        return engine.allow(peer, imm, area);
     }
 
     @Override
-    public void disallow(Peer peer, int imm) {
-        engine.disallow(peer, imm);
+    public void disallow(Peer peer, RemoteWindow window) {
+        engine.disallow(peer, window);
     }
 
     @Override

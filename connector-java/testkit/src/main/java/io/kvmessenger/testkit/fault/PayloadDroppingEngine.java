@@ -55,7 +55,8 @@ final class PayloadDroppingEngine extends PassingTransferEngine {
                             writes.target(),
                             writes.targetPages(),
                             writes.pageBytes(),
-                            writes.imm()),
+                            writes.window(),
+                            writes.weight()),
                     cookie);
         }
         return super.submit(peer, request, cookie);

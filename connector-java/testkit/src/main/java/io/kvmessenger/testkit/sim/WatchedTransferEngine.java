@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
@@ -21,7 +22,7 @@ import java.util.Set;
 final class WatchedTransferEngine extends PassingTransferEngine {
     private final String process;
     private final WorldListener listener;
-    private final Map<Peer, Set<Integer>> allowances = new HashMap<>();
+    private final Map<Peer, Set<RemoteWindow>> allowances = new HashMap<>();
     private final Set<Integer> admissions = new HashSet<>();
 
     WatchedTransferEngine(TransferEngine engine, String process, WorldListener listener) {
@@ -51,18 +52,19 @@ final class WatchedTransferEngine extends PassingTransferEngine {
     }
 
     @Override
-    public void allow(Peer peer, int imm, WindowArea area) {
-        super.allow(peer, imm, area);
-        allowances.computeIfPresent(peer, (p, imms) -> {
-            imms.add(imm);
-            return imms;
+    public RemoteWindow allow(Peer peer, int imm, WindowArea area) {
+        RemoteWindow window = super.allow(peer, imm, area);
+        allowances.computeIfPresent(peer, (p, windows) -> {
+            windows.add(window);
+            return windows;
         });
+        return window;
     }
 
     @Override
-    public void disallow(Peer peer, int imm) {
-        super.disallow(peer, imm);
-        allowances.getOrDefault(peer, Set.of()).remove(imm);
+    public void disallow(Peer peer, RemoteWindow window) {
+        super.disallow(peer, window);
+        allowances.getOrDefault(peer, Set.of()).remove(window);
     }
 
     @Override

@@ -2,8 +2,8 @@ package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.testkit.fault.PassingTransferEngine;
 import io.kvmessenger.transfer.CompletionHandler;
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
@@ -12,7 +12,7 @@ import java.util.Map;
 
 /** Mutant: what was allowed stays so after its end, and the last write goes out once more then; its completion is not told. */
 final class WritingOn extends PassingTransferEngine {
-    private final Map<Integer, PagedWrites> lastByWindow = new HashMap<>();
+    private final Map<RemoteWindow, PagedWrites> lastByWindow = new HashMap<>();
 
     WritingOn(TransferEngine engine) {
         super(engine);
@@ -22,14 +22,14 @@ final class WritingOn extends PassingTransferEngine {
     public int submit(Peer peer, TransferRequest request, long cookie) {
         int result = super.submit(peer, request, cookie);
         if (result == ACCEPTED && request instanceof PagedWrites writes) {
-            lastByWindow.put(Imm.slot(writes.imm()), writes);
+            lastByWindow.put(writes.window(), writes);
         }
         return result;
     }
 
     @Override
-    public void disallow(Peer peer, int imm) {
-        PagedWrites last = lastByWindow.remove(Imm.slot(imm));
+    public void disallow(Peer peer, RemoteWindow window) {
+        PagedWrites last = lastByWindow.remove(window);
         if (last != null) {
             int ignored = super.submit(peer, last, FirstCompletionsOnly.EXTRA_COOKIE);
             assert ignored <= ACCEPTED;

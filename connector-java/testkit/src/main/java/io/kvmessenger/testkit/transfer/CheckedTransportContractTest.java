@@ -2,14 +2,11 @@ package io.kvmessenger.testkit.transfer;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
-import io.kvmessenger.transfer.TransferRequest.ImmOnly;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
-import io.kvmessenger.transfer.WindowArea;
 import java.util.Random;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
@@ -23,14 +20,14 @@ public abstract class CheckedTransportContractTest extends TransportContractTest
         for (int round = 0; round < 50; round++) {
             ImmWindow window = grant(everything(), Long.MAX_VALUE, round);
             for (int i = 0; i < 8; i++) {
-                writer.submit(peer, paged(window.imm(), all, all), round * 8L + i);
+                writer.submit(peer, paged(window, all, all), round * 8L + i);
             }
             writer.await("some bytes", () -> window.arrivedWeight() > 0);
             window.close(true);
             target.memory().fill(GUARD);
             writer.await("all sent", () -> writer.engine().counters().of(TransferCounter.REQUESTS_IN_FLIGHT) == 0);
             ImmWindow marker = grant(everything(), 1, 1000L + round);
-            writer.submit(peer, new ImmOnly(Imm.withWeight(marker.imm(), 1)), 1_000_000L + round);
+            writer.submit(peer, immediate(marker, 1), 1_000_000L + round);
             long cookie = 1000L + round;
             DrivenEngine.awaitBoth("the marker", target, writer, () -> target.filled.contains(cookie));
             assertThat(isGuard(target.memory())).as("round %d", round).isTrue();
@@ -44,8 +41,8 @@ public abstract class CheckedTransportContractTest extends TransportContractTest
     void shouldRefuseAtTheTargetWhatTheWriterLetPass() {
         fillSource(new Random(5));
         ImmWindow window = target.openWindow(admission, pages(10, 11), 2, 1);
-        writer.engine().allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), everything()));
-        writer.submit(peer, paged(window.imm(), new int[] {0, 1}, new int[] {10, 12}), 3);
+        allow(window, everything());
+        writer.submit(peer, paged(window, new int[] {0, 1}, new int[] {10, 12}), 3);
         target.await("the refusal", () -> !target.refused.isEmpty());
         assertThat(target.refused.getFirst()).contains("writer", "offset " + 12 * PAGE_BYTES, "leaves its window");
         target.await("the end", () -> target.closedAdmissions.containsKey(admission.id()));
@@ -65,9 +62,10 @@ public abstract class CheckedTransportContractTest extends TransportContractTest
         try (DrivenEngine other = new DrivenEngine(options(), "other", MEMORY_BYTES)) {
             Peer second = secondWriter(other, window);
             other.memory().fill((byte) 7);
-            int imm = Imm.withWeight(window.imm(), 1);
             other.submit(
-                    second, new SingleWrite(other.region(), 0, target.region().descriptor(), 0, PAGE_BYTES, imm), 1);
+                    second,
+                    new SingleWrite(other.region(), 0, target.region().descriptor(), 0, PAGE_BYTES, remoteOfSecond, 1),
+                    1);
             target.await("the refusal", () -> !target.refused.isEmpty());
             assertThat(target.refused.getFirst()).contains("other", "names a window of another peer");
             assertThat(isGuard(target.memory())).isTrue();

@@ -3,9 +3,9 @@ package io.kvmessenger.testkit.transfer;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
@@ -59,6 +59,9 @@ public abstract class LostPathContractTest {
     private DrivenEngine target;
     private Admission admission;
     private Peer peer;
+    /** The window that was granted last, as the writer names it. */
+    private RemoteWindow remote;
+
     private List<Integer> controlSocket;
     private int breaks;
     private long lookedNs;
@@ -98,14 +101,9 @@ public abstract class LostPathContractTest {
         return new PageList(indices, 0, indices.length, PAGE_BYTES, 0);
     }
 
-    private PagedWrites write(DrivenEngine at, int imm, int[] sources, int[] targets) {
+    private PagedWrites write(DrivenEngine at, RemoteWindow window, int[] sources, int[] targets) {
         return new PagedWrites(
-                writer.region(),
-                list(sources),
-                at.region().descriptor(),
-                list(targets),
-                PAGE_BYTES,
-                Imm.withWeight(imm, 1));
+                writer.region(), list(sources), at.region().descriptor(), list(targets), PAGE_BYTES, window, 1);
     }
 
     private int[] draw(int count) {
@@ -132,7 +130,7 @@ public abstract class LostPathContractTest {
             int end = Math.min(from.length, done + 1 + random.nextInt(40));
             writer.submit(
                     peer,
-                    write(target, window.imm(), Arrays.copyOfRange(from, done, end), Arrays.copyOfRange(to, done, end)),
+                    write(target, remote, Arrays.copyOfRange(from, done, end), Arrays.copyOfRange(to, done, end)),
                     cookie + pieces);
             meanwhile.run();
             done = end;
@@ -144,7 +142,7 @@ public abstract class LostPathContractTest {
         });
         check(from, to);
         assertThat(window.arrivedWeight()).isEqualTo(from.length);
-        writer.engine().disallow(peer, window.imm());
+        writer.engine().disallow(peer, remote);
         window.close(true);
         target.memory().fill(GUARD);
     }
@@ -162,7 +160,8 @@ public abstract class LostPathContractTest {
         WindowRanges ranges = WindowRanges.ofEqual(
                 IntStream.of(pages).mapToLong(i -> (long) i * PAGE_BYTES).toArray(), PAGE_BYTES);
         ImmWindow window = target.openWindow(admission, ranges, expectedWeight, cookie);
-        writer.engine().allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), ranges));
+        remote = writer.engine()
+                .allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), ranges));
         return window;
     }
 
@@ -226,14 +225,14 @@ public abstract class LostPathContractTest {
     void shouldFailInTheTimeSaidWhenNoDataSocketComesBack() {
         close();
         connect(options().withConnectLimitNs(SHORT_LIMIT_NS));
-        ImmWindow window = grant(draw(PAGE_COUNT), Long.MAX_VALUE, 1);
+        grant(draw(PAGE_COUNT), Long.MAX_VALUE, 1);
         int[] all = IntStream.range(0, PAGE_COUNT).toArray();
         breaking.refuseConnects();
         long beganNs = System.nanoTime();
         breaking.breakAll();
         int submitted = 0;
         while (submitted < 50
-                && writer.engine().submit(peer, write(target, window.imm(), all, all), submitted)
+                && writer.engine().submit(peer, write(target, remote, all, all), submitted)
                         == TransferEngine.ACCEPTED) {
             submitted++;
         }
@@ -316,10 +315,10 @@ public abstract class LostPathContractTest {
             breaking.spare(STREAMS, SOCKETS);
             WindowRanges everything = WindowRanges.ofEqual(new long[] {0}, MEMORY_BYTES);
             ImmWindow window = engine.openWindow(own, everything, Long.MAX_VALUE, 1);
-            writer.engine()
+            RemoteWindow bystanders = writer.engine()
                     .allow(other, window.imm(), WindowArea.of(engine.region().descriptor(), everything));
             int[] all = IntStream.range(0, PAGE_COUNT / 8).toArray();
-            write = LostPathContractTest.this.write(engine, window.imm(), all, all);
+            write = LostPathContractTest.this.write(engine, bystanders, all, all);
         }
 
         void pump() {

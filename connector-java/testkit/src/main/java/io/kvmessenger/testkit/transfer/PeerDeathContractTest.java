@@ -5,10 +5,10 @@ import static org.assertj.core.api.Assertions.assertThat;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.EngineAddress;
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
@@ -17,6 +17,8 @@ import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import java.io.IOException;
+import java.util.HashMap;
+import java.util.Map;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -30,6 +32,8 @@ public abstract class PeerDeathContractTest {
     private static final int REQUESTS_MAX = 64;
 
     private DrivenEngine engine;
+
+    private final Map<Peer, RemoteWindow> windows = new HashMap<>();
 
     protected abstract String transport();
 
@@ -58,20 +62,19 @@ public abstract class PeerDeathContractTest {
 
     private Peer connect(EngineAddress address, byte[] key, RegionDescriptor region, int imm) {
         Peer peer = engine.engine().connect(address, key, "peer");
-        engine.engine().allow(peer, imm, WindowArea.of(region, everything()));
+        windows.put(peer, engine.engine().allow(peer, imm, WindowArea.of(region, everything())));
         engine.await("the peer", () -> engine.ready.contains(peer));
         return peer;
     }
 
-    private SingleWrite write(RegionDescriptor region, int imm) {
-        return new SingleWrite(engine.region(), 0, region, 0, PAGE_BYTES, Imm.withWeight(imm, 1));
+    private SingleWrite write(Peer peer, RegionDescriptor region) {
+        return new SingleWrite(engine.region(), 0, region, 0, PAGE_BYTES, windows.get(peer), 1);
     }
 
     /** Submits until the peer's queue is full; returns the next cookie. */
     private long fill(Peer peer, PeerProcess process, long firstCookie) {
         long cookie = firstCookie;
-        while (engine.engine().submit(peer, write(process.region(), process.imm()), cookie)
-                == TransferEngine.ACCEPTED) {
+        while (engine.engine().submit(peer, write(peer, process.region()), cookie) == TransferEngine.ACCEPTED) {
             cookie++;
         }
         return cookie;
@@ -122,7 +125,7 @@ public abstract class PeerDeathContractTest {
         ImmWindow window = other.openWindow(admission, everything(), 1, cookie);
         RegionDescriptor region = other.region().descriptor();
         Peer peer = connect(other.engine().address(), admission.key(), region, window.imm());
-        engine.submit(peer, write(region, window.imm()), cookie);
+        engine.submit(peer, write(peer, region), cookie);
         DrivenEngine.awaitBoth("the other peer", other, engine, () -> other.filled.contains(cookie));
         engine.await("its completion", () -> engine.completed.contains(cookie));
         engine.engine().disconnect(peer);

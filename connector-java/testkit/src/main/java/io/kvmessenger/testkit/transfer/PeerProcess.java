@@ -3,9 +3,9 @@ package io.kvmessenger.testkit.transfer;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
@@ -135,7 +135,8 @@ final class PeerProcess implements AutoCloseable {
             RegionDescriptor target =
                     new RegionDescriptor(Integer.parseInt(words[4]), memoryBytes, RegionDescriptor.VERSION, true);
             int imm = Integer.parseInt(words[6]);
-            engine.engine().allow(peer, imm, WindowArea.of(target, WindowRanges.ofEqual(new long[] {0}, memoryBytes)));
+            WindowArea area = WindowArea.of(target, WindowRanges.ofEqual(new long[] {0}, memoryBytes));
+            RemoteWindow window = engine.engine().allow(peer, imm, area);
             // Before the parent has accepted: it may do so only once it has heard this.
             System.out.println("connecting");
             engine.await("the parent", () -> engine.ready.contains(peer));
@@ -143,9 +144,7 @@ final class PeerProcess implements AutoCloseable {
             PageList pages = new PageList(IntStream.range(0, count).toArray(), 0, count, pageBytes, 0);
             for (long cookie = 0; engine.lost.isEmpty(); cookie++) {
                 engine.submit(
-                        peer,
-                        new PagedWrites(engine.region(), pages, target, pages, pageBytes, Imm.withWeight(imm, 1)),
-                        cookie);
+                        peer, new PagedWrites(engine.region(), pages, target, pages, pageBytes, window, 1), cookie);
             }
         }
     }

@@ -5,9 +5,9 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Driver;
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
@@ -136,11 +136,13 @@ final class ScarceProcess {
         WindowRanges all = WindowRanges.ofEqual(new long[] {0}, MEMORY_BYTES);
         ImmWindow window = target.openWindow(admission, all, 1, cookie);
         Peer peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
-        writer.engine().allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), all));
+        RemoteWindow remote = writer.engine()
+                .allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), all));
         writer.await("the peer", () -> writer.ready.contains(peer));
-        int imm = Imm.withWeight(window.imm(), 1);
         writer.submit(
-                peer, new SingleWrite(writer.region(), 0, target.region().descriptor(), 0, MEMORY_BYTES, imm), cookie);
+                peer,
+                new SingleWrite(writer.region(), 0, target.region().descriptor(), 0, MEMORY_BYTES, remote, 1),
+                cookie);
         DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(cookie));
         window.close(true);
         writer.engine().disconnect(peer);

@@ -6,141 +6,32 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
-import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.ImmOnly;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
-import io.kvmessenger.transfer.TransferRequest.SingleWrite;
-import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.Random;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.IntStream;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /**
  * What every transport must do, whatever it is made of. A transport's test inherits all of it and names the transport.
- *
- * <p>{@code writer} writes into {@code target}. Both live in this process, on their own workers.
  */
 @Timeout(120)
-public abstract class TransportContractTest {
-    protected static final int PAGE_BYTES = 4096;
-    protected static final int PAGE_COUNT = 512;
-    protected static final long MEMORY_BYTES = (long) PAGE_BYTES * PAGE_COUNT;
-    protected static final byte GUARD = 0x5A;
+public abstract class TransportContractTest extends WriterAndTarget {
     private static final int ROUNDS = 200;
-
-    protected DrivenEngine writer;
-    protected DrivenEngine target;
-    protected Admission admission;
-    protected Peer peer;
-
-    /** The transport's name. */
-    protected abstract String transport();
-
-    protected TransferOptions options() {
-        return TransferOptions.defaults().withTransports(transport()).withStreamsPerPeer(4);
-    }
-
-    @BeforeEach
-    void connect() {
-        writer = new DrivenEngine(options(), "writer", MEMORY_BYTES);
-        target = new DrivenEngine(options(), "target", MEMORY_BYTES);
-        writer.alongside(target);
-        target.alongside(writer);
-        admission = target.engine().admit("writer");
-        peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
-        writer.await("the peer to be ready", () -> writer.ready.contains(peer));
-        target.memory().fill(GUARD);
-    }
-
-    @AfterEach
-    void close() {
-        writer.close();
-        target.close();
-    }
-
-    /** The whole of the target's region. */
-    protected static WindowRanges everything() {
-        return WindowRanges.ofEqual(new long[] {0}, MEMORY_BYTES);
-    }
-
-    protected static WindowRanges pages(int... indices) {
-        return WindowRanges.ofEqual(
-                IntStream.of(indices).mapToLong(i -> (long) i * PAGE_BYTES).toArray(), PAGE_BYTES);
-    }
-
-    protected static PageList list(int... indices) {
-        return new PageList(indices, 0, indices.length, PAGE_BYTES, 0);
-    }
-
-    /** Opens a window at the target and tells the writer of it. */
-    protected ImmWindow grant(WindowRanges ranges, long expectedWeight, long cookie) {
-        ImmWindow window = target.openWindow(admission, ranges, expectedWeight, cookie);
-        writer.engine().allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), ranges));
-        return window;
-    }
-
-    protected PagedWrites paged(int imm, int[] sources, int[] targets) {
-        return new PagedWrites(
-                writer.region(),
-                list(sources),
-                target.region().descriptor(),
-                list(targets),
-                PAGE_BYTES,
-                Imm.withWeight(imm, 1));
-    }
-
-    protected SingleWrite single(int imm, long sourceOffset, long targetOffset, long lengthBytes) {
-        return new SingleWrite(
-                writer.region(), sourceOffset, target.region().descriptor(), targetOffset, lengthBytes, imm);
-    }
-
-    protected void fillSource(Random random) {
-        byte[] bytes = new byte[(int) MEMORY_BYTES];
-        random.nextBytes(bytes);
-        MemorySegment.copy(bytes, 0, writer.memory(), ValueLayout.JAVA_BYTE, 0, bytes.length);
-    }
-
-    private static int[] shuffled(int count, Random random) {
-        int[] indices = IntStream.range(0, PAGE_COUNT).toArray();
-        for (int i = indices.length - 1; i > 0; i--) {
-            int j = random.nextInt(i + 1);
-            int swap = indices[i];
-            indices[i] = indices[j];
-            indices[j] = swap;
-        }
-        return java.util.Arrays.copyOf(indices, count);
-    }
-
-    private boolean pageArrived(int source, int at) {
-        return writer.memory()
-                        .asSlice((long) source * PAGE_BYTES, PAGE_BYTES)
-                        .mismatch(target.memory().asSlice((long) at * PAGE_BYTES, PAGE_BYTES))
-                == -1;
-    }
-
-    protected static boolean isGuard(MemorySegment bytes) {
-        for (long i = 0; i < bytes.byteSize(); i++) {
-            if (bytes.get(ValueLayout.JAVA_BYTE, i) != GUARD) {
-                return false;
-            }
-        }
-        return true;
-    }
 
     /** A wake-up that is lost shows as a test that does not end. */
     @Test
@@ -180,7 +71,7 @@ public abstract class TransportContractTest {
         fillSource(new Random(1));
         long length = 300_001;
         ImmWindow window = grant(WindowRanges.ofEqual(new long[] {77}, length), 5, 9);
-        writer.submit(peer, single(Imm.withWeight(window.imm(), 5), 13, 77, length), 1);
+        writer.submit(peer, single(remote(window), 5, 13, 77, length), 1);
         DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(9L));
         assertThat(target.memory().asSlice(77, length).mismatch(writer.memory().asSlice(13, length)))
                 .isEqualTo(-1);
@@ -197,7 +88,7 @@ public abstract class TransportContractTest {
         int[] from = shuffled(300, random);
         int[] to = shuffled(300, random);
         ImmWindow window = grant(pages(to), 300, 4);
-        writer.submit(peer, paged(window.imm(), from, to), 1);
+        writer.submit(peer, paged(window, from, to), 1);
         DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(4L));
         for (int i = 0; i < from.length; i++) {
             assertThat(pageArrived(from[i], to[i])).as("page %d", i).isTrue();
@@ -211,7 +102,7 @@ public abstract class TransportContractTest {
         int[] to = {6, 7, 8, 1, 2, 14, 12};
         TransferCounters before = writer.engine().counters();
         ImmWindow window = grant(pages(to), to.length, 11);
-        writer.submit(peer, paged(window.imm(), from, to), 11);
+        writer.submit(peer, paged(window, from, to), 11);
         DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(11L));
         DrivenEngine.awaitBoth(
                 "the completion",
@@ -245,7 +136,8 @@ public abstract class TransportContractTest {
                         target.region().descriptor(),
                         new PageList(new int[] {5, 9}, 0, 4, PAGE_BYTES, 0, 2, partBytes),
                         partBytes,
-                        Imm.withWeight(window.imm(), 1)),
+                        remote(window),
+                        1),
                 12);
         DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(12L));
         for (int i = 0; i < from.length; i++) {
@@ -273,7 +165,7 @@ public abstract class TransportContractTest {
                     right[0] &= pageArrived(from[i], to[i]);
                 }
             });
-            submitInPieces(window.imm(), from, to, random, round * 1000L);
+            submitInPieces(window, from, to, random, round * 1000L);
             long cookie = round;
             DrivenEngine.awaitBoth("round " + round, target, writer, () -> target.filled.contains(cookie));
             assertThat(right[0]).as("every byte of round %d", round).isTrue();
@@ -282,23 +174,23 @@ public abstract class TransportContractTest {
                     writer,
                     target,
                     () -> writer.engine().counters().of(TransferCounter.REQUESTS_IN_FLIGHT) == 0);
-            writer.engine().disallow(peer, window.imm());
+            writer.engine().disallow(peer, remote(window));
             window.close(true);
         }
         assertThat(writer.endings.values()).containsOnly(1);
         assertThat(target.engine().counters().of(TransferCounter.WINDOWS_OPEN)).isZero();
     }
 
-    private void submitInPieces(int imm, int[] from, int[] to, Random random, long firstCookie) {
+    private void submitInPieces(ImmWindow window, int[] from, int[] to, Random random, long firstCookie) {
         long cookie = firstCookie;
         for (int done = 0; done < from.length; ) {
             int piece = Math.min(from.length - done, 1 + random.nextInt(100));
             writer.submit(
                     peer,
                     paged(
-                            imm,
-                            java.util.Arrays.copyOfRange(from, done, done + piece),
-                            java.util.Arrays.copyOfRange(to, done, done + piece)),
+                            window,
+                            Arrays.copyOfRange(from, done, done + piece),
+                            Arrays.copyOfRange(to, done, done + piece)),
                     cookie++);
             done += piece;
         }
@@ -308,7 +200,7 @@ public abstract class TransportContractTest {
     void shouldCountImmediatesThatArriveBeforeAnybodyPolls() {
         ImmWindow window = grant(everything(), 3, 8);
         for (int i = 0; i < 3; i++) {
-            writer.submit(peer, new ImmOnly(Imm.withWeight(window.imm(), 1)), i);
+            writer.submit(peer, immediate(window, 1), i);
         }
         writer.await("all sent", () -> writer.completed.size() == 3);
         writer.await("all arrived, without a poll at the target", () -> window.arrivedWeight() == 3);
@@ -319,7 +211,7 @@ public abstract class TransportContractTest {
     @Test
     void shouldReportMoreThanExpected() {
         ImmWindow window = grant(everything(), 3, 8);
-        writer.submit(peer, new ImmOnly(Imm.withWeight(window.imm(), 4)), 0);
+        writer.submit(peer, immediate(window, 4), 0);
         DrivenEngine.awaitBoth("the overshoot", target, writer, () -> target.overshot.containsKey(8L));
         assertThat(target.overshot.get(8L)).isEqualTo(new DrivenEngine.Overshoot(4, 3));
         assertThat(target.filled).isEmpty();
@@ -329,8 +221,10 @@ public abstract class TransportContractTest {
     @Test
     void shouldRefuseAWriteWithoutWeight() {
         ImmWindow window = grant(pages(7), 1, 8);
-        assertRefused(single(window.imm(), 0, 7L * PAGE_BYTES, PAGE_BYTES), "no weight");
-        assertRefused(new ImmOnly(window.imm()), "no weight");
+        for (int weight : new int[] {0, -1, Integer.MIN_VALUE, TransferRequest.WEIGHT_MAX + 1}) {
+            assertRefused(paged(window, weight, new int[] {0}, new int[] {7}), "weight " + weight);
+            assertRefused(immediate(window, weight), "weight " + weight);
+        }
         assertThat(writer.engine().counters().of(TransferCounter.REQUESTS_IN_FLIGHT))
                 .isZero();
         assertThat(isGuard(target.memory())).isTrue();
@@ -339,7 +233,7 @@ public abstract class TransportContractTest {
     @Test
     void shouldCompleteARequestWithoutPages() {
         ImmWindow window = grant(everything(), 1, 8);
-        writer.submit(peer, paged(window.imm(), new int[0], new int[0]), 5);
+        writer.submit(peer, paged(window, new int[0], new int[0]), 5);
         writer.await("the completion", () -> writer.completed.contains(5L));
         assertThat(window.arrivedWeight()).isZero();
     }
@@ -347,13 +241,13 @@ public abstract class TransportContractTest {
     @Test
     void shouldNeverCountForAnEarlierUseOfASlot() {
         ImmWindow old = grant(everything(), 1, 1);
-        writer.submit(peer, new ImmOnly(Imm.withWeight(old.imm(), 1)), 0);
+        writer.submit(peer, immediate(old, 1), 0);
         target.await("the first use", () -> target.filled.contains(1L));
         old.close(true);
         ImmWindow reused = reopen(Imm.slot(old.imm()));
         assertThat(Imm.generation(reused.imm())).isEqualTo(Imm.generation(old.imm()) + 1);
         // The writer was never told that the old window has ended.
-        writer.submit(peer, new ImmOnly(Imm.withWeight(old.imm(), 1)), 1);
+        writer.submit(peer, immediate(old, 1), 1);
         target.await("the stray", () -> target.engine().counters().of(TransferCounter.STRAYS) == 1);
         assertThat(reused.arrivedWeight()).isZero();
         assertThat(target.closedAdmissions).as("a late write is no fault").isEmpty();
@@ -364,8 +258,8 @@ public abstract class TransportContractTest {
     void shouldNotTellThatAClosedWindowWasFilled() {
         ImmWindow first = grant(everything(), 1, 9);
         ImmWindow overshot = grant(everything(), 1, 9);
-        writer.submit(peer, new ImmOnly(Imm.withWeight(first.imm(), 1)), 0);
-        writer.submit(peer, new ImmOnly(Imm.withWeight(overshot.imm(), 2)), 1);
+        writer.submit(peer, immediate(first, 1), 0);
+        writer.submit(peer, immediate(overshot, 2), 1);
         writer.await(
                 "both to arrive, without a poll at the target",
                 () -> first.arrivedWeight() == 1 && overshot.arrivedWeight() == 2);
@@ -373,11 +267,11 @@ public abstract class TransportContractTest {
         overshot.close(true);
         ImmWindow again = grant(everything(), 1, 9);
         ImmWindow marker = grant(everything(), 1, 10);
-        writer.submit(peer, new ImmOnly(Imm.withWeight(marker.imm(), 1)), 2);
+        writer.submit(peer, immediate(marker, 1), 2);
         DrivenEngine.awaitBoth("the marker", target, writer, () -> target.filled.contains(10L));
         assertThat(target.filled).containsExactly(10L);
         assertThat(target.overshot).isEmpty();
-        writer.submit(peer, new ImmOnly(Imm.withWeight(again.imm(), 1)), 3);
+        writer.submit(peer, immediate(again, 1), 3);
         DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(9L));
         assertThat(target.filled).containsExactly(10L, 9L);
     }
@@ -417,16 +311,16 @@ public abstract class TransportContractTest {
     @Test
     void shouldRefuseWhatLeavesItsWindowBeforeItIsSent() {
         ImmWindow window = grant(pages(10, 11), 2, 1);
-        int imm = Imm.withWeight(window.imm(), 1);
-        assertRefused(paged(imm, new int[] {0, 1}, new int[] {10, 12}), "outside the window");
-        assertRefused(single(imm, 0, 10L * PAGE_BYTES - 1, 2), "outside the window");
-        assertRefused(single(imm, 0, 11L * PAGE_BYTES, PAGE_BYTES + 1), "outside the window");
-        assertRefused(single(imm, 0, -1, 1), "outside the window");
-        assertRefused(single(imm, 0, Long.MAX_VALUE, 2), "outside the window");
-        assertRefused(single(imm, MEMORY_BYTES - 1, 10L * PAGE_BYTES, 2), "outside its region");
-        assertRefused(single(Imm.withWeight(Imm.NONE, 1), 0, 10L * PAGE_BYTES, 1), "no window");
-        writer.engine().disallow(peer, window.imm());
-        assertRefused(single(imm, 0, 10L * PAGE_BYTES, 1), "no window");
+        RemoteWindow remote = remote(window);
+        assertRefused(paged(window, new int[] {0, 1}, new int[] {10, 12}), "outside the window");
+        assertRefused(single(remote, 0, 10L * PAGE_BYTES - 1, 2), "outside the window");
+        assertRefused(single(remote, 0, 11L * PAGE_BYTES, PAGE_BYTES + 1), "outside the window");
+        assertRefused(single(remote, 0, -1, 1), "outside the window");
+        assertRefused(single(remote, 0, Long.MAX_VALUE, 2), "outside the window");
+        assertRefused(single(remote, MEMORY_BYTES - 1, 10L * PAGE_BYTES, 2), "outside its region");
+        assertRefused(single(window::imm, 0, 10L * PAGE_BYTES, 1), "no window");
+        writer.engine().disallow(peer, remote(window));
+        assertRefused(single(remote, 0, 10L * PAGE_BYTES, 1), "no window");
         assertThat(writer.engine().counters().of(TransferCounter.REQUESTS_IN_FLIGHT))
                 .isZero();
         assertThat(isGuard(target.memory())).isTrue();
@@ -456,7 +350,8 @@ public abstract class TransportContractTest {
                             target.region().descriptor(),
                             list(all),
                             PAGE_BYTES,
-                            Imm.withWeight(window.imm(), weight)),
+                            remote(window),
+                            weight),
                     cookie);
             DrivenEngine.awaitBoth("weight " + weight, target, writer, () -> target.filled.contains(filled));
             assertThat(window.arrivedWeight()).isEqualTo(expected);
@@ -471,7 +366,7 @@ public abstract class TransportContractTest {
         ImmWindow window = grant(everything(), 1, 8);
         try (DrivenEngine other = new DrivenEngine(options(), "other", MEMORY_BYTES)) {
             Peer second = secondWriter(other, window);
-            other.submit(second, new ImmOnly(Imm.withWeight(window.imm(), 1)), 1);
+            other.submit(second, new ImmOnly(remoteOfSecond, 1), 1);
             target.await(
                     "its refusal",
                     () -> target.engine().counters().of(TransferCounter.STRAYS) + target.refused.size() == 1);
@@ -480,19 +375,8 @@ public abstract class TransportContractTest {
         } finally {
             target.alongside(writer);
         }
-        writer.submit(peer, new ImmOnly(Imm.withWeight(window.imm(), 1)), 1);
+        writer.submit(peer, immediate(window, 1), 1);
         DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(8L));
-    }
-
-    /** Another admitted writer, which was told of a window that is not its own. */
-    protected Peer secondWriter(DrivenEngine other, ImmWindow window) {
-        other.alongside(target);
-        target.alongside(other);
-        Admission own = target.engine().admit("other");
-        Peer second = other.engine().connect(target.engine().address(), own.key(), "target");
-        other.await("the peer to be ready", () -> other.ready.contains(second));
-        other.engine().allow(second, window.imm(), WindowArea.of(target.region().descriptor(), everything()));
-        return second;
     }
 
     @Test
@@ -529,7 +413,7 @@ public abstract class TransportContractTest {
         ImmWindow window = grant(everything(), Long.MAX_VALUE, 1);
         int submitted = 0;
         while (submitted < 100
-                && writer.engine().submit(peer, paged(window.imm(), all, all), submitted) == TransferEngine.ACCEPTED) {
+                && writer.engine().submit(peer, paged(window, all, all), submitted) == TransferEngine.ACCEPTED) {
             submitted++;
         }
         target.engine().revoke(admission);
@@ -540,8 +424,7 @@ public abstract class TransportContractTest {
         assertThat(writer.endings)
                 .hasSize(submitted)
                 .allSatisfy((cookie, times) -> assertThat(times).isEqualTo(1));
-        assertThat(writer.engine().submit(peer, new ImmOnly(Imm.withWeight(window.imm(), 1)), 999))
-                .isEqualTo(TransferEngine.PEER_LOST);
+        assertThat(writer.engine().submit(peer, immediate(window, 1), 999)).isEqualTo(TransferEngine.PEER_LOST);
     }
 
     @Test
@@ -557,7 +440,7 @@ public abstract class TransportContractTest {
         ImmWindow window = grant(everything(), Long.MAX_VALUE, 1);
         int submitted = 0;
         while (submitted < 200
-                && writer.engine().submit(peer, paged(window.imm(), all, all), submitted) == TransferEngine.ACCEPTED) {
+                && writer.engine().submit(peer, paged(window, all, all), submitted) == TransferEngine.ACCEPTED) {
             submitted++;
         }
         target.engine().close();
@@ -574,14 +457,14 @@ public abstract class TransportContractTest {
         ImmWindow window = grant(everything(), Long.MAX_VALUE, 1);
         int submitted = 0;
         while (submitted < 200
-                && writer.engine().submit(peer, paged(window.imm(), all, all), submitted) == TransferEngine.ACCEPTED) {
+                && writer.engine().submit(peer, paged(window, all, all), submitted) == TransferEngine.ACCEPTED) {
             submitted++;
         }
         int count = submitted;
         writer.engine().disconnect(peer);
         writer.await("all endings", () -> writer.endings.size() == count);
         assertThat(writer.endings.values()).containsOnly(1);
-        assertThat(writer.engine().submit(peer, new ImmOnly(1), 999)).isEqualTo(TransferEngine.PEER_LOST);
+        assertThat(writer.engine().submit(peer, immediate(window, 1), 999)).isEqualTo(TransferEngine.PEER_LOST);
         target.await("the end of the admission", () -> target.closedAdmissions.containsKey(admission.id()));
     }
 

@@ -37,7 +37,7 @@ class PayloadDroppingEngineTest {
     private long sourceOffsetOfPage3(MemorySegment memory) {
         Region source = dropping.register(memory, Region.NOT_SHAREABLE);
         PageList page3 = new PageList(new int[] {3}, 0, 1, STRIDE_BYTES, 0);
-        dropping.submit(null, new PagedWrites(source, page3, null, page3, STRIDE_BYTES, 0), 0);
+        dropping.submit(null, new PagedWrites(source, page3, null, page3, STRIDE_BYTES, null, 1), 0);
         PagedWrites sent = (PagedWrites) recorded.requests.getLast();
         assertThat(sent.targetPages().offsetOf(0)).isEqualTo(3 * STRIDE_BYTES);
         return sent.sourcePages().offsetOf(0);

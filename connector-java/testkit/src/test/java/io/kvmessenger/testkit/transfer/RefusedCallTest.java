@@ -4,9 +4,9 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
@@ -84,12 +84,11 @@ final class RefusedCallTest {
 
         long submit(WindowRanges ranges) {
             ImmWindow window = target.openWindow(admission, ranges, 1, ++cookie);
-            writer.engine()
+            RemoteWindow remote = writer.engine()
                     .allow(peer, window.imm(), WindowArea.of(target.region().descriptor(), ranges));
             writer.submit(
                     peer,
-                    new SingleWrite(
-                            writer.region(), 0, target.region().descriptor(), 0, 4096, Imm.withWeight(window.imm(), 1)),
+                    new SingleWrite(writer.region(), 0, target.region().descriptor(), 0, 4096, remote, 1),
                     cookie);
             return cookie;
         }

@@ -8,10 +8,10 @@ import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
@@ -62,13 +62,10 @@ final class TransportChoiceTest {
             Peer peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
             writer.await("the peer", () -> writer.ready.contains(peer));
             assertThat(peer.transport()).isEqualTo("tcp");
-            writer.engine().allow(peer, window.imm(), WindowArea.of(region.descriptor(), all));
+            RemoteWindow remote = writer.engine().allow(peer, window.imm(), WindowArea.of(region.descriptor(), all));
             writer.memory().fill((byte) 3);
             writer.submit(
-                    peer,
-                    new SingleWrite(
-                            writer.region(), 0, region.descriptor(), 0, MEMORY_BYTES, Imm.withWeight(window.imm(), 1)),
-                    1);
+                    peer, new SingleWrite(writer.region(), 0, region.descriptor(), 0, MEMORY_BYTES, remote, 1), 1);
             DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(7L));
             assertThat(memory.mismatch(writer.memory())).isEqualTo(-1);
             writer.engine().close();

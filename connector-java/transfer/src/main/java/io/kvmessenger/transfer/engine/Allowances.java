@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.engine;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.ImmOnly;
 import io.kvmessenger.transfer.TransferRequest.PageList;
@@ -10,87 +11,61 @@ import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import java.util.HashMap;
+import java.util.Map;
 
 /**
- * What one peer has granted this engine to write, by slot; every submitted page is checked against it.
+ * What one peer has granted this engine to write; every submitted page is checked against it.
  *
- * <p>Messenger's thread only. Only what is refused costs an object.
+ * <p>Messenger's thread only. Only what is allowed or refused costs an object.
  */
 final class Allowances {
-    private static final int BLOCK_SLOTS = 64;
-
-    private record Allowance(int imm, WindowArea area) {}
-
     private final RegionTable sources;
-    /** By slot, in blocks that exist while something in them is allowed. */
-    private final Allowance[][] blocks = new Allowance[Imm.SLOT_COUNT_MAX / BLOCK_SLOTS][];
-
-    private final int[] counts = new int[Imm.SLOT_COUNT_MAX / BLOCK_SLOTS];
+    private final Map<Integer, AllowedWindow> bySlot = new HashMap<>();
 
     Allowances(RegionTable sources) {
         this.sources = sources;
     }
 
-    void allow(int imm, WindowArea area) {
-        int window = imm & ~Imm.WEIGHT_MAX;
-        int block = Imm.slot(window) / BLOCK_SLOTS;
-        if (blocks[block] == null) {
-            blocks[block] = new Allowance[BLOCK_SLOTS];
+    /** Ends what was allowed under an earlier generation of the slot: its target has closed that. */
+    AllowedWindow allow(int imm, WindowArea area) {
+        AllowedWindow window = new AllowedWindow(this, imm & ~Imm.WEIGHT_MAX, area);
+        AllowedWindow earlier = bySlot.put(Imm.slot(imm), window);
+        if (earlier != null) {
+            earlier.end();
         }
-        int entry = Imm.slot(window) % BLOCK_SLOTS;
-        counts[block] += blocks[block][entry] == null ? 1 : 0;
-        blocks[block][entry] = new Allowance(window, area);
+        return window;
     }
 
-    void disallow(int imm) {
-        if (find(imm) == null) {
-            return;
-        }
-        int block = Imm.slot(imm) / BLOCK_SLOTS;
-        blocks[block][Imm.slot(imm) % BLOCK_SLOTS] = null;
-        if (--counts[block] == 0) {
-            blocks[block] = null;
+    /** A window that is not allowed here stays as it is. */
+    void disallow(RemoteWindow window) {
+        if (window instanceof AllowedWindow allowed && bySlot.remove(Imm.slot(allowed.imm()), allowed)) {
+            allowed.end();
         }
     }
 
     /** Why the request may not be submitted, or null. */
     String refusal(TransferRequest request) {
-        if (Imm.weight(immOf(request)) == 0) {
-            return "the write has no weight, so that its target could not count it; give it at least 1";
+        if (request.weight() < 1 || request.weight() > TransferRequest.WEIGHT_MAX) {
+            return "the write has weight " + request.weight() + ", so that its target could not count it; give it 1 to "
+                    + TransferRequest.WEIGHT_MAX;
+        }
+        if (!(request.window() instanceof AllowedWindow window) || !window.isAllowedBy(this)) {
+            return "no window " + named(request.window()) + " is allowed";
         }
         return switch (request) {
-            case PagedWrites paged -> refusal(paged);
-            case SingleWrite single -> refusal(single);
-            case ImmOnly only -> find(only.imm()) == null ? notAllowed(only.imm()) : null;
+            case PagedWrites paged -> refusal(paged, window.area());
+            case SingleWrite single -> refusal(single, window.area());
+            case ImmOnly only -> null;
         };
     }
 
-    private static int immOf(TransferRequest request) {
-        return switch (request) {
-            case PagedWrites paged -> paged.imm();
-            case SingleWrite single -> single.imm();
-            case ImmOnly only -> only.imm();
-        };
-    }
-
-    private Allowance find(int imm) {
-        Allowance[] block = blocks[Imm.slot(imm) / BLOCK_SLOTS];
-        Allowance allowance = block == null ? null : block[Imm.slot(imm) % BLOCK_SLOTS];
-        return allowance != null && allowance.imm == (imm & ~Imm.WEIGHT_MAX) ? allowance : null;
-    }
-
-    /** Where a write that has passed {@link #refusal(int, Region, RegionDescriptor)} may land. */
-    private WindowRanges ranges(int imm, RegionDescriptor target) {
-        WindowArea area = find(imm).area;
-        return area.parts().get(area.partIndexOf(target.regionId())).ranges();
-    }
-
-    private String refusal(PagedWrites paged) {
-        String refusal = refusal(paged.imm(), paged.source(), paged.target());
+    private String refusal(PagedWrites paged, WindowArea area) {
+        String refusal = refusal(area, paged.source(), paged.target());
         if (refusal != null) {
             return refusal;
         }
-        WindowRanges ranges = ranges(paged.imm(), paged.target());
+        WindowRanges ranges = ranges(area, paged.target());
         long sourceBytes = paged.source().memory().byteSize();
         PageList from = paged.sourcePages();
         PageList to = paged.targetPages();
@@ -100,14 +75,14 @@ final class Allowances {
                 return outsideSource(from.offsetOf(i), pageBytes, sourceBytes);
             }
             if (!ranges.contains(to.offsetOf(i), pageBytes)) {
-                return outsideWindow(to.offsetOf(i), pageBytes, paged.target(), paged.imm());
+                return outsideWindow(to.offsetOf(i), pageBytes, paged.target(), paged.window());
             }
         }
         return null;
     }
 
-    private String refusal(SingleWrite single) {
-        String refusal = refusal(single.imm(), single.source(), single.target());
+    private String refusal(SingleWrite single, WindowArea area) {
+        String refusal = refusal(area, single.source(), single.target());
         if (refusal != null) {
             return refusal;
         }
@@ -115,18 +90,14 @@ final class Allowances {
         if (!inside(single.sourceOffsetBytes(), single.lengthBytes(), sourceBytes)) {
             return outsideSource(single.sourceOffsetBytes(), single.lengthBytes(), sourceBytes);
         }
-        if (!ranges(single.imm(), single.target()).contains(single.targetOffsetBytes(), single.lengthBytes())) {
-            return outsideWindow(single.targetOffsetBytes(), single.lengthBytes(), single.target(), single.imm());
+        if (!ranges(area, single.target()).contains(single.targetOffsetBytes(), single.lengthBytes())) {
+            return outsideWindow(single.targetOffsetBytes(), single.lengthBytes(), single.target(), single.window());
         }
         return null;
     }
 
-    private String refusal(int imm, Region source, RegionDescriptor target) {
-        Allowance allowance = find(imm);
-        if (allowance == null) {
-            return notAllowed(imm);
-        }
-        if (allowance.area.partIndexOf(target.regionId()) < 0) {
+    private String refusal(WindowArea area, Region source, RegionDescriptor target) {
+        if (area.partIndexOf(target.regionId()) < 0) {
             return "the write targets region " + target.regionId() + ", on which its window does not lie";
         }
         if (!(source instanceof HostRegion region) || !region.isLiveIn(sources)) {
@@ -139,8 +110,13 @@ final class Allowances {
         return offsetBytes >= 0 && lengthBytes >= 0 && offsetBytes <= regionBytes - lengthBytes;
     }
 
-    private static String notAllowed(int imm) {
-        return "no window with slot " + Imm.slot(imm) + " generation " + Imm.generation(imm) + " was allowed";
+    /** Where a write that has passed {@link #refusal(WindowArea, Region, RegionDescriptor)} may land. */
+    private static WindowRanges ranges(WindowArea area, RegionDescriptor target) {
+        return area.parts().get(area.partIndexOf(target.regionId())).ranges();
+    }
+
+    private static String named(RemoteWindow window) {
+        return "with slot " + Imm.slot(window.imm()) + " generation " + Imm.generation(window.imm());
     }
 
     private static String outsideSource(long offsetBytes, long lengthBytes, long regionBytes) {
@@ -148,9 +124,9 @@ final class Allowances {
                 + regionBytes + " bytes";
     }
 
-    private static String outsideWindow(long offsetBytes, long lengthBytes, RegionDescriptor target, int imm) {
-        return "target offset " + offsetBytes + " with " + lengthBytes + " bytes is outside the window with slot "
-                + Imm.slot(imm) + " generation " + Imm.generation(imm) + " on region " + target.regionId() + " of "
-                + target.lengthBytes() + " bytes";
+    private static String outsideWindow(
+            long offsetBytes, long lengthBytes, RegionDescriptor target, RemoteWindow window) {
+        return "target offset " + offsetBytes + " with " + lengthBytes + " bytes is outside the window " + named(window)
+                + " on region " + target.regionId() + " of " + target.lengthBytes() + " bytes";
     }
 }

@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.EngineEndedException;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounters;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
@@ -171,13 +172,13 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     @Override
-    public void allow(Peer peer, int imm, WindowArea area) {
-        ((OutboundPeer) peer).allowances().allow(imm, area);
+    public RemoteWindow allow(Peer peer, int imm, WindowArea area) {
+        return ((OutboundPeer) peer).allowances().allow(imm, area);
     }
 
     @Override
-    public void disallow(Peer peer, int imm) {
-        ((OutboundPeer) peer).allowances().disallow(imm);
+    public void disallow(Peer peer, RemoteWindow window) {
+        ((OutboundPeer) peer).allowances().disallow(window);
     }
 
     @Override

@@ -1,6 +1,6 @@
 package io.kvmessenger.transfer.spi;
 
-import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.ImmOnly;
 import io.kvmessenger.transfer.TransferRequest.PageList;
@@ -24,14 +24,15 @@ public final class WriteBatch {
     private int pageCount;
     private long pageBytes;
     private int regionId;
-    private int imm;
+    private RemoteWindow window;
+    private int weight;
 
     /** How many pages a request is made of. */
     private static int pageCountOf(TransferRequest request) {
         return switch (request) {
             case PagedWrites paged -> paged.sourcePages().count();
             case SingleWrite single -> 1;
-            case ImmOnly imm -> 0;
+            case ImmOnly only -> 0;
         };
     }
 
@@ -39,15 +40,7 @@ public final class WriteBatch {
         return switch (request) {
             case PagedWrites paged -> paged.pageBytes();
             case SingleWrite single -> single.lengthBytes();
-            case ImmOnly imm -> 0;
-        };
-    }
-
-    private static int immOf(TransferRequest request) {
-        return switch (request) {
-            case PagedWrites paged -> paged.imm();
-            case SingleWrite single -> single.imm();
-            case ImmOnly only -> only.imm();
+            case ImmOnly only -> 0;
         };
     }
 
@@ -69,7 +62,6 @@ public final class WriteBatch {
     /** Shortens to what one write of a path may be, at least one page; returns the units left. */
     public int limit(int pagesMax, long bytesMax, long weightMax) {
         long fit = Math.min(pagesMax, Math.max(1, bytesMax / Math.max(1, pageBytes)));
-        int weight = Imm.weight(imm);
         if (weight > 0) {
             fit = Math.min(fit, Math.max(1, weightMax / weight));
         }
@@ -80,7 +72,8 @@ public final class WriteBatch {
     private void describe(TransferRequest of) {
         request = of;
         pageBytes = pageBytesOf(of);
-        imm = immOf(of);
+        window = of.window();
+        weight = of.weight();
         switch (of) {
             case PagedWrites paged -> {
                 source = paged.source().memory();
@@ -166,17 +159,18 @@ public final class WriteBatch {
 
     /** Slot and generation, weight zero. */
     public int window() {
-        return imm & ~Imm.WEIGHT_MAX;
+        return window.imm();
     }
 
     /** The weight of all pages together. */
     public long weight() {
-        return (long) Imm.weight(imm) * Math.max(1, pageCount);
+        return (long) weight * Math.max(1, pageCount);
     }
 
     /** Forgets the request, so that its memory can be collected. */
     public void clear() {
         request = null;
+        window = null;
         source = null;
         sourcePages = null;
         targetPages = null;

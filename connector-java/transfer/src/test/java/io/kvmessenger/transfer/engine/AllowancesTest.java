@@ -6,9 +6,12 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferRequest.ImmOnly;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import java.util.ArrayList;
+import java.util.List;
 import org.junit.jupiter.api.Test;
 
 final class AllowancesTest {
@@ -18,40 +21,61 @@ final class AllowancesTest {
 
     private final Allowances allowances = new Allowances(new RegionTable(LIB_C));
 
-    private boolean allowed(int imm) {
-        return allowances.refusal(new ImmOnly(Imm.withWeight(imm, 1))) == null;
+    private boolean allowed(RemoteWindow window) {
+        return allowances.refusal(new ImmOnly(window, 1)) == null;
     }
 
     @Test
     void shouldAllowEachSlotByItself() {
+        List<RemoteWindow> windows = new ArrayList<>();
         for (int slot = 1; slot < Imm.SLOT_COUNT_MAX; slot++) {
-            assertThat(allowed(Imm.of(slot, 3))).isFalse();
-            allowances.allow(Imm.of(slot, 3), AREA);
-            assertThat(allowed(Imm.of(slot, 3))).isTrue();
+            windows.add(allowances.allow(Imm.of(slot, 3), AREA));
         }
-        for (int slot = 1; slot < Imm.SLOT_COUNT_MAX; slot++) {
-            assertThat(allowed(Imm.of(slot, 3))).as("slot %d", slot).isTrue();
-            allowances.disallow(Imm.of(slot, 3));
-            assertThat(allowed(Imm.of(slot, 3))).isFalse();
+        for (int i = 0; i < windows.size(); i++) {
+            assertThat(allowed(windows.get(i))).as("window %d", i).isTrue();
+            allowances.disallow(windows.get(i));
+            assertThat(allowed(windows.get(i))).as("window %d", i).isFalse();
         }
     }
 
     @Test
     void shouldRefuseAWriteThatNothingWouldCount() {
-        allowances.allow(Imm.of(1, 0), AREA);
-        assertThat(allowances.refusal(new ImmOnly(Imm.of(1, 0)))).contains("has no weight");
+        RemoteWindow window = allowances.allow(Imm.of(1, 0), AREA);
+        assertThat(allowances.refusal(new ImmOnly(window, 0))).contains("has weight 0", "give it 1 to 4095");
+        assertThat(allowances.refusal(new ImmOnly(window, Imm.WEIGHT_MAX + 1))).contains("has weight 4096");
+    }
+
+    /** Its number is right, and it is not what {@code allow} returned: neither here nor at the engine of another peer. */
+    @Test
+    void shouldKnowAWindowByItselfAndNotByItsNumber() {
+        int imm = Imm.of(7, 1);
+        RemoteWindow window = allowances.allow(imm, AREA);
+        RemoteWindow ofAnother = new Allowances(new RegionTable(LIB_C)).allow(imm, AREA);
+        assertThat(allowed(() -> imm)).isFalse();
+        assertThat(allowed(ofAnother)).isFalse();
+        allowances.disallow(ofAnother);
+        assertThat(allowed(window)).isTrue();
     }
 
     @Test
-    void shouldKnowOneGenerationOfASlot() {
-        allowances.allow(Imm.of(5, 1), AREA);
-        allowances.allow(Imm.of(5, 2), AREA);
-        assertThat(allowed(Imm.of(5, 1))).isFalse();
-        allowances.disallow(Imm.of(5, 1));
-        assertThat(allowed(Imm.of(5, 2))).isTrue();
-        allowances.disallow(Imm.of(5, 2));
-        allowances.disallow(Imm.of(5, 2));
-        allowances.allow(Imm.of(6, 0), AREA);
-        assertThat(allowed(Imm.of(6, 0))).isTrue();
+    void shouldAllowOneGenerationOfASlot() {
+        RemoteWindow first = allowances.allow(Imm.of(5, 1), AREA);
+        RemoteWindow second = allowances.allow(Imm.of(5, 2), AREA);
+        assertThat(allowed(first)).isFalse();
+        allowances.disallow(first);
+        assertThat(allowed(second)).isTrue();
+        allowances.disallow(second);
+        allowances.disallow(second);
+        assertThat(allowed(second)).isFalse();
+    }
+
+    /** After all generations have passed the number is the same, and the window another. */
+    @Test
+    void shouldTellTwoWindowsOfOneNumberApart() {
+        RemoteWindow first = allowances.allow(Imm.of(5, 1), AREA);
+        RemoteWindow second = allowances.allow(Imm.of(5, 1), AREA);
+        assertThat(allowed(first)).isFalse();
+        allowances.disallow(first);
+        assertThat(allowed(second)).isTrue();
     }
 }

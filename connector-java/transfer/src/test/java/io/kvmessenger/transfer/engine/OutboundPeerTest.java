@@ -91,12 +91,7 @@ final class OutboundPeerTest {
         assertThat(peer.writes()
                         .offer(
                                 new PagedWrites(
-                                        memory,
-                                        pages,
-                                        memory.descriptor(),
-                                        pages,
-                                        PAGE_BYTES,
-                                        Imm.withWeight(Imm.of(1, 0), 1)),
+                                        memory, pages, memory.descriptor(), pages, PAGE_BYTES, () -> Imm.of(1, 0), 1),
                                 cookie))
                 .isTrue();
     }

@@ -59,7 +59,7 @@ final class WriteLedgerTest {
     private static TransferRequest pages(int count) {
         var memory = new Memory(REGION, Arena.ofAuto().allocate(REGION.lengthBytes()));
         var list = new TransferRequest.PageList(new int[count], 0, count, PAGE_BYTES, 0);
-        return new TransferRequest.PagedWrites(memory, list, REGION, list, PAGE_BYTES, Imm.withWeight(Imm.of(1, 0), 1));
+        return new TransferRequest.PagedWrites(memory, list, REGION, list, PAGE_BYTES, () -> Imm.of(1, 0), 1);
     }
 
     private static TransferRequest pages() {

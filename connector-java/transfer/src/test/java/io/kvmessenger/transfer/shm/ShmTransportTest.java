@@ -308,7 +308,7 @@ final class ShmTransportTest {
         /** Returns the units taken. */
         int post(long postId) {
             WriteBatch batch = new WriteBatch();
-            batch.set(0, new TransferRequest.ImmOnly(Imm.withWeight(Imm.of(1, 0), 1)), 0, 1);
+            batch.set(0, new TransferRequest.ImmOnly(() -> Imm.of(1, 0), 1), 0, 1);
             return opened.getFirst().post(batch, postId);
         }
 

@@ -24,8 +24,11 @@ final class WriteBatchTest {
         Memory memory = new Memory(REGION, MemorySegment.ofArray(new byte[PAGE_BYTES]));
         PageList pages = new PageList(new int[PAGE_COUNT], 0, PAGE_COUNT, PAGE_BYTES, 0);
         WriteBatch batch = new WriteBatch();
-        int imm = Imm.withWeight(Imm.of(1, 0), weight);
-        batch.set(0, new PagedWrites(memory, pages, REGION, pages, PAGE_BYTES, imm), 0, PAGE_COUNT);
+        batch.set(
+                0,
+                new PagedWrites(memory, pages, REGION, pages, PAGE_BYTES, () -> Imm.of(1, 0), weight),
+                0,
+                PAGE_COUNT);
         return batch;
     }
 
