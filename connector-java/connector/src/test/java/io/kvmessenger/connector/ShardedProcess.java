@@ -17,7 +17,7 @@ import java.util.concurrent.TimeUnit;
  *
  * <p>Used by the test's thread alone.
  */
-final class ShardedProcess implements AutoCloseable {
+final class ShardedProcess {
     private static final Deque<ShardedProcess> IDLE = new ArrayDeque<>();
 
     private final Process process;
@@ -81,16 +81,28 @@ final class ShardedProcess implements AutoCloseable {
         }
     }
 
-    /** Closes its engine; the process is used again when that went well. */
-    @Override
-    public void close() {
+    /** Closes the engines of all of them at once; a process is used again when that went well. */
+    static void closeAll(List<ShardedProcess> processes) {
+        processes.forEach(ShardedProcess::beginClose);
+        processes.forEach(ShardedProcess::close);
+    }
+
+    private void beginClose() {
         try {
             tell("close");
+        } catch (IOException e) {
+            end(); // which ends its output too: close() says so
+        }
+    }
+
+    /** Waits for an engine that was told to close. */
+    private void close() {
+        try {
             for (String line = answer(); !line.equals("closed"); line = answer()) {
                 // what a test that failed did not wait for
             }
             IDLE.push(this);
-        } catch (IOException | AssertionError e) {
+        } catch (AssertionError e) {
             end();
             throw new AssertionError("the engine at " + address + " does not close", e);
         }

@@ -106,7 +106,7 @@ class ShardingTest {
             }
             assertThat(sentBytes(prefiller)).as("each byte left once").isEqualTo(transferCount * bytesToSend(sides));
         } finally {
-            processes.forEach(ShardedProcess::close);
+            ShardedProcess.closeAll(processes);
         }
     }
 
