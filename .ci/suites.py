@@ -89,7 +89,7 @@ def in_sglang(*arguments: str) -> list[str]:
 
 
 def pytest(folder: str, report: str) -> list[str]:
-    return ["-m", "pytest", folder, "-p", "no:cacheprovider", f"--junitxml={REPORTS / report}.xml"]
+    return ["-m", "pytest", folder, "-p", "no:cacheprovider", "--durations=12", f"--junitxml={REPORTS / report}.xml"]
 
 
 def jep_folder() -> str:
