@@ -11,9 +11,13 @@ Assumed of vLLM: the pool has room for one request of ``max_model_len``, as its 
 without pages of those that wait, since they are preempted for each other; a request for which this gate has no answer
 is passed over, and those behind it go on.
 
+A prompt that came to the decoder only cannot be computed by its prefiller before it has pages. Where it never leaves
+such room it is let in alone, as long as all requests came like that: then the prefiller holds no prompt without pages
+here. Once one came to both sides, the decoder computes it itself.
+
 Not covered: engines that prefill for each other (both pools may fill with computed prompts), a pool of which much is in
-quarantine, and a prompt that came to the decoder only: it cannot be computed before it has pages, and is let in alone
-where it leaves no such room. These end by the limits.
+quarantine, and the first request that comes to both sides while one that was let in alone waits. These end by the
+limits.
 
 Used by the engine core's thread only.
 """
@@ -51,6 +55,7 @@ class FetchGate:
         self._held: dict[str, int] = {}
         """Blocks of requests that got them before their prompts were computed, until these have arrived."""
         self._held_count = 0
+        self._any_came_to_both = False
 
     def size(self, pool_blocks: int) -> None:
         """How many blocks the pool has; before any request."""
@@ -60,7 +65,18 @@ class FetchGate:
         """The engine will fetch it."""
         self._queued[request] = _Queued(transfer, needed_blocks, self._now_seconds())
         if transfer is not None:
+            self._any_came_to_both = True
             self._of_transfer.setdefault(transfer, set()).add(request)
+
+    def computes_here(self, request: str) -> bool:
+        """Whether no prefiller may compute the request: it came to the decoder only, and is too long for this pool."""
+        queued = self._queued.get(request)
+        return (
+            queued is not None
+            and queued.transfer is None
+            and self._any_came_to_both
+            and queued.needed_blocks + self._reserved_blocks > self._pool_blocks
+        )
 
     def holds_back(self, request: str) -> bool:
         """Whether the request has to wait; bounded, should its prefiller's word be lost."""

@@ -139,6 +139,8 @@ class SchedulerHalf:
             return None, False
         if not isinstance(ask, Receive | Refused):
             return 0, False
+        if self._gate.computes_here(request.request_id):
+            return 0, False
         if self._gate.holds_back(request.request_id):
             return None, False
         missing = request.num_prompt_tokens - computed_tokens
@@ -166,6 +168,12 @@ class SchedulerHalf:
         if tokens <= 0:  # all is cached, another connector loads it, or the engine wants it computed here
             if isinstance(ask, Refused):
                 self._logger.warning("request %s is computed here: %s", request.request_id, ask.reason)
+            elif self._gate.computes_here(request.request_id):
+                self._logger.info(
+                    "request %s is computed here: beside its %d tokens the KV cache has no room for a request of"
+                    " max_model_len; lower max_model_len, or send both legs",
+                    *(request.request_id, request.num_prompt_tokens),
+                )
             self._gate.gone(request.request_id)
             self._decline(request, ask)
             return

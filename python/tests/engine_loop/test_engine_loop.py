@@ -34,7 +34,7 @@ def test_should_find_every_fault_that_was_put_in() -> None:
 
 
 def test_should_not_stand_still_where_it_once_did() -> None:
-    ended = run("--worlds", "crossed:31,mixed:45,same-id:2,same-id:44,same-id:48", "--keep-going")
+    ended = run("--worlds", "crossed:31,mixed:11,mixed:45,same-id:2,same-id:44,same-id:48", "--keep-going")
     assert ended.returncode == 0, ended.stdout
 
 

@@ -135,6 +135,19 @@ def test_should_fetch_alone_what_came_to_the_decoder_only(engine: EngineMaker) -
     assert fetched(decoder) == names
 
 
+def test_should_compute_itself_what_came_to_it_only_and_would_fill_its_pool(engine: EngineMaker) -> None:
+    decoder = engine("kv_consumer", block_count=LONGEST_BLOCKS)
+    decoder.add(REQUEST, 20, remote_prefill())
+    decoder.steps(2)
+    decoder.add("only-00000000", 700, {"do_remote_prefill": True, "prefiller": "127.0.0.1:14579"})
+    decoder.steps(8)
+    assert "only-00000000" not in fetched(decoder)
+    assert decoder.ended["only-00000000"].name == "FINISHED_LENGTH_CAPPED"
+    decoder.abort(REQUEST)
+    decoder.steps(3)
+    assert decoder.at_rest()
+
+
 def test_should_not_expect_what_only_its_own_prefiller_will_know(engine: EngineMaker) -> None:
     decoder = engine("kv_consumer", chunk_tokens=0)
     decoder.add(REQUEST, 700, {"do_remote_prefill": True, "prefiller": "host:1"})
