@@ -123,6 +123,11 @@ public final class StepQueue {
         return isOver(find(stepIndex));
     }
 
+    /** How many bumps a position is ahead of the count; negative when the count has passed it. */
+    public long ahead(long position) {
+        return -counter.past(position);
+    }
+
     private boolean isOver(Step step) {
         return step.ended && counter.past(step.end) >= 0;
     }

@@ -36,6 +36,11 @@ final class HookedLayerProgress implements LayerProgress {
     }
 
     @Override
+    public long ahead(long position) {
+        return steps.ahead(position);
+    }
+
+    @Override
     public void forget(long stepIndex) {
         steps.remove(stepIndex);
     }

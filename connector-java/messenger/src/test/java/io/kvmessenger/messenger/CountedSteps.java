@@ -44,6 +44,11 @@ final class CountedSteps implements LayerProgress {
     }
 
     @Override
+    public long ahead(long position) {
+        return position - count;
+    }
+
+    @Override
     public void forget(long stepIndex) {
         steps.remove(stepIndex);
     }

@@ -157,13 +157,13 @@ class StepsInFlightTest extends MessengerPair {
             begin(step, step * 10L);
         }
         assertThat(prefiller.progress.inFlightCount()).isEqualTo(LayerProgress.STEPS_IN_FLIGHT_MAX);
-        begin(50, 500, whole("s"));
+        begin(50, 100, whole("s"));
         carry();
         assertThat(prefiller.progress.inFlightCount()).isEqualTo(LayerProgress.STEPS_IN_FLIGHT_MAX);
         assertThat(decoder.lastFailure).contains("step 1 has not ended with 8 forward passes in flight");
         end(1, 2);
-        end(50, 502);
-        count(502);
+        end(50, 102);
+        count(102);
         assertThat(submitted()).isEqualTo(LAYERS);
         end("s", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
         end("r", PrefillOutcome.FAILED, ContextRow.NO_SLOT);
@@ -194,6 +194,65 @@ class StepsInFlightTest extends MessengerPair {
         carry();
         assertThat(submitted()).isZero();
         assertThat(decoder.lastFailure).contains("ended step 1 at 9 of the layer counter, expected its start at 10");
+    }
+
+    /** A prompt of a later step, told as it should be, is sent; the engine ends those that were refused. */
+    private void assertServes(String request, long step, long counterStart, String... refused) {
+        for (String each : refused) {
+            assertThat(decoder.told).contains("failed " + each);
+            end(each, PrefillOutcome.FAILED, ContextRow.NO_SLOT);
+        }
+        begin(step, counterStart, whole(request));
+        end(step, counterStart + LAYERS);
+        count(counterStart + LAYERS);
+        end(request, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        assertArrives(request);
+        assertThat(decoder.told).doesNotContain("failed " + request);
+    }
+
+    @Test
+    void shouldServeTheNextStepAfterAnEndFarAhead() {
+        granted("r", "s");
+        begin(1, 0, whole("r"));
+        end(1, 1_000_000);
+        carry();
+        assertThat(decoder.lastFailure)
+                .contains(
+                        "ended step 1 at 1000000 of the layer counter, expected 3 or less: a forward pass counts its 2"
+                                + " layers and one more at most");
+        assertServes("s", 2, 2, "r");
+    }
+
+    @Test
+    void shouldServeAStepSoonAfterAnEndALittleAhead() {
+        granted("r", "s", "u");
+        begin(1, 0, whole("r"));
+        end(1, 3);
+        begin(2, 2, whole("s"));
+        carry();
+        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        assertServes("u", 3, 4, "s");
+        assertThat(decoder.told).doesNotContain("failed r");
+    }
+
+    @Test
+    void shouldServeTheNextStepAfterAStartFarAhead() {
+        granted("r", "s");
+        begin(1, 1_000_000, whole("r"));
+        carry();
+        assertThat(decoder.lastFailure)
+                .contains("step 1 from 1000000 of the layer counter on, expected 192 or less: the counter shows 0");
+        assertServes("s", 2, 0, "r");
+    }
+
+    @Test
+    void shouldServeAStepSoonAfterANumberFarAhead() {
+        granted("r", "s", "u");
+        begin(1_000_000, 0, whole("r"));
+        begin(2, 2, whole("s"));
+        carry();
+        assertThat(prefiller.progress.inFlightCount()).isZero();
+        assertServes("u", 3, 4, "r", "s");
     }
 
     @Test

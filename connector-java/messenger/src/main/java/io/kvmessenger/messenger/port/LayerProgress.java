@@ -8,6 +8,10 @@ package io.kvmessenger.messenger.port;
 public interface LayerProgress {
     /** Forward passes that may be in flight; the messenger begins no other before it has forgotten one. */
     int STEPS_IN_FLIGHT_MAX = 8;
+    /** Passes that an engine may have queued beyond what the counter shows, told ones and others. */
+    int PASSES_QUEUED_MAX = 64;
+    /** Bumps of a pass beside those of its layers: the one that follows its last kernel, or the gap of one that failed. */
+    int EXTRA_BUMPS = 1;
 
     /**
      * @param stepIndex larger than that of every step before
@@ -27,6 +31,9 @@ public interface LayerProgress {
 
     /** Whether the count has reached the step's end. */
     boolean isOver(long stepIndex);
+
+    /** How many bumps a position is ahead of what the counter shows now; negative when the count has passed it. */
+    long ahead(long position);
 
     /** The step is over, has failed or is given up. */
     void forget(long stepIndex);

@@ -73,8 +73,8 @@ public final class Prefiller {
         this.transfer = ports.transfer();
         this.sessions = sessions;
         this.engine = ports.engine();
-        this.steps = new StepsInFlight(ports.progress());
         this.writer = writer;
+        this.steps = new StepsInFlight(ports.progress(), writer.layerCount());
         this.prefills = new Prefills(writer.contextFollows());
         this.fences = new Fences(writer.contextFollows());
         this.tally = ports.tally();
@@ -115,6 +115,9 @@ public final class Prefiller {
 
     /** Where the step lies cannot be: what it counts would be taken for layers of other steps. */
     private void refuse(EngineCommand.Step step, String misfit) {
+        for (StepInFlight begun : steps.renumber(step)) {
+            abandon(begun, "the prefiller's engine told " + misfit);
+        }
         for (Chunk chunk : step.chunks()) {
             Prefill prefill = take(chunk);
             if (prefill != null) {
@@ -154,13 +157,10 @@ public final class Prefiller {
         if (step == null) {
             return; // given up
         }
-        if (ended.counterEnd() - step.counterStart < 0) {
-            abandon(
-                    step,
-                    "the prefiller's engine ended step " + step.index + " at "
-                            + Long.toUnsignedString(ended.counterEnd())
-                            + " of the layer counter, expected its start at "
-                            + Long.toUnsignedString(step.counterStart) + " or more");
+        String misfit = steps.misfitEnd(step, ended.counterEnd());
+        if (!misfit.isEmpty()) {
+            engine.log(EngineEvents.Level.ERROR, misfit);
+            abandon(step, misfit);
             return;
         }
         steps.end(step, ended.counterEnd());

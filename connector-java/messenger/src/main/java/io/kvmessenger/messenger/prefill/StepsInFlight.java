@@ -11,17 +11,22 @@ import java.util.List;
  *
  * <p>A step is over when the layer counter has reached its end, whatever the engine has said meanwhile of this one or of
  * later ones.
+ *
+ * <p>An engine that tells a number or a position that cannot be is wrong about that step, and perhaps once only. So a step
+ * that does not fit moves nothing by which later ones are judged.
  */
 final class StepsInFlight {
     private final LayerProgress progress;
+    private final int layerCount;
     private final List<StepInFlight> steps = new ArrayList<>(LayerProgress.STEPS_IN_FLIGHT_MAX);
     private boolean anyBegan;
     private long lastIndex;
     /** No step begins before this position of the counter. */
     private long begunTo;
 
-    StepsInFlight(LayerProgress progress) {
+    StepsInFlight(LayerProgress progress, int layerCount) {
         this.progress = progress;
+        this.layerCount = layerCount;
     }
 
     boolean full() {
@@ -34,17 +39,54 @@ final class StepsInFlight {
 
     /** Why this cannot be the next step; empty when it can. */
     String misfit(EngineCommand.Step step) {
-        if (!anyBegan) {
-            return "";
-        }
-        if (step.stepIndex() <= lastIndex) {
+        if (anyBegan && step.stepIndex() <= lastIndex) {
             return "step " + step.stepIndex() + " after step " + lastIndex + ", expected a larger number";
         }
-        return step.counterStart() - begunTo < 0
-                ? "step " + step.stepIndex() + " from " + Long.toUnsignedString(step.counterStart())
-                        + " of the layer counter on, expected " + Long.toUnsignedString(begunTo)
-                        + " or more: the passes before it go as far"
+        String told = "step " + step.stepIndex() + " from " + Long.toUnsignedString(step.counterStart())
+                + " of the layer counter on, expected ";
+        if (anyBegan && step.counterStart() - begunTo < 0) {
+            return told + Long.toUnsignedString(begunTo) + " or more: the passes before it go as far";
+        }
+        long ahead = progress.ahead(step.counterStart());
+        long aheadMax = LayerProgress.PASSES_QUEUED_MAX * bumpsMax();
+        return ahead > aheadMax
+                ? told + Long.toUnsignedString(step.counterStart() - ahead + aheadMax) + " or less: the counter shows "
+                        + Long.toUnsignedString(step.counterStart() - ahead) + ", and an engine queues no more than "
+                        + LayerProgress.PASSES_QUEUED_MAX + " forward passes"
                 : "";
+    }
+
+    /** Why the step cannot end there; empty when it can. */
+    String misfitEnd(StepInFlight step, long counterEnd) {
+        long bumps = counterEnd - step.counterStart;
+        String told = "the prefiller's engine ended step " + step.index + " at " + Long.toUnsignedString(counterEnd)
+                + " of the layer counter, expected ";
+        if (bumps < 0) {
+            return told + "its start at " + Long.toUnsignedString(step.counterStart) + " or more";
+        }
+        return bumps > bumpsMax()
+                ? told + Long.toUnsignedString(step.counterStart + bumpsMax()) + " or less: a forward pass counts its "
+                        + layerCount + " layers and one more at most"
+                : "";
+    }
+
+    /** What one forward pass may add to the counter. */
+    private long bumpsMax() {
+        return (long) layerCount + LayerProgress.EXTRA_BUMPS;
+    }
+
+    /**
+     * A step that was not begun bears a number that is not larger than the last one's. Which of both numbers is wrong is
+     * not known, so later steps are judged by the one told last.
+     *
+     * @return the steps in flight from that number on, which are to be given up
+     */
+    List<StepInFlight> renumber(EngineCommand.Step step) {
+        if (step.stepIndex() > lastIndex) {
+            return List.of();
+        }
+        lastIndex = step.stepIndex();
+        return steps.stream().filter(begun -> begun.index >= lastIndex).toList();
     }
 
     /** Adds a step that fits; there is room for it. */

@@ -34,6 +34,11 @@ abstract class MutatedProgress implements LayerProgress {
     }
 
     @Override
+    public long ahead(long position) {
+        return progress.ahead(position);
+    }
+
+    @Override
     public void forget(long stepIndex) {
         progress.forget(stepIndex);
     }

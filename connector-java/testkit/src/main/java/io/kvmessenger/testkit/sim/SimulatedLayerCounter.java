@@ -48,6 +48,11 @@ final class SimulatedLayerCounter implements LayerProgress {
     }
 
     @Override
+    public long ahead(long position) {
+        return steps.ahead(position);
+    }
+
+    @Override
     public void forget(long stepIndex) {
         steps.remove(stepIndex);
     }
