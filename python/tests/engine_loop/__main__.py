@@ -6,7 +6,9 @@ import argparse
 import gc
 import itertools
 import logging
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,6 +35,13 @@ def main() -> int:
     )
     parser.add_argument("--log", action="store_true", help="print what the connector and the messengers log")
     said = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="engine-loop-") as folder:
+        # vLLM's sockets and configurations go there too, and it removes neither.
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        return _run(said)
+
+
+def _run(said: argparse.Namespace) -> int:
     vllm_release.choose(said.release)
     from engine_loop.loop import World
     from engine_loop.traffic import KINDS, Traffic

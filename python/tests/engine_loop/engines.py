@@ -179,7 +179,7 @@ class LoopExecutor(Executor):
 
 
 def _model_folder() -> str:
-    folder = Path(tempfile.mkdtemp(prefix="engine-loop-"))
+    folder = Path(tempfile.mkdtemp(prefix="model-"))
     described = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -314,6 +314,22 @@ class Engine:
         request, wave = self.core.preprocess_add_request(arrived)
         self._requests.append(request)
         self.core.add_request(request, wave)
+
+    def reject(self, request_id: str, transfer: dict[str, Any]) -> None:
+        """The API server has rejected a request; as vLLM tells its connectors, by a request that is aborted at once."""
+        arrived = EngineCoreRequest(
+            request_id=request_id,
+            prompt_token_ids=[0],
+            mm_features=None,
+            sampling_params=SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": dict(transfer)}),
+            pooling_params=None,
+            arrival_time=float(len(self._requests)),
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+            abort_immediately=True,
+        )
+        self.core.add_request(*self.core.preprocess_add_request(arrived))
 
     def abort(self, request_id: str, *, during_step: bool = False) -> None:
         """The client has gone."""

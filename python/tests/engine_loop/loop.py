@@ -117,7 +117,7 @@ class World:
         self._started_seconds = time.monotonic()
         self._progress: tuple[int, ...] = ()
         self._progress_seconds = time.monotonic()
-        self.ended = {"length": 0, "error": 0, "gone": 0}
+        self.ended = {"length": 0, "error": 0, "gone": 0, "rejected": 0}
 
     # ---- the run
 
@@ -315,12 +315,20 @@ class World:
 
     def _send_decode(self, state: AskState, transfer: dict[str, Any] | None, side: str = "D") -> None:
         state.decode_sent = True
+        if state.ask.rejected:
+            self._reject(state.ask, transfer)
+            return
         for request, prompt in self._request_ids(state.ask):
             leg = Leg(request, side, prompt, state.ask.max_tokens, state, beside=state.ask.beside)
             state.decode_legs.append(leg)
             self._add(leg, transfer, prompt_logprobs=1 if state.ask.prompt_logprobs else None)
         if state.gone:
             self._leave(state, "decode")
+
+    def _reject(self, ask: Ask, transfer: dict[str, Any] | None) -> None:
+        """An HTTP request that its API server turned away has no id but one that this server made up for it."""
+        self.ended["rejected"] += 1
+        self._decoder.reject(f"{self._random.getrandbits(64):016x}", {"remote_request_id": ask.name} | (transfer or {}))
 
     def _add(self, leg: Leg, transfer: dict[str, Any] | None, **more: Any) -> None:
         self._legs[leg.request] = leg

@@ -113,6 +113,11 @@ MUTANTS = (
         *(SchedulerHalf, "_take_in", _salt_lost),
     ),
     Mutant(
+        "a prefiller is not told of a request that the decoder's API server rejected",
+        *("rejected", 1, "stands still"),
+        *(WorkerHalf, "_reject", lambda *_: None),
+    ),
+    Mutant(
         "a request that ends in the queue is not declined",
         *("aborts", 7, "stands still"),
         *(SchedulerHalf, "_decline", lambda *_: None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import threading
@@ -49,10 +50,11 @@ class PrefillerApi:
                 salt = body.get("cache_salt", "")
                 posted = Posted(body["prompt"], body["max_tokens"], params, params["transfer_id"], salt)
                 posts.put(posted)
-                self.send_response(posted.wait())
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"{}")
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the messenger has been closed
+                    self.send_response(posted.wait())
+                    self.send_header("Content-Length", "2")
+                    self.end_headers()
+                    self.wfile.write(b"{}")
 
             def log_message(self, *_: Any) -> None:
                 return

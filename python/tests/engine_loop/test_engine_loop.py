@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,18 @@ LIMIT_SECONDS = 60.0 + REQUESTS / 5
 """Ten times what it takes on a quiet core."""
 CLEAN_KINDS = (
     *("beginnings", "logprobs", "children", "long-ids", "reused-id", "same-id", "retried", "prefiller-queue"),
-    *("decoder-queue", "aborts", "crossed", "routes", "tenants", "preemption", "mixed"),
+    *("decoder-queue", "aborts", "crossed", "routes", "tenants", "preemption", "mixed", "rejected"),
 )
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: a process runs one release of vLLM, and one JVM."""
     command = [sys.executable, str(Path(__file__).parent), *arguments]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_SECONDS, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        told = os.environ | {"TMPDIR": folder}
+        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT_SECONDS, check=False, env=told)
+        assert not list(Path(folder).iterdir()), "it leaves nothing behind"
+    return ended
 
 
 def test_should_find_every_fault_that_was_put_in() -> None:

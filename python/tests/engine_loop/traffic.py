@@ -48,6 +48,8 @@ class Ask:
     """The id is against the rules, or a leg was aborted."""
     beside: Beside = TOKENS_ONLY
     """Of each of its prompts."""
+    rejected: bool = False
+    """The decoder's API server rejects it: its engine only hears so."""
     occupies: str = ""
     """A plain request that keeps an engine, "P" or "D", busy."""
 
@@ -304,6 +306,26 @@ def _crossed(t: Traffic) -> None:
     t.groups(group)
 
 
+def _rejected(t: Traffic) -> None:
+    """The decoder's API server rejects requests, and the router may send them again; others have the same prompts."""
+    t.roomy()
+    # After a rejection the prefiller's pages are held for a quarter of it.
+    t.option(grant_wait_seconds=8.0)
+
+    def group() -> list[Ask]:
+        draw = t.random
+        route = draw.choice([BOTH, BOTH, HANDED_ON])
+        prompts = [t.sharing() for _ in range(draw.choice([1, 1, 2]))]
+        ask = t.ask(route=route, prompts=prompts, choices=draw.choice([1, 1, 2]), rejected=True)
+        if draw.random() < 0.3:
+            ask.transfer_id = ask.name
+        again = replace(ask, rejected=False, leg_delay=draw.choice([0, 5]))
+        beside = t.ask(prompts=[list(prompts[0])])
+        return [ask, *([again] if draw.random() < 0.4 else []), *([beside] if draw.random() < 0.4 else [])]
+
+    t.groups(group)
+
+
 def _children(t: Traffic) -> None:
     """n > 1 and lists of prompts, by every route (A8)."""
     t.roomy()
@@ -436,4 +458,5 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "preemption": _preemption,
     "mixed": _mixed,
     "retried": _retried,
+    "rejected": _rejected,
 }
