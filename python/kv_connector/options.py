@@ -303,9 +303,9 @@ def parse_options(
     return options
 
 
-def check_options(said: Mapping[str, object]) -> None:
+def check_options(said: Mapping[str, object]) -> Options:
     """Checks what the user said before it is known for which side; raises :class:`OptionError` like parse_options."""
-    parse_options(said, role="both", engine_id="")
+    return parse_options(said, role="both", engine_id="")
 
 
 def _unknown(name: object) -> str:

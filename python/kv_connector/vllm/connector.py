@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 from kv_connector._facade import Messenger
+from kv_connector._preflight import find_java
 from kv_connector.exceptions import KvConnectorError, MessengerError, OptionError
 from kv_connector.options import check_options
 from kv_connector.vllm.engine_facts import EngineFacts, read_facts, read_options, refuse_device
@@ -93,7 +94,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         was not refused before ends the start here.
         """
         refuse_device(vllm_config.device_config.device_type)
-        read_options(vllm_config)
+        find_java(read_options(vllm_config).java_home)
         return None if vllm_config.model_config.use_mla else "HND"
 
     @classmethod
@@ -103,7 +104,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         It comes where vLLM may capture whole graphs, on GPUs; elsewhere ``get_required_kvcache_layout`` is the first.
         """
         refuse_device(own_device_type())
-        check_options(extra_config or {})
+        find_java(check_options(extra_config or {}).java_home)
         return False
 
     @classmethod

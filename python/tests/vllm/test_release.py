@@ -164,6 +164,8 @@ def test_should_refuse_a_wrong_option_when_vllm_makes_its_configuration(vllm_rel
     with pytest.raises(Exception, match="did you mean 'listen_port'") as raised:
         cls.requires_piecewise_for_cudagraph({"listen_prot": 1})
     assert type(raised.value).__name__ == "OptionError"
+    with pytest.raises(Exception, match=r"'/nowhere', which is no Java runtime .*set java_home to a Java runtime"):
+        cls.requires_piecewise_for_cudagraph({"java_home": "/nowhere"})
     assert not cls.requires_piecewise_for_cudagraph({"listen_port": 1})
     assert not cls.requires_piecewise_for_cudagraph({})
 
@@ -183,6 +185,7 @@ def test_should_refuse_a_gpu_when_vllm_makes_its_configuration(
         ("xpu", {}, "computes on device 'xpu', expected 'cpu'"),
         ("cpu", {"listen_prot": 1}, "did you mean 'listen_port'"),
         ("cpu", {"grant_wait_seconds": 0}, "option 'grant_wait_seconds' is 0, expected a value"),
+        ("cpu", {"java_home": "/nowhere"}, "option 'java_home' is '/nowhere', which is no Java runtime"),
     ],
 )
 def test_should_refuse_a_wrong_set_up_before_memory_for_kv_is_measured(
@@ -193,7 +196,7 @@ def test_should_refuse_a_wrong_set_up_before_memory_for_kv_is_measured(
     wrong.device_config.device_type = device
     with pytest.raises(Exception, match=sentence) as raised:
         vllm_release.connector.KvMessengerConnector.get_required_kvcache_layout(wrong)
-    assert type(raised.value).__name__ == "OptionError"
+    assert type(raised.value).__name__ == ("PreflightError" if "java_home" in extra else "OptionError")
 
 
 def test_should_be_asked_for_its_layout_before_memory_for_kv_is_measured(vllm_release: Release) -> None:
