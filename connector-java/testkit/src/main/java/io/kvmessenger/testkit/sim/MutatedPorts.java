@@ -3,13 +3,8 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
-import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.LayerProgress;
-import io.kvmessenger.messenger.port.PrefillTimeline;
-import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.transfer.TransferEngine;
-import java.util.HashSet;
-import java.util.Set;
 
 /**
  * The ports of one process with the bug of a {@link Mutation} between them and the messenger. What cannot be put there, a
@@ -18,12 +13,12 @@ import java.util.Set;
 final class MutatedPorts {
     private final Mutation mutation;
     private final SimulatedTransport transport;
-    private final FreeOnCancel events;
+    private final MutatedEvents.FreeOnCancel events;
 
     MutatedPorts(Mutation mutation, EngineEvents events, SimulatedTransport transport) {
         this.transport = transport;
         this.mutation = mutation;
-        this.events = new FreeOnCancel(events);
+        this.events = new MutatedEvents.FreeOnCancel(events);
     }
 
     Messenger.Ports wrap(Messenger.Ports ports, ComputedLayers layers) {
@@ -41,7 +36,11 @@ final class MutatedPorts {
         return new Messenger.Ports(
                 transfer,
                 ports.network(),
-                mutation == Mutation.FREE_ON_CANCEL ? events : ports.engine(),
+                switch (mutation) {
+                    case FREE_ON_CANCEL -> events;
+                    case GRANT_NOT_TOLD -> new MutatedEvents.WithoutGrants(ports.engine());
+                    default -> ports.engine();
+                },
                 ports.intake(),
                 mutated(ports.progress(), layers),
                 ports.tally(),
@@ -60,88 +59,11 @@ final class MutatedPorts {
         };
     }
 
-    /** Sees each command before the messenger does. */
-    void onCommand(EngineCommand command) {
+    /** Sees each command before the messenger does. Returns whether that hears of it. */
+    boolean passes(EngineCommand command) {
         if (mutation == Mutation.FREE_ON_CANCEL) {
             events.onCommand(command);
         }
-    }
-
-    /** Tells the engine that a fetch has failed as soon as it was abandoned, and swallows the real end. */
-    private static final class FreeOnCancel implements EngineEvents {
-        private final EngineEvents engine;
-        private final Set<String> open = new HashSet<>();
-        private final Set<String> freedEarly = new HashSet<>();
-
-        FreeOnCancel(EngineEvents engine) {
-            this.engine = engine;
-        }
-
-        void onCommand(EngineCommand command) {
-            if (command instanceof EngineCommand.Fetch fetch) {
-                open.add(fetch.request());
-            } else if (command instanceof EngineCommand.Abandon abandon && open.remove(abandon.request())) {
-                freedEarly.add(abandon.request());
-                engine.failed(abandon.request(), "freed when cancelled");
-            }
-        }
-
-        @Override
-        public void released(String request) {
-            engine.released(request);
-        }
-
-        @Override
-        public void granted(String request, int promptTokens, int firstToken) {
-            engine.granted(request, promptTokens, firstToken);
-        }
-
-        @Override
-        public void stopped(String request, String reason) {
-            engine.stopped(request, reason);
-        }
-
-        @Override
-        public void arrived(String request, int pageCount) {
-            open.remove(request);
-            if (!freedEarly.remove(request)) {
-                engine.arrived(request, pageCount);
-            }
-        }
-
-        @Override
-        public void failed(String request, String reason) {
-            open.remove(request);
-            if (!freedEarly.remove(request)) {
-                engine.failed(request, reason);
-            }
-        }
-
-        @Override
-        public void quarantined(String request, String reason) {
-            if (!freedEarly.contains(request)) {
-                engine.quarantined(request, reason);
-            }
-        }
-
-        @Override
-        public void prefilled(TransferKey transfer) {
-            engine.prefilled(transfer);
-        }
-
-        @Override
-        public void timeline(PrefillTimeline timeline) {
-            engine.timeline(timeline);
-        }
-
-        @Override
-        public void timeline(FetchTimeline timeline) {
-            engine.timeline(timeline);
-        }
-
-        @Override
-        public void log(Level level, String message) {
-            engine.log(level, message);
-        }
+        return mutation != Mutation.ANNOUNCEMENT_LOST || !(command instanceof EngineCommand.Announce);
     }
 }

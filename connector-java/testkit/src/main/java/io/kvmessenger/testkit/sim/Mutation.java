@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.testkit.sim.Scenario.Weather;
 import io.kvmessenger.transfer.engine.EngineLimits;
 
 /** A bug put in on purpose, to show that the checkers see it. Made at the ports: production code knows nothing of it. */
@@ -48,7 +49,40 @@ public enum Mutation {
     /** A window and its pages are free when their peer's admission is revoked, while the peer can still write. */
     FREED_WITHOUT_PROOF,
     /** Writes are not held to what is allowed, and one more is submitted when that has ended. */
-    ALLOWANCE_UNCHECKED;
+    ALLOWANCE_UNCHECKED,
+    /** A prefiller looks for the prompt of a grant by its id alone. */
+    DIGEST_IGNORED,
+    /** A prefiller serves an id once: a grant for another prompt under it is not answered. */
+    ID_SERVED_ONCE,
+    /** That a request was rejected ends the transfer, as if its decoder had declined it. */
+    REJECTION_ENDS_TRANSFER,
+    /** A prefiller does not hear that a request was rejected. */
+    REJECTION_LOST(Weather.SOUND),
+    /** A prefiller does not hear that its decoder has queued a request. */
+    EXPECTATION_LOST,
+    /** A messenger does not hear that its prefiller has queued a request. */
+    ANNOUNCEMENT_LOST,
+    /** An engine that waits for grants does not hear of them. */
+    GRANT_NOT_TOLD;
+
+    /** What a run must be like to show it. */
+    final Weather weather;
+
+    Mutation() {
+        this(Weather.FAULTY);
+    }
+
+    Mutation(Weather weather) {
+        this.weather = weather;
+    }
+
+    /** Whether it changes frames on their way, which a seal would not let pass. */
+    boolean changesFrames() {
+        return switch (this) {
+            case DIGEST_IGNORED, ID_SERVED_ONCE, REJECTION_ENDS_TRANSFER, REJECTION_LOST, EXPECTATION_LOST -> true;
+            default -> false;
+        };
+    }
 
     EngineLimits limits(EngineLimits limits) {
         return this != GENERATION_IGNORED

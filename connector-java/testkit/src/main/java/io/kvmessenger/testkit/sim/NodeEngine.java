@@ -4,6 +4,7 @@ import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.messenger.port.TransferKey;
 import java.util.List;
 import java.util.SplittableRandom;
 
@@ -18,14 +19,17 @@ interface NodeEngine {
     }
 
     /** A router sends a prompt to be computed here. */
-    void prefill(String transferId, int promptTokens);
+    void prefill(TransferKey transfer, int promptTokens);
 
     /**
      * A router sends a request whose KV a prefiller has, or will have when the decoder gets the request first.
      *
      * @param prefillers every messenger of the prefiller's engine
      */
-    void decode(String transferId, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst);
+    void decode(TransferKey transfer, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst);
+
+    /** The API server of this decoder turns a request away that would have asked for KV under this id. */
+    void reject(String transferId, List<PrefillerAddress> prefillers);
 
     EngineEvents events();
 

@@ -110,7 +110,11 @@ final class PythonEngine implements NodeEngine, EngineIntake {
     // ---- requests
 
     @Override
-    public void prefill(String transferId, int promptTokens) {
+    public void prefill(TransferKey transfer, int promptTokens) {
+        prefill(transfer.id(), promptTokens);
+    }
+
+    private void prefill(String transferId, int promptTokens) {
         String request = (String) checked("prefill", transferId, promptTokens);
         drawAbort(request, swarm.prefillAbort() * 0.5);
         if (!healed && random.nextDouble() < swarm.preempt()) {
@@ -120,7 +124,9 @@ final class PythonEngine implements NodeEngine, EngineIntake {
     }
 
     @Override
-    public void decode(String transferId, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst) {
+    public void decode(
+            TransferKey transfer, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst) {
+        String transferId = transfer.id();
         String prefiller = prefillers.getFirst().host(); // all engines of its world have one messenger
         boolean garbled = !healed && random.nextDouble() < swarm.wrongPrompt();
         if (!decoderFirst && !garbled) {
@@ -132,6 +138,11 @@ final class PythonEngine implements NodeEngine, EngineIntake {
             later(4 * FATE_WITHIN_NS, () -> checked("preempt_soon", request));
         }
         wake();
+    }
+
+    @Override
+    public void reject(String transferId, List<PrefillerAddress> prefillers) {
+        throw new UnsupportedOperationException("no request is rejected where the connector in Python runs");
     }
 
     private void drawAbort(String request, double rate) {

@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.port.TransferKey;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
@@ -13,13 +14,24 @@ final class Router {
     private static final long BURST_PERIOD_NS = 50 * Scenario.MILLI;
     private static final long BURST_NS = Scenario.MILLI / 2;
 
+    private static final int NO_LEG = 0;
+
+    /** @param tokens that the decoder asks for */
+    private record Request(TransferKey transfer, int tokens, boolean decoderFirst) {}
+
     private final Simulation world;
     private final SplittableRandom random;
+    /** Draws what {@link Traffic} says. */
+    private final SplittableRandom ids;
+    /** Requests whose id, or prompt and id, may come again. */
+    private final List<Request> earlier = new ArrayList<>();
+
     private int lastTransfer;
 
     Router(Simulation world, SplittableRandom random) {
         this.world = world;
         this.random = random;
+        this.ids = new SplittableRandom(world.scenario().seed() * 0x589965CC75374CC3L + 1);
         for (int i = 0; i < world.scenario().requestCount(); i++) {
             world.clock().at(inBursts(random.nextLong(Scenario.SAFETY_NS)), this::send);
         }
@@ -43,16 +55,32 @@ final class Router {
         }
     }
 
+    /** As often at once, under the same id, and after a rejection, as the run has such traffic. */
     private void sendBetween(String prefiller, String decoder) {
+        Traffic traffic = world.scenario().traffic();
+        TransferKey transfer = newTransfer();
+        if (traffic.rejected() > 0) {
+            List<PrefillerAddress> named = addresses(world.scenario().messengersOf(prefiller));
+            world.scenario().messengersOf(decoder).forEach(node -> reject(node, transfer, named));
+        }
+        sendBetween(transfer, prefiller, decoder);
+        if (traffic.askedAgain() > 0) {
+            sendBetween(transfer, prefiller, decoder);
+        }
+        if (traffic.idsTaken() > 0) {
+            sendBetween(PromptName.key(transfer.id(), newName()), prefiller, decoder);
+        }
+    }
+
+    private void sendBetween(TransferKey transfer, String prefiller, String decoder) {
         Scenario scenario = world.scenario();
-        String transferId = "t" + ++lastTransfer;
+        String name = PromptName.of(transfer);
         int tokens = scenario.pageTokens() + 1;
-        world.trace().add("router", "request", transferId + " after all, from " + prefiller + " to " + decoder);
-        world.listener()
-                .requestRouted(transferId, scenario.messengersOf(prefiller), scenario.messengersOf(decoder), true);
-        world.enqueue(prefiller, transferId, tokens);
-        for (String name : scenario.messengersOf(decoder)) {
-            world.process(name).engine.decode(transferId, addresses(scenario.messengersOf(prefiller)), tokens, false);
+        world.trace().add("router", "request", name + " after all, from " + prefiller + " to " + decoder);
+        world.listener().requestRouted(name, scenario.messengersOf(prefiller), scenario.messengersOf(decoder), true);
+        world.enqueue(prefiller, transfer, tokens);
+        for (String node : scenario.messengersOf(decoder)) {
+            world.process(node).engine.decode(transfer, addresses(scenario.messengersOf(prefiller)), tokens, false);
         }
     }
 
@@ -60,10 +88,19 @@ final class Router {
         return names.stream().map(name -> new PrefillerAddress(name, 1, "")).toList();
     }
 
+    private String newName() {
+        return "t" + ++lastTransfer;
+    }
+
+    /** A prompt under an id of its own. */
+    private TransferKey newTransfer() {
+        String name = newName();
+        return world.scenario().traffic().digests() ? PromptName.key(name, name) : new TransferKey(name, "");
+    }
+
     private void send() {
         Scenario scenario = world.scenario();
         Swarm swarm = scenario.swarm();
-        String transferId = "t" + ++lastTransfer;
         String prefiller = "P" + random.nextInt(scenario.prefillerCount());
         String decoder = "D" + random.nextInt(scenario.decoderCount());
         if (scenario.bothRoles() && random.nextBoolean()) {
@@ -74,34 +111,97 @@ final class Router {
         boolean singleLeg = random.nextDouble() < swarm.singleLeg();
         boolean prefillLeg = !decoderFirst && !(singleLeg && random.nextBoolean());
         boolean decodeLeg = decoderFirst || !(singleLeg && prefillLeg);
-        int prefillTokens = random.nextDouble() < swarm.wrongPrompt() ? tokens + 1 : tokens;
+        boolean wrongPrompt = random.nextDouble() < swarm.wrongPrompt();
+        Request request = drawRequest(tokens, decoderFirst);
+        route(
+                request,
+                prefiller,
+                decoder,
+                prefillLeg ? request.tokens + (wrongPrompt ? 1 : 0) : NO_LEG,
+                decodeLeg,
+                decodeLeg && drawRejection(request));
+    }
+
+    /** A new prompt, perhaps under the id of an earlier one, whose prefill may be over, under way or to come; or that one again. */
+    private Request drawRequest(int tokens, boolean decoderFirst) {
+        Traffic traffic = world.scenario().traffic();
+        boolean again = ids.nextDouble() < traffic.askedAgain();
+        boolean idTaken = ids.nextDouble() < traffic.idsTaken();
+        Request before = earlier.isEmpty() ? null : earlier.get(ids.nextInt(earlier.size()));
+        if (before != null && again && !decoderFirst) {
+            return before;
+        }
+        TransferKey own = newTransfer();
+        Request request = new Request(
+                before != null && idTaken ? PromptName.key(before.transfer.id(), PromptName.of(own)) : own,
+                tokens,
+                decoderFirst);
+        if (!decoderFirst) {
+            earlier.add(request);
+        }
+        return request;
+    }
+
+    /** Where ends are timed, the id of a request that is rejected is no other's: a rejection names an id alone. */
+    private boolean drawRejection(Request request) {
+        boolean rejected = ids.nextDouble() < world.scenario().traffic().rejected() && !request.decoderFirst;
+        if (!rejected || !world.scenario().traffic().timed()) {
+            return rejected;
+        }
+        boolean ownId = PromptName.of(request.transfer).equals(request.transfer.id());
+        return ownId && earlier.remove(request);
+    }
+
+    /** @param prefillTokens what the prefiller is told, or {@link #NO_LEG} */
+    private void route(
+            Request request, String prefiller, String decoder, int prefillTokens, boolean decodeLeg, boolean rejected) {
+        Scenario scenario = world.scenario();
+        String name = PromptName.of(request.transfer);
+        boolean decodes = decodeLeg && (!rejected || (!scenario.traffic().timed() && ids.nextInt(3) > 0));
+        boolean prefillLeg = prefillTokens != NO_LEG;
         world.trace()
                 .add(
                         "router",
-                        "request",
-                        transferId + " " + tokens + " tokens" + (prefillLeg ? " " + prefiller : "")
-                                + (decodeLeg ? " " + decoder : "") + (decoderFirst ? " decoder first" : ""));
+                        decodes ? "request" : "half",
+                        name + " as " + request.transfer.id() + ", " + request.tokens + " tokens"
+                                + (prefillLeg ? " " + prefiller : "")
+                                + (decodes ? " " + decoder : "") + (rejected ? " rejected" : "")
+                                + (request.decoderFirst ? " decoder first" : ""));
         List<String> prefillers = scenario.messengersOf(prefiller);
         List<String> decoders = scenario.messengersOf(decoder);
         world.listener()
                 .requestRouted(
-                        transferId,
-                        prefillLeg || decoderFirst ? prefillers : List.of(),
-                        decodeLeg ? decoders : List.of(),
+                        name,
+                        prefillLeg || request.decoderFirst ? prefillers : List.of(),
+                        decodes ? decoders : List.of(),
                         false);
         if (prefillLeg) {
-            world.clock().after(legDelayNs(), () -> world.enqueue(prefiller, transferId, prefillTokens));
+            world.clock().after(legDelayNs(), () -> world.enqueue(prefiller, request.transfer, prefillTokens));
         }
-        if (decodeLeg) {
-            List<PrefillerAddress> named = addresses(decoderFirst ? prefillers : forgetOne(prefillers));
-            for (String name : decoders) {
-                world.clock().after(legDelayNs(), () -> {
-                    SimulatedProcess process = world.process(name);
-                    if (process != null) {
-                        process.engine.decode(transferId, named, tokens, decoderFirst);
-                    }
-                });
+        List<PrefillerAddress> named = addresses(request.decoderFirst ? prefillers : forgetOne(prefillers));
+        for (String node : decodeLeg ? decoders : List.<String>of()) {
+            long atNs = legDelayNs();
+            if (rejected) {
+                world.clock().after(atNs, () -> reject(node, request.transfer, named));
+                atNs += legDelayNs();
             }
+            if (decodes) {
+                world.clock().after(atNs, () -> decode(node, request, named));
+            }
+        }
+    }
+
+    private void decode(String node, Request request, List<PrefillerAddress> named) {
+        SimulatedProcess process = world.process(node);
+        if (process != null) {
+            process.engine.decode(request.transfer, named, request.tokens, request.decoderFirst);
+        }
+    }
+
+    private void reject(String node, TransferKey transfer, List<PrefillerAddress> named) {
+        SimulatedProcess process = world.process(node);
+        if (process != null) {
+            process.engine.reject(transfer.id(), named);
         }
     }
 

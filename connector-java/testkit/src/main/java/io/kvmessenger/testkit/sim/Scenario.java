@@ -33,6 +33,7 @@ record Scenario(
         ProtocolLimits limits,
         ChecksumMode checksumMode,
         boolean announces,
+        Traffic traffic,
         Swarm swarm) {
     static final long MICRO = 1_000;
     static final long MILLI = 1_000_000;
@@ -81,6 +82,9 @@ record Scenario(
         SplittableRandom fabrics = new SplittableRandom(seed * 0xEB44ACCAB455D165L + 1);
         SplittableRandom engines = new SplittableRandom(seed * 0x8CB92BA72F3D8DD7L + 1);
         SplittableRandom shards = new SplittableRandom(seed * 0xD1B54A32D192ED03L + 1);
+        SplittableRandom traffic = new SplittableRandom(seed * 0xE7037ED1A0B428DBL + 1);
+        boolean announces =
+                seed % 3 == 0 && weather != Weather.SOUND; // how long an announced prompt waits has no bound
         PageLayout layout = switch (random.nextInt(3)) {
             case 0 -> PageLayout.HND;
             case 1 -> PageLayout.NHD;
@@ -123,7 +127,8 @@ record Scenario(
                 bothRoles,
                 limits(weather),
                 List.of(ChecksumMode.values()).get(checksums.nextInt(ChecksumMode.values().length)),
-                seed % 3 == 0 && weather != Weather.SOUND, // how long an announced prompt waits has no bound
+                announces,
+                shardable ? Traffic.draw(traffic, weather, announces) : Traffic.PLAIN,
                 switch (weather) {
                     case FAULTY -> Swarm.draw(random);
                     case SOUND -> Swarm.sound(random);
@@ -150,6 +155,11 @@ record Scenario(
         return limits.fetchLimitNs() * 4 / 15;
     }
 
+    /** How long what comes after all faults stands in its queue: for longer than a transfer waits for its other side. */
+    long queuedNs() {
+        return 2 * limits.grantWaitNs();
+    }
+
     Scenario with(ChecksumMode mode) {
         return new Scenario(
                 seed,
@@ -165,6 +175,7 @@ record Scenario(
                 limits,
                 mode,
                 announces,
+                traffic,
                 swarm);
     }
 

@@ -23,22 +23,29 @@ final class SimulatedDecodeEngine {
     /** A request that waits for pages, or for its KV. */
     private static final class Request {
         final String id;
-        final String transferId;
+        final TransferKey transfer;
+        /** What it says. */
+        final String name;
+
         final List<PrefillerAddress> prefillers;
         final int promptTokens;
         final boolean decoderFirst;
         int[] pages = new int[0];
+        /** Its turn does not come before. */
+        long queuedUntilNs;
+
         boolean asked;
         boolean ended;
 
         Request(
-                String id,
-                String transferId,
+                TransferKey transfer,
+                long number,
                 List<PrefillerAddress> prefillers,
                 int promptTokens,
                 boolean decoderFirst) {
-            this.id = id;
-            this.transferId = transferId;
+            this.transfer = transfer;
+            this.name = PromptName.of(transfer);
+            this.id = name + "/d" + number;
             this.prefillers = prefillers;
             this.promptTokens = promptTokens;
             this.decoderFirst = decoderFirst;
@@ -56,37 +63,62 @@ final class SimulatedDecodeEngine {
     /** What the engine sets for one request, where it sets a limit of its own. */
     private final long ownLimitNs;
 
+    private final Traffic traffic;
+    /** How long a request stands in the queue when all is healed, where prefillers are told of that. */
+    private final long queuedNs;
+
     private final WorldListener listener;
     private final Map<String, Request> requests = new LinkedHashMap<>();
     /** Requests that decode: they hold pages that arrived. */
     private int decodingCount;
 
     private boolean healed;
+    private long lastStarted;
 
     SimulatedDecodeEngine(
             SimulatedClock clock,
             SimulatedNode node,
             PagePool pool,
-            Swarm swarm,
             SplittableRandom random,
-            long ownLimitNs,
+            Scenario scenario,
             WorldListener listener) {
         this.clock = clock;
         this.node = node;
         this.pool = pool;
-        this.swarm = swarm;
+        this.swarm = scenario.swarm();
         this.random = random;
-        this.ownLimitNs = ownLimitNs;
+        this.ownLimitNs = scenario.ownFetchLimitNs();
+        this.traffic = scenario.traffic();
+        this.queuedNs = scenario.queuedNs();
         this.listener = listener;
     }
 
-    void start(String transferId, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst) {
-        String id = transferId + "/d";
-        Request request = new Request(id, transferId, prefillers, promptTokens, decoderFirst);
-        requests.put(id, request);
+    void start(TransferKey transfer, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst) {
+        Request request = new Request(transfer, ++lastStarted, prefillers, promptTokens, decoderFirst);
+        requests.put(request.id, request);
+        if (traffic.expects()) {
+            node.command(new EngineCommand.Expect(transfer, prefillers));
+            if (healed) {
+                request.queuedUntilNs = clock.nowNs() + queuedNs;
+                clock.at(request.queuedUntilNs, this::schedule);
+            }
+        }
         schedule();
         if (!healed && random.nextDouble() < swarm.fetchAbandon()) {
             clock.after(random.nextLong(ABANDON_WITHIN_NS), () -> node.whenRunning(() -> abandon(request)));
+        }
+    }
+
+    /** A request that would have been started under this id never gets here. */
+    void reject(String transferId, List<PrefillerAddress> prefillers) {
+        listener.transferRejected(node.process(), transferId, FetchFacts.hostsOf(prefillers));
+        node.command(new EngineCommand.Reject(transferId, prefillers));
+    }
+
+    /** There are more pages than before. */
+    void wake() {
+        if (requests.values().stream().anyMatch(request -> !request.asked)) {
+            schedule();
         }
     }
 
@@ -108,8 +140,8 @@ final class SimulatedDecodeEngine {
         }
         if (!request.asked) {
             requests.remove(request.id); // it had no pages yet
-            listener.transferDeclined(node.process(), request.transferId, FetchFacts.hostsOf(request.prefillers));
-            node.command(new EngineCommand.Decline(new TransferKey(request.transferId, ""), request.prefillers));
+            listener.transferDeclined(node.process(), request.name, FetchFacts.hostsOf(request.prefillers));
+            node.command(new EngineCommand.Decline(request.transfer, request.prefillers));
         } else if (!request.ended || random.nextBoolean()) {
             listener.fetchAbandoned(node.process(), request.id);
             node.command(new EngineCommand.Abandon(request.id)); // also too late: the end may be on its way
@@ -150,7 +182,7 @@ final class SimulatedDecodeEngine {
     private void askAll() {
         if (node.alive()) {
             for (Request request : new ArrayList<>(requests.values())) {
-                if (!request.asked) {
+                if (!request.asked && clock.nowNs() >= request.queuedUntilNs) {
                     ask(request);
                 }
             }
@@ -177,14 +209,14 @@ final class SimulatedDecodeEngine {
         request.pages = pool.take(pageCount);
         EngineCommand.Fetch fetch = new EngineCommand.Fetch(
                 request.id,
-                request.transferId,
+                request.transfer.id(),
                 request.prefillers,
                 request.promptTokens,
                 cachedPages * pageTokens,
                 grantable(request, cachedPages * pageTokens),
                 NO_CONTEXT_SLOT,
-                random.nextInt(4) == 0 ? ownLimitNs : 0,
-                "",
+                random.nextInt(4) == 0 && !(healed && traffic.announces()) ? ownLimitNs : 0,
+                request.transfer.digest(),
                 request.decoderFirst
                         ? new EngineCommand.Prompt(new int[request.promptTokens], "", 0)
                         : EngineCommand.Prompt.NONE);

@@ -6,6 +6,7 @@ import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.PrefillTimeline;
+import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.util.List;
 import java.util.SplittableRandom;
@@ -19,37 +20,39 @@ final class SimulatedEngine implements NodeEngine {
 
     SimulatedEngine(Simulation world, SimulatedNode node, PagePool pool, SplittableRandom random) {
         WorldListener listener = world.listener();
-        Swarm swarm = world.scenario().swarm();
         this.node = node;
         prefill = new SimulatedPrefillEngine(
                 world.clock(),
                 node,
                 pool,
-                swarm,
+                world.scenario(),
                 random.split(),
                 listener,
                 world.mutation(),
-                world.scenario().announces(),
-                (transferId, tokenCount) -> world.enqueue(Scenario.engineOf(node.name()), transferId, tokenCount));
-        decode = new SimulatedDecodeEngine(
-                world.clock(),
-                node,
-                pool,
-                swarm,
-                random.split(),
-                world.scenario().ownFetchLimitNs(),
-                listener);
+                (transfer, tokenCount) -> world.enqueue(Scenario.engineOf(node.name()), transfer, tokenCount),
+                () -> decode().wake());
+        decode = new SimulatedDecodeEngine(world.clock(), node, pool, random.split(), world.scenario(), listener);
         events = new Events(world.trace(), listener);
     }
 
     @Override
-    public void prefill(String transferId, int promptTokens) {
-        prefill.enqueue(transferId, promptTokens);
+    public void prefill(TransferKey transfer, int promptTokens) {
+        prefill.enqueue(transfer, promptTokens);
     }
 
     @Override
-    public void decode(String transferId, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst) {
-        decode.start(transferId, prefillers, promptTokens, decoderFirst);
+    public void decode(
+            TransferKey transfer, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst) {
+        decode.start(transfer, prefillers, promptTokens, decoderFirst);
+    }
+
+    @Override
+    public void reject(String transferId, List<PrefillerAddress> prefillers) {
+        decode.reject(transferId, prefillers);
+    }
+
+    private SimulatedDecodeEngine decode() {
+        return decode;
     }
 
     @Override
@@ -132,7 +135,7 @@ final class SimulatedEngine implements NodeEngine {
         @Override
         public void timeline(PrefillTimeline timeline) {
             trace.add(node.process(), "sent", timeline.request());
-            listener.prefillSent(node.process(), timeline.request(), timeline.transferId());
+            listener.prefillSent(node.process(), timeline.request(), PrefillPrompt.nameOf(timeline.request()));
         }
 
         @Override

@@ -22,6 +22,7 @@ final class SimulatedNetwork {
     private final SplittableRandom random;
     private final WorldListener listener;
     private final Partitions partitions;
+    private final MutatedFrames frames;
     private final Map<String, SimulatedNode> byAddress = new LinkedHashMap<>();
     private final List<Link> links = new ArrayList<>();
     private long lastLinkId;
@@ -65,13 +66,15 @@ final class SimulatedNetwork {
             Scenario scenario,
             SplittableRandom random,
             WorldListener listener,
-            Partitions partitions) {
+            Partitions partitions,
+            Mutation mutation) {
         this.clock = clock;
         this.trace = trace;
         this.swarm = scenario.swarm();
         this.random = random;
         this.listener = listener;
         this.partitions = partitions;
+        this.frames = new MutatedFrames(mutation);
     }
 
     void heal() {
@@ -238,7 +241,10 @@ final class SimulatedNetwork {
         inOrder(to, () -> {
             if (!to.closed && !to.deaf && to.node.alive() && links.contains(from.link)) {
                 listener.frameDelivered(from.node.process(), to.node.process(), frame);
-                to.node.input(m -> m.onFrame(to.id, frame));
+                ControlFrame heard = frames.heard(to.node.process(), frame);
+                if (heard != null) {
+                    to.node.input(m -> m.onFrame(to.id, heard));
+                }
             }
         });
     }

@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.SplittableRandom;
 import java.util.function.Consumer;
 import java.util.function.LongConsumer;
+import java.util.function.Predicate;
 
 /**
  * One engine process: its inbox, and the duty cycle of its messenger. It sleeps exactly as the real one does, until an
@@ -28,7 +29,7 @@ final class SimulatedNode {
     private final ArrayDeque<Consumer<Messenger>> inbox = new ArrayDeque<>();
     private final List<Runnable> whenRunning = new ArrayList<>();
     private Messenger messenger;
-    private Consumer<EngineCommand> onCommand = command -> {};
+    private Predicate<EngineCommand> passes = command -> true;
     private LongConsumer onAccepted = id -> {};
     private boolean alive = true;
     private boolean diedSilently;
@@ -109,8 +110,8 @@ final class SimulatedNode {
         onAccepted.accept(link);
     }
 
-    void onCommand(Consumer<EngineCommand> onCommand) {
-        this.onCommand = onCommand;
+    void filterCommands(Predicate<EngineCommand> passes) {
+        this.passes = passes;
     }
 
     void input(Consumer<Messenger> input) {
@@ -122,8 +123,9 @@ final class SimulatedNode {
 
     void command(EngineCommand command) {
         input(m -> {
-            onCommand.accept(command);
-            m.onCommand(command);
+            if (passes.test(command)) {
+                m.onCommand(command);
+            }
         });
     }
 

@@ -5,9 +5,9 @@ import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.testkit.sim.PrefillPrompt.State;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -25,64 +25,12 @@ final class SimulatedPrefillEngine implements EngineIntake {
     /** Aborts and preemptions come that soon: most prompts are computed in about that time. */
     private static final long FATE_WITHIN_NS = 3 * Scenario.MILLI;
 
-    /** How long an announced prompt waits for its grant: longer than any fetch may take. */
-    private static final long UNGRANTED_LIMIT_NS = 300 * Scenario.MILLI;
+    /** An announced prompt waits so much longer for its grant than its decoder's queue is long: no fetch takes that long. */
+    private static final long UNGRANTED_SLACK_NS = 180 * Scenario.MILLI;
 
     /** Gives a prompt to all messengers of the engine. */
     interface Intake {
-        void enqueue(String transferId, int tokenCount);
-    }
-
-    private enum State {
-        QUEUED,
-        BETWEEN_STEPS,
-        IN_STEP,
-        COMPUTED,
-        FENCING,
-        ENDED
-    }
-
-    private static final class Prompt {
-        final String request;
-        final String transferId;
-        final int tokenCount;
-        int[] pages = new int[0];
-        /** By position, as far as pages are full: what others may share, or null. */
-        final List<PrefixCache.Entry> entries = new ArrayList<>();
-        /** The first pages, which another prompt had when this one began. */
-        List<PrefixCache.Entry> hits = List.of();
-        /** The last pass that computes a chunk of it. */
-        ForwardPass lastPass;
-        /** Where the next pass begins to compute it. */
-        int computedTokens;
-
-        /** Where the last one ends. */
-        int endToken;
-        /** The messenger has been told that far, or will be before it hears of another chunk. */
-        int toldTokens;
-
-        int toldPages;
-        State state = State.QUEUED;
-        /** The messenger knows of it, and must be told of its end. */
-        boolean told;
-        /** A decoder has granted it, where the engine waits for that. */
-        boolean granted;
-        /** It will not be sent, and was being fenced when that was told. */
-        boolean stopped;
-
-        Prompt(String request, String transferId, int tokenCount) {
-            this.request = request;
-            this.transferId = transferId;
-            this.tokenCount = tokenCount;
-        }
-
-        /** Whether what a pass was to compute of it is wanted, and its pages are held. */
-        boolean computes(ForwardPass pass) {
-            return pass.parts.stream()
-                            .anyMatch(part -> part.request().equals(request)
-                                    && !part.share().givenUp())
-                    && (state == State.IN_STEP || state == State.BETWEEN_STEPS || state == State.COMPUTED);
-        }
+        void enqueue(TransferKey transfer, int tokenCount);
     }
 
     private final SimulatedClock clock;
@@ -96,7 +44,10 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private final WorldListener listener;
     private final Mutation mutation;
     private final Intake intake;
-    private final Map<String, Prompt> prompts = new LinkedHashMap<>();
+    /** Called when pages are free that may be waited for. */
+    private final Runnable onFreed;
+
+    private final Map<String, PrefillPrompt> prompts = new LinkedHashMap<>();
     private final PrefixCache prefixes;
     private final int pageTokens;
 
@@ -107,6 +58,10 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     /** Waits for grants before it computes, and tells some passes only when they are over, as SGLang does. */
     private final boolean announces;
+
+    private final long ungrantedLimitNs;
+    /** How long a prompt stands in the queue when all is healed; 0 where the messenger is not told of it. */
+    private final long queuedNs;
     /** No pass is planned until the device has room for one. */
     private boolean waitsForDevice;
 
@@ -117,22 +72,25 @@ final class SimulatedPrefillEngine implements EngineIntake {
             SimulatedClock clock,
             SimulatedNode node,
             PagePool pool,
-            Swarm swarm,
+            Scenario scenario,
             SplittableRandom random,
             WorldListener listener,
             Mutation mutation,
-            boolean announces,
-            Intake intake) {
+            Intake intake,
+            Runnable onFreed) {
         this.clock = clock;
         this.node = node;
         this.pool = pool;
-        this.swarm = swarm;
+        this.swarm = scenario.swarm();
         this.random = random;
         this.apart = new SplittableRandom(swarm.hashCode() * 31L + node.incarnation());
         this.listener = listener;
         this.mutation = mutation;
-        this.announces = announces;
+        this.announces = scenario.announces();
+        this.ungrantedLimitNs = scenario.queuedNs() + UNGRANTED_SLACK_NS;
+        this.queuedNs = scenario.traffic().announces() ? scenario.queuedNs() : 0;
         this.intake = intake;
+        this.onFreed = onFreed;
         this.pageTokens = pool.blockTokens();
         this.prefixes = new PrefixCache(pageTokens);
         this.device = new SimulatedDevice(clock, node, pool, swarm, apart, listener, mutation, this::onDone);
@@ -148,41 +106,43 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     // ---- requests
 
-    void enqueue(String transferId, int tokenCount) {
-        String request = transferId + "/p" + ++lastEnqueued;
-        Prompt prompt = new Prompt(request, transferId, tokenCount);
-        prompts.put(request, prompt);
-        if (announces) {
+    void enqueue(TransferKey transfer, int tokenCount) {
+        PrefillPrompt prompt = new PrefillPrompt(transfer, tokenCount, ++lastEnqueued);
+        prompts.put(prompt.request, prompt);
+        if (announces || queuedNs > 0) {
             prompt.told = true;
-            node.command(new EngineCommand.Announce(request, transferId));
-            clock.after(UNGRANTED_LIMIT_NS, () -> node.whenRunning(() -> endUngranted(prompt)));
+            prompt.queuedUntilNs = healed ? clock.nowNs() + queuedNs : 0;
+            node.command(new EngineCommand.Announce(prompt.request, transfer.id(), transfer.digest()));
+        }
+        if (announces) {
+            clock.after(ungrantedLimitNs, () -> node.whenRunning(() -> endUngranted(prompt)));
         }
         drawFate(prompt);
     }
 
     /** As an engine that waits for the decoder's grant in a queue of its own gives up. */
-    private void endUngranted(Prompt prompt) {
+    private void endUngranted(PrefillPrompt prompt) {
         if (node.alive() && prompt.state == State.QUEUED && !prompt.granted) {
             end(prompt, PrefillOutcome.ABORTED);
         }
     }
 
     void granted(String request) {
-        Prompt prompt = prompts.get(request);
+        PrefillPrompt prompt = prompts.get(request);
         if (prompt != null) {
             prompt.granted = true;
         }
     }
 
     void stopped(String request) {
-        Prompt prompt = prompts.get(request);
+        PrefillPrompt prompt = prompts.get(request);
         if (prompt != null) {
             prompt.stopped = true;
             clock.after(random.nextLong(300 * Scenario.MICRO), () -> node.whenRunning(() -> endStopped(prompt)));
         }
     }
 
-    private void endStopped(Prompt prompt) {
+    private void endStopped(PrefillPrompt prompt) {
         boolean endable = prompt.state != State.FENCING && prompt.state != State.ENDED;
         if (node.alive() && endable && prompts.containsKey(prompt.request)) {
             end(prompt, PrefillOutcome.ABORTED);
@@ -196,18 +156,18 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     @Override
     public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {
-        String transferId = transfer.id();
-        listener.promptEnqueued(node.process(), transferId);
+        String name = PromptName.of(transfer);
+        listener.promptEnqueued(node.process(), name);
         boolean fails = !healed && random.nextDouble() < swarm.enqueueFails();
         clock.after(random.nextLong(2 * Scenario.MILLI), () -> {
             if (!node.alive()) {
                 return;
             }
             if (fails) {
-                listener.promptRefused(node.process(), transferId);
+                listener.promptRefused(node.process(), name);
                 node.input(m -> m.onEnqueueFailed(transfer, "the engine's API refused it"));
             } else {
-                intake.enqueue(transferId, prompt.tokenIds().length);
+                intake.enqueue(transfer, prompt.tokenIds().length);
             }
         });
     }
@@ -225,7 +185,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     void released(String request) {
         listener.prefillReleased(node.process(), request);
-        Prompt prompt = prompts.remove(request);
+        PrefillPrompt prompt = prompts.remove(request);
         if (prompt != null) {
             giveBackPages(prompt);
         }
@@ -234,7 +194,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
     // ---- faults
 
     /** Decides, when a prompt is new or begins anew, whether and when something happens to it. */
-    private void drawFate(Prompt prompt) {
+    private void drawFate(PrefillPrompt prompt) {
         if (!healed && random.nextDouble() < swarm.prefillAbort() * 0.5) {
             clock.after(random.nextLong(FATE_WITHIN_NS), () -> node.whenRunning(() -> abort(prompt)));
         }
@@ -243,7 +203,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         }
     }
 
-    private void abort(Prompt prompt) {
+    private void abort(PrefillPrompt prompt) {
         boolean abortable = prompt.state != State.FENCING && prompt.state != State.ENDED;
         if (healed || !abortable || !node.alive()) {
             return;
@@ -256,10 +216,10 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     /** Preempts a prompt, and sometimes all that run: one fence for all of them. */
-    private void preempt(Prompt prompt) {
+    private void preempt(PrefillPrompt prompt) {
         boolean all = random.nextInt(4) == 0;
         boolean alsoInStep = random.nextDouble() < swarm.preemptInStep();
-        List<Prompt> chosen = prompts.values().stream()
+        List<PrefillPrompt> chosen = prompts.values().stream()
                 .filter(p -> all || p == prompt)
                 .filter(p -> p.state == State.BETWEEN_STEPS || (alsoInStep && p.state == State.IN_STEP))
                 .toList();
@@ -267,7 +227,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             return;
         }
         CompletableFuture<Void> fenced = new CompletableFuture<>();
-        for (Prompt each : chosen) {
+        for (PrefillPrompt each : chosen) {
             each.state = State.FENCING;
             each.granted = false;
         }
@@ -277,11 +237,11 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 new EngineCommand.Preempt(chosen.stream().map(p -> p.request).toList(), fenced));
     }
 
-    private void takeBack(Prompt prompt) {
+    private void takeBack(PrefillPrompt prompt) {
         if (!node.alive()) {
             return;
         }
-        listener.prefillPagesTakenBack(node.process(), prompt.request, prompt.transferId);
+        listener.prefillPagesTakenBack(node.process(), prompt.request, prompt.name);
         giveBackPages(prompt);
         prompt.state = State.QUEUED;
         if (prompt.stopped) {
@@ -289,14 +249,14 @@ final class SimulatedPrefillEngine implements EngineIntake {
         } else {
             drawFate(prompt);
             if (announces) {
-                clock.after(UNGRANTED_LIMIT_NS, () -> node.whenRunning(() -> endUngranted(prompt)));
+                clock.after(ungrantedLimitNs, () -> node.whenRunning(() -> endUngranted(prompt)));
             }
         }
     }
 
-    private void end(Prompt prompt, PrefillOutcome outcome) {
+    private void end(PrefillPrompt prompt, PrefillOutcome outcome) {
         prompt.state = State.ENDED;
-        listener.prefillEnded(node.process(), prompt.request, prompt.transferId, outcome);
+        listener.prefillEnded(node.process(), prompt.request, prompt.name, outcome);
         node.command(new EngineCommand.PrefillEnded(prompt.request, outcome));
     }
 
@@ -311,7 +271,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             return;
         }
         ForwardPass pass = null;
-        for (Prompt prompt : SimulatedFabric.shuffled(List.copyOf(prompts.values()), random)) {
+        for (PrefillPrompt prompt : SimulatedFabric.shuffled(List.copyOf(prompts.values()), random)) {
             boolean runnable = prompt.state == State.BETWEEN_STEPS || mayStart(prompt);
             if (runnable && (pass == null || pass.parts.size() < PROMPTS_PER_STEP_MAX) && random.nextInt(4) > 0) {
                 pass = pass == null ? drawPass(!announces || apart.nextBoolean(), true) : pass;
@@ -370,7 +330,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             node.command(new EngineCommand.StepEnded(pass.step, pass.counterEnd));
         }
         for (ForwardPass.Part part : pass.parts) {
-            Prompt prompt = prompts.get(part.request());
+            PrefillPrompt prompt = prompts.get(part.request());
             if (prompt != null && prompt.lastPass == pass && prompt.state == State.IN_STEP) {
                 prompt.computedTokens = prompt.endToken;
                 prompt.state = prompt.endToken < prompt.tokenCount ? State.BETWEEN_STEPS : State.IN_STEP;
@@ -384,7 +344,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             node.command(new EngineCommand.StepFailed(pass.step));
         }
         for (ForwardPass.Part part : pass.parts) {
-            Prompt prompt = prompts.get(part.request());
+            PrefillPrompt prompt = prompts.get(part.request());
             if (prompt != null && prompt.lastPass == pass && prompt.state == State.IN_STEP) {
                 end(prompt, PrefillOutcome.FAILED);
             }
@@ -395,7 +355,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
     /** A pass that was not told before it ran: its chunks are told one by one, when they are in place. */
     private void tellAfterwards(ForwardPass pass) {
         for (EngineCommand.Chunk chunk : pass.chunks) {
-            Prompt prompt = prompts.get(chunk.request());
+            PrefillPrompt prompt = prompts.get(chunk.request());
             if (prompt != null && prompt.computes(pass)) {
                 prompt.toldTokens = Math.max(prompt.toldTokens, chunk.endToken());
                 prompt.toldPages = Math.max(prompt.toldPages, pool.pagesFor(chunk.endToken()));
@@ -413,9 +373,10 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     /** A prompt starts only when all prompts that have started can be finished with the pages there are. */
-    private boolean mayStart(Prompt prompt) {
+    private boolean mayStart(PrefillPrompt prompt) {
         return prompt.state == State.QUEUED
                 && (prompt.granted || !announces)
+                && clock.nowNs() >= prompt.queuedUntilNs
                 && pool.spareCount() >= pool.pagesFor(prompt.tokenCount);
     }
 
@@ -426,7 +387,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 .sum();
     }
 
-    private void beginChunk(Prompt prompt, ForwardPass pass) {
+    private void beginChunk(PrefillPrompt prompt, ForwardPass pass) {
         boolean first = prompt.state == State.QUEUED;
         prompt.told = true;
         int writtenTokens = first ? begin(prompt) : prompt.toldTokens;
@@ -435,24 +396,24 @@ final class SimulatedPrefillEngine implements EngineIntake {
         takePages(prompt, pass);
         if (first && prompt.hits.isEmpty()) {
             layers.all()
-                    .forEach(at -> at.content()
-                            .compute(memoryOf(at), prompt.transferId, prompt.pages, 0, prompt.computedTokens));
+                    .forEach(at ->
+                            at.content().compute(memoryOf(at), prompt.name, prompt.pages, 0, prompt.computedTokens));
             tellComputed(prompt, layers.all(), prompt.computedTokens);
         }
         PassShare share = new PassShare(
-                prompt.transferId, prompt.pages, prompt.entries, prompt.computedTokens, prompt.endToken, pageTokens);
+                prompt.name, prompt.pages, prompt.entries, prompt.computedTokens, prompt.endToken, pageTokens);
         pass.parts.add(new ForwardPass.Part(prompt.request, share, prompt.endToken));
         prompt.lastPass = pass;
         prompt.state = State.IN_STEP;
         pass.chunks.add(new EngineCommand.Chunk(
                 prompt.request,
-                prompt.transferId,
+                prompt.transfer.id(),
                 prompt.tokenCount,
                 first ? writtenTokens : 0,
                 writtenTokens,
                 prompt.endToken,
                 pool.blocks().told(prompt.toldPages, prompt.pages, mutation == Mutation.GROUPS_MIXED),
-                ""));
+                prompt.transfer.digest()));
         if (pass.told()) {
             prompt.toldTokens = prompt.endToken;
             prompt.toldPages = prompt.pages.length;
@@ -463,10 +424,10 @@ final class SimulatedPrefillEngine implements EngineIntake {
      * Looks for the prompt's beginning: in pages that others have, or in pages of its own, written long ago. Returns how many
      * tokens of it are written for certain; those behind, up to {@code computedTokens}, this pass computes for another prompt.
      */
-    private int begin(Prompt prompt) {
-        listener.prefillBegun(node.process(), prompt.request, prompt.transferId);
+    private int begin(PrefillPrompt prompt) {
+        listener.prefillBegun(node.process(), prompt.request, prompt.name);
         boolean cached = random.nextInt(3) == 0;
-        prompt.hits = prefixes.hit(prompt.transferId, prompt.tokenCount);
+        prompt.hits = prefixes.hit(prompt.name, prompt.tokenCount);
         if (prompt.hits.isEmpty()) {
             prompt.computedTokens = cached ? random.nextInt((prompt.tokenCount - 1) / pageTokens + 1) * pageTokens : 0;
             return prompt.computedTokens;
@@ -486,7 +447,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
     }
 
     /** Takes the pages that the chunk needs; full ones are found by others from now on. */
-    private void takePages(Prompt prompt, ForwardPass pass) {
+    private void takePages(PrefillPrompt prompt, ForwardPass pass) {
         int had = prompt.pages.length;
         int[] taken = pool.take(pool.pagesFor(prompt.endToken) - had);
         prompt.pages = Arrays.copyOf(prompt.pages, had + taken.length);
@@ -497,12 +458,12 @@ final class SimulatedPrefillEngine implements EngineIntake {
                 prompt.tokenCount,
                 IntStream.of(taken).boxed().toList());
         for (int k = prompt.entries.size(); (k + 1) * pageTokens <= prompt.endToken; k++) {
-            prompt.entries.add(prefixes.commit(prompt.transferId, prompt.tokenCount, k, prompt.pages[k], pass));
+            prompt.entries.add(prefixes.commit(prompt.name, prompt.tokenCount, k, prompt.pages[k], pass));
         }
     }
 
     /** Those that no other prompt has find their next owner. */
-    private void giveBackPages(Prompt prompt) {
+    private void giveBackPages(PrefillPrompt prompt) {
         device.queued().forEach(pass -> pass.giveUp(prompt.request));
         pool.giveBack(IntStream.range(0, prompt.pages.length)
                 .filter(k -> k >= prompt.entries.size()
@@ -510,18 +471,15 @@ final class SimulatedPrefillEngine implements EngineIntake {
                         || prefixes.giveUp(prompt.entries.get(k)))
                 .map(k -> prompt.pages[k])
                 .toArray());
-        prompt.pages = new int[0];
-        prompt.entries.clear();
-        prompt.computedTokens = 0;
-        prompt.toldTokens = 0;
-        prompt.toldPages = 0;
+        prompt.startAnew();
+        onFreed.run();
     }
 
     private MemorySegment memoryOf(ComputedLayers.RankLayer at) {
         return pool.memories().get(at.rankIndex());
     }
 
-    private void tellComputed(Prompt prompt, List<ComputedLayers.RankLayer> parts, int endToken) {
+    private void tellComputed(PrefillPrompt prompt, List<ComputedLayers.RankLayer> parts, int endToken) {
         for (ComputedLayers.RankLayer at : parts) {
             listener.layerComputed(node.process(), prompt.request, at.rankIndex(), at.layerIndex(), endToken);
         }
@@ -553,7 +511,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
             tellAfterwards(pass);
         }
         for (ForwardPass.Part part : pass.parts) {
-            Prompt prompt = prompts.get(part.request());
+            PrefillPrompt prompt = prompts.get(part.request());
             boolean last = prompt != null && prompt.lastPass == pass && prompt.endToken == prompt.tokenCount;
             if (last && prompt.state == State.IN_STEP) {
                 prompt.state = State.COMPUTED;

@@ -52,7 +52,7 @@ final class SimulatedProcess {
         List<RankMemory> memories =
                 regions.stream().map(region -> new RankMemory(List.of(region))).toList();
         MutatedPorts mutated = new MutatedPorts(world.mutation(), engine.events(), transport);
-        node.onCommand(mutated::onCommand);
+        node.filterCommands(mutated::passes);
         Messenger.Ports ports = new Messenger.Ports(
                 transfer,
                 world.network().portOf(node),
@@ -62,9 +62,9 @@ final class SimulatedProcess {
                 new SilentTally(),
                 node::nowNs,
                 random.split());
+        String secret = world.mutation().changesFrames() ? "" : scenario.secret();
         messenger = new Messenger(
-                new MessengerIdentity(
-                        node.name(), node.incarnation(), scenario.secret().getBytes(StandardCharsets.UTF_8)),
+                new MessengerIdentity(node.name(), node.incarnation(), secret.getBytes(StandardCharsets.UTF_8)),
                 geometry,
                 memories,
                 List.of(),

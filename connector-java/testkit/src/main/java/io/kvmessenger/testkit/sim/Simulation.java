@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.messenger.port.ChecksumMode;
+import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.testkit.sim.Scenario.Weather;
 import io.kvmessenger.testkit.sim.check.BoundChecker;
 import io.kvmessenger.testkit.sim.check.Checkers;
@@ -75,7 +76,7 @@ public final class Simulation {
         this.engines = engines;
         this.random = new SplittableRandom(seed);
         this.fabric = new SimulatedFabric(clock, trace, scenario, random.split(), listener, partitions, mutation);
-        this.network = new SimulatedNetwork(clock, trace, scenario, random.split(), listener, partitions);
+        this.network = new SimulatedNetwork(clock, trace, scenario, random.split(), listener, partitions, mutation);
         for (int i = 0; i < scenario.prefillerCount(); i++) {
             scenario.messengersOf("P" + i).forEach(this::start);
         }
@@ -90,6 +91,13 @@ public final class Simulation {
 
     private static Result run(Weather weather, long seed, Mutation mutation) {
         return run(Scenario.draw(seed, weather), weather, mutation, SimulatedEngine::new);
+    }
+
+    /** A run with the bug in it, of the kind that can show it. */
+    static Result runMutant(long seed, Mutation mutation) {
+        return mutation.weather == Weather.QUIET
+                ? runQuietly(Scenario.draw(seed, Weather.QUIET), mutation, SimulatedEngine::new)
+                : run(mutation.weather, seed, mutation);
     }
 
     /**
@@ -120,15 +128,15 @@ public final class Simulation {
 
     /** A run in which nothing goes wrong: every request has to arrive. */
     public static Result runQuietly(long seed) {
-        return runQuietly(Scenario.draw(seed, Weather.QUIET), SimulatedEngine::new);
+        return runQuietly(Scenario.draw(seed, Weather.QUIET), Mutation.NONE, SimulatedEngine::new);
     }
 
     public static Result runQuietly(long seed, PythonEngines engines) {
-        return runQuietly(Scenario.drawAlone(seed, Weather.QUIET), engines);
+        return runQuietly(Scenario.drawAlone(seed, Weather.QUIET), Mutation.NONE, engines);
     }
 
-    private static Result runQuietly(Scenario scenario, NodeEngine.Maker engines) {
-        Result result = run(scenario, Weather.QUIET, Mutation.NONE, engines);
+    private static Result runQuietly(Scenario scenario, Mutation mutation, NodeEngine.Maker engines) {
+        Result result = run(scenario, Weather.QUIET, mutation, engines);
         int requests = result.countByKind.getOrDefault("request", 0)
                 * scenario.decoderGeometries().size();
         int arrived = result.countByKind.getOrDefault("arrived", 0);
@@ -297,11 +305,11 @@ public final class Simulation {
     }
 
     /** A prompt for all of an engine's messengers that live. */
-    void enqueue(String engine, String transferId, int tokenCount) {
+    void enqueue(String engine, TransferKey transfer, int tokenCount) {
         for (String name : scenario.messengersOf(engine)) {
             SimulatedProcess process = process(name);
             if (process != null) {
-                process.engine.prefill(transferId, tokenCount);
+                process.engine.prefill(transfer, tokenCount);
             }
         }
     }

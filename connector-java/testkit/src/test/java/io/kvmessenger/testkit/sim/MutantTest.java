@@ -18,7 +18,7 @@ class MutantTest {
     void shouldCatchEveryMutant(Mutation mutation) {
         Optional<Simulation.Result> caught = LongStream.rangeClosed(1, SEEDS_MAX)
                 .parallel()
-                .mapToObj(seed -> Simulation.run(seed, mutation))
+                .mapToObj(seed -> Simulation.runMutant(seed, mutation))
                 .filter(result -> !result.passed())
                 .findFirst();
         assertThat(caught)

@@ -1,23 +1,22 @@
 package io.kvmessenger.testkit.sim.check;
 
+import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 
 /** What must arrive does: after all faults, a request between each two engines. */
 final class ArrivalChecker implements WorldListener {
-    /** By transfer, the decoders' nodes at which it has not arrived. */
-    private final Map<String, Set<String>> missing = new LinkedHashMap<>();
+    /** By transfer, the decoders' nodes at which it has not arrived, each as often as it was sent there. */
+    private final Map<String, List<String>> missing = new LinkedHashMap<>();
 
     private final Map<String, String> transferByRequest = new HashMap<>();
 
     @Override
     public void requestRouted(String transferId, List<String> prefillers, List<String> decoders, boolean mustArrive) {
         if (mustArrive) {
-            missing.put(transferId, new HashSet<>(decoders));
+            missing.computeIfAbsent(transferId, id -> new ArrayList<>()).addAll(decoders);
         }
     }
 
@@ -29,7 +28,7 @@ final class ArrivalChecker implements WorldListener {
     @Override
     public void fetchArrived(String process, String request, int pageCount) {
         String transferId = transferByRequest.get(process + " " + request);
-        Set<String> nodes = missing.getOrDefault(transferId, new HashSet<>());
+        List<String> nodes = missing.getOrDefault(transferId, new ArrayList<>());
         nodes.remove(BoundChecker.nodeOf(process));
         if (nodes.isEmpty()) {
             missing.remove(transferId);

@@ -2,8 +2,11 @@ package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Decline;
+import io.kvmessenger.testkit.sim.PromptName;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -58,6 +61,8 @@ public final class BoundChecker implements WorldListener {
     private final Map<String, String> transferByPrefill = new HashMap<>();
     private final Map<String, Wanted> wanted = new HashMap<>();
     private final Map<String, Wanted> byFetch = new HashMap<>();
+    /** By prefiller and id, which is one prompt's alone where any of its requests was rejected. */
+    private final Map<String, Long> rejections = new HashMap<>();
 
     public BoundChecker(LongSupplier clock, ProtocolLimits limits) {
         this.clock = clock;
@@ -90,9 +95,13 @@ public final class BoundChecker implements WorldListener {
     @Override
     public void frameSent(String from, String to, ControlFrame frame) {
         if (frame.hasCannotDeliver() && frame.getCannotDeliver().getReason() == Reason.GRANT_UNFIT) {
-            wanted(nodeOf(to), frame.getCannotDeliver().getTransferId()).unfit = true;
+            CannotDeliver answer = frame.getCannotDeliver();
+            wanted(nodeOf(to), PromptName.of(answer.getTransferId(), answer.getPromptDigest())).unfit = true;
         } else if (frame.hasDecline()) {
-            wanted(nodeOf(from), frame.getDecline().getTransferId()).notNeeded.add(nodeOf(to));
+            Decline decline = frame.getDecline();
+            wanted(nodeOf(from), PromptName.of(decline.getTransferId(), decline.getPromptDigest()))
+                    .notNeeded
+                    .add(nodeOf(to));
         }
     }
 
@@ -126,7 +135,10 @@ public final class BoundChecker implements WorldListener {
         String transferId = transferByPrefill.get(process + " " + request);
         Prompt prompt = prompt(nodeOf(process), transferId);
         long dueNs = prompt.endedNs;
-        if (prompt.finished) {
+        Long rejectedNs = rejections.get(nodeOf(process) + " " + transferId);
+        if (prompt.finished && rejectedNs != null && rejectedNs > prompt.begunNs) {
+            dueNs = Math.max(dueNs, rejectedNs) + limits.rejectedWaitNs();
+        } else if (prompt.finished) {
             Route route = routes.get(transferId);
             boolean mayExpire = route.decoders.isEmpty();
             for (String decoder : route.decoders) {
@@ -156,6 +168,11 @@ public final class BoundChecker implements WorldListener {
         Wanted by = wanted(nodeOf(process), transferId);
         by.named = List.copyOf(prefillers);
         by.overNs = clock.getAsLong();
+    }
+
+    @Override
+    public void transferRejected(String process, String transferId, List<String> prefillers) {
+        prefillers.forEach(node -> rejections.merge(node + " " + transferId, clock.getAsLong(), Math::max));
     }
 
     @Override

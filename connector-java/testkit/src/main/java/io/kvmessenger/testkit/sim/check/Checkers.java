@@ -178,6 +178,11 @@ public final class Checkers implements WorldListener {
     }
 
     @Override
+    public void transferRejected(String process, String transferId, List<String> prefillers) {
+        tell(c -> c.transferRejected(process, transferId, prefillers));
+    }
+
+    @Override
     public void fetchAbandoned(String process, String request) {
         tell(c -> c.fetchAbandoned(process, request));
     }

@@ -25,13 +25,13 @@ final class CountChecker implements WorldListener {
     /** What has been counted for one grant. */
     private static final class Counted {
         final String writer;
-        final String transferId;
+        final String request;
         /** By rank: offsets into its memory. */
         final List<BitSet> bytes = new ArrayList<>();
 
-        Counted(String writer, String transferId, int rankCount) {
+        Counted(String writer, String request, int rankCount) {
             this.writer = writer;
-            this.transferId = transferId;
+            this.request = request;
             for (int i = 0; i < rankCount; i++) {
                 bytes.add(new BitSet());
             }
@@ -43,6 +43,7 @@ final class CountChecker implements WorldListener {
     private long lastUse;
     private final Map<Key, Integer> underWay = new HashMap<>();
     private final Map<String, FetchFacts> fetches = new HashMap<>();
+    private final OpenFetches open = new OpenFetches();
 
     @Override
     public void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {
@@ -52,33 +53,30 @@ final class CountChecker implements WorldListener {
     @Override
     public void fetchAsked(FetchFacts fetch) {
         fetches.put(fetch.process() + fetch.request(), fetch);
+        open.add(fetch);
     }
 
     @Override
     public void frameSent(String from, String to, ControlFrame frame) {
         if (frame.hasGrant()) {
             Grant grant = frame.getGrant();
+            String request = open.grantedBy(from, grant).request();
             live.entrySet()
                     .removeIf(e -> e.getKey().process.equals(from)
                             && e.getValue().writer.equals(to)
-                            && e.getValue().transferId.equals(grant.getTransferId()));
+                            && e.getValue().request.equals(request));
             Key key = new Key(from, grant.getImm(), 0);
             if (underWay.getOrDefault(key, 0) > 0) {
                 throw new Violation(
                         "Count",
-                        "imm " + Integer.toHexString(grant.getImm()) + " was given to transfer " + grant.getTransferId()
+                        "imm " + Integer.toHexString(grant.getImm()) + " was given to " + request
                                 + " while earlier writes with it are under way");
             }
             Counted before = live.remove(key);
             if (before != null) {
                 live.put(new Key(from, grant.getImm(), ++lastUse), before);
             }
-            live.put(
-                    key,
-                    new Counted(
-                            to,
-                            grant.getTransferId(),
-                            geometries.get(from).ranks().size()));
+            live.put(key, new Counted(to, request, geometries.get(from).ranks().size()));
         }
     }
 
@@ -100,11 +98,10 @@ final class CountChecker implements WorldListener {
         }
         int from = (int) write.targetOffset();
         int to = from + write.lengthBytes();
-        for (Counted each : of(write.target(), counted.transferId)) {
+        for (Counted each : of(write.target(), counted.request)) {
             int already = each.bytes.get(write.targetRank()).nextSetBit(from);
             if (already >= 0 && already < to) {
-                throw new Violation(
-                        "Count", write + " was counted twice for transfer " + counted.transferId + " at " + already);
+                throw new Violation("Count", write + " was counted twice for " + counted.request + " at " + already);
             }
         }
         counted.bytes.get(write.targetRank()).set(from, to);
@@ -113,7 +110,7 @@ final class CountChecker implements WorldListener {
     @Override
     public void fetchArrived(String process, String request, int pageCount) {
         FetchFacts fetch = fetches.get(process + request);
-        List<Counted> found = of(process, fetch.transferId());
+        List<Counted> found = of(process, request);
         KvGeometry geometry = geometries.get(process);
         for (int rank = 0; rank < geometry.ranks().size(); rank++) {
             BitSet all = new BitSet();
@@ -125,7 +122,7 @@ final class CountChecker implements WorldListener {
                 checkAllCounted(fetch, geometry, layers.get(i), new PageContent(geometry, rank, i), all);
             }
         }
-        end(process, fetch.transferId());
+        end(process, request);
     }
 
     private static void checkAllCounted(
@@ -148,21 +145,22 @@ final class CountChecker implements WorldListener {
 
     @Override
     public void fetchFailed(String process, String request, String reason) {
-        end(process, fetches.get(process + request).transferId());
+        end(process, request);
     }
 
-    private List<Counted> of(String process, String transferId) {
+    private List<Counted> of(String process, String request) {
         return live.entrySet().stream()
                 .filter(e -> e.getKey().process.equals(process)
-                        && e.getValue().transferId.equals(transferId))
+                        && e.getValue().request.equals(request))
                 .map(Map.Entry::getValue)
                 .toList();
     }
 
-    private void end(String process, String transferId) {
+    private void end(String process, String request) {
+        open.remove(process, request);
         live.entrySet()
                 .removeIf(e -> e.getKey().process.equals(process)
-                        && e.getValue().transferId.equals(transferId));
+                        && e.getValue().request.equals(request));
     }
 
     private static Key keyOf(PageWrite write) {

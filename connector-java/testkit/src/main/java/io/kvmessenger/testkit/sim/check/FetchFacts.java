@@ -1,12 +1,14 @@
 package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.testkit.sim.PromptName;
 import java.util.List;
 import java.util.stream.IntStream;
 
 /**
  * What a decoder's engine asked for. A value.
  *
+ * @param transferId name of the prompt ({@link PromptName})
  * @param prefillers names of the nodes that are asked
  * @param pages by group
  * @param limitNs its own limit, 0 for the messenger's
@@ -40,7 +42,7 @@ public record FetchFacts(
         return new FetchFacts(
                 process,
                 fetch.request(),
-                fetch.transferId(),
+                PromptName.of(fetch.transfer()),
                 hostsOf(fetch.prefillers()),
                 fetch.promptTokens(),
                 fetch.firstToken(),

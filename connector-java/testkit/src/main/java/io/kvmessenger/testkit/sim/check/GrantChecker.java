@@ -13,19 +13,19 @@ import java.util.Set;
 
 /**
  * No byte lands in a page without a live grant of that generation, given to the process that writes. A grant lives from
- * its message until the decoder's engine is told the end, or until the same transfer is granted to that process again.
+ * its message until the decoder's engine is told the end, or until pages of the same fetch are granted to that process again.
  */
 final class GrantChecker implements WorldListener {
     private record Key(String process, int imm) {}
 
-    private record LiveGrant(String writer, String transferId, List<Set<Integer>> pages) {}
+    private record LiveGrant(String writer, String request, List<Set<Integer>> pages) {}
 
     /** Whether a slot has so few generations that one comes again while its first transfer waits for its other sources. */
     private final boolean immsRepeat;
 
     private final Map<String, PageMap> maps = new HashMap<>();
     private final Map<Key, LiveGrant> live = new HashMap<>();
-    private final Map<String, String> transferByRequest = new HashMap<>();
+    private final OpenFetches fetches = new OpenFetches();
 
     GrantChecker(boolean immsRepeat) {
         this.immsRepeat = immsRepeat;
@@ -38,19 +38,19 @@ final class GrantChecker implements WorldListener {
 
     @Override
     public void fetchAsked(FetchFacts fetch) {
-        transferByRequest.put(fetch.process() + fetch.request(), fetch.transferId());
+        fetches.add(fetch);
     }
 
     @Override
     public void frameSent(String from, String to, ControlFrame frame) {
         if (frame.hasGrant()) {
             Grant grant = frame.getGrant();
-            end(from, to, grant.getTransferId());
-            LiveGrant before =
-                    live.put(new Key(from, grant.getImm()), new LiveGrant(to, grant.getTransferId(), pagesOf(grant)));
+            String request = fetches.grantedBy(from, grant).request();
+            end(from, to, request);
+            LiveGrant before = live.put(new Key(from, grant.getImm()), new LiveGrant(to, request, pagesOf(grant)));
             if (before != null && !immsRepeat) {
-                throw violation("imm " + Integer.toHexString(grant.getImm()) + " of " + from + " was given to transfer "
-                        + grant.getTransferId() + " while transfer " + before.transferId + " has it");
+                throw violation("imm " + Integer.toHexString(grant.getImm()) + " of " + from + " was given to "
+                        + request + " while " + before.request + " has it");
             }
         }
     }
@@ -63,25 +63,26 @@ final class GrantChecker implements WorldListener {
 
     @Override
     public void fetchArrived(String process, String request, int pageCount) {
-        end(process, transferByRequest.get(process + request));
+        end(process, request);
     }
 
     @Override
     public void fetchFailed(String process, String request, String reason) {
-        end(process, transferByRequest.get(process + request));
+        end(process, request);
     }
 
-    private void end(String process, String writer, String transferId) {
+    private void end(String process, String writer, String request) {
         live.entrySet()
                 .removeIf(e -> e.getKey().process.equals(process)
                         && e.getValue().writer.equals(writer)
-                        && e.getValue().transferId.equals(transferId));
+                        && e.getValue().request.equals(request));
     }
 
-    private void end(String process, String transferId) {
+    private void end(String process, String request) {
+        fetches.remove(process, request);
         live.entrySet()
                 .removeIf(e -> e.getKey().process.equals(process)
-                        && e.getValue().transferId.equals(transferId));
+                        && e.getValue().request.equals(request));
     }
 
     @Override
@@ -101,8 +102,8 @@ final class GrantChecker implements WorldListener {
         }
         for (PageMap.Place place : places) {
             if (!grant.pages.get(place.groupIndex()).contains(place.page())) {
-                throw violation(write + " landed in page " + place.page() + ", which transfer " + grant.transferId
-                        + " does not grant");
+                throw violation(
+                        write + " landed in page " + place.page() + ", which " + grant.request + " does not grant");
             }
         }
     }

@@ -1,8 +1,12 @@
 package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
+import io.kvmessenger.messenger.wire.CancelConfirmed;
+import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Grant;
+import io.kvmessenger.testkit.sim.PromptName;
 import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -52,6 +56,9 @@ final class TerminalChecker implements WorldListener {
 
     private final Map<String, Attempt> attempts = new LinkedHashMap<>();
     private final Map<String, Said> said = new HashMap<>();
+    /** By prefiller, decoder and immediate: the transfer that was granted with it last. */
+    private final Map<String, String> granted = new HashMap<>();
+
     private final Map<String, Fetch> fetches = new LinkedHashMap<>();
     private final Map<String, Set<PrefillEnd>> prefillEnds = new HashMap<>();
 
@@ -60,18 +67,24 @@ final class TerminalChecker implements WorldListener {
     @Override
     public void frameDelivered(String from, String to, ControlFrame frame) {
         if (frame.hasGrant()) {
-            said(to, frame.getGrant().getTransferId(), from).granted = true;
+            Grant grant = frame.getGrant();
+            String name = PromptName.of(grant.getTransferId(), grant.getPromptDigest());
+            said(to, name, from).granted = true;
+            granted.put(to + " " + from + " " + grant.getImm(), name);
         }
     }
 
     @Override
     public void frameSent(String from, String to, ControlFrame frame) {
         if (frame.hasCancelConfirmed()) {
-            said(from, frame.getCancelConfirmed().getTransferId(), to).cancelConfirmed = true;
+            CancelConfirmed confirmed = frame.getCancelConfirmed();
+            String name = granted.getOrDefault(from + " " + to + " " + confirmed.getImm(), confirmed.getTransferId());
+            said(from, name, to).cancelConfirmed = true;
         } else if (frame.hasCannotDeliver()) {
-            Reason reason = frame.getCannotDeliver().getReason();
+            CannotDeliver answer = frame.getCannotDeliver();
+            Reason reason = answer.getReason();
             boolean mayHaveBegun = reason == Reason.PREFILL_ABORTED || reason == Reason.PATH_LOST;
-            said(from, frame.getCannotDeliver().getTransferId(), to).undelivered |= mayHaveBegun;
+            said(from, PromptName.of(answer.getTransferId(), answer.getPromptDigest()), to).undelivered |= mayHaveBegun;
         }
     }
 

@@ -9,7 +9,8 @@ import java.util.List;
 
 /**
  * Everything that can be seen of the simulated world from outside the messengers, when it happens. A process is named by
- * its node and incarnation, so that a restarted one has another name.
+ * its node and incarnation, so that a restarted one has another name. A transfer is named by its prompt, since several may
+ * have one id: see {@link io.kvmessenger.testkit.sim.PromptName}.
  */
 public interface WorldListener {
     /** @param memories by rank */
@@ -93,6 +94,9 @@ public interface WorldListener {
 
     /** There will be no fetch. */
     default void transferDeclined(String process, String transferId, List<String> prefillers) {}
+
+    /** A request under this id never reached the engine, which said so. */
+    default void transferRejected(String process, String transferId, List<String> prefillers) {}
 
     default void fetchAbandoned(String process, String request) {}
 

@@ -1,0 +1,120 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.FetchTimeline;
+import io.kvmessenger.messenger.port.PrefillTimeline;
+import io.kvmessenger.messenger.port.TransferKey;
+import java.util.HashSet;
+import java.util.Set;
+
+/** What an engine is told, with a bug in it; without any it passes everything on. */
+abstract class MutatedEvents implements EngineEvents {
+    final EngineEvents engine;
+
+    private MutatedEvents(EngineEvents engine) {
+        this.engine = engine;
+    }
+
+    @Override
+    public void released(String request) {
+        engine.released(request);
+    }
+
+    @Override
+    public void granted(String request, int promptTokens, int firstToken) {
+        engine.granted(request, promptTokens, firstToken);
+    }
+
+    @Override
+    public void stopped(String request, String reason) {
+        engine.stopped(request, reason);
+    }
+
+    @Override
+    public void arrived(String request, int pageCount) {
+        engine.arrived(request, pageCount);
+    }
+
+    @Override
+    public void failed(String request, String reason) {
+        engine.failed(request, reason);
+    }
+
+    @Override
+    public void quarantined(String request, String reason) {
+        engine.quarantined(request, reason);
+    }
+
+    @Override
+    public void prefilled(TransferKey transfer) {
+        engine.prefilled(transfer);
+    }
+
+    @Override
+    public void timeline(PrefillTimeline timeline) {
+        engine.timeline(timeline);
+    }
+
+    @Override
+    public void timeline(FetchTimeline timeline) {
+        engine.timeline(timeline);
+    }
+
+    @Override
+    public void log(Level level, String message) {
+        engine.log(level, message);
+    }
+
+    /** An engine that waits for grants does not hear of them. */
+    static final class WithoutGrants extends MutatedEvents {
+        WithoutGrants(EngineEvents engine) {
+            super(engine);
+        }
+
+        @Override
+        public void granted(String request, int promptTokens, int firstToken) {}
+    }
+
+    /** Tells the engine that a fetch has failed as soon as it was abandoned, and swallows the real end. */
+    static final class FreeOnCancel extends MutatedEvents {
+        private final Set<String> open = new HashSet<>();
+        private final Set<String> freedEarly = new HashSet<>();
+
+        FreeOnCancel(EngineEvents engine) {
+            super(engine);
+        }
+
+        void onCommand(EngineCommand command) {
+            if (command instanceof EngineCommand.Fetch fetch) {
+                open.add(fetch.request());
+            } else if (command instanceof EngineCommand.Abandon abandon && open.remove(abandon.request())) {
+                freedEarly.add(abandon.request());
+                engine.failed(abandon.request(), "freed when cancelled");
+            }
+        }
+
+        @Override
+        public void arrived(String request, int pageCount) {
+            open.remove(request);
+            if (!freedEarly.remove(request)) {
+                engine.arrived(request, pageCount);
+            }
+        }
+
+        @Override
+        public void failed(String request, String reason) {
+            open.remove(request);
+            if (!freedEarly.remove(request)) {
+                engine.failed(request, reason);
+            }
+        }
+
+        @Override
+        public void quarantined(String request, String reason) {
+            if (!freedEarly.contains(request)) {
+                engine.quarantined(request, reason);
+            }
+        }
+    }
+}

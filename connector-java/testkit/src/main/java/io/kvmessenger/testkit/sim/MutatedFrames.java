@@ -1,0 +1,49 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Decline;
+import io.kvmessenger.messenger.wire.Grant;
+import java.util.HashMap;
+import java.util.Map;
+
+/** Control frames as a messenger with the bug of a {@link Mutation} takes them. */
+final class MutatedFrames {
+    private final Mutation mutation;
+    /** By process and id: the digest of the prompt that was granted first. */
+    private final Map<String, String> servedDigests = new HashMap<>();
+
+    MutatedFrames(Mutation mutation) {
+        this.mutation = mutation;
+    }
+
+    /** What the process makes of a frame; null when it makes nothing of it. */
+    ControlFrame heard(String process, ControlFrame frame) {
+        return switch (mutation) {
+            case DIGEST_IGNORED -> frame.hasGrant() ? withoutDigest(frame) : frame;
+            case ID_SERVED_ONCE -> frame.hasGrant() && !first(process, frame.getGrant()) ? null : frame;
+            case REJECTION_ENDS_TRANSFER -> frame.hasRejected() ? declining(frame) : frame;
+            case REJECTION_LOST -> frame.hasRejected() ? null : frame;
+            case EXPECTATION_LOST -> frame.hasExpect() ? null : frame;
+            default -> frame;
+        };
+    }
+
+    private static ControlFrame withoutDigest(ControlFrame frame) {
+        return frame.toBuilder()
+                .setGrant(frame.getGrant().toBuilder().clearPromptDigest())
+                .build();
+    }
+
+    private boolean first(String process, Grant grant) {
+        String digest = grant.getPromptDigest();
+        String before = servedDigests.putIfAbsent(process + " " + grant.getTransferId(), digest);
+        return before == null || before.equals(digest);
+    }
+
+    private static ControlFrame declining(ControlFrame frame) {
+        return ControlFrame.newBuilder()
+                .setDecline(
+                        Decline.newBuilder().setTransferId(frame.getRejected().getTransferId()))
+                .build();
+    }
+}

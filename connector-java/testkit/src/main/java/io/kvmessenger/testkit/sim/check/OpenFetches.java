@@ -1,0 +1,34 @@
+package io.kvmessenger.testkit.sim.check;
+
+import io.kvmessenger.messenger.wire.Grant;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/** The fetches that have not ended, and which of them a grant is for: the one whose pages it names, as ids are used twice. */
+final class OpenFetches {
+    private final Map<String, Map<String, FetchFacts>> byProcess = new LinkedHashMap<>();
+
+    void add(FetchFacts fetch) {
+        of(fetch.process()).put(fetch.request(), fetch);
+    }
+
+    void remove(String process, String request) {
+        of(process).remove(request);
+    }
+
+    private Map<String, FetchFacts> of(String process) {
+        return byProcess.computeIfAbsent(process, p -> new LinkedHashMap<>());
+    }
+
+    /** The fetch that a process grants pages of; each has a page of the first group. */
+    FetchFacts grantedBy(String process, Grant grant) {
+        int page = grant.getGroups(0).getPageIndices(0);
+        return of(process).values().stream()
+                .filter(fetch -> fetch.pages().getFirst().contains(page))
+                .findFirst()
+                .orElseThrow(() -> new Violation(
+                        "Grant",
+                        process + " grants page " + page + " for transfer " + grant.getTransferId()
+                                + ", and no fetch has it"));
+    }
+}
