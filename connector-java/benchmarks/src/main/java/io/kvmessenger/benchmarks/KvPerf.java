@@ -54,9 +54,12 @@ public final class KvPerf {
             requireTransport(options, endpoint);
             control.receiveNextRound();
             Initiator initiator = new Initiator(options, control, endpoint);
-            Report report = options.yardstick() ? measureInTurns(options, initiator) : measure(options, initiator);
+            if (options.turns()) {
+                runWhenAsked(options, initiator);
+            } else {
+                print(options, options.yardstick() ? measureInTurns(options, initiator) : measure(options, initiator));
+            }
             initiator.end();
-            print(options, report);
         } finally {
             if (!target.waitFor(5, TimeUnit.SECONDS)) {
                 target.destroyForcibly();
@@ -105,6 +108,16 @@ public final class KvPerf {
                 report.add(checked(initiator.run()), yardstick.run());
             }
             return report;
+        }
+    }
+
+    /** A round for each line of standard input, answered by a line: how another build is measured in turns with ours. */
+    private static void runWhenAsked(KvPerfOptions options, Initiator initiator) throws IOException {
+        warmUp(options, initiator);
+        System.out.println("ready");
+        while (System.in.read() == '\n') {
+            Initiator.Round round = checked(initiator.run());
+            System.out.println(round.durationNs() + " " + round.cpuNs());
         }
     }
 

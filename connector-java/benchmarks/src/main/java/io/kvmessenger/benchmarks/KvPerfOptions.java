@@ -28,6 +28,7 @@ record KvPerfOptions(
         long seed,
         boolean check,
         boolean yardstick,
+        boolean turns,
         String output) {
 
     /** What is timed. */
@@ -68,6 +69,8 @@ record KvPerfOptions(
               --seed N                of the choice of pages (1)
               --check                 compare every byte of every round
               --yardstick             run a C program doing the same work in turns with ours (not for pingpong)
+              --turns                 a round for each empty line of standard input, answered by its duration and CPU
+                                      time in ns: see connector-java/benchmarks/beside
               --output FILE           append the JSON line to FILE too
 
             A round is clean when other programmes had at most a tenth of the cores; others are repeated, up to three
@@ -76,7 +79,7 @@ record KvPerfOptions(
             pingpong they are half the way to and fro, so the time until the other side has seen a write.
             """;
 
-    private static final List<String> FLAGS = List.of("--check", "--yardstick");
+    private static final List<String> FLAGS = List.of("--check", "--yardstick", "--turns");
 
     /** @throws IllegalArgumentException one sentence, for the user */
     static KvPerfOptions parse(String[] args) {
@@ -112,6 +115,7 @@ record KvPerfOptions(
                 number(given, "--seed", 1, 0, Long.MAX_VALUE),
                 given.containsKey("--check"),
                 given.containsKey("--yardstick") && !pingpong,
+                given.containsKey("--turns"),
                 given.getOrDefault("--output", ""));
         requireKnown(given);
         return options;
@@ -160,6 +164,7 @@ record KvPerfOptions(
             "--seed",
             "--check",
             "--yardstick",
+            "--turns",
             "--output");
 
     private static void requireKnown(Map<String, String> given) {
