@@ -10,6 +10,7 @@ public final class Errno {
     public static final int EINTR = 4;
     public static final int EAGAIN = 11;
     public static final int ENOMEM = 12;
+    public static final int EACCES = 13;
     public static final int EINVAL = 22;
     public static final int ENFILE = 23;
     public static final int EMFILE = 24;
@@ -30,6 +31,7 @@ public final class Errno {
             case EINTR -> "EINTR";
             case EAGAIN -> "EAGAIN";
             case ENOMEM -> "ENOMEM";
+            case EACCES -> "EACCES";
             case EINVAL -> "EINVAL";
             case ENFILE -> "ENFILE";
             case EMFILE -> "EMFILE";

@@ -52,6 +52,7 @@ public final class FfmLibC implements LibC {
     private static final MethodHandle memfd_create = handle("memfd_create", JAVA_INT, ADDRESS, JAVA_INT);
     private static final MethodHandle mmap =
             handle("mmap", JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, JAVA_INT, JAVA_LONG);
+    private static final MethodHandle mprotect = handle("mprotect", JAVA_INT, JAVA_LONG, JAVA_LONG, JAVA_INT);
     private static final MethodHandle munmap = handle("munmap", JAVA_INT, JAVA_LONG, JAVA_LONG);
     private static final MethodHandle read = handle("read", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG);
     private static final MethodHandle readv = handle("readv", JAVA_LONG, JAVA_INT, ADDRESS, JAVA_INT);
@@ -272,6 +273,17 @@ public final class FfmLibC implements LibC {
         MemorySegment state = STATE.get();
         try {
             long result = (long) mmap.invokeExact(state, address, lengthBytes, protection, flags, fd, offsetBytes);
+            return result == -1 ? -errno(state) : result;
+        } catch (Throwable t) {
+            throw unexpected(t);
+        }
+    }
+
+    @Override
+    public int mprotect(long address, long lengthBytes, int protection) {
+        MemorySegment state = STATE.get();
+        try {
+            int result = (int) mprotect.invokeExact(state, address, lengthBytes, protection);
             return result == -1 ? -errno(state) : result;
         } catch (Throwable t) {
             throw unexpected(t);

@@ -9,7 +9,15 @@ import java.lang.foreign.MemorySegment;
  * <p>Safe from any thread. It does not keep the memory alive: a view used after its memory is unmapped kills the process.
  */
 public final class ForeignMemory {
+    @SuppressWarnings("restricted")
+    private static final MemorySegment EVERYTHING = MemorySegment.NULL.reinterpret(Long.MAX_VALUE);
+
     private ForeignMemory() {}
+
+    /** Copies from address to address, without a look at either; allocates nothing. */
+    public static void copy(long source, long target, long lengthBytes) {
+        MemorySegment.copy(EVERYTHING, source, EVERYTHING, target, lengthBytes);
+    }
 
     /** The {@code lengthBytes} bytes at {@code address}, readable and writable from any thread, for ever. */
     @SuppressWarnings("restricted")

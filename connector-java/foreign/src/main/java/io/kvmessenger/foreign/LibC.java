@@ -66,6 +66,9 @@ public interface LibC {
     /** <a href="https://man7.org/linux/man-pages/man2/mmap.2.html">mmap(2)</a>. */
     long mmap(long address, long lengthBytes, int protection, int flags, int fd, long offsetBytes);
 
+    /** <a href="https://man7.org/linux/man-pages/man2/mprotect.2.html">mprotect(2)</a>. */
+    int mprotect(long address, long lengthBytes, int protection);
+
     /** <a href="https://man7.org/linux/man-pages/man2/munmap.2.html">munmap(2)</a>. */
     int munmap(long address, long lengthBytes);
 

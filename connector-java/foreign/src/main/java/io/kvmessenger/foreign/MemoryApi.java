@@ -4,7 +4,10 @@ package io.kvmessenger.foreign;
 public final class MemoryApi {
     public static final int PROT_READ = 1;
     public static final int PROT_WRITE = 2;
+    public static final int PROT_EXEC = 4;
     public static final int MAP_SHARED = 1;
+    public static final int MAP_PRIVATE = 2;
+    public static final int MAP_ANONYMOUS = 0x20;
     public static final int MADV_DONTFORK = 10;
     public static final int MFD_CLOEXEC = 1;
     public static final int MFD_ALLOW_SEALING = 2;

@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.shm;
 
 import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.StreamingCopy;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
@@ -45,6 +46,7 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
     private final Figures figures;
     private final long connectDeadlineNs;
     private final Map<Integer, MappedFile> regions = new HashMap<>();
+    private final RunCopier copier = new RunCopier(StreamingCopy.ofThisProcess());
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_LONG, 1L);
     private Dialer dialer;
@@ -275,10 +277,12 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
             long to = batch.targetOffsetBytes(i);
             if (to < 0 || to > lastRegion.byteSize() - runBytes) {
                 copyFault = "the peer's region " + batch.regionId() + " is shorter than it said";
+                copier.drop();
                 return false;
             }
-            MemorySegment.copy(source, batch.sourceOffsetBytes(i), lastRegion, to, runBytes);
+            copier.add(source, batch.sourceOffsetBytes(i), lastRegion, to, runBytes);
         }
+        copier.finish();
         return true;
     }
 
