@@ -1,6 +1,7 @@
 package io.kvmessenger.connector;
 
 import io.kvmessenger.messenger.Messenger;
+import io.kvmessenger.messenger.port.NanoClock;
 import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.function.Consumer;
@@ -12,12 +13,16 @@ import java.util.function.Consumer;
 final class Inbox {
     /** Inputs taken in one turn, so that neither timers nor completions wait for a peer that never stops talking. */
     static final int INPUTS_PER_TURN_MAX = 1024;
+    /** After so long no further input is taken in a turn: grants and fetches of long prompts take a millisecond each. */
+    static final long TAKING_MAX_NS = 20_000_000L;
 
     private final Queue<Consumer<Messenger>> inputs = new ConcurrentLinkedQueue<>();
+    private final NanoClock clock;
     private final Runnable wake;
 
     /** @param wake ends the wait of the messenger's thread */
-    Inbox(Runnable wake) {
+    Inbox(NanoClock clock, Runnable wake) {
+        this.clock = clock;
         this.wake = wake;
     }
 
@@ -33,7 +38,8 @@ final class Inbox {
 
     int drainTo(Messenger messenger) {
         int count = 0;
-        while (count < INPUTS_PER_TURN_MAX) {
+        long beganNs = clock.nowNs();
+        while (count < INPUTS_PER_TURN_MAX && clock.nowNs() - beganNs < TAKING_MAX_NS) {
             Consumer<Messenger> input = inputs.poll();
             if (input == null) {
                 break;

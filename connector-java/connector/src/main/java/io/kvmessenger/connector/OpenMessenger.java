@@ -85,7 +85,7 @@ final class OpenMessenger {
         this.transfer = TransferWiring.open(request);
         started.push(transfer);
         this.agent = new AgentThread(transfer, CLOCK, new FaultLog(events, CLOCK)::add);
-        this.inbox = new Inbox(transfer::wake);
+        this.inbox = new Inbox(CLOCK, transfer::wake);
         metrics.follow(transfer::counters);
         this.network = new NettyControlNetwork(
                 inbox,

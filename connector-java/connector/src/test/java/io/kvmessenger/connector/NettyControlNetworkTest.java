@@ -30,7 +30,7 @@ class NettyControlNetworkTest {
     private static final int FLOOD_BYTES = 64 << 20;
     private static final long FIRST_LINK = 1;
 
-    private final Inbox inbox = new Inbox(() -> {});
+    private final Inbox inbox = new Inbox(System::nanoTime, () -> {});
     private final CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
     private final NettyControlNetwork network = new NettyControlNetwork(inbox, 5_000, LINKS_MAX, closeOnExec, null);
     private final int port = network.listen("127.0.0.1", 0);

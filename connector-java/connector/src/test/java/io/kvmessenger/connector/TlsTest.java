@@ -136,7 +136,7 @@ class TlsTest {
 
     @Test
     void shouldKeepHalfOpenHandshakesFew() throws Exception {
-        Inbox inbox = new Inbox(() -> {});
+        Inbox inbox = new Inbox(System::nanoTime, () -> {});
         List<ControlSocket> halves = new ArrayList<>();
         try (CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
                 NettyControlNetwork network = network(inbox, 60_000, closeOnExec)) {
@@ -153,7 +153,7 @@ class TlsTest {
 
     @Test
     void shouldEndAHandshakeThatDoesNotEnd() throws Exception {
-        Inbox inbox = new Inbox(() -> {});
+        Inbox inbox = new Inbox(System::nanoTime, () -> {});
         try (CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
                 NettyControlNetwork network = network(inbox, 300, closeOnExec);
                 ControlSocket half = ControlSocket.dial(network.listen("127.0.0.1", 0))) {
@@ -164,7 +164,7 @@ class TlsTest {
 
     @Test
     void shouldTellASilentPeerThatThereIsTls() throws Exception {
-        Inbox inbox = new Inbox(() -> {});
+        Inbox inbox = new Inbox(System::nanoTime, () -> {});
         try (CloseOnExec closeOnExec = new CloseOnExec(new FfmLibC());
                 NettyControlNetwork network = network(inbox, 60_000, closeOnExec);
                 ControlSocket silent = ControlSocket.dial(network.listen("127.0.0.1", 0))) {

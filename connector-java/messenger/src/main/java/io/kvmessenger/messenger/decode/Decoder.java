@@ -219,6 +219,7 @@ public final class Decoder {
 
     public int tick(long nowNs) {
         int work = 0;
+        ends.beginTurn();
         for (Fetch fetch : fetches.snapshot()) {
             work += isolated(fetch, () -> tick(fetch, nowNs));
         }

@@ -226,6 +226,11 @@ final class FetchEnds {
         }
     }
 
+    /** A turn of the duty cycle begins: what it compares is bounded, however many fetches have all arrived. */
+    void beginTurn() {
+        verifier.beginTurn();
+    }
+
     /** Compares some pages of a fetch that has all arrived. Returns whether there was something to do. */
     int verify(Fetch fetch) {
         if (fetch.ended || fetch.failing() || !fetch.covered || !fetch.filled()) {

@@ -4,10 +4,7 @@ import io.kvmessenger.messenger.pages.PageSum;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
-import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.transfer.ImmWindow;
-import java.util.ArrayList;
-import java.util.List;
 
 /**
  * What one prefiller's messenger contributes to a fetch: a window of its own, so that its end is counted, confirmed or
@@ -48,7 +45,7 @@ final class FetchSource {
     /** What its window, once it has one, was opened for. */
     long expectedWeight;
     /** What the prefiller says that its pages hold, for the last grant. */
-    final List<Checksums.Write> checksums = new ArrayList<>();
+    final ToldChecksums checksums = new ToldChecksums();
     /** Of all {@link #checksums} together. */
     long checksummedWeight;
     /** How many of {@link #checksums} have been compared. */

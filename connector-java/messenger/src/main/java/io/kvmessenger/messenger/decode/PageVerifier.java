@@ -26,6 +26,8 @@ final class PageVerifier {
     private final Map<Integer, Region> regions = new HashMap<>();
     private final Tally tally;
     private final BiConsumer<Fetch, String> damaged;
+    /** What may still be looked at in this turn, of all fetches together: timers and heartbeats wait for it. */
+    private long leftBytes;
 
     /**
      * @param memory of each rank of the geometry
@@ -106,7 +108,7 @@ final class PageVerifier {
     }
 
     private boolean verified(FetchSource source) {
-        return hasChecksums(source) && source.comparedCount == source.checksums.size();
+        return hasChecksums(source) && source.comparedCount == source.checksums.count();
     }
 
     /** Whether a prefiller has said what all pages hold that it has written, if it is asked to. */
@@ -114,14 +116,19 @@ final class PageVerifier {
         return interval == 0 || source.checksummedWeight == source.expectedWeight;
     }
 
+    /** Pages may be looked at again. */
+    void beginTurn() {
+        leftBytes = PageSum.BYTES_PER_TURN;
+    }
+
     /** Compares some more of a fetch whose sources are all filled. Returns the bytes looked at. */
     long advance(Fetch fetch) {
         long bytes = 0;
         for (FetchSource source : fetch.sources) {
-            while (source.comparedCount < source.checksums.size()
-                    && bytes < PageSum.BYTES_PER_TURN
-                    && !fetch.failing()) {
-                bytes += advance(source, PageSum.BYTES_PER_TURN - bytes);
+            while (source.comparedCount < source.checksums.count() && leftBytes > 0 && !fetch.failing()) {
+                long taken = advance(source, leftBytes);
+                leftBytes -= taken;
+                bytes += taken;
             }
         }
         return bytes;
