@@ -49,7 +49,7 @@ PLAIN_WORDS_LEFT = (
     "connector-java/transfer/src/main/java/io/kvmessenger/transfer/tcp/TcpReceivePath.java",
     "connector-java/transfer/src/test/java/io/kvmessenger/transfer/engine/OutboundPeerTest.java",
     "connector-java/transfer/src/test/java/io/kvmessenger/transfer/engine/WorkerTest.java",
-    "connector-java/transfer/src/test/java/io/kvmessenger/transfer/shm/ShmTransportTest.java",
+    "connector-java/transfer/src/test/java/io/kvmessenger/transfer/shm/ShmDomainTest.java",
     "connector-java/testkit/src/main/java/io/kvmessenger/testkit/sim/SimulatedFabric.java",
     "connector-java/testkit/src/main/java/io/kvmessenger/testkit/sim/SimulatedTransferEngine.java",
     "connector-java/testkit/src/main/java/io/kvmessenger/testkit/transfer/TransportContractTest.java",

@@ -84,6 +84,8 @@ final class OpenMessenger {
         this.counterWord = Arena.global().allocate(COUNTER_ALIGNMENT_BYTES, COUNTER_ALIGNMENT_BYTES);
         this.transfer = TransferWiring.open(request);
         started.push(transfer);
+        transfer.unavailable()
+                .forEach(why -> events.log(EngineEvents.Level.WARNING, "a transport is left out: " + why));
         this.agent = new AgentThread(transfer, CLOCK, new FaultLog(events, CLOCK)::add);
         this.inbox = new Inbox(CLOCK, transfer::wake);
         metrics.follow(transfer::counters);

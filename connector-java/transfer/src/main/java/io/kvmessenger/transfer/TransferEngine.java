@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer;
 
 import java.lang.foreign.MemorySegment;
+import java.util.List;
 
 /**
  * Moves bytes into other engines' registered memory and counts what arrives in ours.
@@ -30,6 +31,11 @@ public interface TransferEngine extends AutoCloseable {
 
     /** How other engines reach this one: opaque bytes, at most {@link EngineAddress#LENGTH_MAX_BYTES}. */
     EngineAddress address();
+
+    /** Of each transport that was asked for and that the machine does not have: in one line, why. */
+    default List<String> unavailable() {
+        return List.of();
+    }
 
     /**
      * Makes memory a source of writes and, within windows, a target. The memory must outlive the region.

@@ -13,6 +13,7 @@ import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.WindowArea;
 import java.lang.foreign.MemorySegment;
+import java.util.List;
 
 /**
  * Passes everything on to another engine, for faults that change one thing. Threading as the engine it wraps; it checks and
@@ -28,6 +29,11 @@ public abstract class PassingTransferEngine implements TransferEngine {
     @Override
     public EngineAddress address() {
         return engine.address();
+    }
+
+    @Override
+    public List<String> unavailable() {
+        return engine.unavailable();
     }
 
     @Override

@@ -10,9 +10,14 @@ import io.kvmessenger.testkit.sim.check.WorldListener;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.engine.EnginePorts;
 import io.kvmessenger.transfer.engine.InvokedEngine;
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.Transport;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.SplittableRandom;
+import java.util.function.Function;
 
 /** One incarnation of one node: the production messenger on simulated ports, and the engine beside it. */
 final class SimulatedProcess {
@@ -35,10 +40,10 @@ final class SimulatedProcess {
         SimulatedTransport[] made = new SimulatedTransport[1];
         InvokedEngine invoked = new InvokedEngine(
                 world.mutation().limits(scenario.engineLimits()),
-                new EnginePorts(LIB_C, node::nowNs, random.split(), worker, (port, figures) -> {
+                new EnginePorts(LIB_C, node::nowNs, random.split(), worker, List.of(simulated(port -> {
                     made[0] = new SimulatedTransport(node, world.fabric(), worker, port, random.split());
-                    return List.of(made[0]);
-                }),
+                    return made[0];
+                }))),
                 node::wake);
         worker.start(invoked);
         transport = made[0];
@@ -74,5 +79,19 @@ final class SimulatedProcess {
         world.fabric().started(transport);
         world.network().started(node);
         node.start(messenger);
+    }
+
+    private static Transport simulated(Function<InboundPort, Domain> opened) {
+        return new Transport() {
+            @Override
+            public String name() {
+                return SimulatedTransport.NAME;
+            }
+
+            @Override
+            public Domain open(InboundPort port, Figures figures) {
+                return opened.apply(port);
+            }
+        };
     }
 }

@@ -1,12 +1,14 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.Transport;
+import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -20,7 +22,7 @@ import java.util.SplittableRandom;
  * One process's end of the {@link SimulatedFabric}, below the production engine. What the fabric has for this process waits here
  * until the engine's worker turns; several things that wait are found in any order.
  */
-final class SimulatedTransport implements Transport {
+final class SimulatedTransport implements Domain {
     static final String NAME = "simulated";
 
     final SimulatedNode node;
@@ -107,6 +109,12 @@ final class SimulatedTransport implements Transport {
     }
 
     @Override
+    public RemoteKey register(Region region, int memfd) {
+        RegionDescriptor descriptor = region.descriptor();
+        return new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), memfd);
+    }
+
+    @Override
     public OutboundLink connect(
             String location, byte[] admissionKey, MessageQueue messages, LinkEvents events, long nowNs) {
         SimulatedOutboundLink link = new SimulatedOutboundLink(this, fabric, events, random.split());
@@ -116,7 +124,7 @@ final class SimulatedTransport implements Transport {
     }
 
     @Override
-    public int doWork(long nowNs) {
+    public int poll(long nowNs) {
         int count = tasks.size();
         for (int i = 0; i < count; i++) {
             fabric.guard(tasks.remove(random.nextInt(tasks.size())));

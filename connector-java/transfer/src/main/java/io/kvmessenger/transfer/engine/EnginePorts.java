@@ -1,8 +1,6 @@
 package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.foreign.LibC;
-import io.kvmessenger.transfer.spi.Figures;
-import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.spi.Transport;
 import java.util.List;
@@ -16,11 +14,7 @@ import java.util.random.RandomGenerator;
  * @param clock monotonic, in ns
  * @param random of what keys are made
  * @param poller the engine's own, closed with it
+ * @param transports opened with the engine, the first preferred
  */
 public record EnginePorts(
-        LibC libC, LongSupplier clock, RandomGenerator random, Poller poller, TransportMaker transports) {
-    /** Makes the transports, which need the engine's inner parts. */
-    public interface TransportMaker {
-        List<Transport> make(InboundPort port, Figures figures);
-    }
-}
+        LibC libC, LongSupplier clock, RandomGenerator random, Poller poller, List<Transport> transports) {}

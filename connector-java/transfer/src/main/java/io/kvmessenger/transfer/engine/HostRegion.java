@@ -2,22 +2,27 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
+import java.util.HashMap;
+import java.util.Map;
 
 /** Host memory registered with one engine. Held and released by the messenger's thread, read by the worker. */
 final class HostRegion implements Region {
     private final RegionTable table;
     private final RegionDescriptor descriptor;
     private final MemorySegment memory;
-    private final int memfd;
+    /** Complete before the worker can see the region. */
+    private final Map<Domain, RemoteKey> keys = new HashMap<>();
+
     private int holdCount;
     private boolean live = true;
 
-    HostRegion(RegionTable table, RegionDescriptor descriptor, MemorySegment memory, int memfd) {
+    HostRegion(RegionTable table, RegionDescriptor descriptor, MemorySegment memory) {
         this.table = table;
         this.descriptor = descriptor;
         this.memory = memory;
-        this.memfd = memfd;
     }
 
     @Override
@@ -30,8 +35,22 @@ final class HostRegion implements Region {
         return memory;
     }
 
-    int memfd() {
-        return memfd;
+    /** Lets peers reach it through a domain, where that can. */
+    void offerTo(Domain domain, int memfd) {
+        RemoteKey key = domain.register(this, memfd);
+        if (key != null) {
+            keys.put(domain, key);
+        }
+    }
+
+    /** Of all domains that it was offered to. */
+    void withdraw() {
+        keys.forEach(Domain::deregister);
+    }
+
+    /** What a peer needs to write to it through a domain, or null. */
+    RemoteKey keyOf(Domain domain) {
+        return keys.get(domain);
     }
 
     boolean isLiveIn(RegionTable wanted) {

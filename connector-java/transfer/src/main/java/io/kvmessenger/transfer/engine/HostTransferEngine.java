@@ -15,10 +15,10 @@ import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
+import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.Poller;
-import io.kvmessenger.transfer.spi.Transport;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -43,7 +43,7 @@ final class HostTransferEngine implements TransferEngine {
     private final Poller poller;
     private final Worker worker;
     private final Drive drive;
-    private final List<Transport> transports;
+    private final Domains domains;
     private final EngineAddress address;
     private final Set<Integer> liveAdmissions = new HashSet<>();
     private final Set<OutboundPeer> peers = new HashSet<>();
@@ -66,15 +66,16 @@ final class HostTransferEngine implements TransferEngine {
         completions = new CompletionRing(limits.completions(), drive::onCompletion);
         desk = new InboundDesk(windows, regions, completions, figures);
         try {
-            transports = ports.transports().make(desk, figures);
-        } catch (RuntimeException e) {
+            domains = Domains.open(ports.transports(), desk, figures);
+        } catch (RuntimeException | Error e) {
             poller.close();
             throw e;
         }
-        address = new EngineAddress(transports.stream()
-                .map(transport -> new TransportAddress(transport.name(), transport.location()))
+        address = new EngineAddress(domains.open().stream()
+                .map(domain -> new TransportAddress(domain.name(), domain.location()))
                 .toList());
-        worker.use(transports);
+        regions.use(domains.open());
+        worker.use(domains.open());
         start();
     }
 
@@ -82,7 +83,7 @@ final class HostTransferEngine implements TransferEngine {
         try {
             drive.start();
         } catch (RuntimeException | Error e) {
-            transports.forEach(Transport::close);
+            domains.open().forEach(Domain::close);
             poller.close();
             throw e;
         }
@@ -100,6 +101,11 @@ final class HostTransferEngine implements TransferEngine {
     @Override
     public EngineAddress address() {
         return address;
+    }
+
+    @Override
+    public List<String> unavailable() {
+        return domains.unavailable();
     }
 
     @Override
@@ -131,10 +137,10 @@ final class HostTransferEngine implements TransferEngine {
                     + " bytes, expected " + Admission.KEY_LENGTH_BYTES);
         }
         List<OutboundPeer.Road> roads = new ArrayList<>();
-        for (Transport transport : transports) {
+        for (Domain domain : domains.open()) {
             for (TransportAddress offered : target.transports()) {
-                if (offered.transport().equals(transport.name())) {
-                    roads.add(new OutboundPeer.Road(transport, offered));
+                if (offered.transport().equals(domain.name())) {
+                    roads.add(new OutboundPeer.Road(domain, offered));
                 }
             }
         }
@@ -208,7 +214,7 @@ final class HostTransferEngine implements TransferEngine {
 
     /** Waits until nothing is half received for a closed window: the worker is told, and never blocks. */
     private void letGo(OpenWindow window) {
-        worker.execute(() -> transports.forEach(transport -> transport.onWindowClosed(window)));
+        worker.execute(() -> domains.open().forEach(domain -> domain.onWindowClosed(window)));
         while (((Window) window).isLanding() && drive.isRunning()) {
             drive.yieldToWorker();
         }

@@ -1,17 +1,17 @@
 package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
+import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OpenWindow;
+import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
 import java.lang.invoke.VarHandle;
-import java.util.Collection;
 import java.util.concurrent.CopyOnWriteArrayList;
 
 /**
@@ -145,17 +145,12 @@ final class InboundDesk implements InboundPort {
     }
 
     @Override
-    public Collection<Region> regions() {
-        return regions.all();
+    public RemoteKey keyOf(Domain domain, int regionId) {
+        return regions.keyOf(domain, regionId);
     }
 
     @Override
-    public int memfdOf(int regionId) {
-        return regions.memfdOf(regionId);
-    }
-
-    @Override
-    public long lengthBytesOf(int regionId) {
-        return regions.lengthBytesOf(regionId);
+    public boolean reachesAll(Domain domain) {
+        return regions.reachesAll(domain);
     }
 }

@@ -4,13 +4,13 @@ import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.util.ArrayList;
 import java.util.Iterator;
@@ -29,8 +29,8 @@ final class OutboundPeer implements Peer, LinkEvents, WriteLedger.Completions {
 
     private static final int MESSAGES_MAX = 16;
 
-    /** A transport of ours and where the peer offers it. */
-    record Road(Transport transport, TransportAddress address) {}
+    /** A domain of ours and where the peer offers it. */
+    record Road(Domain domain, TransportAddress address) {}
 
     /** What is pushed when no road is left. */
     record Loss(OutboundPeer peer, TransferFault fault) {}
@@ -119,7 +119,7 @@ final class OutboundPeer implements Peer, LinkEvents, WriteLedger.Completions {
         }
         road = roads.next();
         try {
-            link = road.transport.connect(road.address.location(), admissionKey, messages, this, nowNs);
+            link = road.domain.connect(road.address.location(), admissionKey, messages, this, nowNs);
         } catch (IllegalArgumentException | IllegalStateException e) {
             tryNext(TransferFault.UNREACHABLE, e.getMessage(), nowNs);
         } catch (RuntimeException | Error error) {
@@ -130,7 +130,7 @@ final class OutboundPeer implements Peer, LinkEvents, WriteLedger.Completions {
     @Override
     public void onReady() {
         ready = true;
-        transport = road.transport.name();
+        transport = road.domain.name();
         completions.push(CompletionRing.PEER_READY, 0, 0, this, null);
     }
 
@@ -141,7 +141,7 @@ final class OutboundPeer implements Peer, LinkEvents, WriteLedger.Completions {
         if (ready) {
             fail(fault, detail);
         } else {
-            tryNext(fault, road.transport.name() + ": " + detail, clock.getAsLong());
+            tryNext(fault, road.domain.name() + ": " + detail, clock.getAsLong());
         }
     }
 

@@ -5,8 +5,9 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
-import java.util.Collection;
 import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
 
@@ -14,10 +15,16 @@ import java.util.concurrent.ConcurrentHashMap;
 final class RegionTable {
     private final ConcurrentHashMap<Integer, HostRegion> regions = new ConcurrentHashMap<>();
     private final LibC libC;
+    private List<Domain> domains = List.of();
     private int lastId;
 
     RegionTable(LibC libC) {
         this.libC = libC;
+    }
+
+    /** Before the first region. */
+    void use(List<Domain> all) {
+        domains = List.copyOf(all);
     }
 
     HostRegion add(MemorySegment memory, int memfd) {
@@ -29,7 +36,10 @@ final class RegionTable {
         }
         boolean shareable = memfd != Region.NOT_SHAREABLE && cannotShrink(memfd);
         var descriptor = new RegionDescriptor(++lastId, memory.byteSize(), RegionDescriptor.VERSION, shareable);
-        HostRegion region = new HostRegion(this, descriptor, memory, shareable ? memfd : Region.NOT_SHAREABLE);
+        HostRegion region = new HostRegion(this, descriptor, memory);
+        for (Domain domain : domains) {
+            region.offerTo(domain, shareable ? memfd : Region.NOT_SHAREABLE);
+        }
         regions.put(lastId, region);
         return region;
     }
@@ -61,23 +71,21 @@ final class RegionTable {
 
     void remove(HostRegion region) {
         regions.remove(region.descriptor().regionId());
+        region.withdraw();
     }
 
     int count() {
         return regions.size();
     }
 
-    Collection<Region> all() {
-        return List.copyOf(regions.values());
+    /** Worker: what a peer needs to write to a region through a domain, or null. */
+    RemoteKey keyOf(Domain domain, int regionId) {
+        HostRegion region = regions.get(regionId);
+        return region == null ? null : region.keyOf(domain);
     }
 
-    long lengthBytesOf(int regionId) {
-        HostRegion region = regions.get(regionId);
-        return region == null ? 0 : region.descriptor().lengthBytes();
-    }
-
-    int memfdOf(int regionId) {
-        HostRegion region = regions.get(regionId);
-        return region == null ? Region.NOT_SHAREABLE : region.memfd();
+    /** Worker: whether every region can be written to through a domain. */
+    boolean reachesAll(Domain domain) {
+        return regions.values().stream().allMatch(region -> region.keyOf(domain) != null);
     }
 }

@@ -7,15 +7,11 @@ import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.shm.ShmTransport;
 import io.kvmessenger.transfer.socket.EventLoop;
-import io.kvmessenger.transfer.spi.Figures;
-import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.security.SecureRandom;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.function.Consumer;
 import java.util.function.LongSupplier;
 
@@ -50,7 +46,9 @@ public final class TransferEngines {
                         clock,
                         new SecureRandom(),
                         loop,
-                        (port, figures) -> transports(options, listenHost, advertiseHost, loop, port, figures)),
+                        options.transports().stream()
+                                .map(name -> transport(name, options, listenHost, advertiseHost, loop))
+                                .toList()),
                 (worker, onBug) -> drive(options.driver(), worker, clock, onBug));
     }
 
@@ -62,29 +60,13 @@ public final class TransferEngines {
         };
     }
 
-    private static List<Transport> transports(
-            TransferOptions options,
-            InetAddress listenHost,
-            InetAddress advertiseHost,
-            EventLoop loop,
-            InboundPort port,
-            Figures figures) {
-        List<Transport> transports = new ArrayList<>();
-        try {
-            for (String name : options.transports()) {
-                transports.add(
-                        switch (name) {
-                            case TransferOptions.SHM -> new ShmTransport(loop, options, port, figures);
-                            case TransferOptions.TCP ->
-                                new TcpTransport(loop, options, listenHost, advertiseHost, port, figures);
-                            default -> throw new AssertionError("transport " + name);
-                        });
-            }
-            return transports;
-        } catch (RuntimeException e) {
-            transports.forEach(Transport::close);
-            throw e;
-        }
+    private static Transport transport(
+            String name, TransferOptions options, InetAddress listenHost, InetAddress advertiseHost, EventLoop loop) {
+        return switch (name) {
+            case TransferOptions.SHM -> new ShmTransport(loop, options);
+            case TransferOptions.TCP -> new TcpTransport(loop, options, listenHost, advertiseHost);
+            default -> throw new AssertionError("transport " + name);
+        };
     }
 
     private static InetAddress resolve(String option, String host) {

@@ -1,9 +1,9 @@
 package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.Poller;
-import io.kvmessenger.transfer.spi.Transport;
 import java.lang.invoke.VarHandle;
 import java.util.ArrayList;
 import java.util.List;
@@ -12,7 +12,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BooleanSupplier;
 
 /**
- * The agent that moves bytes: its duty cycle does commands, peers' queues, transports and sockets.
+ * The agent that moves bytes: its duty cycle does commands, peers' queues, domains and sockets.
  *
  * <p>One thread, which its {@link Drive} decides, calls everything but {@link #execute} and {@link #wake}. It owns no
  * thread and never runs user code.
@@ -28,7 +28,7 @@ final class Worker {
     private final Poller poller;
     private final ConcurrentLinkedQueue<Runnable> commands = new ConcurrentLinkedQueue<>();
     private final AtomicBoolean parked = new AtomicBoolean();
-    private final List<Transport> transports = new ArrayList<>();
+    private final List<Domain> domains = new ArrayList<>();
     private final List<OutboundPeer> peers = new ArrayList<>();
     private boolean lookSoon;
     private long socketsAskedNs;
@@ -39,8 +39,8 @@ final class Worker {
     }
 
     /** Before the first duty cycle. */
-    void use(List<Transport> all) {
-        transports.addAll(all);
+    void use(List<Domain> all) {
+        domains.addAll(all);
     }
 
     /** Any thread: runs a command in a coming duty cycle, in order. */
@@ -94,8 +94,8 @@ final class Worker {
             lookSoon |= done == OutboundLink.LOOK_SOON;
             work += Math.max(0, done);
         }
-        for (int i = 0; i < transports.size(); i++) {
-            work += transports.get(i).doWork(nowNs);
+        for (int i = 0; i < domains.size(); i++) {
+            work += domains.get(i).poll(nowNs);
         }
         return work;
     }
@@ -115,13 +115,13 @@ final class Worker {
         parked.set(true);
         // Before the queues are looked at: a volatile write alone is not ordered before a later acquiring read.
         VarHandle.fullFence();
-        transports.forEach(Transport::beforePark);
+        domains.forEach(Domain::arm);
         // A producer that could not see the flag yet did not wake this thread: look once more.
         if (doWork() == 0 && !awake.getAsBoolean()) {
             poller.poll(lookSoon ? Math.min(LOOK_SOON_MILLIS, limitMillis) : limitMillis);
         }
         parked.set(false);
-        transports.forEach(Transport::afterPark);
+        domains.forEach(Domain::disarm);
     }
 
     /** No duty cycle follows by itself: the next {@link #wake} is passed on to the poller. */
@@ -134,6 +134,6 @@ final class Worker {
         for (OutboundPeer peer : peers) {
             peer.disconnect(TransferFault.DISCONNECTED, "this engine is closed");
         }
-        transports.forEach(Transport::close);
+        domains.forEach(Domain::close);
     }
 }

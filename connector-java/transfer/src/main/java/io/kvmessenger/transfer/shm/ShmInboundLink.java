@@ -1,7 +1,6 @@
 package io.kvmessenger.transfer.shm;
 
 import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.ControlStream;
@@ -12,7 +11,9 @@ import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundLink;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.LinkError;
+import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
+import java.util.function.IntFunction;
 import java.util.function.IntUnaryOperator;
 
 /**
@@ -28,6 +29,9 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader, DeathWa
     private static final int TURN_IMMS = 4096;
 
     private final InboundPort port;
+    /** By the region's id. */
+    private final IntFunction<RemoteKey> keys;
+
     private final InboundAdmission from;
     private final Figures figures;
     private final ControlStream control;
@@ -49,12 +53,14 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader, DeathWa
     ShmInboundLink(
             EventLoop loop,
             InboundPort port,
+            IntFunction<RemoteKey> keys,
             InboundAdmission from,
             Figures figures,
             int controlFd,
             long readyDeadlineNs,
             IntUnaryOperator deathOfPeer) {
         this.port = port;
+        this.keys = keys;
         this.from = from;
         this.figures = figures;
         this.readyDeadlineNs = readyDeadlineNs;
@@ -144,14 +150,15 @@ final class ShmInboundLink implements InboundLink, ControlStream.Reader, DeathWa
         if (wanted == null || dismissed) {
             return true;
         }
-        int memfd = port.memfdOf(wanted.regionId());
-        if (memfd == Region.NOT_SHAREABLE) {
+        RemoteKey key = keys.apply(wanted.regionId());
+        if (key == null) {
             RegionRecord none = new RegionRecord(wanted.regionId(), RegionRecord.NOT_SHAREABLE);
             return control.offer(ControlStream.REGION, none.encode());
         }
-        long lengthBytes = port.lengthBytesOf(wanted.regionId());
         return control.offerDescriptors(
-                ControlStream.REGION, new RegionRecord(wanted.regionId(), lengthBytes).encode(), memfd);
+                ControlStream.REGION,
+                new RegionRecord(wanted.regionId(), key.lengthBytes()).encode(),
+                key.descriptor());
     }
 
     void park() {

@@ -1,10 +1,8 @@
 package io.kvmessenger.transfer.spi;
 
-import io.kvmessenger.transfer.Region;
 import java.lang.foreign.MemorySegment;
-import java.util.Collection;
 
-/** The target half of an engine, as a transport sees it: who may write what where, and what has arrived. Worker only. */
+/** The target half of an engine, as a domain sees it: who may write what where, and what has arrived. Worker only. */
 public interface InboundPort {
     /** The live admission whose key has this name, or null; that a peer has the key must still be shown. */
     InboundAdmission admissionOf(byte[] keyName);
@@ -26,10 +24,9 @@ public interface InboundPort {
     /** Takes a message if there is room for it. */
     boolean onMessage(InboundAdmission from, MemorySegment message);
 
-    Collection<Region> regions();
+    /** What a peer needs to write to the region through a domain; null where it cannot, and for no region of this engine. */
+    RemoteKey keyOf(Domain domain, int regionId);
 
-    /** The region's descriptor for mapping, or {@link Region#NOT_SHAREABLE}; also when there is no such region. */
-    int memfdOf(int regionId);
-
-    long lengthBytesOf(int regionId);
+    /** Whether every region can be written to through a domain. */
+    boolean reachesAll(Domain domain);
 }

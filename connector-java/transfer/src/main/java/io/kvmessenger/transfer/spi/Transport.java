@@ -1,31 +1,17 @@
 package io.kvmessenger.transfer.spi;
 
-/**
- * One way to move bytes between engines.
- *
- * <p>Called by the worker only, except where said. It does not choose peers and does not know other transports.
- */
+/** One kind of {@link Domain}: opens what the machine has of it. */
 public interface Transport {
+    /** As it stands in addresses and options. */
     String name();
 
-    /** Where peers reach this engine by this transport. Fixed once open; any thread. */
-    String location();
-
-    /** Starts to open data paths; the events tell how it went. Never blocks. */
-    OutboundLink connect(String location, byte[] admissionKey, MessageQueue messages, LinkEvents events, long nowNs);
-
-    /** Does what no event triggers; returns how much was done, 0 when idle. */
-    int doWork(long nowNs);
-
-    /** The window was closed: whatever is half received for it must let go, by {@link OpenWindow#endLanding}. */
-    default void onWindowClosed(OpenWindow window) {}
-
-    /** The worker is about to sleep: peers that do not speak through a descriptor must wake it from now on. */
-    default void beforePark() {}
-
-    /** The worker sleeps no more. */
-    default void afterPark() {}
-
-    /** Closes all links, without events, and releases everything. */
-    void close();
+    /**
+     * Opens what the machine has. Before the worker begins.
+     *
+     * @param port what has arrived is told to it
+     * @param figures counted on
+     * @throws TransportUnavailableException when the machine has none, or the operating system refuses it
+     * @throws IllegalArgumentException naming the option that is wrong
+     */
+    Domain open(InboundPort port, Figures figures) throws TransportUnavailableException;
 }

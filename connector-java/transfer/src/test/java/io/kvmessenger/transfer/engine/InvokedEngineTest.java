@@ -5,17 +5,23 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.FakeTransport;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.Poller;
+import io.kvmessenger.transfer.spi.RemoteKey;
 import io.kvmessenger.transfer.spi.Transport;
 import java.lang.foreign.Arena;
 import java.util.List;
@@ -36,7 +42,7 @@ class InvokedEngineTest {
                     () -> nowNs,
                     new Random(1),
                     new StillPoller(),
-                    (port, figures) -> List.of(new HoldingTransport())),
+                    List.of(FakeTransport.unavailable("no card"), FakeTransport.of(new HoldingDomain()))),
             () -> events++);
 
     @Test
@@ -50,6 +56,46 @@ class InvokedEngineTest {
         assertThat(events).isEqualTo(1);
         invoked.engine().revoke(admission);
         assertThat(wakes).isEqualTo(2);
+    }
+
+    @Test
+    void shouldOpenWithWhatTheMachineHasAndSayWhatItHasNot() {
+        assertThat(invoked.engine().unavailable()).containsExactly("no card");
+        assertThat(invoked.engine().address().transports())
+                .containsExactly(new EngineAddress.TransportAddress("holding", ""));
+    }
+
+    @Test
+    void shouldNotOpenWithoutAnyTransport() {
+        List<Transport> none = List.of(FakeTransport.unavailable("no card"), FakeTransport.unavailable("no memory"));
+        assertThatThrownBy(() -> Domains.open(none, null, new Figures()))
+                .isInstanceOf(IllegalStateException.class)
+                .hasMessage("no transport can be opened: no card; no memory");
+    }
+
+    @Test
+    void shouldCloseWhatItHasOpenedWhenAnOptionIsWrong() {
+        boolean[] closed = new boolean[1];
+        Domain first = new HoldingDomain() {
+            @Override
+            public void close() {
+                closed[0] = true;
+            }
+        };
+        Transport wrong = new Transport() {
+            @Override
+            public String name() {
+                return "wrong";
+            }
+
+            @Override
+            public Domain open(InboundPort port, Figures figures) {
+                throw new IllegalArgumentException("option data_port is taken");
+            }
+        };
+        assertThatThrownBy(() -> Domains.open(List.of(FakeTransport.of(first), wrong), null, new Figures()))
+                .hasMessage("option data_port is taken");
+        assertThat(closed[0]).isTrue();
     }
 
     @Test
@@ -77,7 +123,7 @@ class InvokedEngineTest {
         return invoked.engine().openWindow(invoked.engine().admit("peer"), area, 1, 0);
     }
 
-    private final class HoldingTransport implements Transport {
+    private class HoldingDomain implements Domain {
         @Override
         public String name() {
             return "holding";
@@ -89,12 +135,17 @@ class InvokedEngineTest {
         }
 
         @Override
+        public RemoteKey register(Region region, int memfd) {
+            return null;
+        }
+
+        @Override
         public OutboundLink connect(String location, byte[] key, MessageQueue messages, LinkEvents events, long nowNs) {
             throw new IllegalStateException("connects to nothing");
         }
 
         @Override
-        public int doWork(long nowNs) {
+        public int poll(long nowNs) {
             return 0;
         }
 

@@ -10,12 +10,13 @@ import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.Transport;
+import io.kvmessenger.transfer.spi.RemoteKey;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -63,7 +64,7 @@ final class OutboundPeerTest {
             1,
             "peer",
             new byte[Admission.KEY_LENGTH_BYTES],
-            List.of(new OutboundPeer.Road(new FakeTransport(), new TransportAddress("fake", "there"))),
+            List.of(new OutboundPeer.Road(new FakeDomain(), new TransportAddress("fake", "there"))),
             REQUESTS_MAX,
             new Allowances(new RegionTable(new FfmLibC())),
             completions,
@@ -158,7 +159,7 @@ final class OutboundPeerTest {
         assertThat(completed()).containsExactly(1L);
     }
 
-    private final class FakeTransport implements Transport {
+    private final class FakeDomain implements Domain {
         @Override
         public String name() {
             return "fake";
@@ -167,6 +168,11 @@ final class OutboundPeerTest {
         @Override
         public String location() {
             return "here";
+        }
+
+        @Override
+        public RemoteKey register(Region region, int memfd) {
+            return null;
         }
 
         @Override
@@ -185,7 +191,7 @@ final class OutboundPeerTest {
         }
 
         @Override
-        public int doWork(long nowNs) {
+        public int poll(long nowNs) {
             return 0;
         }
 

@@ -6,13 +6,15 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
+import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.Transport;
+import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.List;
@@ -29,7 +31,7 @@ final class WorkerTest {
 
     private final EventLoop loop = new EventLoop(LIB_C, System::nanoTime);
     private final Worker worker = new Worker(loop);
-    private final FakeTransport transport = new FakeTransport();
+    private final FakeDomain transport = new FakeDomain();
     private final CompletionRing completions = new CompletionRing(64, () -> {});
     private final List<String> told = new ArrayList<>();
     private int lastPeerId;
@@ -126,7 +128,7 @@ final class WorkerTest {
     }
 
     /** Its links do nothing, but for what the test throws. */
-    private static final class FakeTransport implements Transport {
+    private static final class FakeDomain implements Domain {
         final List<String> turned = new ArrayList<>();
         final List<String> closed = new ArrayList<>();
         Error thrownBySick;
@@ -140,6 +142,11 @@ final class WorkerTest {
         @Override
         public String location() {
             return "here";
+        }
+
+        @Override
+        public RemoteKey register(Region region, int memfd) {
+            return null;
         }
 
         @Override
@@ -162,7 +169,7 @@ final class WorkerTest {
         }
 
         @Override
-        public int doWork(long nowNs) {
+        public int poll(long nowNs) {
             onTurn.run();
             return 0;
         }

@@ -1,12 +1,10 @@
 package io.kvmessenger.transfer.spi;
 
-import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.List;
 
 /** One admission, one window over one region; remembers what it was told. */
@@ -73,18 +71,13 @@ public final class FakePort implements InboundPort {
     }
 
     @Override
-    public Collection<Region> regions() {
-        return List.of();
+    public RemoteKey keyOf(Domain domain, int regionId) {
+        return null;
     }
 
     @Override
-    public int memfdOf(int regionId) {
-        return Region.NOT_SHAREABLE;
-    }
-
-    @Override
-    public long lengthBytesOf(int regionId) {
-        return memory.byteSize();
+    public boolean reachesAll(Domain domain) {
+        return true;
     }
 
     private final class FakeWindow implements OpenWindow {

@@ -41,7 +41,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
 /** One end of shared memory against sockets that say what they like. */
-final class ShmTransportTest {
+final class ShmDomainTest {
     private static final LibC LIB_C = new FfmLibC();
     private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
     private static final byte[] KEY = new byte[Admission.KEY_LENGTH_BYTES];
@@ -61,12 +61,12 @@ final class ShmTransportTest {
     private final int gift = Descriptors.gift();
     private boolean sameUser = true;
     private int peersDeath = -1;
-    private final ShmTransport transport =
-            new ShmTransport(loop, TransferOptions.defaults(), port, figures, fd -> sameUser, fd -> peersDeath);
+    private final ShmDomain domain =
+            new ShmDomain(loop, TransferOptions.defaults(), port, figures, fd -> sameUser, fd -> peersDeath);
 
     @AfterEach
     void close() {
-        transport.close();
+        domain.close();
         LIB_C.close(gift);
         LIB_C.close(listenFd);
         loop.close();
@@ -75,13 +75,13 @@ final class ShmTransportTest {
 
     /** A socket to the target that has answered its challenge with this key. */
     private int peer(byte[] key) {
-        int fd = SOCKETS.connectAbstract(transport.location());
+        int fd = SOCKETS.connectAbstract(domain.location());
         turns();
         byte[] bytes = new byte[Hello.LENGTH_BYTES];
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
             assertThat(LIB_C.read(fd, said, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
-            Hello.answer(Challenge.parse(said), transport.location(), Hello.CONTROL, 0, key)
+            Hello.answer(Challenge.parse(said), domain.location(), Hello.CONTROL, 0, key)
                     .encode(MemorySegment.ofArray(bytes));
         }
         send(fd, bytes);
@@ -129,13 +129,13 @@ final class ShmTransportTest {
     private void turns() {
         for (int i = 0; i < 4; i++) {
             loop.poll(0);
-            transport.doWork(NOW_NS);
+            domain.poll(NOW_NS);
         }
     }
 
     /** The writer's end, as far as the accept: the target's end of the socket is returned. */
     private OutboundLink dial() {
-        return transport.connect(
+        return domain.connect(
                 name,
                 KEY,
                 new MessageQueue(1),
@@ -174,7 +174,7 @@ final class ShmTransportTest {
     @Test
     void shouldCloseAnotherUsersSocketBeforeAByteIsRead() {
         sameUser = false;
-        int stranger = SOCKETS.connectAbstract(transport.location());
+        int stranger = SOCKETS.connectAbstract(domain.location());
         send(stranger, new byte[Hello.LENGTH_BYTES]);
         turns();
         assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);

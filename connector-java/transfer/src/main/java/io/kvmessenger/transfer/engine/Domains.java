@@ -1,0 +1,49 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.Transport;
+import io.kvmessenger.transfer.spi.TransportUnavailableException;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * The domains of an engine, in the order of its transports. A value.
+ *
+ * @param open at least one
+ * @param unavailable why each of the other transports could not be opened
+ */
+record Domains(List<Domain> open, List<String> unavailable) {
+    Domains {
+        open = List.copyOf(open);
+        unavailable = List.copyOf(unavailable);
+    }
+
+    /**
+     * Opens what the machine has, or nothing.
+     *
+     * @throws IllegalArgumentException naming the option that is wrong
+     * @throws IllegalStateException when no transport could be opened
+     */
+    static Domains open(List<Transport> transports, InboundPort port, Figures figures) {
+        List<Domain> open = new ArrayList<>();
+        List<String> unavailable = new ArrayList<>();
+        try {
+            for (Transport transport : transports) {
+                try {
+                    open.add(transport.open(port, figures));
+                } catch (TransportUnavailableException e) {
+                    unavailable.add(e.getMessage());
+                }
+            }
+        } catch (RuntimeException | Error e) {
+            open.forEach(Domain::close);
+            throw e;
+        }
+        if (open.isEmpty()) {
+            throw new IllegalStateException("no transport can be opened: " + String.join("; ", unavailable));
+        }
+        return new Domains(open, unavailable);
+    }
+}

@@ -1,0 +1,48 @@
+package io.kvmessenger.transfer.spi;
+
+import io.kvmessenger.transfer.Region;
+
+/**
+ * One way into and out of this machine that is open: one NIC, one listener, or one mapper of memory.
+ *
+ * <p>Called by the worker only, except where said. It does not choose peers and does not know other domains. What of its own
+ * moves bytes without a descriptor is moved in {@link #poll}; what it hears by a descriptor it hears through the engine's
+ * {@link Poller}. What has been sent is told to the {@link LinkEvents} of its peer, what has arrived to the
+ * {@link InboundPort} that it was opened with.
+ */
+public interface Domain {
+    /** Its transport's. */
+    String name();
+
+    /** Where peers reach this engine by this domain. Fixed once open; any thread. */
+    String location();
+
+    /**
+     * Makes a region one that peers can write to through this domain. Messenger's thread.
+     *
+     * @param memfd the descriptor that its memory maps from offset 0 and that cannot shrink, or {@link Region#NOT_SHAREABLE}
+     * @return what a peer needs for it, or null where this domain cannot reach such memory
+     */
+    RemoteKey register(Region region, int memfd);
+
+    /** The region of the key is written to no more. Messenger's thread. */
+    default void deregister(RemoteKey key) {}
+
+    /** Starts to open data paths; the events tell how it went. Never blocks. */
+    OutboundLink connect(String location, byte[] admissionKey, MessageQueue messages, LinkEvents events, long nowNs);
+
+    /** Does what no descriptor tells of; returns how much was done, 0 when idle. */
+    int poll(long nowNs);
+
+    /** The window was closed: whatever is half received for it must let go, by {@link OpenWindow#endLanding}. */
+    default void onWindowClosed(OpenWindow window) {}
+
+    /** The worker is about to sleep: from now on whatever {@link #poll} would find must wake the {@link Poller}. */
+    default void arm() {}
+
+    /** The worker sleeps no more. */
+    default void disarm() {}
+
+    /** Closes all links, without events, and releases everything. */
+    void close();
+}
