@@ -83,13 +83,16 @@ public final class Compatibility {
 
     /**
      * One page size must be a multiple of the other: then a page holds whole pages of the other side. Pages whose heads
-     * are opaque cannot be cut by tokens at all: vLLM's CPU kernels, for one, keep all K of a head before all V.
+     * are opaque cannot be cut by tokens at all: vLLM's CPU kernels, for one, keep all K of a head before all V. With a
+     * window the sizes must be equal: the source has given the smaller pages away that lie before it, and the larger page
+     * that the window begins in would keep bytes of theirs.
      */
     private Optional<Mismatch> checkPageTokens(int group) {
         int sourceTokens = source.groups().get(group).pageTokens();
         int targetTokens = target.groups().get(group).pageTokens();
         boolean multiple = sourceTokens % targetTokens == 0 || targetTokens % sourceTokens == 0;
-        if (multiple && !source.groups().get(group).layout().equals(PageLayout.HND)) {
+        boolean windowed = source.groups().get(group).kind().windowTokens() > 0;
+        if (multiple && !windowed && !source.groups().get(group).layout().equals(PageLayout.HND)) {
             return Optional.empty();
         }
         return differing(ofGroup(Mismatch.PAGE_TOKENS, group), sourceTokens, targetTokens);

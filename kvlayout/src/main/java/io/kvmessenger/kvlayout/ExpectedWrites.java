@@ -89,6 +89,10 @@ public final class ExpectedWrites {
         boolean tokenByToken = to.layout().equals(PageLayout.NHD)
                 && sourceHeadsPerRank(group) != target.headsOf(rank, group).count();
         int partTokens = tokenByToken ? 1 : Math.min(from.pageTokens(), to.pageTokens());
-        return Math.ceilDiv(tokenCount, partTokens) - firstToken / partTokens;
+        int pagesBeforeWindow = to.kind().windowTokens() == 0
+                ? 0
+                : Math.max(0, tokenCount - to.kind().windowTokens()) / to.pageTokens();
+        int partsBefore = Math.max(firstToken, pagesBeforeWindow * to.pageTokens()) / partTokens;
+        return Math.ceilDiv(tokenCount, partTokens) - partsBefore;
     }
 }

@@ -4,7 +4,7 @@ package io.kvmessenger.kvlayout;
  * Which tokens of a prompt the layers of a group need. A value; the words spoken with Python and with peers are its name
  * and its window.
  */
-public sealed interface GroupKind permits GroupKind.FullAttention {
+public sealed interface GroupKind permits GroupKind.FullAttention, GroupKind.SlidingWindow {
     GroupKind FULL_ATTENTION = new FullAttention();
 
     /** Stable: part of the geometry's wire form. */
@@ -28,14 +28,29 @@ public sealed interface GroupKind permits GroupKind.FullAttention {
         }
     }
 
+    /**
+     * A token attends to itself and those before it, {@code windowTokens} in all. What a prompt's last token does not attend
+     * to, no later one does.
+     */
+    record SlidingWindow(int windowTokens) implements GroupKind {
+        private static final String NAME = "window";
+
+        @Override
+        public String name() {
+            return NAME;
+        }
+    }
+
     /** The kind of that {@link #name} and window. */
     static GroupKind parse(String name, int windowTokens) {
-        if (!name.equals(FullAttention.NAME) || windowTokens != 0) {
-            throw new IllegalArgumentException(
-                    "kind of a KV group is \"" + name + "\" with windowTokens " + windowTokens
-                            + ", expected \"" + FullAttention.NAME
-                            + "\" with 0: serve a model whose layers all have full attention");
+        if (name.equals(FullAttention.NAME) && windowTokens == 0) {
+            return FULL_ATTENTION;
         }
-        return FULL_ATTENTION;
+        if (name.equals(SlidingWindow.NAME) && windowTokens > 0) {
+            return new SlidingWindow(windowTokens);
+        }
+        throw new IllegalArgumentException("kind of a KV group is \"" + name + "\" with windowTokens " + windowTokens
+                + ", expected \"" + FullAttention.NAME + "\" with 0 or \"" + SlidingWindow.NAME
+                + "\" with at least 1: serve a model whose layers have full attention or a sliding window");
     }
 }

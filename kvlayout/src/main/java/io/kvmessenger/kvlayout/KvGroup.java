@@ -36,8 +36,23 @@ public record KvGroup(
         }
     }
 
-    /** How many pages hold tokens {@code [firstToken, tokenCount)}; the first must be the first of a page. */
+    /** How many pages the first {@code tokenCount} tokens fill, the last of them perhaps in part. */
+    public int pagesOf(int tokenCount) {
+        return Math.ceilDiv(tokenCount, pageTokens);
+    }
+
+    /**
+     * Where the pages begin that are transferred of tokens {@code [firstToken, tokenCount)}: the first must be the first of
+     * a page, and no page is that lies before the window altogether.
+     */
+    public int firstTokenSent(int firstToken, int tokenCount) {
+        int window = kind.windowTokens();
+        int firstNeeded = window == 0 ? firstToken : Math.max(firstToken, tokenCount - window);
+        return firstNeeded / pageTokens * pageTokens;
+    }
+
+    /** How many pages are transferred of tokens {@code [firstToken, tokenCount)}; see {@link #firstTokenSent}. */
     public int pagesFor(int firstToken, int tokenCount) {
-        return Math.ceilDiv(tokenCount, pageTokens) - firstToken / pageTokens;
+        return pagesOf(tokenCount) - firstTokenSent(firstToken, tokenCount) / pageTokens;
     }
 }

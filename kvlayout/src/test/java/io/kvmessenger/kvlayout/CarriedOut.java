@@ -72,15 +72,27 @@ final class CarriedOut {
                 .toArray();
     }
 
+    /** Where the first page of the target begins that holds a token which is asked for and in the last window. */
+    private int firstTokenOf(int groupIndex) {
+        KvGroup group = target.groups().get(groupIndex);
+        int first = firstToken;
+        while (group.kind().windowTokens() > 0
+                && first + group.pageTokens() + group.kind().windowTokens() <= tokenCount) {
+            first += group.pageTokens();
+        }
+        return first;
+    }
+
     private void carry(KvGeometry source, Piece piece) {
         RankGeometry from = source.ranks().get(piece.sourceRankIndex());
         RankGeometry to = target.ranks().get(piece.targetRankIndex());
         LayerGeometry fromLayer = from.layers().get(piece.layerIndex());
         LayerGeometry toLayer = to.layers().get(piece.targetLayerIndex());
         int[] sourcePages = pages(source, piece.groupIndex(), 0, tokenCount);
-        int[] targetPages = pages(target, piece.groupIndex(), firstToken, tokenCount);
-        for (int part = piece.partIndex(firstToken); part < piece.partCount(tokenCount); part++) {
-            int targetPart = part - piece.partIndex(firstToken);
+        int first = firstTokenOf(piece.groupIndex());
+        int[] targetPages = pages(target, piece.groupIndex(), first, tokenCount);
+        for (int part = piece.partIndex(first); part < piece.partCount(tokenCount); part++) {
+            int targetPart = part - piece.partIndex(first);
             int sourcePage = sourcePages[part / piece.source().countPerPage()];
             int targetPage = targetPages[targetPart / piece.target().countPerPage()];
             int sourceByte = byteInPage(piece.source(), part);
@@ -99,6 +111,13 @@ final class CarriedOut {
         }
     }
 
+    private void requirePageCount(LayerGeometry layer, int count) {
+        int granted = target.groupOf(layer).pagesFor(firstToken, tokenCount);
+        if (granted != count) {
+            throw new AssertionError(granted + " pages are granted of " + layer + ", expected " + count);
+        }
+    }
+
     private static void require(boolean holds, String what, Piece piece) {
         if (!holds) {
             throw new AssertionError(what + " of " + piece);
@@ -114,9 +133,11 @@ final class CarriedOut {
             RankGeometry rank = target.ranks().get(r);
             int[] memory = memories[r].clone();
             for (LayerGeometry layer : rank.layers()) {
-                int[] pages = pages(target, layer.groupIndex(), firstToken, tokenCount);
+                int first = firstTokenOf(layer.groupIndex());
+                int[] pages = pages(target, layer.groupIndex(), first, tokenCount);
+                requirePageCount(layer, pages.length);
                 for (int k = 0; k < pages.length; k++) {
-                    int logicalPage = firstToken / target.groupOf(layer).pageTokens() + k;
+                    int logicalPage = first / target.groupOf(layer).pageTokens() + k;
                     for (int i = 0; i < layer.pageBytes(); i++) {
                         int at = (int) layer.pageOffsetBytes(pages[k]) + i;
                         int expected = content(target, rank, layer, logicalPage, i, tokenCount);

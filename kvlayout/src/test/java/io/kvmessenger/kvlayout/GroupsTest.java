@@ -54,6 +54,43 @@ class GroupsTest {
         assertThat(shapeCount).isEqualTo(288);
     }
 
+    /** Each window from less than a page to more than the prompt, beside a group that needs all tokens. */
+    @Test
+    void shouldTileOnlyWhatTheLastWindowTouches() {
+        for (int window = 1; window <= TOKENS_MAX + 1; window++) {
+            for (PageLayout layout : List.of(PageLayout.HND, PageLayout.NHD)) {
+                Pair full = new Pair(Shapes.group(layout, 2, 2), Shapes.group(layout, 2, 2));
+                KvGroup group = Shapes.windowed(window, layout, 4, 2);
+                for (int tp = 1; tp <= 4; tp *= 2) {
+                    check(List.of(full, new Pair(group, group)), 1, tp, 1);
+                    check(List.of(new Pair(group, group), full), tp, 2, 1);
+                    check(List.of(new Pair(group, group)), tp, 4, 1);
+                }
+            }
+        }
+    }
+
+    @Test
+    void shouldSendNoPageThatLiesBeforeTheWindow() {
+        KvGroup group = Shapes.windowed(4, PageLayout.HND, 1, 2);
+        assertThat(group.pagesFor(0, 3)).isEqualTo(2);
+        assertThat(group.pagesFor(0, 8)).isEqualTo(2);
+        assertThat(group.pagesFor(0, 9)).isEqualTo(3);
+        assertThat(group.pagesFor(8, 9)).isEqualTo(1);
+        assertThat(group.firstTokenSent(0, 9)).isEqualTo(4);
+        assertThat(group.firstTokenSent(6, 9)).isEqualTo(6);
+    }
+
+    /** The smaller pages before the window are given away, and the larger one keeps their place. */
+    @Test
+    void shouldRefuseWindowsOverPagesOfDifferentSizes() {
+        KvGeometry source = Shapes.geometry(List.of(Shapes.windowed(4, PageLayout.NHD, 2, 2)), LAYERS, 1, 1);
+        KvGeometry target = Shapes.geometry(List.of(Shapes.windowed(4, PageLayout.NHD, 2, 4)), LAYERS, 1, 1);
+        assertThat(Compatibility.check(source, target)).contains(new Mismatch("pageTokens", "2", "4"));
+        KvGeometry other = Shapes.geometry(List.of(Shapes.windowed(5, PageLayout.NHD, 2, 2)), LAYERS, 1, 1);
+        assertThat(Compatibility.check(source, other)).contains(new Mismatch("windowTokens", "4", "5"));
+    }
+
     /** Three replicas of one group and two of the other: six draws, of which each group sees each of its own equally often. */
     @Test
     void shouldDrawForEachGroupFromItsOwnReplicas() {
@@ -116,9 +153,12 @@ class GroupsTest {
     @Test
     void shouldParseTheKindsThatThereAre() {
         assertThat(GroupKind.parse(GroupKind.FULL_ATTENTION.name(), 0)).isEqualTo(GroupKind.FULL_ATTENTION);
-        assertThatThrownBy(() -> GroupKind.parse("slidingWindow", 256))
-                .hasMessage("kind of a KV group is \"slidingWindow\" with windowTokens 256, expected \"full\" with 0:"
-                        + " serve a model whose layers all have full attention");
+        assertThat(GroupKind.parse("window", 256)).isEqualTo(new GroupKind.SlidingWindow(256));
+        assertThatThrownBy(() -> GroupKind.parse("mamba", 0))
+                .hasMessage(
+                        "kind of a KV group is \"mamba\" with windowTokens 0, expected \"full\" with 0 or \"window\""
+                                + " with at least 1: serve a model whose layers have full attention or a sliding window");
         assertThatThrownBy(() -> GroupKind.parse("full", 256)).hasMessageContaining("windowTokens 256");
+        assertThatThrownBy(() -> GroupKind.parse("window", 0)).hasMessageContaining("windowTokens 0");
     }
 }

@@ -17,6 +17,11 @@ final class Shapes {
         return new KvGroup(GroupKind.FULL_ATTENTION, "float32", 4, pageTokens, layout, kvHeadCount, PAGE_COUNT);
     }
 
+    static KvGroup windowed(int windowTokens, PageLayout layout, int kvHeadCount, int pageTokens) {
+        return new KvGroup(
+                new GroupKind.SlidingWindow(windowTokens), "float32", 4, pageTokens, layout, kvHeadCount, PAGE_COUNT);
+    }
+
     /** A cache of one group. */
     static KvGeometry geometry(
             PageLayout layout, int kvHeadCount, int pageTokens, int layerCount, int tpSize, int ppSize) {

@@ -6,6 +6,7 @@ import io.kvmessenger.transfer.HostMemory;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -18,8 +19,22 @@ import java.util.stream.IntStream;
  * <p>Used by the test's thread alone.
  */
 final class GroupedEngine implements AutoCloseable {
-    /** What the layers of a group have alike. */
-    record Group(String layout, int heads, int pageTokens, int pageCount) {
+    /**
+     * What the layers of a group have alike.
+     *
+     * @param windowTokens how many of the last tokens they need; 0 = all
+     */
+    record Group(String layout, int heads, int pageTokens, int pageCount, int windowTokens) {
+        Group(String layout, int heads, int pageTokens, int pageCount) {
+            this(layout, heads, pageTokens, pageCount, 0);
+        }
+
+        /** Where the first page begins that is needed of tokens {@code [fromToken, promptTokens)}. */
+        int firstToken(int fromToken, int promptTokens) {
+            int needed = windowTokens == 0 ? fromToken : Math.max(fromToken, promptTokens - windowTokens);
+            return needed - needed % pageTokens;
+        }
+
         int pageBytes() {
             return heads * pageTokens * ROW_BYTES;
         }
@@ -95,6 +110,15 @@ final class GroupedEngine implements AutoCloseable {
                 .toList();
     }
 
+    /** Of a whole prompt; positions before the window have all the same page, which holds nothing. */
+    private List<Integer> heldPages(int groupIndex, int promptTokens) {
+        Group group = groups.get(groupIndex);
+        int firstToken = group.firstToken(0, promptTokens);
+        List<Integer> pages = new ArrayList<>(Collections.nCopies(firstToken / group.pageTokens(), 0));
+        pages.addAll(pages(groupIndex, firstToken, promptTokens));
+        return pages;
+    }
+
     // ---- prefiller
 
     /** One forward pass over the whole prompt. */
@@ -109,11 +133,11 @@ final class GroupedEngine implements AutoCloseable {
         chunk.put(
                 "groups",
                 IntStream.range(0, groups.size())
-                        .mapToObj(group -> Map.of("firstPage", 0, "pages", pages(group, 0, promptTokens)))
+                        .mapToObj(group -> Map.of("firstPage", 0, "pages", heldPages(group, promptTokens)))
                         .toList());
         submit(Map.of("do", "step", "step", 1, "counterStart", bumps, "chunks", List.of(chunk)));
         for (int layer = 0; layer < LAYER_COUNT; layer++) {
-            for (int token = 0; token < promptTokens; token++) {
+            for (int token = group(layer).firstToken(0, promptTokens); token < promptTokens; token++) {
                 for (int head = 0; head < group(layer).heads(); head++) {
                     memory.memory()
                             .set(ValueLayout.JAVA_LONG, row(layer, token, head), content(transfer, layer, token, head));
@@ -135,7 +159,9 @@ final class GroupedEngine implements AutoCloseable {
         command.put(
                 "groups",
                 IntStream.range(0, groups.size())
-                        .mapToObj(group -> Map.of("pages", pages(group, firstToken, promptTokens)))
+                        .mapToObj(group -> Map.of(
+                                "pages",
+                                pages(group, groups.get(group).firstToken(firstToken, promptTokens), promptTokens)))
                         .toList());
         submit(command);
     }
@@ -145,7 +171,7 @@ final class GroupedEngine implements AutoCloseable {
         MemorySegment expected =
                 MemorySegment.ofArray(new long[(int) memory.memory().byteSize() / Long.BYTES]);
         for (int layer = 0; layer < LAYER_COUNT; layer++) {
-            for (int token = firstToken; token < promptTokens; token++) {
+            for (int token = group(layer).firstToken(firstToken, promptTokens); token < promptTokens; token++) {
                 for (int head = 0; head < group(layer).heads(); head++) {
                     expected.set(ValueLayout.JAVA_LONG, row(layer, token, head), content(transfer, layer, token, head));
                 }
@@ -180,10 +206,8 @@ final class GroupedEngine implements AutoCloseable {
             described.put("pageBytes", group(layer).pageBytes());
             layers.add(described);
         }
-        List<Map<String, Object>> described = groups.stream()
-                .map(group -> EngineDouble.group(
-                        "float32", 4, group.pageTokens(), group.layout(), group.heads(), group.pageCount()))
-                .toList();
+        List<Map<String, Object>> described =
+                groups.stream().map(GroupedEngine::described).toList();
         Map<String, Object> kv = Map.of(
                 "address",
                 memory.memory().address(),
@@ -193,6 +217,14 @@ final class GroupedEngine implements AutoCloseable {
                 memory.memfd());
         Map<String, Object> rank = Map.of("tpRank", 0, "ppRank", 0, "memories", List.of(kv), "layers", layers);
         return Map.of("model", "grouped@1", "tpSize", 1, "ppSize", 1, "groups", described, "ranks", List.of(rank));
+    }
+
+    private static Map<String, Object> described(Group group) {
+        Map<String, Object> described = new LinkedHashMap<>(
+                EngineDouble.group("float32", 4, group.pageTokens(), group.layout(), group.heads(), group.pageCount()));
+        described.put("kind", group.windowTokens() == 0 ? "full" : "window");
+        described.put("windowTokens", group.windowTokens());
+        return described;
     }
 
     @Override

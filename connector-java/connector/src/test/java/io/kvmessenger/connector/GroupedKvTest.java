@@ -34,6 +34,26 @@ class GroupedKvTest {
         }
     }
 
+    /** The pages before the window are told as one that holds nothing, and are neither granted nor written. */
+    @ParameterizedTest(name = "window of {0} tokens over {1}, {2} tokens from {3}, checksums {4}")
+    @CsvSource({"16, tcp, 53, 0, off", "9, shm, 53, 0, full", "20, tcp, 64, 16, full", "64, tcp, 53, 0, full"})
+    void shouldSendOfAWindowedGroupWhatTheWindowTouches(
+            int window, String transport, int promptTokens, int firstToken, String checksums) {
+        Map<String, Object> options = Map.of("transports", List.of(transport), "pageChecksum", checksums);
+        List<Group> groups = List.of(
+                new Group("HND", 4, 16, 29),
+                new Group("HND", 2, 8, 31, window),
+                new Group("NHD", 2, 8, 31, window + 3));
+        try (GroupedEngine prefiller = new GroupedEngine("prefiller", groups, options);
+                GroupedEngine decoder = new GroupedEngine("decoder", groups, options)) {
+            decoder.fetch("t", prefiller, promptTokens, firstToken);
+            prefiller.compute("t", promptTokens);
+            decoder.await("arrived", "t");
+            prefiller.await("released", "t");
+            assertThat(decoder.wrongRows("t", promptTokens, firstToken)).isZero();
+        }
+    }
+
     @Test
     void shouldNameTheGroupInWhichTheSidesDiffer() {
         List<Group> other = List.of(DECODER.getFirst(), new Group("NHD", 4, 16, 19));

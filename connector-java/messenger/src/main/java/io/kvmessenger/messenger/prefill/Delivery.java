@@ -57,8 +57,7 @@ final class Delivery {
         this.grant = grant;
         this.routes = routes;
         this.nextPage = routes.stream()
-                .mapToInt(route -> grant.firstToken()
-                        / prefill.pages.get(route.groupIndex()).pageTokens())
+                .mapToInt(route -> prefill.pages.get(route.groupIndex()).firstPageFor(grant))
                 .toArray();
     }
 

@@ -317,7 +317,8 @@ public final class LayerWriter {
         Piece piece = route.piece();
         int fromPage = delivery.nextPage[routeIndex];
         PromptPages pages = delivery.prefill.pages.get(route.groupIndex());
-        int firstPart = piece.partIndex(Math.max(grant.firstToken(), fromPage * pages.pageTokens()));
+        int firstGranted = grant.firstTokenOf(route.groupIndex());
+        int firstPart = piece.partIndex(Math.max(firstGranted, fromPage * pages.pageTokens()));
         int partCount = piece.partCount(Math.min(grant.promptTokens(), toPage * pages.pageTokens())) - firstPart;
         int lengthBytes = 0;
         for (int i = 0, at = routeIndex;
@@ -337,9 +338,7 @@ public final class LayerWriter {
                 route.sourceParts(pages.byPosition(), firstPart, partCount),
                 route.target(),
                 route.targetParts(
-                        grant.pages().get(route.groupIndex()),
-                        firstPart - piece.partIndex(grant.firstToken()),
-                        partCount),
+                        grant.pages().get(route.groupIndex()), firstPart - piece.partIndex(firstGranted), partCount),
                 lengthBytes,
                 delivery.window,
                 joinedCount);

@@ -13,7 +13,7 @@ import java.util.List;
  * @param imm slot and generation that every write of this grant carries
  * @param contextSlot the decoder's slot for context rows, or {@link ContextRow#NO_SLOT}
  * @param checksumInterval the decoder compares every n-th page of each write; 0 = none
- * @param pages the decoder's page indices by group; the first of each holds the tokens from {@code firstToken}
+ * @param pages the decoder's page indices by group; the first of each holds the tokens from {@link #firstTokenOf}
  */
 record PageGrant(
         Session session,
@@ -43,6 +43,11 @@ record PageGrant(
 
     private static int[] indices(Grant.PageList wire) {
         return wire.getPageIndicesList().stream().mapToInt(Integer::intValue).toArray();
+    }
+
+    /** What the first page of a group begins with: {@code firstToken}, or the page that the prompt's last window begins in. */
+    int firstTokenOf(int group) {
+        return session.peerGeometry.groups().get(group).firstTokenSent(firstToken, promptTokens);
     }
 
     /** Pages of all groups. */

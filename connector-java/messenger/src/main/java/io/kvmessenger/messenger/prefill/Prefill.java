@@ -255,7 +255,7 @@ final class Prefill {
                     + " tokenizer, adapters and connector version";
         }
         for (PromptPages known : pages) {
-            if (known.end() > 0 && grant.firstToken() / known.pageTokens() < known.first()) {
+            if (known.end() > 0 && known.firstPageFor(grant) < known.first()) {
                 return "the decoder wants tokens from " + grant.firstToken()
                         + " on, the prefiller's engine has named pages for those from "
                         + (long) known.first() * known.pageTokens() + " on";

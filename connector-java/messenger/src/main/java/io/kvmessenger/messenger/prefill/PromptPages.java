@@ -33,9 +33,14 @@ final class PromptPages {
         return group.pageTokens();
     }
 
+    /** The first position that a grant asks for, in pages of this side. */
+    int firstPageFor(PageGrant grant) {
+        return group.firstTokenSent(grant.firstToken(), grant.promptTokens()) / group.pageTokens();
+    }
+
     /** Pages that are complete with so many of the prompt's tokens: full ones, and the last one once all are in place. */
     int completeWith(int tokens, int promptTokens) {
-        return tokens >= promptTokens ? group.pagesFor(0, promptTokens) : tokens / group.pageTokens();
+        return tokens >= promptTokens ? group.pagesOf(promptTokens) : tokens / group.pageTokens();
     }
 
     /** Why these pages cannot be those of positions from {@code firstPage} on; empty when they can. */
@@ -73,7 +78,7 @@ final class PromptPages {
                     + ", where it was told to have got to";
         }
         int endPage = Math.max(end, told.indices().length == 0 ? 0 : told.firstPage() + told.indices().length);
-        int neededPages = group.pagesFor(0, chunk.endToken());
+        int neededPages = group.pagesOf(chunk.endToken());
         return endPage < neededPages && neededPages > firstPage
                 ? "has pages for " + endPage + " positions, expected " + neededPages + " for its " + chunk.endToken()
                         + " tokens"
