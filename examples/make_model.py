@@ -15,13 +15,14 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 RECIPE = 2  # goes up when the code below makes another model of the same numbers
 
 
 @dataclass(frozen=True)
 class TinyModel:
+    family: ClassVar[str] = "llama"
     layer_count: int = 4
     hidden_size: int = 512
     head_count: int = 8
@@ -47,6 +48,7 @@ class TinyModel:
 class TinyLatentModel:
     """A DeepSeek-V2 without experts: its KV is one latent vector for a token, the same on every rank."""
 
+    family: ClassVar[str] = "deepseek"
     layer_count: int = 3
     hidden_size: int = 256
     head_count: int = 4
@@ -72,7 +74,64 @@ class TinyLatentModel:
         )
 
 
-Shape = TinyModel | TinyLatentModel
+@dataclass(frozen=True)
+class TinyGemma:
+    """A Gemma 3: five layers with a sliding window, then one that attends to everything."""
+
+    family: ClassVar[str] = "gemma3"
+    layer_count: int = 6
+    hidden_size: int = 256
+    head_count: int = 4
+    kv_head_count: int = 2
+    head_dim: int = 64
+    window_tokens: int = 256
+    vocabulary_size: int = 512
+    positions_max: int = 4096
+    initializer_range: float = 0.2
+    seed: int = 20
+
+    def config(self) -> Any:
+        from transformers import Gemma3TextConfig
+
+        return Gemma3TextConfig(
+            intermediate_size=2 * self.hidden_size,
+            num_key_value_heads=self.kv_head_count,
+            head_dim=self.head_dim,
+            sliding_window=self.window_tokens,
+            query_pre_attn_scalar=self.head_dim,
+            **shared_settings(self),
+        )
+
+
+@dataclass(frozen=True)
+class TinyMistral:
+    """A Mistral of the kind in which every layer has a sliding window."""
+
+    family: ClassVar[str] = "mistral"
+    layer_count: int = 4
+    hidden_size: int = 256
+    head_count: int = 4
+    kv_head_count: int = 2
+    head_dim: int = 64
+    window_tokens: int = 256
+    vocabulary_size: int = 512
+    positions_max: int = 4096
+    initializer_range: float = 0.2
+    seed: int = 20
+
+    def config(self) -> Any:
+        from transformers import MistralConfig
+
+        return MistralConfig(
+            intermediate_size=2 * self.hidden_size,
+            num_key_value_heads=self.kv_head_count,
+            head_dim=self.head_dim,
+            sliding_window=self.window_tokens,
+            **shared_settings(self),
+        )
+
+
+Shape = TinyModel | TinyLatentModel | TinyGemma | TinyMistral
 
 
 def shared_settings(shape: Shape) -> dict[str, Any]:
@@ -121,8 +180,7 @@ def write_model(shape: Shape, folder: Path) -> None:
 def cached_model(home: Path, shape: Shape | None = None) -> Path:
     """The model's folder under `home`, made now if it is not there."""
     wanted = shape or TinyModel()
-    family = "llama" if isinstance(wanted, TinyModel) else "deepseek"
-    folder = home / "models" / f"tiny-{family}-{key_of(wanted)}"
+    folder = home / "models" / f"tiny-{wanted.family}-{key_of(wanted)}"
     if not folder.exists():
         partial = folder.with_name(f"{folder.name}.{os.getpid()}")
         write_model(wanted, partial)

@@ -12,12 +12,14 @@ from typing import Any
 from kv_connector.exceptions import OptionError
 from kv_connector.handover import why_memory_cannot_be_shared
 from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
+from kv_connector.vllm.kv_groups import KvGroup, read_groups
 from kv_connector.vllm.rank_groups import RankGroups
 
 logger = logging.getLogger("vllm.kv_messenger")
 
 _ROLES: Mapping[str, Role] = {"kv_producer": "prefiller", "kv_consumer": "decoder", "kv_both": "both"}
-_SUPPORTED_SPECS = ("FullAttentionSpec", "MLAAttentionSpec")
+_DRAFTS_WITHOUT_KV = ("ngram", "ngram_gpu", "suffix")
+"""Ways of speculative decoding that need no KV of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,9 @@ class EngineFacts:
     """How many messengers the engine's data-parallel twins before it have: they may share its host."""
     not_shared_because: str
     """Why ranks that might share a messenger do not; "" if they do, or they were not asked to."""
-    block_tokens: int
+    kv_groups: tuple[KvGroup, ...]
     layer_names: tuple[str, ...]
-    """Layers that own KV, in the order in which the model was built, as far as known."""
-    latent: bool
+    """Layers of all groups, in the order in which the model was built, as far as known."""
 
 
 def read_options(vllm_config: Any) -> Options:
@@ -69,7 +70,9 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             raise OptionError(f"{name} is {getattr(parallel, name)}, expected 1: KV Messenger moves whole pages only")
-    names, block_tokens, latent = _read_caches(kv_cache_config)
+    _refuse_drafts(getattr(vllm_config, "speculative_config", None))
+    kv_groups = read_groups(kv_cache_config)
+    names = [name for group in kv_groups for name in group.layer_names]
     built = list(getattr(vllm_config.compilation_config, "static_forward_context", {}))
     place = {name: index for index, name in enumerate(built)}
     ordered = sorted(names, key=lambda name: place.get(name, len(place)))
@@ -81,9 +84,8 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
         groups=groups,
         first_messenger_index=getattr(parallel, "data_parallel_index", 0) * groups.messenger_count,
         not_shared_because=not_shared_because,
-        block_tokens=block_tokens,
+        kv_groups=kv_groups,
         layer_names=tuple(ordered),
-        latent=latent,
     )
 
 
@@ -112,21 +114,11 @@ def options_of_messenger(options: Options, messenger_index: int) -> Options:
     return options.of_rank(messenger_index)
 
 
-def _read_caches(kv_cache_config: Any) -> tuple[list[str], int, bool]:
-    groups = kv_cache_config.kv_cache_groups
-    if len(groups) != 1:
+def _refuse_drafts(speculative_config: Any) -> None:
+    """A draft's KV is written after the model's own hooks, and its prompt is one token behind."""
+    method = getattr(speculative_config, "method", None)
+    if method is not None and method not in _DRAFTS_WITHOUT_KV:
         raise OptionError(
-            f"the model has {len(groups)} groups of KV caches, expected 1: KV Messenger serves models whose layers all"
-            " have full attention (a draft model counts as a group: start without speculative decoding)"
+            f"speculative decoding is {method!r}, expected none or one of {', '.join(_DRAFTS_WITHOUT_KV)},"
+            " because the KV of a draft model is not transferred: start both engines without --speculative-config"
         )
-    group = groups[0]
-    spec = group.kv_cache_spec
-    specs = list(getattr(spec, "kv_cache_specs", {}).values()) or [spec]
-    kinds = sorted({type(s).__name__ for s in specs})
-    if len(kinds) != 1 or kinds[0] not in _SUPPORTED_SPECS:
-        raise OptionError(
-            f"the model's KV caches are {' and '.join(kinds)}, expected one of {', '.join(_SUPPORTED_SPECS)}"
-        )
-    if any(getattr(s, "tokens_per_state", 1) != 1 for s in specs):
-        raise OptionError("the model's KV cache holds several tokens in one state, expected one token in each")
-    return list(group.layer_names), int(spec.block_size), kinds[0] == "MLAAttentionSpec"

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 from kv_connector._facade import Geometry, Group, Layer, Rank
 from kv_connector.exceptions import OptionError
+from kv_connector.vllm.kv_groups import KvGroup
 
 PageLayout = Literal["HND", "NHD", "LATENT"]
 
@@ -43,7 +44,7 @@ def describe(
     tensors: Mapping[str, KvTensor],
     *,
     layer_names: Sequence[str],
-    latent: bool,
+    groups: Sequence[KvGroup],
     model: str,
     cache_dtype: str,
     kv_head_count: int,
@@ -53,7 +54,7 @@ def describe(
     """The geometry of one rank; ``tp`` and ``pp`` are (rank, size). Raises OptionError if pages cannot be addressed.
 
     ``cache_dtype`` is the engine's own name of the number format, "auto" resolved where the checkpoint says one.
-    Tensors of layers that are not in ``layer_names`` are aliases of others and left out.
+    ``layer_names`` are those of all groups in their order. Tensors of other layers are aliases and left out.
     """
     owned = {name: tensors[name] for name in layer_names if name in tensors}
     if not owned:
@@ -65,38 +66,64 @@ def describe(
             " host memory only"
         )
     base, length_bytes = first.untyped_storage().data_ptr(), first.untyped_storage().nbytes()
-    layout, head_count, page_tokens = _page_layout(first_name, first, latent)
     for name, tensor in owned.items():
-        _check_alike(name, tensor, first_name, first, latent)
-    expected_heads = 1 if latent else max(1, kv_head_count // tp[1])
-    if head_count != expected_heads:
-        raise OptionError(
-            f"layer {first_name!r} has {head_count} KV heads on this rank, expected {expected_heads} of {kv_head_count}"
-            f" with tensor_parallel_size {tp[1]}"
-        )
-    group = Group(
-        kind="full",
-        windowTokens=0,
-        dtype=_number_format(cache_dtype, first.dtype),
-        elementBytes=first.element_size(),
-        pageTokens=page_tokens,
-        layout=layout,
-        kvHeadCount=1 if latent else kv_head_count,
-        pageCount=int(first.shape[0]),
-    )
+        if tensor.untyped_storage().data_ptr() != base:
+            raise OptionError(
+                f"the KV of layer {name!r} is in another allocation than that of {first_name!r}, expected one"
+                " allocation for all layers: unset options that allocate KV caches apart"
+            )
+    described = [_group(group, owned, cache_dtype, kv_head_count, tp[1]) for group in groups]
+    index_of = {name: index for index, group in enumerate(groups) for name in group.layer_names}
     return Geometry(
         model=model,
         tpSize=tp[1],
         ppSize=pp[1],
-        groups=[group],
+        groups=described,
         ranks=[
             Rank(
                 tpRank=tp[0],
                 ppRank=pp[0],
                 memories=[{"address": base, "lengthBytes": length_bytes, "memfd": -1}],
-                layers=[_layer(name, tensor, base) for name, tensor in owned.items()],
+                layers=[_layer(name, tensor, index_of[name], base) for name, tensor in owned.items()],
             )
         ],
+    )
+
+
+def _group(
+    group: KvGroup, tensors: Mapping[str, KvTensor], cache_dtype: str, kv_head_count: int, tp_size: int
+) -> Group:
+    """What the layers of a group have alike."""
+    owned = {name: tensors[name] for name in group.layer_names if name in tensors}
+    if not owned:
+        raise OptionError(
+            f"this rank has none of layers {list(group.layer_names)}, expected one of each KV cache group: start with"
+            " pipeline_parallel_size 1"
+        )
+    first_name, first = next(iter(owned.items()))
+    layout, head_count, page_tokens = _page_layout(first_name, first, group.latent)
+    for name, tensor in owned.items():
+        _check_alike(name, tensor, first_name, first, group.latent)
+    expected_heads = 1 if group.latent else max(1, kv_head_count // tp_size)
+    if head_count != expected_heads:
+        raise OptionError(
+            f"layer {first_name!r} has {head_count} KV heads on this rank, expected {expected_heads} of {kv_head_count}"
+            f" with tensor_parallel_size {tp_size}"
+        )
+    if group.block_tokens % page_tokens:
+        raise OptionError(
+            f"a block of the scheduler has {group.block_tokens} tokens and a page of the KV cache has {page_tokens} in"
+            f" layer {first_name!r}, expected a multiple: set block_size to one"
+        )
+    return Group(
+        kind=group.kind,
+        windowTokens=group.window_tokens,
+        dtype=_number_format(cache_dtype, first.dtype),
+        elementBytes=first.element_size(),
+        pageTokens=page_tokens,
+        layout=layout,
+        kvHeadCount=1 if group.latent else kv_head_count,
+        pageCount=int(first.shape[0]),
     )
 
 
@@ -108,19 +135,17 @@ def _number_format(cache_dtype: str, tensor_dtype: object) -> str:
 
 
 def _check_alike(name: str, tensor: KvTensor, first_name: str, first: KvTensor, latent: bool) -> None:
-    """One geometry can say all layers only if they differ in nothing but their place."""
-    if tensor.untyped_storage().data_ptr() != first.untyped_storage().data_ptr():
-        raise OptionError(
-            f"the KV of layer {name!r} is in another allocation than that of {first_name!r}, expected one"
-            " allocation for all layers: unset options that allocate KV caches apart"
-        )
+    """One group can say all its layers only if they differ in nothing but their place."""
     if tensor.dtype != first.dtype or tensor.shape[0] != first.shape[0]:
         raise OptionError(
             f"layer {name!r} has {tensor.shape[0]} pages of {tensor.dtype}, expected {first.shape[0]} of"
             f" {first.dtype} as in layer {first_name!r}"
         )
     if _page_layout(name, tensor, latent) != _page_layout(first_name, first, latent):
-        raise OptionError(f"layer {name!r} has another KV layout than {first_name!r}, expected the same in all")
+        raise OptionError(
+            f"layer {name!r} has another KV layout than {first_name!r}, expected the same in all layers of a"
+            " KV cache group"
+        )
 
 
 def _page_layout(name: str, tensor: KvTensor, latent: bool) -> tuple[PageLayout, int, int]:
@@ -152,12 +177,12 @@ def _unless_one(size: int, stride: int) -> int:
     return 0 if size == 1 else stride
 
 
-def _layer(name: str, tensor: KvTensor, base: int) -> Layer:
+def _layer(name: str, tensor: KvTensor, group_index: int, base: int) -> Layer:
     element_bytes = tensor.element_size()
     _, heads, tokens, content = tensor.shape
     return Layer(
         name=name,
-        groupIndex=0,
+        groupIndex=group_index,
         memoryIndex=0,
         offsetBytes=tensor.data_ptr() - base,
         pageStrideBytes=int(tensor.stride()[0]) * element_bytes,

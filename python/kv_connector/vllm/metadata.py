@@ -16,6 +16,14 @@ from kv_connector.vllm.vllm_api import (
 PrefillOutcome = Literal["finished", "aborted", "failed"]
 
 
+class PlacedBlocks(NamedTuple):
+    """Blocks of the engine that follow each other in a request's table of one KV cache group."""
+
+    first: int
+    """The place of the first of them."""
+    blocks: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A request's part of the step's forward pass: tokens ``[first_token, end_token)``."""
@@ -26,9 +34,8 @@ class Chunk:
     cached_tokens: int
     first_token: int
     end_token: int
-    first_block: int
-    blocks: Sequence[int]
-    """Blocks of the engine: the request's from its ``first_block`` on."""
+    groups: Sequence[PlacedBlocks]
+    """Blocks of each KV cache group that were not told yet."""
     prompt_digest: str = ""
 
 
@@ -66,7 +73,7 @@ class PrefillEnd:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A request waits for the KV of tokens ``[first_token, prompt_tokens)`` in these blocks."""
+    """A request waits for the KV of tokens ``[first_token, prompt_tokens)``."""
 
     request: str
     transfer: str
@@ -74,7 +81,8 @@ class Fetch:
     prefiller_engine_id: str
     prompt_tokens: int
     first_token: int
-    blocks: Sequence[int]
+    groups: Sequence[Sequence[int]]
+    """The blocks that are to be filled in each KV cache group."""
     prompt_token_ids: Sequence[int] | None = None
     """Present when the prefiller has to enqueue the prompt itself."""
     other_prefillers: Sequence[Messengers] = ()
@@ -83,6 +91,11 @@ class Fetch:
     cache_salt: str = ""
     """Like the priority, for a prefiller that has to enqueue the prompt."""
     priority: int = 0
+
+    @property
+    def blocks(self) -> list[int]:
+        """Those of all groups."""
+        return [block for blocks in self.groups for block in blocks]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kv_connector._facade import LAG_LEAD_ONLY, LAG_NONE, Geometry, MessengerPort
-from kv_connector.exceptions import KvConnectorError
+from kv_connector._facade import LAG_LEAD_ONLY, LAG_NONE, Geometry, Group, MessengerPort
 from kv_connector.handover import Follower, Lead, meeting_place
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.model_fingerprint import fingerprint
@@ -21,6 +20,7 @@ from kv_connector.options import Options
 from kv_connector.vllm import geometry
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.engine_facts import EngineFacts, options_of_messenger
+from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.metadata import StepMetadata
 from kv_connector.vllm.rank_groups import RankGroup
 from kv_connector.vllm.vllm_api import attention_packing, own_page_format, own_ranks
@@ -136,7 +136,7 @@ class RankStart:
         described = geometry.describe(
             kv_caches,
             layer_names=facts.layer_names,
-            latent=facts.latent,
+            groups=facts.kv_groups,
             cache_dtype=self._config.cache_config.cache_dtype,
             model=fingerprint(
                 model.model,
@@ -151,12 +151,6 @@ class RankStart:
         if self.allocation is not None:
             for memory in described["ranks"][0]["memories"]:
                 memory["memfd"] = self.allocation.memfd_of(memory["address"], memory["lengthBytes"])
-        page_tokens = described["groups"][0]["pageTokens"]
-        if facts.block_tokens % page_tokens:
-            raise KvConnectorError(
-                f"a block of the scheduler has {facts.block_tokens} tokens and a page of the KV cache has"
-                f" {page_tokens}, expected a multiple: set block_size to one"
-            )
         return described
 
     def _open(self, group: RankGroup, described: Geometry) -> WorkerHalf:
@@ -168,15 +162,12 @@ class RankStart:
         )
         own = next(rank for rank in described["ranks"] if (rank["ppRank"], rank["tpRank"]) == group.lead)
         names = [layer["name"] for layer in own["layers"]]
-        opened, pages = messenger.opened, described["groups"][0]
+        opened = messenger.opened
         self._logger.info(
-            "KV Messenger is open: %s, model %s, %d pages of %d tokens in %d layers, %s, %s, memory %s",
+            "KV Messenger is open: %s, model %s, %s, %s, memory %s",
             opened,
             described["model"],
-            pages["pageCount"],
-            pages["pageTokens"],
-            len(names),
-            pages["layout"],
+            _worded(described["groups"], [layer["groupIndex"] for layer in own["layers"]]),
             "1 rank" if len(described["ranks"]) == 1 else f"{len(described['ranks'])} ranks",
             "shareable" if all(memory["memfd"] >= 0 for memory in own["memories"]) else "private",
         )
@@ -184,8 +175,19 @@ class RankStart:
             messenger,
             LayerCounter(opened.layer_counter_address, names),
             names,
-            pages["pageTokens"],
-            facts.block_tokens // pages["pageTokens"],
+            [
+                GroupPages(group, pages["pageTokens"])
+                for group, pages in zip(facts.kv_groups, described["groups"], strict=True)
+            ],
             facts.options.fetch_limit_seconds,
             self._logger,
         )
+
+
+def _worded(groups: Sequence[Group], group_of_layers: Sequence[int]) -> str:
+    """The pages of each group as a line of the log says them."""
+    return ", ".join(
+        f"{group['pageCount']} pages of {group['pageTokens']} tokens in {group_of_layers.count(index)} layers"
+        f"{' with a window of ' + str(group['windowTokens']) if group['windowTokens'] else ''}, {group['layout']}"
+        for index, group in enumerate(groups)
+    )

@@ -6,11 +6,12 @@ It owns no thread, no socket and no JVM, and is called by the engine core's thre
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kv_connector.vllm.fetch_gate import FetchGate
+from kv_connector.vllm.kv_groups import NULL_BLOCK, KvGroup, loaded_tokens, transferred_blocks
 from kv_connector.vllm.messenger_addresses import said_as_host
 from kv_connector.vllm.metadata import (
     Announce,
@@ -19,6 +20,7 @@ from kv_connector.vllm.metadata import (
     Expect,
     Fetch,
     MessengerAddress,
+    PlacedBlocks,
     PrefillEnd,
     PrefillOutcome,
     Refusal,
@@ -31,6 +33,7 @@ from kv_connector.vllm.prompts import digest_of
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import read_name
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read, rejected_transfers
+from kv_connector.vllm.window_blocks import WindowBlocks
 
 _FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
 
@@ -47,25 +50,31 @@ class _Prefill:
     """Whether the workers know it: it was announced, or a chunk of it was told."""
     given_up: bool = False
     """It stays in the engine and is not sent any further."""
-    blocks: list[int] = field(default_factory=list)
-    sent_block_count: int = 0
+    tables: list[list[int]] = field(default_factory=list)
+    """Its blocks in each KV cache group, as they were given out; the engine may have dropped those before a window."""
     sent_tokens: int = 0
     """Tokens ``[0, sent_tokens)`` were told to the workers; 0 before the first chunk."""
 
+    def extend(self, group_blocks: Sequence[Sequence[int]]) -> None:
+        """It was given more blocks."""
+        if not self.tables:
+            self.tables = [[] for _ in group_blocks]
+        for table, blocks in zip(self.tables, group_blocks, strict=False):  # none at all where it was given none
+            table.extend(blocks)
+
     def forget_progress(self) -> None:
         """Its blocks are gone; it starts again."""
-        self.blocks.clear()
-        self.sent_block_count = 0
+        self.tables.clear()
         self.sent_tokens = 0
 
 
 class SchedulerHalf:
     """Keeps, for each request with a transfer, what the workers have been told."""
 
-    def __init__(self, side: Side, block_tokens: int, gate: FetchGate, logger: logging.Logger) -> None:
+    def __init__(self, side: Side, groups: Sequence[KvGroup], gate: FetchGate, logger: logging.Logger) -> None:
         self._side = side
         self._gate = gate
-        self._block_tokens = block_tokens
+        self._groups = groups
         self._logger = logger
         self._messengers: list[MessengerAddress] = []
         self._step = 0
@@ -79,6 +88,7 @@ class SchedulerHalf:
         self._loading_first: set[str] = set()
         """First choices of ``n``, until they run: the other choices wait for the KV that is fetched for the first."""
         self._quarantine = Quarantine(logger)
+        self._window_blocks = WindowBlocks()
         self._pending = StepMetadata(step=0)
 
     # ---- start
@@ -90,6 +100,7 @@ class SchedulerHalf:
     def bind(self, block_pool: Any) -> None:
         """Where blocks are taken from; before any request."""
         self._quarantine.bind(block_pool)
+        self._window_blocks.bind(block_pool)
         self._gate.size(len(block_pool.blocks) - 1)  # vLLM keeps one, the null block, for itself
 
     # ---- a request comes
@@ -105,7 +116,7 @@ class SchedulerHalf:
             self._reject(request, ask)
         elif isinstance(ask, Receive):
             transfer = None if ask.decoder_first else self._expect(request, ask)
-            self._gate.queued(request_id, transfer, self._blocks_for(request.num_prompt_tokens))
+            self._gate.queued(request_id, transfer, transferred_blocks(self._groups, 0, request.num_prompt_tokens))
             if request_id == read_name(request_id).first_choice:
                 self._loading_first.add(request_id)
 
@@ -143,7 +154,7 @@ class SchedulerHalf:
             return 0, False
         if self._gate.holds_back(request.request_id):
             return None, False
-        missing = request.num_prompt_tokens - computed_tokens
+        missing = loaded_tokens(self._groups, request.num_prompt_tokens) - computed_tokens
         return (missing, True) if missing > 0 else (0, False)
 
     def allocated(self, request: Any, block_ids: tuple[list[int], ...], external_tokens: int) -> None:
@@ -177,15 +188,19 @@ class SchedulerHalf:
             self._gate.gone(request.request_id)
             self._decline(request, ask)
             return
-        first_token = request.num_prompt_tokens - tokens
-        blocks = block_ids[0][first_token // self._block_tokens : self._blocks_for(request.num_prompt_tokens)]
+        first_token = loaded_tokens(self._groups, request.num_prompt_tokens) - tokens
+        groups = [
+            table[group.needed(first_token, request.num_prompt_tokens)]
+            for group, table in zip(self._groups, block_ids, strict=True)
+        ]
         if isinstance(ask, Receive):
-            misfit = self._misfit(request, ask, first_token)
+            misfit = self._misfit(request, ask, first_token, groups)
             if misfit is not None:
                 self._decline(request, ask)
                 ask = misfit
         if isinstance(ask, Refused):
             self._logger.error("request %s is refused: %s", request.request_id, ask.reason)
+        blocks = [block for blocks in groups for block in blocks]
         self._awaited[request.request_id] = blocks
         self._gate.begun(request.request_id)
         if isinstance(ask, Refused):
@@ -199,7 +214,7 @@ class SchedulerHalf:
                 prefiller_engine_id=ask.engine_id,
                 prompt_tokens=request.num_prompt_tokens,
                 first_token=first_token,
-                blocks=blocks,
+                groups=groups,
                 prompt_token_ids=list(request.prompt_token_ids) if ask.decoder_first else None,
                 other_prefillers=ask.other_prefillers,
                 prompt_digest=self._digest(request),
@@ -224,12 +239,19 @@ class SchedulerHalf:
             self._awaited[request_id] = []
             self._pending.refusals.append(Refusal(request_id, []))
 
-    def _misfit(self, request: Any, ask: Receive, first_token: int) -> Refused | None:
-        if first_token % self._block_tokens:
-            return Refused(
-                f"{first_token} tokens are computed already, expected whole blocks of {self._block_tokens}: start this"
-                " engine with prefix caching of whole blocks"
-            )
+    def _misfit(self, request: Any, ask: Receive, first_token: int, groups: Sequence[Sequence[int]]) -> Refused | None:
+        for index, (group, blocks) in enumerate(zip(self._groups, groups, strict=True)):
+            if first_token % group.block_tokens:
+                return Refused(
+                    f"{first_token} tokens are computed already, expected whole blocks of {group.block_tokens}: start"
+                    " this engine with prefix caching of whole blocks"
+                )
+            needed = group.needed(first_token, request.num_prompt_tokens)
+            if len(blocks) != needed.stop - needed.start or (group.window_tokens and NULL_BLOCK in blocks):
+                return Refused(
+                    f"the engine gave the request blocks {blocks} in KV cache group {index}, expected"
+                    f" {needed.stop - needed.start} that hold KV: report this with the engine's version"
+                )
         if ask.decoder_first:
             beyond_ids = [
                 name for name in ("lora_request", "mm_features", "prompt_embeds") if getattr(request, name, None)
@@ -255,13 +277,13 @@ class SchedulerHalf:
                 prefill.told = True
         for request_id in scheduler_output.preempted_req_ids or ():
             self._preempt(request_id, meta)
-        for request_id, blocks, whole_table, first_token in _scheduled(scheduler_output):
+        for request_id, group_blocks, whole_table, first_token in _scheduled(scheduler_output):
             prefill = self._prefills.get(request_id)
             if prefill is None or prefill.given_up:
                 continue
             try:
                 end_token = first_token + scheduler_output.num_scheduled_tokens[request_id]
-                chunk = self._chunk(request_id, prefill, blocks, whole_table, first_token, end_token)
+                chunk = self._chunk(request_id, prefill, group_blocks, whole_table, first_token, end_token)
             except Exception:
                 self._logger.exception("request %s is not sent: its chunk could not be planned", request_id)
                 self._give_up(request_id, prefill, meta)
@@ -272,6 +294,7 @@ class SchedulerHalf:
 
     def _preempt(self, request_id: str, meta: StepMetadata) -> None:
         """Its blocks are overwritten next; it stays announced."""
+        self._window_blocks.let_go(request_id)  # they may be given out from the next step on, after this one's fence
         prefill = self._prefills.get(request_id)
         if prefill is not None and (prefill.sent_tokens or prefill.given_up):
             prefill.forget_progress()
@@ -283,24 +306,26 @@ class SchedulerHalf:
         self,
         request_id: str,
         prefill: _Prefill,
-        blocks: Iterable[int],
+        group_blocks: Sequence[Sequence[int]],
         whole_table: bool,
         first_token: int,
         end_token: int,
     ) -> Chunk | None:
         if whole_table:
             prefill.forget_progress()
-        prefill.blocks.extend(blocks)
+        prefill.extend(group_blocks)
         end_token = min(end_token, prefill.prompt_tokens)
         if end_token <= prefill.sent_tokens:
             return None
         begins = prefill.sent_tokens == 0
         if not begins and first_token != prefill.sent_tokens:
             raise ValueError(f"the chunk starts at token {first_token}, expected {prefill.sent_tokens}")
-        needed = self._blocks_for(end_token)
-        if len(prefill.blocks) < needed:
-            raise ValueError(f"{len(prefill.blocks)} blocks hold the tokens before {end_token}, expected {needed}")
-        first_block, prefill.sent_block_count = prefill.sent_block_count, needed
+        placed = [
+            _placed(group, table, prefill.sent_tokens, end_token)
+            for group, table in zip(self._groups, prefill.tables, strict=True)
+        ]
+        if end_token == prefill.prompt_tokens:
+            self._keep_windows(request_id, prefill)
         prefill.sent_tokens = end_token
         prefill.told = True
         # Assumed of vLLM: it commits a block to the prefix cache when it schedules the pass that will fill it, so a hit
@@ -313,10 +338,20 @@ class SchedulerHalf:
             cached_tokens=0,
             first_token=0 if begins else first_token,
             end_token=end_token,
-            first_block=first_block,
-            blocks=prefill.blocks[first_block:needed],
+            groups=placed,
             prompt_digest=prefill.digest,
         )
+
+    def _keep_windows(self, request_id: str, prefill: _Prefill) -> None:
+        """The last window of the prompt is sent, and the engine's own moves on with each token that it decodes."""
+        windows = []
+        for group, table in zip(self._groups, prefill.tables, strict=True):
+            if group.window_tokens:
+                needed = table[group.needed(0, prefill.prompt_tokens)]
+                if NULL_BLOCK in needed:
+                    raise ValueError(f"blocks {needed} hold the last window, expected none that is dropped")
+                windows.extend(needed)
+        self._window_blocks.keep(request_id, windows)
 
     def _give_up(self, request_id: str, prefill: _Prefill, meta: StepMetadata) -> None:
         """Stops sending a request that stays in the engine: its decoder is told, its end releases its blocks."""
@@ -386,6 +421,7 @@ class SchedulerHalf:
             self._gate.computed(news.computed)
         for request_id in sent:
             self._held.discard(request_id)
+            self._window_blocks.let_go(request_id)
         for request_id in received:
             self._awaited.pop(request_id, None)
             self._gate.gone(request_id)
@@ -402,21 +438,27 @@ class SchedulerHalf:
         """Whether nothing at all is remembered; for leak checks at rest."""
         pending = self._pending.fetches or self._pending.expects
         remembered = self._prefills or self._held or self._awaited or self._loading_first or self._digests or pending
-        return not (remembered or self.has_work()) and self._quarantine.is_empty() and self._gate.is_empty()
-
-    def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self._block_tokens)
+        kept = (self._quarantine, self._window_blocks, self._gate)
+        return not (remembered or self.has_work()) and all(each.is_empty() for each in kept)
 
 
-def _scheduled(scheduler_output: Any) -> Iterator[tuple[str, list[int], bool, int]]:
-    """(request, blocks, whether they are its whole table, first token) of each request in the step."""
+def _placed(group: KvGroup, table: Sequence[int], sent_tokens: int, end_token: int) -> PlacedBlocks:
+    """The blocks that hold tokens ``[0, end_token)`` and were not told with ``[0, sent_tokens)``."""
+    first, needed = group.blocks_of(sent_tokens), group.blocks_of(end_token)
+    if len(table) < needed:
+        raise ValueError(f"{len(table)} blocks hold the tokens before {end_token}, expected {needed}")
+    return PlacedBlocks(first, table[first:needed])
+
+
+def _scheduled(scheduler_output: Any) -> Iterator[tuple[str, Sequence[Sequence[int]], bool, int]]:
+    """(request, blocks by group, whether they are its whole tables, first token) of each request in the step."""
     for new in scheduler_output.scheduled_new_reqs:
-        yield new.req_id, new.block_ids[0], True, new.num_computed_tokens
+        yield new.req_id, new.block_ids, True, new.num_computed_tokens
     cached = scheduler_output.scheduled_cached_reqs
     for index, request_id in enumerate(cached.req_ids):
-        blocks = cached.new_block_ids[index]
+        group_blocks = cached.new_block_ids[index] or ()
         whole_table = request_id in cached.resumed_req_ids
-        yield request_id, blocks[0] if blocks else [], whole_table, cached.num_computed_tokens[index]
+        yield request_id, group_blocks, whole_table, cached.num_computed_tokens[index]
 
 
 def _stands_for_rejected(request: Any) -> bool:

@@ -28,6 +28,7 @@ from kv_connector._facade import (
 from kv_connector.exceptions import MessengerError
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.vllm.empty_steps import EmptySteps
+from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.messenger_addresses import Address, Messengers
 from kv_connector.vllm.metadata import (
     Announce,
@@ -90,16 +91,14 @@ class WorkerHalf:
         messenger: MessengerPort,
         counter: LayerCounter,
         layer_names: Iterable[str],
-        page_tokens: int,
-        block_pages: int,
+        groups: Sequence[GroupPages],
         fetch_limit_seconds: float,
         logger: logging.Logger,
     ) -> None:
         self._messenger = messenger
         self._counter = counter
         self._layer_names = frozenset(layer_names)
-        self._page_tokens = page_tokens
-        self._block_pages = block_pages
+        self._groups = groups
         self._fetch_limit_seconds = fetch_limit_seconds
         self._logger = logger
 
@@ -245,7 +244,10 @@ class WorkerHalf:
             "cachedTokens": chunk.cached_tokens,
             "firstToken": chunk.first_token,
             "endToken": chunk.end_token,
-            "groups": [{"firstPage": chunk.first_block * self._block_pages, "pages": self._pages(chunk.blocks)}],
+            "groups": [
+                {"firstPage": placed.first * group.per_block, "pages": group.pages(placed.blocks)}
+                for group, placed in zip(self._groups, chunk.groups, strict=True)
+            ],
             "promptDigest": chunk.prompt_digest,
         }
 
@@ -257,7 +259,10 @@ class WorkerHalf:
             self._fail(fetch.request, "the messenger did not take the fetch")
 
     def _ask(self, fetch: Fetch, messengers: Messengers, limit_seconds: float) -> bool:
-        pages = self._pages(fetch.blocks)[: self._page_count(fetch.prompt_tokens - fetch.first_token)]
+        groups = [
+            {"pages": group.needed(blocks, fetch.first_token, fetch.prompt_tokens)}
+            for group, blocks in zip(self._groups, fetch.groups, strict=True)
+        ]
         command: dict[str, Any] = {
             "do": "fetch",
             "request": fetch.request,
@@ -265,7 +270,7 @@ class WorkerHalf:
             "prefillers": _named(messengers, fetch.prefiller_engine_id),
             "promptTokens": fetch.prompt_tokens,
             "firstToken": fetch.first_token,
-            "groups": [{"pages": pages}],
+            "groups": groups,
             "limitMillis": round(limit_seconds * 1000),
             "promptDigest": fetch.prompt_digest,
         }
@@ -536,14 +541,6 @@ class WorkerHalf:
         self._reports.sent.update(self._ended)
         self._ended.clear()
         self._released_early.update(self._lost)
-
-    def _page_count(self, tokens: int) -> int:
-        return -(-tokens // self._page_tokens)
-
-    def _pages(self, blocks: Sequence[int]) -> list[int]:
-        """The engine's blocks as pages; a block is ``block_pages`` pages that follow each other."""
-        ratio = self._block_pages
-        return [block * ratio + page for block in blocks for page in range(ratio)]
 
 
 def _worded(of: Decline | Expect) -> dict[str, Any]:

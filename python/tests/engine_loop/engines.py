@@ -35,14 +35,14 @@ from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
-from vllm.v1.core.kv_cache_utils import get_block_hash
+from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine import core as engine_core
 from vllm.v1.executor.abstract import Executor
-from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from engine_loop.kv_pages import BLOCK_TOKENS, HEADS, LAYERS, TOKENS_ONLY, VOCABULARY, Beside, KvPages, digests
-from engine_loop.model_runner import ModelRunner, Rank
+from engine_loop.model_runner import LayerGroup, ModelRunner, Rank
 from kv_connector import Log, Messenger
 from kv_connector.vllm.connector import KvMessengerConnector
 
@@ -70,6 +70,8 @@ class EnginePlan:
     whole_prompt_must_fit: bool = True
     tp_size: int = 1
     recompute: bool = False
+    windows: tuple[int, ...] = (0,) * len(LAYERS)
+    """How many of the last tokens each layer reads; 0 = all."""
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -114,8 +116,12 @@ class LoopExecutor(Executor):
 
     def _get_kv_cache_spec(self) -> list[dict[str, Any]]:
         heads = HEADS // self.plan.tp_size
-        spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=heads, head_size=1, dtype=torch.float32)
-        return [dict.fromkeys(LAYERS, spec) for _ in range(self.plan.tp_size)]
+        shape = {"block_size": BLOCK_TOKENS, "num_kv_heads": heads, "head_size": 1, "dtype": torch.float32}
+        specs = {
+            name: SlidingWindowSpec(**shape, sliding_window=window) if window else FullAttentionSpec(**shape)
+            for name, window in zip(LAYERS, self.plan.windows, strict=True)
+        }
+        return [dict(specs) for _ in range(self.plan.tp_size)]
 
     def _get_supported_kv_cache_layouts(self) -> list[list[str]]:
         return [["LBHNC"]] * self.plan.tp_size
@@ -133,11 +139,27 @@ class LoopExecutor(Executor):
             connector = KVConnectorFactory.create_connector(self.vllm_config, KVConnectorRole.WORKER, config)
             connector.open_messenger = self._open
             with connector.get_mem_pool_context() or nullcontext():
-                pages = KvPages(config.num_blocks, tp_rank, self.plan.tp_size)
+                pages = KvPages(config.num_blocks, tp_rank, self.plan.tp_size, self._places(config))
             connector.register_kv_caches(pages.tensors)
             connector.set_host_xfer_buffer_ops(lambda *_: None)
             self.ranks.append(Rank(pages, connector))
-        self.runner = ModelRunner(self.plan.name, self.vllm_config, self.ranks, self.report, self.meanwhile)
+        self.layers = self._layers(configs[0])
+        self.runner = ModelRunner(
+            self.plan.name, self.vllm_config, self.ranks, self.layers, self.report, self.meanwhile
+        )
+
+    def _layers(self, config: Any) -> list[LayerGroup]:
+        group_of = {name: at for at, group in enumerate(config.kv_cache_groups) for name in group.layer_names}
+        return [LayerGroup(group_of[name], window) for name, window in zip(LAYERS, self.plan.windows, strict=True)]
+
+    @staticmethod
+    def _places(config: Any) -> list[int]:
+        """Each layer's place in the allocation, as vLLM decided it."""
+        placed = {}
+        for tensor in config.kv_cache_tensors:
+            first = tensor.offset // tensor.layer_stride
+            placed |= {name: first + at for at, name in enumerate(tensor.layers)}
+        return [placed[name] for name in LAYERS]
 
     def _open(self, *arguments: Any, **more: Any) -> Messenger:
         self.messengers.append(Messenger.open(*arguments, **more))
@@ -394,11 +416,12 @@ class Engine:
             request, index = right[get_block_hash(block.block_hash)]
             tokens = list(request.all_token_ids)[: (index + 1) * BLOCK_TOKENS]
             beside = self.executor.runner.beside.get(request.request_id, TOKENS_ONLY)
-            self._check_block(block.block_id, index, digests(tokens, beside))
+            self._check_block(block.block_id, get_group_id(block.block_hash), index, digests(tokens, beside))
 
-    def _check_block(self, block: int, index: int, right: Any) -> None:
+    def _check_block(self, block: int, group: int, index: int, right: Any) -> None:
+        layers = [layer for layer, found in enumerate(self.executor.layers) if found.index == group]
         for rank in self.executor.ranks:
-            for layer in range(len(LAYERS)):
+            for layer in layers:
                 if not rank.pages.holds(layer, block, right[index * BLOCK_TOKENS :]):
                     self._report(
                         "wrong page",

@@ -69,17 +69,22 @@ def next_token(digest: int, salt: int) -> int:
 
 
 class KvPages:
-    """The KV cache of one rank: all layers in one allocation, heads outermost in a page."""
+    """The KV cache of one rank: all layers in one allocation, heads outermost in a page.
 
-    def __init__(self, block_count: int, tp_rank: int, tp_size: int) -> None:
+    As in vLLM, layers of different groups lie in the same place: no two groups use a block at once.
+    """
+
+    def __init__(self, block_count: int, tp_rank: int, tp_size: int, places: Sequence[int]) -> None:
+        """``places`` says of each layer where in the allocation it lies, counted in layers."""
         self._heads = slice(tp_rank * HEADS // tp_size, (tp_rank + 1) * HEADS // tp_size)
         heads = HEADS // tp_size
-        shape = (len(LAYERS), block_count, heads, BLOCK_TOKENS)
+        shape = (1 + max(places), block_count, heads, BLOCK_TOKENS)
         storage = torch.zeros(int(np.prod(shape)) * 8, dtype=torch.int8)
-        self._words = storage.numpy().view(np.uint64).reshape(shape)
-        self._words[:] = np.uint64(NEVER_WRITTEN)
-        per_layer = storage.view(torch.float32).view(len(LAYERS), block_count, heads, BLOCK_TOKENS, 2)
-        self.tensors = {name: per_layer[index] for index, name in enumerate(LAYERS)}
+        self._allocated = storage.numpy().view(np.uint64).reshape(shape)
+        self._allocated[:] = np.uint64(NEVER_WRITTEN)
+        self._words = [self._allocated[place] for place in places]
+        per_layer = storage.view(torch.float32).view(*shape, 2)
+        self.tensors = {name: per_layer[place] for name, place in zip(LAYERS, places, strict=True)}
 
     def write(self, layer: int, blocks: np.ndarray, first: int, right: np.ndarray) -> None:
         """The KV of the tokens from ``first`` on, whose digests are ``right``."""
@@ -88,22 +93,22 @@ class KvPages:
             right[:, None] ^ _KEYS[layer, self._heads]
         )
 
-    def wrong_at(self, layer: int, blocks: np.ndarray, right: np.ndarray) -> int | None:
-        """The first token whose KV is not what it must be."""
-        at = np.arange(len(right))
+    def wrong_at(self, layer: int, blocks: np.ndarray, first: int, right: np.ndarray) -> int | None:
+        """The first token from ``first`` on whose KV is not what it must be; ``right`` are the digests of all."""
+        at = np.arange(first, len(right))
         seen = self._words[layer][blocks[at // BLOCK_TOKENS], :, at % BLOCK_TOKENS]
-        wrong = (seen != (right[:, None] ^ _KEYS[layer, self._heads])).any(axis=1)
-        return int(wrong.argmax()) if wrong.any() else None
+        wrong = (seen != (right[first:, None] ^ _KEYS[layer, self._heads])).any(axis=1)
+        return first + int(wrong.argmax()) if wrong.any() else None
 
     def holds(self, layer: int, block: int, right: np.ndarray) -> bool:
         """Whether a whole block holds the KV of tokens with these digests."""
-        return bool((self._words[layer, block] == (right[None, :] ^ _KEYS[layer, self._heads, None])).all())
+        return bool((self._words[layer][block] == (right[None, :] ^ _KEYS[layer, self._heads, None])).all())
 
     def digest_at(self, layer: int, block: int, offset: int) -> int:
         """What the page says the digest is."""
-        return int(self._words[layer, block, 0, offset] ^ _KEYS[layer, self._heads.start])
+        return int(self._words[layer][block, 0, offset] ^ _KEYS[layer, self._heads.start])
 
     def describe(self, layer: int, block: int, offset: int) -> str:
         """For a report."""
-        word = int(self._words[layer, block, 0, offset])
+        word = int(self._words[layer][block, 0, offset])
         return "never written" if word == NEVER_WRITTEN else f"{word:#018x}"

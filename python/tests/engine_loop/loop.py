@@ -307,7 +307,9 @@ class World:
             return  # the router has seen that the client is gone
         transfer = {"do_remote_decode": True} | ({"transfer_id": ask.transfer_id} if ask.transfer_id else {})
         for request, prompt in self._request_ids(ask):
-            leg = Leg(request, "P", prompt, 1, state, beside=ask.beside)
+            longest = self.plan.prefill_tokens_max
+            max_tokens = self._random.randint(1, longest) if longest > 1 else 1
+            leg = Leg(request, "P", prompt, max_tokens, state, beside=ask.beside)
             state.prefill_legs.append(leg)
             self._add(leg, transfer)
         if state.gone:

@@ -22,6 +22,19 @@ from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunne
 from engine_loop.kv_pages import BLOCK_TOKENS, LAYERS, TOKENS_ONLY, Beside, KvPages, digests, next_token
 
 
+@dataclass(frozen=True)
+class LayerGroup:
+    """Where the engine looks for the blocks of a layer."""
+
+    index: int = 0
+    window_tokens: int = 0
+    """How many of the last tokens a token reads, itself included; 0 = all."""
+
+    def first_read(self, first: int) -> int:
+        """The first token that a pass reads which computes those from ``first`` on."""
+        return max(0, first - self.window_tokens + 1) if self.window_tokens else 0
+
+
 @dataclass
 class Rank:
     """A worker: its part of the KV cache and its connector."""
@@ -37,7 +50,8 @@ class RunningRequest:
     tokens: list[int]
     prompt_tokens: int
     beside: Beside
-    blocks: list[int] = field(default_factory=list)
+    tables: list[list[int]] = field(default_factory=list)
+    """Its blocks in each group."""
     computed: int = 0
     known: int = 0
     """Tokens that the scheduler counts: the prompt and the outputs until now."""
@@ -48,7 +62,7 @@ class _Work:
     """One request's part of a pass."""
 
     request: str
-    blocks: np.ndarray
+    tables: list[np.ndarray]
     first: int
     right: np.ndarray
     """Digests of all tokens up to the end of the part."""
@@ -68,12 +82,14 @@ class ModelRunner:
         name: str,
         vllm_config: Any,
         ranks: Sequence[Rank],
+        layers: Sequence[LayerGroup],
         report: Callable[[str, str], None],
         meanwhile: Callable[[str], None],
     ) -> None:
         self._name = name
         self._config = vllm_config
         self._ranks = ranks
+        self._layers = layers
         self._report = report
         self._meanwhile = meanwhile
         self._requests: dict[str, RunningRequest] = {}
@@ -126,7 +142,7 @@ class ModelRunner:
             assert (new.lora_request.lora_name if new.lora_request else "") == beside.lora
             assert len(new.mm_features or ()) == len(beside.images)
             request = RunningRequest(
-                prompt, len(prompt), beside, list(new.block_ids[0]), new.num_computed_tokens, len(prompt)
+                prompt, len(prompt), beside, [list(ids) for ids in new.block_ids], new.num_computed_tokens, len(prompt)
             )
             self._requests[new.req_id] = request
         cached = output.scheduled_cached_reqs
@@ -134,9 +150,10 @@ class ModelRunner:
             request = self._requests[request_id]
             blocks = cached.new_block_ids[index]
             if request_id in cached.resumed_req_ids:
-                request.blocks = list(blocks[0])
+                request.tables = [list(ids) for ids in blocks]
             elif blocks is not None:
-                request.blocks += blocks[0]
+                for table, ids in zip(request.tables, blocks, strict=True):
+                    table += ids
             request.computed = cached.num_computed_tokens[index]
             request.known = request.prompt_tokens + cached.num_output_tokens[index]
         return [self._work(request_id, count) for request_id, count in output.num_scheduled_tokens.items()]
@@ -145,10 +162,11 @@ class ModelRunner:
         request = self._requests[request_id]
         end = request.computed + count
         assert end <= len(request.tokens), f"{request_id}: token {end} of {len(request.tokens)} is to be computed"
-        assert -(-end // BLOCK_TOKENS) <= len(request.blocks), f"{request_id}: {len(request.blocks)} blocks for {end}"
-        blocks = np.asarray(request.blocks, dtype=np.int64)
+        least = min(len(table) for table in request.tables)
+        assert -(-end // BLOCK_TOKENS) <= least, f"{request_id}: {least} blocks for {end}"
+        tables = [np.asarray(table, dtype=np.int64) for table in request.tables]
         right = digests(request.tokens[:end], request.beside)
-        return _Work(request_id, blocks, request.computed, right, end >= request.known)
+        return _Work(request_id, tables, request.computed, right, end >= request.known)
 
     # ---- a layer
 
@@ -160,18 +178,21 @@ class ModelRunner:
             rank.connector.wait_for_layer_load(name)
         for rank in self._ranks:
             for each in work:
-                rank.pages.write(layer, each.blocks, each.first, each.right[each.first :])
+                blocks = each.tables[self._layers[layer].index]
+                rank.pages.write(layer, blocks, each.first, each.right[each.first :])
             for each in work:
                 self._check(rank, layer, each)
         for rank in hooked:
             rank.connector.save_kv_layer(name, rank.pages.tensors[name], None)
 
     def _check(self, rank: Rank, layer: int, work: _Work) -> None:
-        self.pages_checked += -(-len(work.right) // BLOCK_TOKENS)
-        wrong = rank.pages.wrong_at(layer, work.blocks, work.right)
+        group = self._layers[layer]
+        blocks, first = work.tables[group.index], group.first_read(work.first)
+        self.pages_checked += -(-len(work.right) // BLOCK_TOKENS) - first // BLOCK_TOKENS
+        wrong = rank.pages.wrong_at(layer, blocks, first, work.right)
         if wrong is None:
             return
-        block, offset = int(work.blocks[wrong // BLOCK_TOKENS]), wrong % BLOCK_TOKENS
+        block, offset = int(blocks[wrong // BLOCK_TOKENS]), wrong % BLOCK_TOKENS
         self._report(
             "wrong page",
             f"{self._name} reads for request {work.request} at token {wrong} of {len(work.right)}, layer {layer}, page"
@@ -183,7 +204,8 @@ class ModelRunner:
         if not work.samples:
             return []
         request, end = self._requests[work.request], len(work.right)
-        block, offset = int(work.blocks[(end - 1) // BLOCK_TOKENS]), (end - 1) % BLOCK_TOKENS
+        blocks = work.tables[self._layers[-1].index]
+        block, offset = int(blocks[(end - 1) // BLOCK_TOKENS]), (end - 1) % BLOCK_TOKENS
         token = next_token(self._ranks[0].pages.digest_at(len(LAYERS) - 1, block, offset), salt_of(work.request))
         if end == len(request.tokens):
             request.tokens.append(token)

@@ -11,6 +11,7 @@ from unittest import mock
 from kv_connector.vllm import scheduler_half
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.scheduler_half import SchedulerHalf
+from kv_connector.vllm.window_blocks import WindowBlocks
 from kv_connector.vllm.worker_half import WorkerHalf
 
 _chunk: Callable[..., Any] = SchedulerHalf._chunk
@@ -62,8 +63,8 @@ def _freed_before_sent(self: Any, end: Any) -> None:
 
 def _first_page_missing(self: Any, request: Any, ask: Any, block_ids: tuple[list[int], ...], tokens: int) -> None:
     """The pages that are granted are those of the request, one place off."""
-    blocks = block_ids[0]
-    _take_in(self, request, ask, ([*blocks[1:], blocks[0]],), tokens)
+    shifted = tuple([*blocks[1:], blocks[0]] for blocks in block_ids)
+    _take_in(self, request, ask, shifted, tokens)
 
 
 def _salt_lost(self: Any, request: Any, *more: Any) -> None:
@@ -121,5 +122,15 @@ MUTANTS = (
         "a request that ends in the queue is not declined",
         *("aborts", 7, "stands still"),
         *(SchedulerHalf, "_decline", lambda *_: None),
+    ),
+    Mutant(
+        "the pages of a window are used again when the prefiller decodes on, before they are sent",
+        *("windows", 1, "wrong page"),
+        *(WindowBlocks, "keep", lambda *_: None),
+    ),
+    Mutant(
+        "vLLM takes the last token as loaded where it drops a page that this token reads",
+        *("windows", 1, "error logged"),
+        *(scheduler_half, "loaded_tokens", lambda _, prompt_tokens: prompt_tokens),
     ),
 )

@@ -64,6 +64,8 @@ class WorldPlan:
     decoder: EnginePlan
     groups: list[list[Ask]] = field(default_factory=list)
     """The asks of a group arrive in the same turn."""
+    prefill_tokens_max: int = 1
+    """How far the prefiller may decode on; routers ask it for one token."""
     open_groups: int = 3
     prefill_share: float = 0.5
     """Of the steps, how many are the prefiller's."""
@@ -406,6 +408,19 @@ def _preemption(t: Traffic) -> None:
     t.groups(lambda: [t.ask(max_tokens=t.random.choice([4, 36]), route=t.random.choice([HANDED_ON, HANDED_ON, BOTH]))])
 
 
+def _windows(t: Traffic) -> None:
+    """A layer of two, or both, reads a window of the last tokens; any other traffic."""
+    draw = t.random
+    windows = [draw.choice([1, 2, 15, 16, 17, 18, 31, 32, 33, 40, 48, 64, 100, 256]) for _ in range(2)]
+    both = draw.random() < 0.2
+    chosen = (windows[0], windows[1] if draw.random() < 0.5 else windows[0]) if both else (0, windows[0])
+    draw.choice([_beginnings, _preemption, _crossed, _routes, _aborts, _mixed, _mixed])(t)
+    for side in ("prefiller", "decoder"):
+        blocks = getattr(t.plan, side).blocks
+        t.set(side, windows=chosen, blocks=len(set(chosen)) * blocks)
+    t.plan.prefill_tokens_max = draw.choice([1, 40])
+
+
 def _mixed(t: Traffic) -> None:
     """Everything at once."""
     t.plan.open_groups = t.random.choice([1, 3, 8, 16])
@@ -457,6 +472,7 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "tenants": _tenants,
     "preemption": _preemption,
     "mixed": _mixed,
+    "windows": _windows,
     "retried": _retried,
     "rejected": _rejected,
 }

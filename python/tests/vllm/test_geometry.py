@@ -11,12 +11,13 @@ from simulated_engine import LAYERS, STORAGE_ADDRESS, SimulatedEngine, Simulated
 from kv_connector import OptionError
 from kv_connector.model_fingerprint import fingerprint
 from kv_connector.vllm.geometry import describe
+from kv_connector.vllm.kv_groups import KvGroup
 
 
 def described(kv_caches: dict[str, Any], **more: Any) -> Any:
     said = {
         "layer_names": list(kv_caches),
-        "latent": False,
+        "groups": [KvGroup(tuple(kv_caches), 128)],
         "model": "tiny@0",
         "cache_dtype": "auto",
         "kv_head_count": 4,
@@ -87,7 +88,7 @@ def test_should_know_tokens_outermost() -> None:
 @pytest.mark.parametrize("head_stride", [576, 73728])
 def test_should_know_latent_kv(head_stride: int) -> None:
     latent = changed(tensors(2), shape=(2, 1, 128, 576), strides=(73728, head_stride, 576, 1))
-    found = described(latent, latent=True, kv_head_count=8)
+    found = described(latent, groups=[KvGroup(LAYERS, 128, latent=True)], kv_head_count=8)
     (group,) = found["groups"]
     assert (group["layout"], group["kvHeadCount"], found["ranks"][0]["layers"][0]["pageBytes"]) == (
         "LATENT",

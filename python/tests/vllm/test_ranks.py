@@ -212,7 +212,8 @@ def test_should_leave_hooks_and_votes_to_the_lead(ranks: Ranks) -> None:
 
 
 def step(release: Release, number: int = 1, preempted: tuple[str, ...] = ()) -> Any:
-    chunks = [] if preempted else [release.metadata.Chunk("r", "t", 20, 0, 0, 20, 0, [0], "00" * 16)]
+    told = [release.metadata.PlacedBlocks(0, [0])]
+    chunks = [] if preempted else [release.metadata.Chunk("r", "t", 20, 0, 0, 20, told, "00" * 16)]
     announces = [release.metadata.Announce("r", "t", "00" * 16)]
     return release.metadata.StepMetadata(step=number, preempted=list(preempted), announces=announces, chunks=chunks)
 

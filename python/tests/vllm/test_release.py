@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from release import Release, Status
-from simulated_engine import LAYERS, caches, config
+from simulated_engine import caches, config
 
 from kv_connector.vllm import transfer_params
 
@@ -209,18 +209,22 @@ def test_should_be_asked_for_its_layout_before_memory_for_kv_is_measured(vllm_re
     assert "get_kv_connector_cache_layout(vllm_config)" in resolver.split("def resolve_kv_cache_layout")[1]
 
 
-class SlidingWindowSpec:
+class MambaSpec:
     block_size = 16
 
 
 def test_should_refuse_caches_that_it_cannot_move(vllm_release: Release) -> None:
     cls, worker = vllm_release.connector.KvMessengerConnector, vllm_release.base.KVConnectorRole.WORKER
-    two = caches()
-    two.kv_cache_groups *= 2
-    with pytest.raises(Exception, match="2 groups of KV caches, expected 1"):
-        cls(config("kv_producer"), worker, two)
-    with pytest.raises(Exception, match="KV caches are SlidingWindowSpec, expected one of FullAttentionSpec"):
-        cls(config("kv_producer"), worker, caches(LAYERS, SlidingWindowSpec()))
+    hybrid = caches()
+    hybrid.kv_cache_groups += caches(("mamba.0", "mamba.1"), MambaSpec()).kv_cache_groups
+    with pytest.raises(
+        Exception, match=r"group 1 of 2 \(layers mamba.0, mamba.1\) is of kind MambaSpec, expected one of"
+    ):
+        cls(config("kv_producer"), worker, hybrid)
+    drafting = config("kv_producer")
+    drafting.speculative_config = SimpleNamespace(method="eagle3")
+    with pytest.raises(Exception, match="speculative decoding is 'eagle3', expected none or one of ngram"):
+        cls(drafting, worker, caches())
 
 
 def test_should_write_its_figures_to_vllm_s_metrics(vllm_release: Release) -> None:

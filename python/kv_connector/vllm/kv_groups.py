@@ -1,0 +1,139 @@
+"""vLLM's groups of KV caches: layers that get their blocks together, and which tokens of a prompt they need. Pure.
+
+Every group has block ids from one pool, and a request has a table of blocks in each. Where a group has a sliding
+window, vLLM puts its null block into the places of the table that lie before the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kv_connector.exceptions import OptionError
+
+_FULL = ("FullAttentionSpec", "MLAAttentionSpec")
+_WINDOWED = ("SlidingWindowSpec",)
+_LATENT = ("MLAAttentionSpec",)
+
+NULL_BLOCK = 0
+"""vLLM's block that is no place for KV: it takes the first one of the pool for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvGroup:
+    """Layers that get their blocks together."""
+
+    layer_names: tuple[str, ...]
+    """Those that own KV."""
+    block_tokens: int
+    window_tokens: int = 0
+    """How many of the last tokens a token attends to, itself included; 0 = all."""
+    latent: bool = False
+
+    @property
+    def kind(self) -> Literal["full", "window"]:
+        """Which tokens of a prompt the layers need, as the geometry says it."""
+        return "window" if self.window_tokens else "full"
+
+    def blocks_of(self, tokens: int) -> int:
+        """How many blocks these tokens fill, the last one perhaps in part."""
+        return -(-tokens // self.block_tokens)
+
+    def first_needed(self, first_token: int, prompt_tokens: int) -> int:
+        """The first of tokens ``[first_token, prompt_tokens)`` that the prompt's last token attends to."""
+        return max(first_token, prompt_tokens - self.window_tokens) if self.window_tokens else first_token
+
+    def needed(self, first_token: int, prompt_tokens: int) -> slice:
+        """The places, in a request's table, of the blocks that are transferred of these tokens."""
+        first = self.first_needed(first_token, prompt_tokens) // self.block_tokens
+        return slice(first, self.blocks_of(prompt_tokens))
+
+    def loses_first_needed(self, loaded_tokens: int) -> bool:
+        """Whether vLLM drops a block that the last of these tokens needs once it takes them all as computed."""
+        beyond = loaded_tokens - self.window_tokens + 1
+        return self.window_tokens > 0 and beyond > 0 and beyond % self.block_tokens == 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPages:
+    """A group's blocks as pages of the messenger: a block is several that follow each other."""
+
+    group: KvGroup
+    page_tokens: int
+
+    @property
+    def per_block(self) -> int:
+        """Pages in a block."""
+        return self.group.block_tokens // self.page_tokens
+
+    def pages(self, blocks: Sequence[int]) -> list[int]:
+        """All pages of the blocks."""
+        ratio = self.per_block
+        return [block * ratio + page for block in blocks for page in range(ratio)]
+
+    def needed(self, blocks: Sequence[int], first_token: int, prompt_tokens: int) -> list[int]:
+        """Those of ``group.needed``'s blocks that are transferred of tokens ``[first_token, prompt_tokens)``."""
+        needed = self.group.first_needed(first_token, prompt_tokens)
+        block_start = needed // self.group.block_tokens * self.group.block_tokens
+        first = (needed - block_start) // self.page_tokens
+        return self.pages(blocks)[first : -(-(prompt_tokens - block_start) // self.page_tokens)]
+
+
+def transferred_blocks(groups: Sequence[KvGroup], first_token: int, prompt_tokens: int) -> int:
+    """How many blocks of the pool the transfer of these tokens fills."""
+    needed = [group.needed(first_token, prompt_tokens) for group in groups]
+    return sum(each.stop - each.start for each in needed)
+
+
+def loaded_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
+    """How many of the prompt's tokens vLLM is told to take as loaded; the rest it computes. 0: all of it.
+
+    vLLM computes the last token in any case, but drops blocks as if the next one came first: where a window's first
+    token is the last one of its block, the last prompt token would attend to the null block. There it is told one token
+    less.
+    """
+    if not any(group.loses_first_needed(prompt_tokens) for group in groups):
+        return prompt_tokens
+    if any(group.blocks_of(prompt_tokens - 1) < group.blocks_of(prompt_tokens) for group in groups):
+        return 0  # vLLM would give the last token no block before the load
+    return prompt_tokens - 1
+
+
+def read_groups(kv_cache_config: Any) -> tuple[KvGroup, ...]:
+    """The engine's groups; raises OptionError with a sentence on one that is not served."""
+    groups = kv_cache_config.kv_cache_groups
+    if not groups:
+        raise OptionError("the model has no KV caches, expected at least one: there is nothing to transfer")
+    return tuple(_read(group, index, len(groups)) for index, group in enumerate(groups))
+
+
+def _read(group: Any, index: int, count: int) -> KvGroup:
+    spec = group.kv_cache_spec
+    specs = list(getattr(spec, "kv_cache_specs", {}).values()) or [spec]
+    where = f"KV cache group {index} of {count} (layers {_worded(group.layer_names)})"
+    kinds = sorted({type(s).__name__ for s in specs})
+    if len(kinds) != 1 or kinds[0] not in _FULL + _WINDOWED:
+        raise OptionError(
+            f"{where} is of kind {' and '.join(kinds)}, expected one of {', '.join(_FULL + _WINDOWED)}: KV Messenger"
+            " serves models whose layers have full attention, a sliding window or latent KV"
+        )
+    if any(getattr(s, "tokens_per_state", 1) != 1 for s in specs):
+        raise OptionError(f"{where} holds several tokens in one state, expected one token in each")
+    if getattr(group, "is_eagle_group", False):
+        raise OptionError(f"{where} belongs to a draft model, expected none: start without speculative decoding")
+    if not getattr(group, "enable_kv_transfer", True):
+        raise OptionError(f"{where} is one that vLLM does not transfer, expected that it does")
+    windows = {_window(s) for s in specs} if kinds[0] in _WINDOWED else {0}
+    if len(windows) != 1:
+        raise OptionError(f"{where} has windows of {sorted(windows)} tokens, expected one window for all its layers")
+    return KvGroup(tuple(group.layer_names), int(spec.block_size), windows.pop(), kinds[0] in _LATENT)
+
+
+def _window(spec: Any) -> int:
+    """What vLLM keeps behind the next token, and that token."""
+    return int(spec.sliding_window) + int(getattr(spec, "extra_retained_tokens", 0))
+
+
+def _worded(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 2 else f"{names[0]} to {names[-1]}"

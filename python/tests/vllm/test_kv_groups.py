@@ -1,0 +1,108 @@
+"""Which blocks of a request's tables are transferred, held against the window's own definition."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kv_connector import OptionError
+from kv_connector.vllm.kv_groups import GroupPages, KvGroup, loaded_tokens, read_groups, transferred_blocks
+
+FULL = KvGroup(("full",), 4)
+
+
+class FullAttentionSpec:
+    block_size = 4
+
+
+class SlidingWindowSpec:
+    def __init__(self, window: int = 6, extra: int = 0) -> None:
+        self.block_size = 4
+        self.sliding_window = window
+        self.extra_retained_tokens = extra
+
+
+class ChunkedLocalAttentionSpec:
+    block_size = 4
+
+
+def windowed(window: int, block_tokens: int = 4) -> KvGroup:
+    return KvGroup(("windowed",), block_tokens, window)
+
+
+def config(*specs: Any, **fields: Any) -> SimpleNamespace:
+    groups = [
+        SimpleNamespace(layer_names=[f"layer.{index}"], kv_cache_spec=spec, **fields)
+        for index, spec in enumerate(specs)
+    ]
+    return SimpleNamespace(kv_cache_groups=groups)
+
+
+def attended(window: int, first_token: int, prompt_tokens: int) -> set[int]:
+    """What the prompt's last token, and every later one, may attend to of what is not computed yet."""
+    return {token for token in range(first_token, prompt_tokens) if prompt_tokens - 1 - token < window}
+
+
+@pytest.mark.parametrize("window", range(1, 12))
+def test_should_transfer_the_blocks_that_the_last_window_touches(window: int) -> None:
+    group = windowed(window)
+    for prompt_tokens in range(1, 24):
+        for first_token in range(0, prompt_tokens, 4):
+            needed = group.needed(first_token, prompt_tokens)
+            touched = {token // 4 for token in attended(window, first_token, prompt_tokens)}
+            assert set(range(needed.start, needed.stop)) == touched
+
+
+def test_should_transfer_every_block_where_all_tokens_are_attended_to() -> None:
+    assert FULL.needed(8, 17) == slice(2, 5)
+    assert transferred_blocks([FULL, windowed(6)], 0, 17) == 5 + 3
+
+
+@pytest.mark.parametrize("page_tokens", [1, 2, 4])
+def test_should_leave_out_pages_of_the_first_block_that_lie_before_the_window(page_tokens: int) -> None:
+    for window in range(1, 12):
+        group = windowed(window)
+        pages = GroupPages(group, page_tokens)
+        for prompt_tokens in range(1, 24):
+            table = [7 + 3 * place for place in range(group.blocks_of(prompt_tokens))]
+            found = pages.needed(table[group.needed(0, prompt_tokens)], 0, prompt_tokens)
+            ratio = 4 // page_tokens
+            held = sorted({token // page_tokens for token in attended(window, 0, prompt_tokens)})
+            assert found == [table[page // ratio] * ratio + page % ratio for page in held]
+
+
+def kept_by_vllm(group: KvGroup, computed_tokens: int) -> int:
+    """The first place that holds a block, as SlidingWindowManager.get_num_skipped_tokens decides it."""
+    return max(0, computed_tokens - group.window_tokens + 1) // group.block_tokens
+
+
+@pytest.mark.parametrize("window", range(1, 12))
+def test_should_never_let_vllm_drop_a_block_that_the_last_token_attends_to(window: int) -> None:
+    groups = [FULL, windowed(window)]
+    told = {}
+    for prompt_tokens in range(1, 24):
+        loaded = told[prompt_tokens] = loaded_tokens(groups, prompt_tokens)
+        assert loaded in (0, prompt_tokens - 1, prompt_tokens)
+        if loaded:
+            needed = groups[1].needed(0, prompt_tokens)
+            assert kept_by_vllm(groups[1], loaded) <= needed.start
+            assert groups[1].blocks_of(loaded) == needed.stop
+    if window % 4 != 2:
+        assert all(loaded > 0 for prompt_tokens, loaded in told.items() if prompt_tokens > 1)
+    assert loaded_tokens([FULL], 9) == 9
+
+
+def test_should_read_windows_and_refuse_what_it_does_not_serve() -> None:
+    found = read_groups(config(FullAttentionSpec(), SlidingWindowSpec(6, 2)))
+    assert found == (KvGroup(("layer.0",), 4), KvGroup(("layer.1",), 4, 8))
+    assert [group.kind for group in found] == ["full", "window"]
+    with pytest.raises(OptionError, match=r"group 1 of 2 \(layers layer.1\) is of kind ChunkedLocalAttentionSpec"):
+        read_groups(config(FullAttentionSpec(), ChunkedLocalAttentionSpec()))
+    with pytest.raises(OptionError, match="belongs to a draft model"):
+        read_groups(config(FullAttentionSpec(), is_eagle_group=True))
+    with pytest.raises(OptionError, match="vLLM does not transfer"):
+        read_groups(config(FullAttentionSpec(), enable_kv_transfer=False))
+    with pytest.raises(OptionError, match="no KV caches"):
+        read_groups(config())
