@@ -4,7 +4,9 @@ import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferEngine;
+import java.util.List;
 
 /**
  * The ports of one process with the bug of a {@link Mutation} between them and the messenger. What cannot be put there, a
@@ -13,17 +15,23 @@ import io.kvmessenger.transfer.TransferEngine;
 final class MutatedPorts {
     private final Mutation mutation;
     private final SimulatedTransport transport;
+    /** Where context rows lie, by kind. */
+    private final List<Region> context;
+
     private final MutatedEvents.FreeOnCancel events;
 
-    MutatedPorts(Mutation mutation, EngineEvents events, SimulatedTransport transport) {
+    MutatedPorts(Mutation mutation, EngineEvents events, SimulatedTransport transport, List<Region> context) {
         this.transport = transport;
+        this.context = context;
         this.mutation = mutation;
         this.events = new MutatedEvents.FreeOnCancel(events);
     }
 
     Messenger.Ports wrap(Messenger.Ports ports, ComputedLayers layers) {
         TransferEngine transfer = switch (mutation) {
-            case EXPECTATION_OFF_BY_ONE -> new ExpectingOneLess(ports.transfer());
+            case EXPECTATION_OFF_BY_ONE -> new ExpectingLess(ports.transfer(), 1);
+            case CONTEXT_NOT_EXPECTED -> new ExpectingLess(ports.transfer(), context.size());
+            case CONTEXT_OF_ANOTHER -> new SendingFirstSlot(ports.transfer(), context);
             case DUPLICATE_GRANT_ACCEPTED -> new ServingTwice(ports.transfer());
             case ONE_SOURCE_SUFFICES -> new OneSourceSuffices(ports.transfer());
             case COUNTED_WHEN_POSTED -> new CountingPosted(ports.transfer(), transport);

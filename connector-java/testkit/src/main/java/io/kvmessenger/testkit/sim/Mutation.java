@@ -62,6 +62,10 @@ public enum Mutation {
     EXPECTATION_LOST,
     /** A messenger does not hear that its prefiller has queued a request. */
     ANNOUNCEMENT_LOST,
+    /** A fetch is reported arrived when its KV is there, and its context rows may not be. */
+    CONTEXT_NOT_EXPECTED,
+    /** Of each kind of context row that of the first slot leaves, whichever request's it is. */
+    CONTEXT_OF_ANOTHER,
     /** An engine that waits for grants does not hear of them. */
     GRANT_NOT_TOLD;
 

@@ -23,15 +23,17 @@ final class PagePool {
     private final SplittableRandom random;
     private final List<Integer> free = new ArrayList<>();
     private final BlockPages blocks;
+    private final ContextSlots context;
     private IntSupplier promised = () -> 0;
 
-    PagePool(KvGeometry geometry, SplittableRandom random) {
+    PagePool(KvGeometry geometry, int contextKinds, SplittableRandom random) {
         this.geometry = geometry;
         this.random = random;
         this.memories = IntStream.range(0, geometry.ranks().size())
                 .mapToObj(rank -> Arena.ofAuto().allocate(geometry.spanBytes(rank, 0)))
                 .toList();
         this.blocks = new BlockPages(geometry);
+        this.context = new ContextSlots(contextKinds);
         for (int page = 0; page < pageCount(); page++) {
             free.add(page);
         }
@@ -49,6 +51,10 @@ final class PagePool {
     /** Which pages of each group a page of this pool is. */
     BlockPages blocks() {
         return blocks;
+    }
+
+    ContextSlots context() {
+        return context;
     }
 
     int blockTokens() {

@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.TransferKey;
 import java.util.ArrayList;
 import java.util.List;
@@ -38,6 +39,9 @@ final class PrefillPrompt {
     int toldTokens;
 
     int toldPages;
+    /** Where its context rows are, once it is computed. */
+    int contextSlot = ContextRow.NO_SLOT;
+
     State state = State.QUEUED;
     /** Its turn does not come before. */
     long queuedUntilNs;

@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.TransferKey;
@@ -18,8 +19,6 @@ import java.util.stream.IntStream;
  * in the same moment.
  */
 final class SimulatedDecodeEngine {
-    private static final int NO_CONTEXT_SLOT = -1;
-
     /** A request that waits for pages, or for its KV. */
     private static final class Request {
         final String id;
@@ -34,6 +33,7 @@ final class SimulatedDecodeEngine {
         /** Its turn does not come before. */
         long queuedUntilNs;
 
+        int contextSlot = ContextRow.NO_SLOT;
         boolean asked;
         boolean ended;
 
@@ -159,7 +159,8 @@ final class SimulatedDecodeEngine {
         clock.after(random.nextLong(3 * Scenario.MILLI), () -> {
             if (node.alive()) {
                 decodingCount--;
-                pool.giveBack(request.pages);
+                listener.decodeEnded(node.process(), requestId);
+                giveBack(request);
                 schedule();
             }
         });
@@ -170,9 +171,14 @@ final class SimulatedDecodeEngine {
         Request request = requests.remove(requestId);
         if (request != null) {
             request.ended = true;
-            pool.giveBack(request.pages);
+            giveBack(request);
             schedule();
         }
+    }
+
+    private void giveBack(Request request) {
+        pool.giveBack(request.pages);
+        pool.context().giveBack(request.contextSlot);
     }
 
     private void schedule() {
@@ -201,12 +207,16 @@ final class SimulatedDecodeEngine {
     private void ask(Request request) {
         int pageTokens = pool.blockTokens();
         int cachedPages = random.nextInt(3) == 0 ? random.nextInt((request.promptTokens - 1) / pageTokens + 1) : 0;
+        if (traffic.contextKinds() > 0 && request.promptTokens % pageTokens == 0 && random.nextInt(4) == 0) {
+            cachedPages = request.promptTokens / pageTokens; // only the rows are missing
+        }
         int pageCount = pool.pagesFor(request.promptTokens) - cachedPages;
         if (pageCount > pool.spareCount()) {
             return;
         }
         request.asked = true;
         request.pages = pool.take(pageCount);
+        request.contextSlot = pool.context().take();
         EngineCommand.Fetch fetch = new EngineCommand.Fetch(
                 request.id,
                 request.transfer.id(),
@@ -214,7 +224,7 @@ final class SimulatedDecodeEngine {
                 request.promptTokens,
                 cachedPages * pageTokens,
                 grantable(request, cachedPages * pageTokens),
-                NO_CONTEXT_SLOT,
+                request.contextSlot,
                 random.nextInt(4) == 0 && !(healed && traffic.announces()) ? ownLimitNs : 0,
                 request.transfer.digest(),
                 request.decoderFirst

@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineIntake;
@@ -187,6 +188,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
         listener.prefillReleased(node.process(), request);
         PrefillPrompt prompt = prompts.remove(request);
         if (prompt != null) {
+            pool.context().giveBack(prompt.contextSlot);
             giveBackPages(prompt);
         }
     }
@@ -257,7 +259,18 @@ final class SimulatedPrefillEngine implements EngineIntake {
     private void end(PrefillPrompt prompt, PrefillOutcome outcome) {
         prompt.state = State.ENDED;
         listener.prefillEnded(node.process(), prompt.request, prompt.name, outcome);
-        node.command(new EngineCommand.PrefillEnded(prompt.request, outcome));
+        if (outcome == PrefillOutcome.FINISHED) {
+            leaveContext(prompt);
+        }
+        node.command(new EngineCommand.PrefillEnded(prompt.request, outcome, prompt.contextSlot));
+    }
+
+    private void leaveContext(PrefillPrompt prompt) {
+        prompt.contextSlot = pool.context().take();
+        if (prompt.contextSlot != ContextRow.NO_SLOT) {
+            pool.context().write(prompt.contextSlot, prompt.name);
+            listener.contextLeft(node.process(), prompt.request, prompt.contextSlot);
+        }
     }
 
     // ---- forward passes

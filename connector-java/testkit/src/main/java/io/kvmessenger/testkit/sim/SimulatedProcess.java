@@ -14,10 +14,12 @@ import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Transport;
+import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.SplittableRandom;
 import java.util.function.Function;
+import java.util.stream.Stream;
 
 /** One incarnation of one node: the production messenger on simulated ports, and the engine beside it. */
 final class SimulatedProcess {
@@ -35,7 +37,7 @@ final class SimulatedProcess {
         Scenario scenario = world.scenario();
         WorldListener listener = world.listener();
         this.node = node;
-        pool = new PagePool(geometry, random.split());
+        pool = new PagePool(geometry, scenario.traffic().contextKinds(), random.split());
         SimulatedWorker worker = new SimulatedWorker(world.clock(), random.split(), node, world.fabric());
         SimulatedTransport[] made = new SimulatedTransport[1];
         InvokedEngine invoked = new InvokedEngine(
@@ -49,14 +51,20 @@ final class SimulatedProcess {
         transport = made[0];
         transfer = new WatchedTransferEngine(invoked.engine(), node.process(), listener);
         engine = world.engines().start(world, node, pool, random);
-        listener.processStarted(node.process(), geometry, pool.memories());
-        List<Region> regions = pool.memories().stream()
+        List<MemorySegment> all = Stream.concat(pool.memories().stream(), pool.context().memories().stream())
+                .toList();
+        listener.processStarted(node.process(), geometry, all);
+        List<Region> regions = all.stream()
                 .map(memory -> transfer.register(memory, Region.NOT_SHAREABLE))
                 .toList();
         transport.use(regions);
-        List<RankMemory> memories =
-                regions.stream().map(region -> new RankMemory(List.of(region))).toList();
-        MutatedPorts mutated = new MutatedPorts(world.mutation(), engine.events(), transport);
+        int rankCount = pool.memories().size();
+        List<RankMemory> memories = regions.stream()
+                .limit(rankCount)
+                .map(region -> new RankMemory(List.of(region)))
+                .toList();
+        List<Region> contextRegions = regions.subList(rankCount, regions.size());
+        MutatedPorts mutated = new MutatedPorts(world.mutation(), engine.events(), transport, contextRegions);
         node.filterCommands(mutated::passes);
         Messenger.Ports ports = new Messenger.Ports(
                 transfer,
@@ -72,7 +80,7 @@ final class SimulatedProcess {
                 new MessengerIdentity(node.name(), node.incarnation(), secret.getBytes(StandardCharsets.UTF_8)),
                 geometry,
                 memories,
-                List.of(),
+                pool.context().describe(contextRegions),
                 world.mutation().limits(scenario.limits()),
                 scenario.checksumMode(),
                 mutated.wrap(ports, ComputedLayers.of(geometry)));

@@ -39,7 +39,7 @@ final class SimulatedTransport implements Domain {
     private final SimulatedWorker worker;
     private final SplittableRandom random;
     private final List<Runnable> tasks = new ArrayList<>();
-    /** By rank. */
+    /** By rank, then by kind of context row. */
     private List<Region> regions = List.of();
 
     SimulatedTransport(
@@ -55,7 +55,7 @@ final class SimulatedTransport implements Domain {
         this.random = random;
     }
 
-    /** Each rank has one region. */
+    /** Each rank has one region, and so has each kind of context row. */
     void use(List<Region> byRank) {
         regions = List.copyOf(byRank);
     }

@@ -12,6 +12,7 @@ import java.util.SplittableRandom;
  * @param rejected how many decode legs are turned away by the API server of their engine
  * @param expects whether decoders tell of a request that they have queued
  * @param announces whether prefillers do, and compute without waiting for a grant
+ * @param contextKinds kinds of rows that go with each transfer beside its KV
  * @param timed whether each end is held to a bound after its cause, so that a request must not be ended by another's words
  */
 record Traffic(
@@ -21,8 +22,9 @@ record Traffic(
         double rejected,
         boolean expects,
         boolean announces,
+        int contextKinds,
         boolean timed) {
-    static final Traffic PLAIN = new Traffic(false, 0, 0, 0, false, false, false);
+    static final Traffic PLAIN = new Traffic(false, 0, 0, 0, false, false, 0, false);
 
     static Traffic draw(SplittableRandom random, Scenario.Weather weather, boolean announces) {
         boolean digests = random.nextInt(3) > 0 && !announces;
@@ -30,13 +32,17 @@ record Traffic(
         double askedAgain = maybe(random, 0.3);
         double rejected = maybe(random, 0.3);
         boolean expects = random.nextBoolean();
+        boolean announced = random.nextBoolean() && !announces;
+        int contextKinds = Math.max(0, random.nextInt(5) - 2);
+        boolean again = digests && contextKinds == 0 && weather != Scenario.Weather.SOUND;
         return new Traffic(
                 digests,
                 digests ? idsTaken : 0,
-                digests && weather != Scenario.Weather.SOUND ? askedAgain : 0, // their ends have no single cause
+                again ? askedAgain : 0, // rows are one request's, and where ends are timed each has one cause
                 rejected,
                 expects,
-                random.nextBoolean() && !announces,
+                announced,
+                contextKinds,
                 weather == Scenario.Weather.SOUND);
     }
 

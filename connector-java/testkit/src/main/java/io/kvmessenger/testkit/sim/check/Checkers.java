@@ -158,6 +158,11 @@ public final class Checkers implements WorldListener {
     }
 
     @Override
+    public void contextLeft(String process, String request, int slot) {
+        tell(c -> c.contextLeft(process, request, slot));
+    }
+
+    @Override
     public void prefillReleased(String process, String request) {
         tell(c -> c.prefillReleased(process, request));
     }
@@ -200,6 +205,11 @@ public final class Checkers implements WorldListener {
     @Override
     public void fetchFailed(String process, String request, String reason) {
         tell(c -> c.fetchFailed(process, request, reason));
+    }
+
+    @Override
+    public void decodeEnded(String process, String request) {
+        tell(c -> c.decodeEnded(process, request));
     }
 
     @Override

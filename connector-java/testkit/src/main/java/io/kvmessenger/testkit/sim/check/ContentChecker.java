@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.testkit.sim.ContextSlots;
 import io.kvmessenger.testkit.sim.PageContent;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -16,6 +17,9 @@ final class ContentChecker implements WorldListener {
     private record LayerPages(int rankIndex, LayerGeometry layer, PageContent content, MemorySegment bytes) {}
 
     private final Map<String, List<LayerPages>> memories = new HashMap<>();
+    /** By kind of context row. */
+    private final Map<String, List<MemorySegment>> contexts = new HashMap<>();
+
     private final Map<String, FetchFacts> fetches = new HashMap<>();
 
     @Override
@@ -28,6 +32,7 @@ final class ContentChecker implements WorldListener {
             }
         }
         memories.put(process, layers);
+        contexts.put(process, bytes.subList(geometry.ranks().size(), bytes.size()));
     }
 
     @Override
@@ -41,10 +46,36 @@ final class ContentChecker implements WorldListener {
         if (fetch == null || fetch.pageCount() != pageCount) {
             throw new Violation("Content", request + " arrived with " + pageCount + " pages; asked was " + fetch);
         }
-        for (LayerPages layer : memories.get(process)) {
+        checkAll(fetch);
+    }
+
+    @Override
+    public void decodeEnded(String process, String request) {
+        checkAll(fetches.get(process + request));
+    }
+
+    private void checkAll(FetchFacts fetch) {
+        checkRows(fetch);
+        for (LayerPages layer : memories.get(fetch.process())) {
             List<Integer> pages = fetch.pages().get(layer.layer.groupIndex());
             for (int i = 0; i < pages.size(); i++) {
                 checkPage(fetch, layer, pages.get(i), fetch.firstToken() / layer.content.pageTokens() + i);
+            }
+        }
+    }
+
+    private void checkRows(FetchFacts fetch) {
+        List<MemorySegment> rows = contexts.get(fetch.process());
+        for (int kind = 0; kind < rows.size(); kind++) {
+            long at = ContextSlots.offsetOf(fetch.contextSlot());
+            for (int b = 0; b < ContextSlots.rowBytes(kind); b++) {
+                byte expected = ContextSlots.byteOf(fetch.transferId(), kind, b);
+                if (rows.get(kind).get(ValueLayout.JAVA_BYTE, at + b) != expected) {
+                    throw new Violation(
+                            "Content",
+                            fetch.request() + " was reported arrived and byte " + b + " of its context row of kind "
+                                    + kind + " is wrong");
+                }
             }
         }
     }
@@ -58,8 +89,8 @@ final class ContentChecker implements WorldListener {
             if (granted && pages.bytes.get(ValueLayout.JAVA_BYTE, at + b) != expected) {
                 throw new Violation(
                         "Content",
-                        fetch.request() + " was reported arrived and " + pages.layer.name() + " of rank "
-                                + pages.rankIndex + ", page " + page + ", byte " + b + " is wrong");
+                        fetch.request() + " is to be read and " + pages.layer.name() + " of rank " + pages.rankIndex
+                                + ", page " + page + ", byte " + b + " is wrong");
             }
         }
     }

@@ -4,6 +4,7 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Grant;
+import io.kvmessenger.testkit.sim.ContextSlots;
 import io.kvmessenger.testkit.sim.PageContent;
 import io.kvmessenger.transfer.Imm;
 import java.lang.foreign.MemorySegment;
@@ -39,6 +40,9 @@ final class CountChecker implements WorldListener {
     }
 
     private final Map<String, KvGeometry> geometries = new HashMap<>();
+    /** By process, of ranks and kinds of context rows. */
+    private final Map<String, Integer> memoryCounts = new HashMap<>();
+
     private final Map<Key, Counted> live = new HashMap<>();
     private long lastUse;
     private final Map<Key, Integer> underWay = new HashMap<>();
@@ -48,6 +52,7 @@ final class CountChecker implements WorldListener {
     @Override
     public void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {
         geometries.put(process, geometry);
+        memoryCounts.put(process, memories.size());
     }
 
     @Override
@@ -76,7 +81,7 @@ final class CountChecker implements WorldListener {
             if (before != null) {
                 live.put(new Key(from, grant.getImm(), ++lastUse), before);
             }
-            live.put(key, new Counted(to, request, geometries.get(from).ranks().size()));
+            live.put(key, new Counted(to, request, memoryCounts.get(from)));
         }
     }
 
@@ -98,7 +103,11 @@ final class CountChecker implements WorldListener {
         }
         int from = (int) write.targetOffset();
         int to = from + write.lengthBytes();
-        for (Counted each : of(write.target(), counted.request)) {
+        boolean context =
+                write.targetRank() >= geometries.get(write.target()).ranks().size();
+        List<Counted> once =
+                context ? List.of(counted) : of(write.target(), counted.request); // each source writes all rows
+        for (Counted each : once) {
             int already = each.bytes.get(write.targetRank()).nextSetBit(from);
             if (already >= 0 && already < to) {
                 throw new Violation("Count", write + " was counted twice for " + counted.request + " at " + already);
@@ -122,7 +131,21 @@ final class CountChecker implements WorldListener {
                 checkAllCounted(fetch, geometry, layers.get(i), new PageContent(geometry, rank, i), all);
             }
         }
+        found.forEach(source -> checkRowsCounted(fetch, source, geometry.ranks().size()));
         end(process, request);
+    }
+
+    private static void checkRowsCounted(FetchFacts fetch, Counted source, int rankCount) {
+        for (int memory = rankCount; memory < source.bytes.size(); memory++) {
+            int from = ContextSlots.offsetOf(fetch.contextSlot());
+            int to = from + ContextSlots.rowBytes(memory - rankCount);
+            if (source.bytes.get(memory).nextClearBit(from) < to) {
+                throw new Violation(
+                        "Count",
+                        fetch.request() + " was reported arrived, and a context row of " + source.writer
+                                + " was not counted");
+            }
+        }
     }
 
     private static void checkAllCounted(

@@ -11,6 +11,7 @@ import java.util.stream.IntStream;
  * @param transferId name of the prompt ({@link PromptName})
  * @param prefillers names of the nodes that are asked
  * @param pages by group
+ * @param contextSlot of its context rows, or {@link io.kvmessenger.messenger.port.ContextRow#NO_SLOT}
  * @param limitNs its own limit, 0 for the messenger's
  */
 public record FetchFacts(
@@ -21,6 +22,7 @@ public record FetchFacts(
         int promptTokens,
         int firstToken,
         List<List<Integer>> pages,
+        int contextSlot,
         long limitNs) {
     public FetchFacts {
         prefillers = List.copyOf(prefillers);
@@ -49,6 +51,7 @@ public record FetchFacts(
                 fetch.pages().stream()
                         .map(group -> IntStream.of(group).boxed().toList())
                         .toList(),
+                fetch.contextSlot(),
                 fetch.limitNs());
     }
 }

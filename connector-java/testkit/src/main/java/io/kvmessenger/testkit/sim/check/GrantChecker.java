@@ -18,7 +18,13 @@ import java.util.Set;
 final class GrantChecker implements WorldListener {
     private record Key(String process, int imm) {}
 
-    private record LiveGrant(String writer, String request, List<Set<Integer>> pages) {}
+    private record LiveGrant(String writer, String request, List<Set<Integer>> pages, int contextSlot) {
+        boolean covers(PageMap.Place place) {
+            return place.groupIndex() == PageMap.CONTEXT
+                    ? place.page() == contextSlot
+                    : pages.get(place.groupIndex()).contains(place.page());
+        }
+    }
 
     /** Whether a slot has so few generations that one comes again while its first transfer waits for its other sources. */
     private final boolean immsRepeat;
@@ -47,7 +53,9 @@ final class GrantChecker implements WorldListener {
             Grant grant = frame.getGrant();
             String request = fetches.grantedBy(from, grant).request();
             end(from, to, request);
-            LiveGrant before = live.put(new Key(from, grant.getImm()), new LiveGrant(to, request, pagesOf(grant)));
+            LiveGrant before = live.put(
+                    new Key(from, grant.getImm()),
+                    new LiveGrant(to, request, pagesOf(grant), grant.getContextSlot() - 1));
             if (before != null && !immsRepeat) {
                 throw violation("imm " + Integer.toHexString(grant.getImm()) + " of " + from + " was given to "
                         + request + " while " + before.request + " has it");
@@ -101,9 +109,8 @@ final class GrantChecker implements WorldListener {
             throw violation(write + " landed, and its grant was given to " + grant.writer);
         }
         for (PageMap.Place place : places) {
-            if (!grant.pages.get(place.groupIndex()).contains(place.page())) {
-                throw violation(
-                        write + " landed in page " + place.page() + ", which " + grant.request + " does not grant");
+            if (!grant.covers(place)) {
+                throw violation(write + " landed in " + place + ", which " + grant.request + " does not grant");
             }
         }
     }

@@ -20,15 +20,19 @@ final class OpenFetches {
         return byProcess.computeIfAbsent(process, p -> new LinkedHashMap<>());
     }
 
-    /** The fetch that a process grants pages of; each has a page of the first group. */
+    /** The fetch that a process grants pages of; or its context slot. */
     FetchFacts grantedBy(String process, Grant grant) {
-        int page = grant.getGroups(0).getPageIndices(0);
         return of(process).values().stream()
-                .filter(fetch -> fetch.pages().getFirst().contains(page))
+                .filter(fetch -> grants(grant, fetch))
                 .findFirst()
                 .orElseThrow(() -> new Violation(
                         "Grant",
-                        process + " grants page " + page + " for transfer " + grant.getTransferId()
-                                + ", and no fetch has it"));
+                        process + " grants pages for transfer " + grant.getTransferId() + " that no fetch has"));
+    }
+
+    private static boolean grants(Grant grant, FetchFacts fetch) {
+        return grant.getContextSlot() > 0
+                ? fetch.contextSlot() == grant.getContextSlot() - 1
+                : fetch.pages().getFirst().contains(grant.getGroups(0).getPageIndices(0));
     }
 }

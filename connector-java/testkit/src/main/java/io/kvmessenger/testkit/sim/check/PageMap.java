@@ -2,11 +2,15 @@ package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.testkit.sim.ContextSlots;
 import java.util.ArrayList;
 import java.util.List;
 
 /** Finds the page of a layer at an offset, by looking at every layer: slow, and obviously right. */
 final class PageMap {
+    /** In the place of a group: where the page is a slot of context rows, whose kinds follow after the ranks. */
+    static final int CONTEXT = -1;
+
     /** Bytes {@code [fromByte, toByte)} of a page of a layer of a rank. */
     record Place(int rankIndex, int layerIndex, int groupIndex, int page, int fromByte, int toByte) {}
 
@@ -42,6 +46,9 @@ final class PageMap {
 
     /** What one page holds of the range, from its first byte on; null when no page holds that. */
     private Place find(int rankIndex, long offset, long endOffset) {
+        if (rankIndex >= geometry.ranks().size()) {
+            return findRow(rankIndex, offset, endOffset);
+        }
         List<LayerGeometry> layers = geometry.ranks().get(rankIndex).layers();
         for (int layerIndex = 0; layerIndex < layers.size(); layerIndex++) {
             LayerGeometry layer = layers.get(layerIndex);
@@ -54,5 +61,13 @@ final class PageMap {
             }
         }
         return null;
+    }
+
+    private Place findRow(int rankIndex, long offset, long endOffset) {
+        int slot = ContextSlots.slotOf(offset);
+        int from = (int) offset - ContextSlots.offsetOf(slot);
+        int to = (int) endOffset - ContextSlots.offsetOf(slot);
+        int rowBytes = ContextSlots.rowBytes(rankIndex - geometry.ranks().size());
+        return to <= rowBytes ? new Place(rankIndex, 0, CONTEXT, slot, from, to) : null;
     }
 }

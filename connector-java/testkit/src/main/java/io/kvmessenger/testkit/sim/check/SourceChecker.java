@@ -1,7 +1,11 @@
 package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.testkit.sim.BlockPages;
+import io.kvmessenger.testkit.sim.PromptName;
+import io.kvmessenger.transfer.Imm;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -11,7 +15,8 @@ import java.util.Map;
 
 /**
  * No page of a layer is read before all its tokens are computed in that layer, and none after its owners gave it up. A shared
- * page is computed when it is for one of them.
+ * page is computed when it is for one of them. Where context rows make a transfer complete, what a preempted prompt was granted
+ * may be read late: no fetch arrives by it, which the other checkers see.
  */
 final class SourceChecker implements WorldListener {
     private static final class Prompt {
@@ -38,18 +43,48 @@ final class SourceChecker implements WorldListener {
         final BlockPages blocks;
         final Map<String, Prompt> prompts = new HashMap<>();
         final Map<Integer, List<Owned>> byPage = new HashMap<>();
+        /** By context slot. */
+        final Map<Integer, String> requestBySlot = new HashMap<>();
 
-        Cache(PageMap map) {
+        final boolean rowsFollow;
+
+        Cache(PageMap map, boolean rowsFollow) {
+            this.rowsFollow = rowsFollow;
             this.map = map;
             this.blocks = new BlockPages(map.geometry());
+        }
+
+        List<Owned> ownersOf(PageMap.Place place) {
+            return place.groupIndex() == PageMap.CONTEXT
+                    ? List.of()
+                    : byPage.getOrDefault(blocks.blockOf(place.groupIndex(), place.page()), List.of());
+        }
+    }
+
+    /** What a prefiller was granted with an immediate. */
+    private static final class Granted {
+        final String prefiller;
+        final String name;
+        /** The prompt was preempted, and its pages are others'. */
+        boolean takenBack;
+
+        Granted(String prefiller, String name) {
+            this.prefiller = prefiller;
+            this.name = name;
         }
     }
 
     private final Map<String, Cache> caches = new HashMap<>();
+    /** By prefiller, decoder and immediate. */
+    private final Map<String, Granted> grants = new HashMap<>();
 
     @Override
     public void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {
-        caches.put(process, new Cache(new PageMap(geometry)));
+        caches.put(
+                process,
+                new Cache(
+                        new PageMap(geometry),
+                        memories.size() > geometry.ranks().size()));
     }
 
     @Override
@@ -87,6 +122,11 @@ final class SourceChecker implements WorldListener {
 
     @Override
     public void prefillPagesTakenBack(String process, String request, String transferId) {
+        if (caches.get(process).rowsFollow) {
+            grants.values().stream()
+                    .filter(grant -> grant.prefiller.equals(process) && grant.name.equals(transferId))
+                    .forEach(grant -> grant.takenBack = true);
+        }
         giveUp(process, request);
     }
 
@@ -95,8 +135,14 @@ final class SourceChecker implements WorldListener {
         giveUp(process, request);
     }
 
+    @Override
+    public void contextLeft(String process, String request, int slot) {
+        caches.get(process).requestBySlot.put(slot, request);
+    }
+
     private void giveUp(String process, String request) {
         Cache cache = caches.get(process);
+        cache.requestBySlot.values().remove(request);
         Prompt prompt = cache.prompts.remove(request);
         if (prompt != null) {
             cache.byPage.values().forEach(owners -> owners.removeIf(owned -> owned.prompt == prompt));
@@ -105,8 +151,26 @@ final class SourceChecker implements WorldListener {
     }
 
     @Override
+    public void frameDelivered(String from, String to, ControlFrame frame) {
+        if (frame.hasGrant()) {
+            Grant grant = frame.getGrant();
+            String name = PromptName.of(grant.getTransferId(), grant.getPromptDigest());
+            grants.put(key(to, from, grant.getImm()), new Granted(to, name));
+        }
+    }
+
+    private static String key(String prefiller, String decoder, int imm) {
+        return prefiller + " " + decoder + " " + imm;
+    }
+
+    @Override
     public void sourceRead(PageWrite write) {
         Cache cache = caches.get(write.source());
+        int imm = Imm.of(Imm.slot(write.imm()), Imm.generation(write.imm()));
+        Granted grant = grants.get(key(write.source(), write.target(), imm));
+        if (grant != null && grant.takenBack) {
+            return;
+        }
         List<PageMap.Place> places = cache.map.cover(write.sourceRank(), write.sourceOffset(), write.lengthBytes());
         if (places.isEmpty()) {
             throw new Violation("Source", write + " was read outside all pages");
@@ -115,8 +179,14 @@ final class SourceChecker implements WorldListener {
     }
 
     private static void checkComputed(PageWrite write, Cache cache, PageMap.Place place) {
-        List<Owned> owners = cache.byPage.get(cache.blocks.blockOf(place.groupIndex(), place.page()));
-        if (owners == null) {
+        if (place.groupIndex() == PageMap.CONTEXT) {
+            if (!cache.requestBySlot.containsKey(place.page())) {
+                throw new Violation("Source", write + " was read from " + place + ", which no request has left there");
+            }
+            return;
+        }
+        List<Owned> owners = cache.ownersOf(place);
+        if (owners.isEmpty()) {
             throw new Violation("Source", write + " was read from " + place + ", which no request holds");
         }
         if (owners.stream().noneMatch(owned -> computed(owned, cache, place))) {

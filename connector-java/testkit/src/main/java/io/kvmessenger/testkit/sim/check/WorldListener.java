@@ -13,7 +13,7 @@ import java.util.List;
  * have one id: see {@link io.kvmessenger.testkit.sim.PromptName}.
  */
 public interface WorldListener {
-    /** @param memories by rank */
+    /** @param memories by rank, then by kind of context row */
     default void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {}
 
     default void processDied(String process) {}
@@ -82,6 +82,9 @@ public interface WorldListener {
 
     default void prefillEnded(String process, String request, String transferId, PrefillOutcome outcome) {}
 
+    /** The request's context rows are in this slot until it is released. */
+    default void contextLeft(String process, String request, int slot) {}
+
     /** The messenger gave the pages of an ended prefill back. */
     default void prefillReleased(String process, String request) {}
 
@@ -106,6 +109,9 @@ public interface WorldListener {
     default void fetchQuarantined(String process, String request) {}
 
     default void fetchFailed(String process, String request, String reason) {}
+
+    /** The decoder reads the pages of an arrived fetch for the last time. */
+    default void decodeEnded(String process, String request) {}
 
     // ---- either engine
 
