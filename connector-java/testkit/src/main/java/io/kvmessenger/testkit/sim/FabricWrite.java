@@ -4,18 +4,29 @@ import io.kvmessenger.testkit.sim.check.PageWrite;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
 
 /** Pages that follow each other, on their way, and the post whose completion they are part of. State only. */
 final class FabricWrite {
     /** What a link took at once, under the name by which its completion is told. */
     static final class Post {
         final FabricPath path;
+        /** Null where the link has but one. */
+        final SimulatedLane lane;
+        /** Where there are several lanes: all of it is counted at once, or nothing. */
+        final List<FabricWrite> writes = new ArrayList<>();
+
         long id;
         int unfinished;
+        int landedCount;
+        /** The target has taken it, and says so. */
+        boolean taken;
 
-        Post(FabricPath path, long id) {
+        Post(FabricPath path, long id, SimulatedLane lane) {
             this.path = path;
             this.id = id;
+            this.lane = lane;
         }
     }
 

@@ -12,6 +12,7 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.SplittableRandom;
+import java.util.function.Predicate;
 
 /**
  * Carries writes over a {@link FabricPath}: in any order, as late as it likes, each in two halves, and its immediate last. Which
@@ -64,6 +65,7 @@ final class FabricWrites {
                 Math.toIntExact(pages * batch.pageBytes()));
         FabricWrite write = new FabricWrite(facts, post, batch.source(), batch.regionId());
         inFlight.add(write);
+        post.writes.add(write);
         if (windowOf(write) != null) {
             path.target.postedWeights.merge(write.window(), (long) Imm.weight(imm), Long::sum);
         }
@@ -93,7 +95,7 @@ final class FabricWrites {
             write.payload[random.nextInt(write.payload.length)] ^= (byte) (1 << random.nextInt(Byte.SIZE));
         }
         listener.sourceRead(facts);
-        if (!kind.completionIsDelivery) {
+        if (write.post.lane == null ? !kind.completionIsDelivery : mutation == Mutation.SENT_WHEN_READ) {
             write.path().link.finished(write.post);
         }
         clock.after(fabric.delayNs(), () -> beginLanding(write));
@@ -181,6 +183,12 @@ final class FabricWrites {
     /** The end that copied or delivered it tells the source; the target's worker counts it in its own time. */
     private void landed(FabricWrite write) {
         FabricPath path = write.path();
+        if (write.post.lane != null) {
+            if (++write.post.landedCount == write.post.writes.size()) {
+                clock.after(kind.targetChecks ? 0 : fabric.delayNs(), () -> path.target.run(() -> take(write.post)));
+            }
+            return;
+        }
         if (kind.writerCopies()) {
             path.link.finished(write.post);
         } else if (kind.completionIsDelivery) {
@@ -190,6 +198,33 @@ final class FabricWrites {
             count(write);
         } else {
             clock.after(random.nextInt(3) == 0 ? fabric.delayNs() : 0, () -> path.target.run(() -> count(write)));
+        }
+    }
+
+    /** All of a post is in place: it is counted, and its source is told. */
+    private void take(FabricWrite.Post post) {
+        if (post.writes.stream().noneMatch(write -> write.gone)) {
+            post.writes.forEach(this::count);
+            post.taken = true;
+            clock.after(fabric.delayNs(), () -> post.path.source.run(() -> post.path.link.taken(post)));
+        }
+    }
+
+    /** A lane is broken at its source: what has not left never will. */
+    void dropAtSource(SimulatedLane lane) {
+        dropLane(lane, write -> write.payload == null);
+    }
+
+    /** A lane is over at its target: nothing more of it lands or is counted. */
+    void dropAtTarget(SimulatedLane lane) {
+        dropLane(lane, write -> true);
+    }
+
+    private void dropLane(SimulatedLane lane, Predicate<FabricWrite> chosen) {
+        for (FabricWrite write : List.copyOf(inFlight)) {
+            if (write.post.lane == lane && chosen.test(write)) {
+                gone(write);
+            }
         }
     }
 

@@ -12,13 +12,30 @@ final class Faults {
     private final Simulation world;
     private final Swarm swarm;
     private final SplittableRandom random;
+    /** Draws which lanes break, and when. */
+    private final SplittableRandom lanes;
+
     private boolean ended;
 
     Faults(Simulation world, SplittableRandom random) {
         this.world = world;
         this.swarm = world.scenario().swarm();
         this.random = random;
+        this.lanes = new SplittableRandom(world.scenario().seed() * 0xEB44ACCAB455D165L + 2);
         schedule();
+        if (world.scenario().lanes().breakPeriodNs() > 0) {
+            scheduleLane();
+        }
+    }
+
+    private void scheduleLane() {
+        long periodNs = world.scenario().lanes().breakPeriodNs();
+        world.clock().after(lanes.nextLong(2 * periodNs), () -> {
+            if (!ended) {
+                world.fabric().breakAnyLane(lanes);
+                scheduleLane();
+            }
+        });
     }
 
     void end() {

@@ -66,6 +66,12 @@ public enum Mutation {
     CONTEXT_NOT_EXPECTED,
     /** Of each kind of context row that of the first slot leaves, whichever request's it is. */
     CONTEXT_OF_ANOTHER,
+    /** What a broken lane had is posted again, also what its target took. */
+    REPEATED_THOUGH_TAKEN(Weather.QUIET),
+    /** What a broken lane had is not posted again. */
+    LOST_AND_NOT_REPEATED(Weather.QUIET),
+    /** What a lane has read is taken as sent, and not posted again when the lane breaks. */
+    SENT_WHEN_READ(Weather.QUIET),
     /** An engine that waits for grants does not hear of them. */
     GRANT_NOT_TOLD;
 

@@ -34,6 +34,7 @@ record Scenario(
         ChecksumMode checksumMode,
         boolean announces,
         Traffic traffic,
+        Lanes lanes,
         Swarm swarm) {
     static final long MICRO = 1_000;
     static final long MILLI = 1_000_000;
@@ -82,6 +83,7 @@ record Scenario(
         SplittableRandom fabrics = new SplittableRandom(seed * 0xEB44ACCAB455D165L + 1);
         SplittableRandom engines = new SplittableRandom(seed * 0x8CB92BA72F3D8DD7L + 1);
         SplittableRandom shards = new SplittableRandom(seed * 0xD1B54A32D192ED03L + 1);
+        SplittableRandom lanes = new SplittableRandom(seed * 0x1D8E4E27C47D124FL + 1);
         SplittableRandom traffic = new SplittableRandom(seed * 0xE7037ED1A0B428DBL + 1);
         boolean announces =
                 seed % 3 == 0 && weather != Weather.SOUND; // how long an announced prompt waits has no bound
@@ -129,6 +131,7 @@ record Scenario(
                 List.of(ChecksumMode.values()).get(checksums.nextInt(ChecksumMode.values().length)),
                 announces,
                 shardable ? Traffic.draw(traffic, weather, announces) : Traffic.PLAIN,
+                shardable ? Lanes.draw(lanes, fabric) : Lanes.ONE,
                 switch (weather) {
                     case FAULTY -> Swarm.draw(random);
                     case SOUND -> Swarm.sound(random);
@@ -176,6 +179,7 @@ record Scenario(
                 mode,
                 announces,
                 traffic,
+                lanes,
                 swarm);
     }
 

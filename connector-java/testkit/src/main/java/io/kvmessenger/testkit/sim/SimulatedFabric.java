@@ -28,6 +28,7 @@ final class SimulatedFabric {
     private final SimulatedClock clock;
     private final Trace trace;
     private final FabricKind kind;
+    private final Lanes lanes;
     private final Swarm swarm;
     private final Mutation mutation;
     private final SplittableRandom random;
@@ -49,11 +50,16 @@ final class SimulatedFabric {
         this.clock = clock;
         this.trace = trace;
         this.kind = scenario.fabric();
+        this.lanes = scenario.lanes();
         this.swarm = scenario.swarm();
         this.random = random;
         this.partitions = partitions;
         this.mutation = mutation;
         writes = new FabricWrites(this, clock, trace, kind, random, listener, mutation);
+    }
+
+    Lanes lanes() {
+        return lanes;
     }
 
     Mutation mutation() {
@@ -94,6 +100,11 @@ final class SimulatedFabric {
     /** Whether a link cannot take more just now. */
     boolean backPressures() {
         return !healed && random.nextDouble() < swarm.backPressure() * 0.3;
+    }
+
+    /** On the worker of an engine, in a while. */
+    void later(SimulatedTransport transport, Runnable action) {
+        clock.after(delayNs(), () -> transport.run(action));
     }
 
     void wakeLater(SimulatedTransport transport) {
@@ -261,6 +272,39 @@ final class SimulatedFabric {
                 }));
         if (!kind.writerCopies()) {
             clock.after(delayNs(), () -> path.target.run(() -> endTarget(path, "the path broke")));
+        }
+    }
+
+    /** Some lane breaks: the source stops, the target says what it took, and the source opens another one. */
+    void breakAnyLane(SplittableRandom random) {
+        List<SimulatedLane> open = byProcess.values().stream()
+                .filter(transport -> transport.node.alive())
+                .flatMap(transport -> transport.links.stream())
+                .filter(SimulatedOutboundLink::isOpen)
+                .flatMap(link -> link.lanes.stream())
+                .filter(lane -> !lane.broken)
+                .toList();
+        if (!open.isEmpty()) {
+            SimulatedLane lane = open.get(random.nextInt(open.size()));
+            trace.add(lane.link.transport.node.process(), "laneLoss", "to " + lane.link.path.target.node.process());
+            later(lane.link.transport, () -> stop(lane));
+        }
+    }
+
+    private void stop(SimulatedLane lane) {
+        FabricPath path = lane.link.path;
+        if (!lane.broken && !path.sourceGone) {
+            lane.broken = true;
+            writes.dropAtSource(lane);
+            clock.after(delayNs(), () -> whenConnected(path, () -> path.target.run(() -> endAtTarget(lane))));
+        }
+    }
+
+    private void endAtTarget(SimulatedLane lane) {
+        FabricPath path = lane.link.path;
+        if (!path.targetGone) {
+            writes.dropAtTarget(lane);
+            clock.after(delayNs(), () -> whenConnected(path, () -> path.source.run(() -> lane.link.lose(lane))));
         }
     }
 

@@ -6,10 +6,12 @@ import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.WriteBatch;
+import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.SplittableRandom;
+import java.util.stream.IntStream;
 
 /** The writer's end of a simulated data path. Worker only. */
 final class SimulatedOutboundLink implements OutboundLink, Endpoint {
@@ -26,6 +28,9 @@ final class SimulatedOutboundLink implements OutboundLink, Endpoint {
     private final SplittableRandom random;
     private final int pagesMax;
     private final boolean joinsPages;
+    /** Those that take posts, where there are several. */
+    final List<SimulatedLane> lanes = new ArrayList<>();
+
     private boolean ready;
     private boolean closed;
 
@@ -50,7 +55,11 @@ final class SimulatedOutboundLink implements OutboundLink, Endpoint {
     void onReady() {
         if (!closed) {
             ready = true;
-            events.onPathOpened(this);
+            if (fabric.lanes().several()) {
+                IntStream.range(0, fabric.lanes().count()).forEach(i -> openLane());
+            } else {
+                events.onPathOpened(this);
+            }
             events.onReady();
         }
     }
@@ -69,22 +78,55 @@ final class SimulatedOutboundLink implements OutboundLink, Endpoint {
         }
     }
 
+    private void openLane() {
+        if (!closed) {
+            SimulatedLane lane = new SimulatedLane(this);
+            lanes.add(lane);
+            events.onPathOpened(lane);
+        }
+    }
+
+    /** The target has said what it took of what the lane had; another is opened in its place. */
+    void lose(SimulatedLane lane) {
+        if (closed) {
+            return;
+        }
+        lanes.remove(lane);
+        for (FabricWrite.Post post : List.copyOf(posts)) {
+            if (post.lane == lane) {
+                boolean told = fabric.mutation() != Mutation.REPEATED_THOUGH_TAKEN && post.taken;
+                if (told || fabric.mutation() == Mutation.LOST_AND_NOT_REPEATED) {
+                    tellSent(post);
+                } else {
+                    posts.remove(post);
+                }
+            }
+        }
+        events.onPathLost(lane);
+        fabric.later(transport, this::openLane);
+    }
+
     @Override
     public int post(WriteBatch batch, long postId) {
+        return post(batch, postId, null);
+    }
+
+    /** @param lane that takes it, or null where there are none */
+    int post(WriteBatch batch, long postId, SimulatedLane lane) {
         if (fabric.backPressures()) {
             fabric.wakeLater(transport);
             return 0;
         }
-        fabric.guard(() -> take(batch, postId));
+        fabric.guard(() -> take(batch, postId, lane));
         return batch.unitCount();
     }
 
-    private void take(WriteBatch batch, long postId) {
+    private void take(WriteBatch batch, long postId, SimulatedLane lane) {
         batch.limit(pagesMax, POST_BYTES_MAX, Imm.WEIGHT_MAX);
         if (batch.pageCount() == 0) {
             throw new UnsupportedOperationException("the simulated fabric carries pages only");
         }
-        FabricWrite.Post post = new FabricWrite.Post(path, postId);
+        FabricWrite.Post post = new FabricWrite.Post(path, postId, lane);
         posts.add(post);
         int weight = (int) (batch.weight() / batch.pageCount());
         int pages;
@@ -104,6 +146,13 @@ final class SimulatedOutboundLink implements OutboundLink, Endpoint {
     /** One write of the post needs its source no more. */
     void finished(FabricWrite.Post post) {
         if (--post.unfinished == 0 && posts.contains(post)) {
+            tellSent(post);
+        }
+    }
+
+    /** The target's word that it took a post has come; too late, when the post was lost with its lane. */
+    void taken(FabricWrite.Post post) {
+        if (posts.contains(post)) {
             tellSent(post);
         }
     }
