@@ -136,7 +136,8 @@ class Options:
         default_said=f"the environment's {secrets.SECRET_FILE_VARIABLE}, else none",
     )
     tls_certificate: str = _text(
-        "PEM file with this engine's certificate, and its chain, for TLS on control links; the peer must have TLS too.",
+        "PEM file with this engine's certificate, and its chain, for TLS on control links, by which KV over tcp is"
+        " encrypted too; the peer must have TLS as well.",
         "",
         boundary="tlsCertificate",
         default_said="none: no TLS",
@@ -154,8 +155,9 @@ class Options:
         default_said="none: no TLS",
     )
     tcp_in_clear: bool = _flag(
-        "Allow KV to travel over tcp, which has no TLS, although control links have it.",
+        "Leave KV over tcp in clear although control links have TLS; both sides must say the same.",
         False,
+        boundary="tcpInClear",
     )
     transports: tuple[str, ...] = _texts(
         "Transports to offer, fastest first; a pair of engines takes the first that both have.",
@@ -295,11 +297,7 @@ def parse_options(
     )
     options = Options(role=role, engine_id=engine_id, **values)
     _check_together(options)
-    tls_files.check(
-        {name: getattr(options, name) for name in ("tls_certificate", "tls_key", "tls_ca")},
-        options.transports,
-        tcp_in_clear=options.tcp_in_clear,
-    )
+    tls_files.check({name: getattr(options, name) for name in ("tls_certificate", "tls_key", "tls_ca")})
     return options
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from kv_connector.exceptions import OptionError
 
 
-def check(said: Mapping[str, str], transports: Sequence[str], *, tcp_in_clear: bool) -> None:
+def check(said: Mapping[str, str]) -> None:
     """Checks the paths by option; raises :class:`OptionError` with one sentence on the first thing wrong."""
     missing = [name for name, path in said.items() if not path]
     if len(missing) == len(said):
@@ -19,12 +19,6 @@ def check(said: Mapping[str, str], transports: Sequence[str], *, tcp_in_clear: b
         )
     for name, path in said.items():
         _require_pem(name, path)
-    if "tcp" in transports and not tcp_in_clear:
-        raise OptionError(
-            f"option 'tls_certificate' is set and 'transports' is {list(transports)!r}, expected no tcp, whose"
-            " data paths have no TLS: set transports to ['shm'], or tcp_in_clear to true where the network between the"
-            " engines is trusted"
-        )
 
 
 def _require_pem(name: str, path: str) -> None:

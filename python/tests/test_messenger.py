@@ -113,11 +113,15 @@ for name in ("prefiller", "decoder"):
 
 def with_tls(role):
     return {"tls_certificate": f"{folder}/{role}.pem", "tls_key": f"{folder}/{role}.key",
-            "tls_ca": folder + "/ca.pem", "tcp_in_clear": True}
+            "tls_ca": folder + "/ca.pem", "transports": ["tcp"]}
 
 p = open_one("prefiller", memory(), **with_tls("prefiller"))
 target, bare = memory(), memory()
 d, plain = open_one("decoder", target, **with_tls("decoder")), open_one("decoder", bare)
+clear = open_one("decoder", memory(), **with_tls("decoder") | {"tcp_in_clear": True})
+clear.submit([fetch(p, transfer="third")])
+reason = await_event(clear, Failed).reason
+assert "set tcp_in_clear alike on both sides" in reason, reason
 plain.submit([fetch(p, transfer="other")])
 reason = await_event(plain, Failed).reason
 assert "control links have TLS here and not at the peer" in reason, reason

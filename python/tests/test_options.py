@@ -138,14 +138,14 @@ def test_should_take_all_of_tls_or_none(tmp_path: Path) -> None:
     pem.write_text("-----BEGIN CERTIFICATE-----\n")
     text = tmp_path / "text"
     text.write_text("no such thing")
-    right = {"tls_certificate": str(pem), "tls_key": str(pem), "tls_ca": str(pem), "transports": ["shm"]}
+    right = {"tls_certificate": str(pem), "tls_key": str(pem), "tls_ca": str(pem)}
     assert parse(**right).for_java()["tlsCa"] == str(pem)
-    assert parse(**right | {"transports": ["shm", "tcp"], "tcp_in_clear": True}).tcp_in_clear
+    assert parse(**right).for_java()["tcpInClear"] is False
+    assert parse(**right | {"tcp_in_clear": True}).for_java()["tcpInClear"] is True
     for change, sentence in (
         ({"tls_key": ""}, "option 'tls_key' is not set, and another of tls_certificate, tls_key, tls_ca is"),
         ({"tls_ca": "/no/such"}, "option 'tls_ca' is '/no/such', which cannot be read (No such file or directory)"),
         ({"tls_key": str(text)}, f"option 'tls_key' is {str(text)!r}, which holds no '-----BEGIN'"),
-        ({"transports": ["shm", "tcp"]}, "expected no tcp, whose data paths have no TLS: set transports to ['shm']"),
     ):
         with pytest.raises(OptionError) as refused:
             parse(**right | change)

@@ -34,6 +34,17 @@ record Fields(String what, Map<String, Object> values) {
         return has(name) ? text(name) : "";
     }
 
+    /** False where it is absent. */
+    boolean flagIfSaid(String name) {
+        if (!has(name)) {
+            return false;
+        }
+        if (values.get(name) instanceof Boolean flag) {
+            return flag;
+        }
+        throw unexpected(name, "true or false");
+    }
+
     long integer(String name) {
         Object value = values.get(name);
         if (value instanceof Integer || value instanceof Long) {

@@ -19,6 +19,7 @@ import java.util.concurrent.TimeUnit;
  *
  * @param engineApiKey what {@code engineApiUrl} is asked with; "" = nothing
  * @param tls what control links are secured with
+ * @param tcpInClear whether KV over tcp is in clear although control links are not
  * @param dataPort where data paths are listened for; 0 = any port
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
  * @param context rows that go with a transfer beside its KV
@@ -38,6 +39,7 @@ record OpenRequest(
         String engineApiUrl,
         String engineApiKey,
         TlsFiles tls,
+        boolean tcpInClear,
         int dataPort,
         Timelines timelines,
         ProtocolLimits limits,
@@ -103,6 +105,7 @@ record OpenRequest(
                         options.textIfSaid("tlsCertificate"),
                         options.textIfSaid("tlsKey"),
                         options.textIfSaid("tlsCa")),
+                options.flagIfSaid("tcpInClear"),
                 options.has("dataPort") ? options.count("dataPort") : 0,
                 Timelines.valueOf(options.text("timelines").toUpperCase(Locale.ROOT)),
                 limits(options),
@@ -111,6 +114,11 @@ record OpenRequest(
                 memories(wire, geometry),
                 request.has("contextRows") ? context(request) : List.of(),
                 request.has("layerCounterLag") ? request.count("layerCounterLag") : 0);
+    }
+
+    /** Whether what travels over tcp is encrypted. Its keys travel on control links, which only TLS hides from all others. */
+    boolean sealsTcp() {
+        return tls.isSaid() && !tcpInClear;
     }
 
     /** The host that peers are told. */

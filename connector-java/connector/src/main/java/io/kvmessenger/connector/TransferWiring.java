@@ -33,6 +33,7 @@ final class TransferWiring {
                 request.streamsPerPeer(),
                 REQUESTS_PER_PEER_MAX,
                 request.limits().connectLimitNs(),
+                request.sealsTcp(),
                 Driver.forCores(Runtime.getRuntime().availableProcessors())));
         return decorated(engine, request);
     }

@@ -2,6 +2,7 @@ package io.kvmessenger.foreign;
 
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 
 /**
  * Views of memory that the JVM does not own.
@@ -17,6 +18,11 @@ public final class ForeignMemory {
     /** Copies from address to address, without a look at either; allocates nothing. */
     public static void copy(long source, long target, long lengthBytes) {
         MemorySegment.copy(EVERYTHING, source, EVERYTHING, target, lengthBytes);
+    }
+
+    /** Copies from an address into an array, without a look at the address; allocates nothing. */
+    public static void copy(long source, byte[] target, int targetIndex, int lengthBytes) {
+        MemorySegment.copy(EVERYTHING, ValueLayout.JAVA_BYTE, source, target, targetIndex, lengthBytes);
     }
 
     /** The {@code lengthBytes} bytes at {@code address}, readable and writable from any thread, for ever. */

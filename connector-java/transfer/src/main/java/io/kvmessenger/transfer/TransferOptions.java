@@ -13,6 +13,7 @@ import java.util.Set;
  * @param streamsPerPeer data sockets to each tcp peer
  * @param requestsPerPeerMax writes that wait for or are on their way to one peer; a power of two
  * @param connectLimitNs how long one transport may take to reach a peer
+ * @param sealTcp whether what travels on tcp sockets is encrypted and protected from changes; both sides say the same
  * @param driver which thread moves the bytes
  */
 public record TransferOptions(
@@ -23,6 +24,7 @@ public record TransferOptions(
         int streamsPerPeer,
         int requestsPerPeerMax,
         long connectLimitNs,
+        boolean sealTcp,
         Driver driver) {
     public static final String SHM = "shm";
     public static final String TCP = "tcp";
@@ -58,12 +60,21 @@ public record TransferOptions(
 
     /** Loopback, shared memory before tcp, a thread of its own. */
     public static TransferOptions defaults() {
-        return new TransferOptions("127.0.0.1", "", 0, List.of(SHM, TCP), 2, 512, 5_000_000_000L, Driver.OWN_THREAD);
+        return new TransferOptions(
+                "127.0.0.1", "", 0, List.of(SHM, TCP), 2, 512, 5_000_000_000L, false, Driver.OWN_THREAD);
     }
 
     public TransferOptions withHosts(String listen, String advertise) {
         return new TransferOptions(
-                listen, advertise, dataPort, transports, streamsPerPeer, requestsPerPeerMax, connectLimitNs, driver);
+                listen,
+                advertise,
+                dataPort,
+                transports,
+                streamsPerPeer,
+                requestsPerPeerMax,
+                connectLimitNs,
+                sealTcp,
+                driver);
     }
 
     public TransferOptions withDataPort(int port) {
@@ -75,6 +86,7 @@ public record TransferOptions(
                 streamsPerPeer,
                 requestsPerPeerMax,
                 connectLimitNs,
+                sealTcp,
                 driver);
     }
 
@@ -87,22 +99,60 @@ public record TransferOptions(
                 streamsPerPeer,
                 requestsPerPeerMax,
                 connectLimitNs,
+                sealTcp,
                 driver);
     }
 
     public TransferOptions withStreamsPerPeer(int count) {
         return new TransferOptions(
-                listenHost, advertiseHost, dataPort, transports, count, requestsPerPeerMax, connectLimitNs, driver);
+                listenHost,
+                advertiseHost,
+                dataPort,
+                transports,
+                count,
+                requestsPerPeerMax,
+                connectLimitNs,
+                sealTcp,
+                driver);
     }
 
     public TransferOptions withRequestsPerPeerMax(int count) {
         return new TransferOptions(
-                listenHost, advertiseHost, dataPort, transports, streamsPerPeer, count, connectLimitNs, driver);
+                listenHost,
+                advertiseHost,
+                dataPort,
+                transports,
+                streamsPerPeer,
+                count,
+                connectLimitNs,
+                sealTcp,
+                driver);
     }
 
     public TransferOptions withConnectLimitNs(long limitNs) {
         return new TransferOptions(
-                listenHost, advertiseHost, dataPort, transports, streamsPerPeer, requestsPerPeerMax, limitNs, driver);
+                listenHost,
+                advertiseHost,
+                dataPort,
+                transports,
+                streamsPerPeer,
+                requestsPerPeerMax,
+                limitNs,
+                sealTcp,
+                driver);
+    }
+
+    public TransferOptions withSealTcp(boolean sealed) {
+        return new TransferOptions(
+                listenHost,
+                advertiseHost,
+                dataPort,
+                transports,
+                streamsPerPeer,
+                requestsPerPeerMax,
+                connectLimitNs,
+                sealed,
+                driver);
     }
 
     public TransferOptions withDriver(Driver chosen) {
@@ -114,6 +164,7 @@ public record TransferOptions(
                 streamsPerPeer,
                 requestsPerPeerMax,
                 connectLimitNs,
+                sealTcp,
                 chosen);
     }
 

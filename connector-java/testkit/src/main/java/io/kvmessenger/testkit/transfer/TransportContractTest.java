@@ -379,13 +379,18 @@ public abstract class TransportContractTest extends WriterAndTarget {
         DrivenEngine.awaitBoth("the window", target, writer, () -> target.filled.contains(8L));
     }
 
+    /** What a writer without the key is told. */
+    protected TransferFault faultOfAWrongKey() {
+        return TransferFault.NOT_ADMITTED;
+    }
+
     @Test
     void shouldNotAdmitAWrongKey() {
         byte[] wrong = admission.key().clone();
         wrong[15] ^= 1;
         Peer stranger = writer.engine().connect(target.engine().address(), wrong, "stranger");
         writer.await("the loss", () -> writer.lost.containsKey(stranger.id()));
-        assertThat(writer.lost.get(stranger.id()).fault()).isEqualTo(TransferFault.NOT_ADMITTED);
+        assertThat(writer.lost.get(stranger.id()).fault()).isEqualTo(faultOfAWrongKey());
         shouldCompleteARequestWithoutPages();
     }
 

@@ -27,7 +27,7 @@ final class TcpHostilePeerTest extends HostilePeerContractTest {
 
     @Override
     protected int connectSocket(String location) {
-        InetSocketAddress address = SocketLocation.parse(location);
+        InetSocketAddress address = SocketLocation.parse(location, false);
         return SOCKETS.connectInet(address.getAddress(), address.getPort());
     }
 

@@ -105,7 +105,7 @@ final class TransportChoiceTest {
         try (DrivenEngine first = new DrivenEngine(tcp, "first", MEMORY_BYTES)) {
             any = first.engine().address().transports().getFirst().location();
         }
-        int port = SocketLocation.parse(any).getPort();
+        int port = SocketLocation.parse(any, false).getPort();
         try (DrivenEngine fixed = new DrivenEngine(tcp.withDataPort(port), "fixed", MEMORY_BYTES)) {
             assertThat(fixed.engine().address().transports().getFirst().location())
                     .isEqualTo("127.0.0.1:" + port);

@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.shm.ShmTransport;
 import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.SealingLibC;
 import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.net.InetAddress;
@@ -38,11 +39,11 @@ public final class TransferEngines {
                     + ", which no peer can connect to; set it to an address of this machine");
         }
         LongSupplier clock = System::nanoTime;
-        EventLoop loop = new EventLoop(libC, clock);
+        EventLoop loop = loop(options, libC, clock);
         return new HostTransferEngine(
                 EngineLimits.of(options),
                 new EnginePorts(
-                        libC,
+                        loop.libC(),
                         clock,
                         new SecureRandom(),
                         loop,
@@ -50,6 +51,14 @@ public final class TransferEngines {
                                 .map(name -> transport(name, options, listenHost, advertiseHost, loop))
                                 .toList()),
                 (worker, onBug) -> drive(options.driver(), worker, clock, onBug));
+    }
+
+    private static EventLoop loop(TransferOptions options, LibC libC, LongSupplier clock) {
+        if (!options.sealTcp()) {
+            return new EventLoop(libC, clock);
+        }
+        SealingLibC sealing = new SealingLibC(libC, new SecureRandom());
+        return new EventLoop(sealing, sealing, clock);
     }
 
     private static Drive drive(Driver driver, Worker worker, LongSupplier clock, Consumer<Throwable> onBug) {

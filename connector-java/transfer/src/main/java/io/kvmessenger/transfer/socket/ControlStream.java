@@ -281,6 +281,9 @@ public final class ControlStream implements Pollable {
             return false;
         }
         watch(mask | Epoll.EPOLLIN);
+        if (loop.seals().holdsBytes(fd)) {
+            drain(nowNs);
+        }
         return true;
     }
 

@@ -16,6 +16,9 @@ import java.util.function.Function;
 public final class Dialer implements Pollable {
     /** How it went; called once at most, and not from the constructor. */
     public interface Events {
+        /** The challenge is answered; what follows on the socket may be sealed. */
+        default void onAnswered(int fd, Challenge asked, Hello said) {}
+
         /** The socket is the listener's from now on. */
         void onConnected(int fd);
 
@@ -107,12 +110,14 @@ public final class Dialer implements Pollable {
             fail("connecting to " + target + ": " + Hello.versionFault(asked.version()));
             return;
         }
-        long sent = send(answer.apply(asked));
+        Hello said = answer.apply(asked);
+        long sent = send(said);
         if (sent != Hello.LENGTH_BYTES) {
             // A fresh socket has room for a hello, so a short count is a broken one.
             fail(words(sent < 0 ? (int) -sent : Errno.EPIPE));
             return;
         }
+        events.onAnswered(fd, asked, said);
         loop.remove(key, fd);
         release();
         events.onConnected(fd);

@@ -27,6 +27,7 @@ public final class EventLoop implements Poller {
     private final MemorySegment wakeCount = arena.allocate(ValueLayout.JAVA_LONG);
     private final LibC libC;
     private final SocketCalls sockets;
+    private final Seals seals;
     private final int epoll;
     private final int wakeFd;
     private final LongSupplier clock;
@@ -37,7 +38,16 @@ public final class EventLoop implements Poller {
 
     /** @param clock monotonic, in ns */
     public EventLoop(LibC libC, LongSupplier clock) {
+        this(libC, Seals.NONE, clock);
+    }
+
+    /**
+     * @param seals what the C library seals
+     * @param clock monotonic, in ns
+     */
+    public EventLoop(LibC libC, Seals seals, LongSupplier clock) {
         this.libC = libC;
+        this.seals = seals;
         this.clock = clock;
         sockets = new SocketCalls(libC);
         nowNs = clock.getAsLong();
@@ -81,6 +91,11 @@ public final class EventLoop implements Poller {
     public void remove(long key, int fd) {
         control(Epoll.EPOLL_CTL_DEL, fd, 0, key);
         owners[(int) key] = null;
+    }
+
+    /** Which descriptors of this loop are sealed. */
+    public Seals seals() {
+        return seals;
     }
 
     /** What the descriptors of this loop are worked on with. */

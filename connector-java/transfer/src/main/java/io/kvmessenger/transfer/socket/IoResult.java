@@ -12,6 +12,9 @@ public final class IoResult {
 
     /** Words for the end of a stream: {@code result} is 0 or {@code -errno}. */
     public static String endOf(long result) {
+        if (result == -Errno.EBADMSG) {
+            return "what came on the path is not what the peer sealed";
+        }
         return result == 0 ? "the peer closed the path" : "the path broke with " + Errno.name((int) -result);
     }
 }

@@ -4,17 +4,34 @@ import java.net.Inet6Address;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 
-/** {@code host:port} with a literal host, as it stands in an engine's address. Pure functions. */
+/**
+ * {@code host:port} with a literal host, as it stands in an engine's address, with a mark where what is said there is sealed.
+ * Pure functions.
+ */
 public final class SocketLocation {
+    private static final String SEALED = "/sealed";
+
     private SocketLocation() {}
 
-    public static String format(InetAddress host, int port) {
+    public static String format(InetAddress host, int port, boolean sealed) {
         String literal = host.getHostAddress();
-        return (host instanceof Inet6Address ? "[" + literal + "]" : literal) + ":" + port;
+        return (host instanceof Inet6Address ? "[" + literal + "]" : literal) + ":" + port + (sealed ? SEALED : "");
     }
 
-    /** Parses without asking any name service; @throws IllegalArgumentException naming what is wrong */
-    public static InetSocketAddress parse(String location) {
+    /**
+     * Parses without asking any name service.
+     *
+     * @param sealing whether this engine seals
+     * @throws IllegalArgumentException naming what is wrong
+     */
+    public static InetSocketAddress parse(String said, boolean sealing) {
+        boolean sealed = said.endsWith(SEALED);
+        if (sealed != sealing) {
+            throw new IllegalArgumentException(
+                    "KV over tcp is " + (sealed ? "encrypted" : "in clear") + " at the peer, and "
+                            + (sealing ? "encrypted" : "in clear") + " here: set tcp_in_clear alike on both sides");
+        }
+        String location = sealed ? said.substring(0, said.length() - SEALED.length()) : said;
         int colon = location.lastIndexOf(':');
         if (colon < 0) {
             throw new IllegalArgumentException("location " + location + " is not host:port");

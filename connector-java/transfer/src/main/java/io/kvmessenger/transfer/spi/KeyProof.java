@@ -18,6 +18,7 @@ public final class KeyProof {
 
     private static final String ALGORITHM = "HmacSHA256";
     private static final byte[] NAMING = "admission name".getBytes(StandardCharsets.UTF_8);
+    private static final byte[] SEALING = "admission seal".getBytes(StandardCharsets.UTF_8);
     private static final byte[] PROVING = "admission proof".getBytes(StandardCharsets.UTF_8);
 
     private KeyProof() {}
@@ -30,6 +31,11 @@ public final class KeyProof {
     /** @param statement fresh for each connection, and of one length for everything in it but its end */
     public static byte[] of(byte[] key, byte[] statement) {
         return mac(key, PROVING, statement);
+    }
+
+    /** A key for sealing what one side says on one socket. Never shown: neither names nor proofs tell it. */
+    public static byte[] sealKey(byte[] key, byte[] statement) {
+        return mac(key, SEALING, statement);
     }
 
     private static byte[] mac(byte[] key, byte[]... parts) {

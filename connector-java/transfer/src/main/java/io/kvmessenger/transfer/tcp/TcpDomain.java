@@ -54,7 +54,8 @@ public final class TcpDomain implements Domain {
         this.port = port;
         this.figures = figures;
         int listenFd = loop.sockets().listenInet(listenHost, options.dataPort());
-        location = SocketLocation.format(advertiseHost, loop.sockets().port(listenFd));
+        location = SocketLocation.format(
+                advertiseHost, loop.sockets().port(listenFd), loop.seals().sealing());
         listener = new Listener(loop, listenFd, figures, fd -> true, new SecureRandom(), this::onHello);
         farewells = new Farewells(loop);
         arena = Arena.ofShared();
@@ -101,7 +102,10 @@ public final class TcpDomain implements Domain {
         InboundAdmission admission = hello.admissionAt(port, asked, location);
         if (admission == null) {
             reject(fd, TransferFault.NOT_ADMITTED, "the peer has shown no key of a live admission");
-        } else if (hello.role() == Hello.CONTROL) {
+            return;
+        }
+        loop.seals().onAccepted(fd, asked, hello, admission.admission().key());
+        if (hello.role() == Hello.CONTROL) {
             acceptControl(fd, hello, admission, nowNs);
         } else {
             attach(fd, hello, admission);

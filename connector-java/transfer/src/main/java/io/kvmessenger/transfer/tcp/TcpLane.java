@@ -39,6 +39,9 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
 
         Hello answer(Challenge asked, int role, int serial);
 
+        /** Everything on the socket is sealed from now on, if anything is. */
+        void seal(int fd, Challenge asked, Hello said);
+
         String location();
 
         /** Sends a record about a path, if there is room for it now. */
@@ -82,6 +85,11 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         int number = serial;
         Function<Challenge, Hello> answer = said -> owner.answer(said, role, number);
         dialer = new Dialer(owner.loop(), owner.openSocket(), owner.location(), answer, this);
+    }
+
+    @Override
+    public void onAnswered(int fd, Challenge asked, Hello said) {
+        owner.seal(fd, asked, said);
     }
 
     @Override

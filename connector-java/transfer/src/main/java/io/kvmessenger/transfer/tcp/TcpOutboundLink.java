@@ -65,7 +65,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
         this.loop = loop;
         libC = loop.libC();
         this.location = location;
-        target = SocketLocation.parse(location);
+        target = SocketLocation.parse(location, loop.seals().sealing());
         this.admissionKey = admissionKey;
         this.messages = messages;
         this.events = events;
@@ -79,6 +79,11 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
 
     /** What becomes of the first socket before it is the control stream. */
     private final class Dialing implements Dialer.Events {
+        @Override
+        public void onAnswered(int fd, Challenge asked, Hello said) {
+            seal(fd, asked, said);
+        }
+
         @Override
         public void onConnected(int fd) {
             try {
@@ -98,6 +103,11 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
     @Override
     public Hello answer(Challenge asked, int role, int count) {
         return Hello.answer(asked, location, role, count, admissionKey);
+    }
+
+    @Override
+    public void seal(int fd, Challenge asked, Hello said) {
+        loop.seals().onDialled(fd, asked, said, admissionKey);
     }
 
     @Override

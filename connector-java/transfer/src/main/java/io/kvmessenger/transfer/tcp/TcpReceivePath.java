@@ -95,7 +95,7 @@ final class TcpReceivePath implements Pollable {
     @Override
     public void onReady(int mask, long nowNs) {
         long turnBytes = TURN_BYTES;
-        while (!closed && turnBytes > 0) {
+        while (!closed && (turnBytes > 0 || loop.seals().holdsBytes(fd))) {
             long count = read();
             if (IoResult.wouldBlock(count)) {
                 return;

@@ -1,0 +1,133 @@
+package io.kvmessenger.transfer.socket;
+
+import io.kvmessenger.foreign.ForeignMemory;
+import io.kvmessenger.foreign.IoVector;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MessageHeader;
+import io.kvmessenger.transfer.spi.KeyProof;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteBuffer;
+import java.util.Arrays;
+import java.util.random.RandomGenerator;
+
+/**
+ * Seals what is read and written on tcp sockets, so that no caller of the C library sees a difference; every other descriptor is
+ * passed on. A sealed socket is one whose hello was right; it stays so until it is closed.
+ *
+ * <p>Sealed sockets are the worker's; other calls are as safe as those of the library below.
+ */
+public final class SealingLibC extends ForwardingLibC implements Seals {
+    /** Of the writer's own: a target that asked the same nonce twice would not make it use a key twice. */
+    static final int NONCE_LENGTH_BYTES = 32;
+
+    private static final byte TO_TARGET = 1;
+    private static final byte TO_WRITER = 2;
+
+    private final LibC libC;
+    private final RandomGenerator random;
+    private final SealedStream.Scratch scratch = new SealedStream.Scratch();
+    /** By descriptor. */
+    private SealedStream[] streams = new SealedStream[64];
+
+    /** @param random of nonces: what it says must not be guessed */
+    public SealingLibC(LibC libC, RandomGenerator random) {
+        super(libC);
+        this.libC = libC;
+        this.random = random;
+    }
+
+    @Override
+    public boolean sealing() {
+        return true;
+    }
+
+    @Override
+    public void onDialled(int fd, Challenge asked, Hello said, byte[] key) {
+        byte[] nonce = new byte[NONCE_LENGTH_BYTES];
+        random.nextBytes(nonce);
+        SealedStream stream = new SealedStream(libC, fd, scratch);
+        stream.sendWith(keyOf(TO_TARGET, asked, said, nonce, key), nonce);
+        stream.receiveWith(keyOf(TO_WRITER, asked, said, new byte[0], key));
+        put(fd, stream);
+    }
+
+    @Override
+    public void onAccepted(int fd, Challenge asked, Hello said, byte[] key) {
+        SealedStream stream = new SealedStream(libC, fd, scratch);
+        stream.sendWith(keyOf(TO_WRITER, asked, said, new byte[0], key), new byte[0]);
+        stream.receiveAfter(NONCE_LENGTH_BYTES, nonce -> keyOf(TO_TARGET, asked, said, nonce, key));
+        put(fd, stream);
+    }
+
+    private static byte[] keyOf(byte direction, Challenge asked, Hello said, byte[] nonce, byte[] key) {
+        ByteBuffer statement = ByteBuffer.allocate(1 + Challenge.NONCE_LENGTH_BYTES + 2 * Integer.BYTES + nonce.length);
+        statement.put(direction).put(asked.nonce()).putInt(said.role()).putInt(said.count());
+        return KeyProof.sealKey(key, statement.put(nonce).array());
+    }
+
+    private void put(int fd, SealedStream stream) {
+        if (fd >= streams.length) {
+            streams = Arrays.copyOf(streams, Math.max(fd + 1, 2 * streams.length));
+        }
+        streams[fd] = stream;
+    }
+
+    /** Null for what is not sealed. */
+    private SealedStream of(int fd) {
+        SealedStream[] all = streams;
+        return fd >= 0 && fd < all.length ? all[fd] : null;
+    }
+
+    @Override
+    public boolean holdsBytes(int fd) {
+        SealedStream stream = of(fd);
+        return stream != null && stream.holdsBytes();
+    }
+
+    @Override
+    public long read(int fd, MemorySegment buffer, long lengthBytes) {
+        SealedStream stream = of(fd);
+        return stream == null
+                ? super.read(fd, buffer, lengthBytes)
+                : stream.read(buffer.address(), Math.min(lengthBytes, buffer.byteSize()));
+    }
+
+    @Override
+    public long readv(int fd, MemorySegment vectors, int vectorCount) {
+        SealedStream stream = of(fd);
+        return stream == null ? super.readv(fd, vectors, vectorCount) : stream.readv(vectors, vectorCount);
+    }
+
+    /** Of one vector, and without control data, where it is sealed. */
+    @Override
+    public long recvmsg(int socket, MemorySegment message, int flags) {
+        SealedStream stream = of(socket);
+        return stream == null ? super.recvmsg(socket, message, flags) : stream.readv(vectors(message), count(message));
+    }
+
+    @Override
+    public long sendmsg(int socket, MemorySegment message, int flags) {
+        SealedStream stream = of(socket);
+        return stream == null ? super.sendmsg(socket, message, flags) : stream.send(vectors(message), count(message));
+    }
+
+    @Override
+    public int close(int fd) {
+        SealedStream stream = of(fd);
+        if (stream != null) {
+            streams[fd] = null;
+            stream.close();
+        }
+        return super.close(fd);
+    }
+
+    private static MemorySegment vectors(MemorySegment message) {
+        return ForeignMemory.at(
+                message.get(ValueLayout.JAVA_LONG, MessageHeader.VECTORS_OFFSET), count(message) * IoVector.SIZE_BYTES);
+    }
+
+    private static int count(MemorySegment message) {
+        return (int) message.get(ValueLayout.JAVA_LONG, MessageHeader.VECTOR_COUNT_OFFSET);
+    }
+}
