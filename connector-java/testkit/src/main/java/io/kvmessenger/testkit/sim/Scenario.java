@@ -87,22 +87,7 @@ record Scenario(
         SplittableRandom traffic = new SplittableRandom(seed * 0xE7037ED1A0B428DBL + 1);
         boolean announces =
                 seed % 3 == 0 && weather != Weather.SOUND; // how long an announced prompt waits has no bound
-        PageLayout layout = switch (random.nextInt(3)) {
-            case 0 -> PageLayout.HND;
-            case 1 -> PageLayout.NHD;
-            default -> PageLayout.LATENT;
-        };
-        int heads = layout == PageLayout.LATENT ? 1 : 1 << random.nextInt(3);
-        int pageTokens = 1 << random.nextInt(4);
-        List<Integer> bytesPerToken = new ArrayList<>();
-        int layerCount = 1 + random.nextInt(6);
-        for (int i = 0; i < layerCount; i++) {
-            bytesPerToken.add(1 + random.nextInt(3));
-        }
-        ModelShape.Group first = new ModelShape.Group(layout, heads, pageTokens);
-        SplittableRandom groups = new SplittableRandom(seed * 0x9FB21C651E98DF25L + 1);
-        ModelShape model = new ModelShape(
-                shardable ? ModelShape.drawGroups(first, layerCount, groups) : List.of(first), bytesPerToken);
+        ModelShape model = drawModel(random, seed, shardable);
         boolean sharded = shards.nextBoolean() && shardable;
         boolean bothRoles = shards.nextInt(4) == 0 && weather != Weather.QUIET && shardable;
         int prefillerCount = 1 + random.nextInt(2);
@@ -137,6 +122,25 @@ record Scenario(
                     case SOUND -> Swarm.sound(random);
                     case QUIET -> Swarm.quiet(random);
                 });
+    }
+
+    private static ModelShape drawModel(SplittableRandom random, long seed, boolean shardable) {
+        PageLayout layout = switch (random.nextInt(3)) {
+            case 0 -> PageLayout.HND;
+            case 1 -> PageLayout.NHD;
+            default -> PageLayout.LATENT;
+        };
+        int heads = layout == PageLayout.LATENT ? 1 : 1 << random.nextInt(3);
+        int pageTokens = 1 << random.nextInt(4);
+        List<Integer> bytesPerToken = new ArrayList<>();
+        int layerCount = 1 + random.nextInt(6);
+        for (int i = 0; i < layerCount; i++) {
+            bytesPerToken.add(1 + random.nextInt(3));
+        }
+        ModelShape.Group first = new ModelShape.Group(layout, heads, pageTokens);
+        SplittableRandom groups = new SplittableRandom(seed * 0x9FB21C651E98DF25L + 1);
+        return new ModelShape(
+                shardable ? ModelShape.drawGroups(first, layerCount, groups) : List.of(first), bytesPerToken);
     }
 
     /** Often so few of all that slots are used again at once, generations wrap and queues are full. */
