@@ -89,14 +89,14 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
-        """Head ranges are one run of bytes under HND; latent KV has no heads.
+        """None: pages of every layout that both sides have are transferred, and other connectors may have a wish.
 
         vLLM asks on every device, when the model is loaded and before it measures how much memory is left for KV: what
         was not refused before ends the start here.
         """
         refuse_device(vllm_config.device_config.device_type)
         find_java(read_options(vllm_config).java_home)
-        return None if vllm_config.model_config.use_mla else "HND"
+        return None
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:

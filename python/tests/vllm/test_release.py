@@ -209,16 +209,17 @@ def test_should_be_asked_for_its_layout_before_memory_for_kv_is_measured(vllm_re
     assert "get_kv_connector_cache_layout(vllm_config)" in resolver.split("def resolve_kv_cache_layout")[1]
 
 
-class MambaSpec:
+class ChunkedLocalAttentionSpec:
     block_size = 16
 
 
 def test_should_refuse_caches_that_it_cannot_move(vllm_release: Release) -> None:
     cls, worker = vllm_release.connector.KvMessengerConnector, vllm_release.base.KVConnectorRole.WORKER
     hybrid = caches()
-    hybrid.kv_cache_groups += caches(("mamba.0", "mamba.1"), MambaSpec()).kv_cache_groups
+    hybrid.kv_cache_groups += caches(("local.0", "local.1"), ChunkedLocalAttentionSpec()).kv_cache_groups
     with pytest.raises(
-        Exception, match=r"group 1 of 2 \(layers mamba.0, mamba.1\) is of kind MambaSpec, expected one of"
+        Exception,
+        match=r"group 1 of 2 \(layers local.0, local.1\) is of kind ChunkedLocalAttentionSpec, expected one of",
     ):
         cls(config("kv_producer"), worker, hybrid)
     drafting = config("kv_producer")
@@ -271,11 +272,10 @@ def test_should_count_fixed_ports_up_with_the_messenger(
     assert (options.listen_port, options.metrics_port) == expected
 
 
-@pytest.mark.parametrize(("use_mla", "expected"), [(False, "HND"), (True, None)])
-def test_should_ask_for_pages_whose_heads_lie_apart(vllm_release: Release, use_mla: bool, expected: str | None) -> None:
+def test_should_leave_the_layout_to_connectors_that_need_one(vllm_release: Release) -> None:
+    """vLLM's MultiConnector ends the start where two of its connectors name layouts differently, even the same one."""
     asked = config("kv_producer")
-    asked.model_config.use_mla = use_mla
-    assert vllm_release.connector.KvMessengerConnector.get_required_kvcache_layout(asked) == expected
+    assert vllm_release.connector.KvMessengerConnector.get_required_kvcache_layout(asked) is None
 
 
 def test_should_not_let_two_messengers_get_one_prompt_from_two_prefillers() -> None:
