@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     $(wildcard python/pyproject.toml python/README.md)
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel kvperf beside-nixl plan-counts planner-cost sim loop fuzz lost-paths format clean
+.PHONY: help demo demo-sglang test check java wheel kvperf beside-nixl plan-counts planner-cost write-cost sim loop fuzz lost-paths format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -61,6 +61,10 @@ plan-counts: ## how many writes a request needs, by model, sharding and layout
 planner-cost: ## what planning costs, by JMH, with what it allocates; wants an idle machine, 5 minutes
 	@$(MVN) -Pbenchmark -pl connector-java/benchmarks -am -DskipTests package \
 	    -Dbenchmark.main=io.kvmessenger.benchmarks.PlannerCost
+
+write-cost: ## what a write costs and allocates over shm and tcp, by JMH; 1 minute
+	@$(MVN) -Pbenchmark -pl connector-java/benchmarks -am -DskipTests package \
+	    -Dbenchmark.main=io.kvmessenger.benchmarks.WriteCost
 
 sim: ## the protocol under seeded faults: make sim [SEEDS=1..1000]; replays one: make sim SEED=n
 	@jep="$$(examples/setup/find-jep || true)"; $(MVN) -Psimulate -pl connector-java/connector -am -DskipTests \

@@ -32,14 +32,8 @@ public final class PlannerCost {
         scores.forEach((planCase, byBenchmark) -> System.out.println(line(planCase, byBenchmark)));
     }
 
-    @SuppressWarnings("rawtypes") // JMH gives its results so
     private static Score score(RunResult result) {
-        double allocated = result.getSecondaryResults().entrySet().stream()
-                .filter(entry -> entry.getKey().endsWith("gc.alloc.rate.norm"))
-                .mapToDouble(entry -> entry.getValue().getScore())
-                .findFirst()
-                .orElseThrow();
-        return new Score(result.getPrimaryResult().getScore(), allocated);
+        return new Score(result.getPrimaryResult().getScore(), Profiled.allocatedBytes(result));
     }
 
     private static String line(PlanCase planCase, Map<String, Score> scores) {

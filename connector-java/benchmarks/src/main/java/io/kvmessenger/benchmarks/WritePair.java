@@ -1,0 +1,145 @@
+package io.kvmessenger.benchmarks;
+
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.CompletionHandler;
+import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.HostMemory;
+import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.TransferRequest.PageList;
+import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import io.kvmessenger.transfer.WindowArea;
+import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.engine.TransferEngines;
+import java.lang.foreign.MemorySegment;
+import java.util.stream.IntStream;
+
+/**
+ * Two engines that move by the one thread that calls, so that all a write allocates on its way can be counted for that thread:
+ * submitted, posted, copied or sent, received, counted, completed and polled.
+ *
+ * <p>For one thread. A fault ends the run.
+ */
+final class WritePair implements AutoCloseable {
+    static final int PAGES = 16;
+    private static final int PAGE_BYTES = 4096;
+    private static final int POLL_LIMIT = 64;
+
+    private final HostMemory sourceMemory = HostMemory.allocate("source", PAGES * PAGE_BYTES);
+    private final HostMemory targetMemory = HostMemory.allocate("target", PAGES * PAGE_BYTES);
+    private final TransferEngine writer;
+    private final TransferEngine target;
+    private final Peer peer;
+    private final TransferRequest request;
+    private final Counting atWriter = new Counting();
+    private final Counting atTarget = new Counting();
+
+    WritePair(String transport) {
+        TransferOptions options =
+                TransferOptions.defaults().withTransports(transport).withDriver(Driver.CALLER);
+        writer = TransferEngines.open(options);
+        target = TransferEngines.open(options);
+        Region source = writer.register(sourceMemory.memory(), sourceMemory.memfd());
+        Region sink = target.register(targetMemory.memory(), targetMemory.memfd());
+        Admission admission = target.admit("writer");
+        peer = writer.connect(target.address(), admission.key(), "target");
+        while (!atWriter.ready) {
+            turn();
+        }
+        WindowArea area = WindowArea.of(sink.descriptor(), WindowRanges.ofEqual(new long[] {0}, PAGES * PAGE_BYTES));
+        int imm = target.openWindow(admission, area, Long.MAX_VALUE, 0).imm();
+        int[] pages =
+                IntStream.iterate(PAGES - 1, page -> page - 1).limit(PAGES).toArray();
+        PageList list = new PageList(pages, 0, PAGES, PAGE_BYTES, 0);
+        request = new PagedWrites(source, list, sink.descriptor(), list, PAGE_BYTES, writer.allow(peer, imm, area), 1);
+    }
+
+    /** Writes {@link #PAGES} pages so many times, and waits until each is completed. */
+    void write(int times) {
+        long end = atWriter.completed + times;
+        int submitted = 0;
+        while (atWriter.completed < end) {
+            if (submitted < times && writer.submit(peer, request, submitted) == TransferEngine.ACCEPTED) {
+                submitted++;
+            }
+            turn();
+        }
+    }
+
+    private void turn() {
+        turn(writer, atWriter);
+        turn(target, atTarget);
+    }
+
+    private static void turn(TransferEngine engine, Counting counting) {
+        if (engine.poll(counting, POLL_LIMIT) == 0) {
+            engine.await(1);
+        }
+    }
+
+    @Override
+    public void close() {
+        writer.close();
+        target.close();
+        sourceMemory.close();
+        targetMemory.close();
+    }
+
+    private static final class Counting implements CompletionHandler {
+        private long completed;
+        private boolean ready;
+
+        private static void fault(String detail) {
+            throw new IllegalStateException(detail);
+        }
+
+        @Override
+        public void onWriteCompleted(long cookie) {
+            completed++;
+        }
+
+        @Override
+        public void onWriteFailed(long cookie, TransferFault writeFault, String detail) {
+            fault("a write failed: " + writeFault + ", " + detail);
+        }
+
+        @Override
+        public void onWindowFilled(long cookie) {
+            fault("a window filled that is wider than all writes");
+        }
+
+        @Override
+        public void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
+            fault("a window overshot that is wider than all writes");
+        }
+
+        @Override
+        public void onPeerReady(Peer peer) {
+            ready = true;
+        }
+
+        @Override
+        public void onPeerLost(Peer peer, TransferFault peerFault, String detail) {
+            fault("the peer is lost: " + peerFault + ", " + detail);
+        }
+
+        @Override
+        public void onAdmissionClosed(Admission admission, String detail) {
+            fault("the writer closed its data paths: " + detail);
+        }
+
+        @Override
+        public void onWriteRefused(Admission admission, String detail) {
+            fault("a write was refused: " + detail);
+        }
+
+        @Override
+        public void onMessage(Admission from, MemorySegment message) {
+            fault("an unexpected message");
+        }
+    }
+}

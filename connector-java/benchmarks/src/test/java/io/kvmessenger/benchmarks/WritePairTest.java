@@ -1,0 +1,31 @@
+package io.kvmessenger.benchmarks;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import com.sun.management.ThreadMXBean;
+import java.lang.management.ManagementFactory;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+@Timeout(120)
+final class WritePairTest {
+    private static final ThreadMXBean THREADS = (ThreadMXBean) ManagementFactory.getThreadMXBean();
+    private static final int WRITES = 2_000;
+    /** Until all is compiled, lambdas and calls into the C library allocate. */
+    private static final int TRIES_MAX = 200;
+
+    @Test
+    void shouldAllocateNothingForAWriteOverSharedMemoryOnceWarm() {
+        try (WritePair pair = new WritePair("shm")) {
+            long allocatedBytes = -1;
+            for (int i = 0; i < TRIES_MAX && allocatedBytes != 0; i++) {
+                long before = THREADS.getCurrentThreadAllocatedBytes();
+                pair.write(WRITES);
+                allocatedBytes = THREADS.getCurrentThreadAllocatedBytes() - before;
+            }
+            assertThat(allocatedBytes)
+                    .as("bytes allocated for the last %d writes", WRITES)
+                    .isZero();
+        }
+    }
+}
