@@ -27,7 +27,7 @@ class ControlFuzzTest {
     private static final int FRAME_COUNT = Integer.getInteger("fuzz.frames", 2_000);
 
     private static final long SEED = Long.getLong("fuzz.seed", 1);
-    private static final String PROBE = "probe";
+    private static final long PROBE = Long.MAX_VALUE;
 
     @Test
     void shouldSurviveMutatedFramesOfADecoder() throws IOException {
@@ -121,7 +121,7 @@ class ControlFuzzTest {
                 return false;
             }
             link.send(ControlFrame.newBuilder()
-                    .setCancel(Cancel.newBuilder().setTransferId(PROBE))
+                    .setCancel(Cancel.newBuilder().setTransferId("probe").setGrantId(PROBE))
                     .build());
             return answersProbe(link);
         }
@@ -129,7 +129,7 @@ class ControlFuzzTest {
 
     private static boolean answersProbe(ControlSocket link) {
         for (Optional<ControlFrame> frame = link.read(); frame.isPresent(); frame = link.read()) {
-            if (frame.get().getCancelConfirmed().getTransferId().equals(PROBE)) {
+            if (frame.get().getCancelConfirmed().getGrantId() == PROBE) {
                 return true;
             }
         }

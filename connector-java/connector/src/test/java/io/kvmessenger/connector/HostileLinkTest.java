@@ -209,7 +209,9 @@ class HostileLinkTest {
             Footprint before = Footprint.now();
             try (ControlSocket link = attached(pair, data)) {
                 byte[] cancel = ControlSocket.framed(ControlFrame.newBuilder()
-                        .setCancel(Cancel.newBuilder().setTransferId("x".repeat(500)))
+                        .setCancel(Cancel.newBuilder()
+                                .setTransferId("x".repeat(500))
+                                .setGrantId(1))
                         .build()
                         .toByteArray());
                 byte[] many = repeated(cancel, 100);

@@ -125,12 +125,9 @@ class CountingProofTest extends MessengerPair {
     }
 
     private ControlFrame confirmed(long postedWeight) {
-        int imm = prefiller.transfer.requests.getFirst().window().imm();
         return ControlFrame.newBuilder()
-                .setCancelConfirmed(CancelConfirmed.newBuilder()
-                        .setTransferId("t-r")
-                        .setImm(imm)
-                        .setPostedWeight(postedWeight))
+                .setCancelConfirmed(
+                        CancelConfirmed.newBuilder().setGrantId(FIRST_GRANT).setPostedWeight(postedWeight))
                 .build();
     }
 }

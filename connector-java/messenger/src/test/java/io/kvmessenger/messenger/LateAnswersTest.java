@@ -30,12 +30,12 @@ class LateAnswersTest extends MessengerPair {
         fetch("r", 1, 0);
         decoder.messenger.doWork();
         List<ControlFrame> frames = decoder.wire.take();
-        int firstImm = frames.stream()
+        long first = frames.stream()
                 .filter(ControlFrame::hasGrant)
                 .findFirst()
                 .orElseThrow()
                 .getGrant()
-                .getImm();
+                .getGrantId();
         frames.forEach(frame -> prefiller.messenger.onFrame(Wire.DIALLED_LINK, frame));
         beginStep(new Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}));
         prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
@@ -45,7 +45,7 @@ class LateAnswersTest extends MessengerPair {
                 ControlFrame.newBuilder()
                         .setCannotDeliver(CannotDeliver.newBuilder()
                                 .setTransferId("t-r")
-                                .setImm(firstImm)
+                                .setGrantId(first)
                                 .setReason(CannotDeliver.Reason.PREFILL_ABORTED))
                         .build());
 

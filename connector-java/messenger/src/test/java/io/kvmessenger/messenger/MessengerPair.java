@@ -24,6 +24,9 @@ import org.junit.jupiter.api.BeforeEach;
 /** A prefiller's and a decoder's messenger, joined by a test that carries their frames one by one. */
 abstract class MessengerPair {
     static final ProtocolLimits LIMITS = new ProtocolLimits(1000, 1000, 500, 100, 300);
+    /** The id of the first grant of a test, after that of {@link #connect}. */
+    static final long FIRST_GRANT = 2;
+
     static final int PROMPT_TOKENS = 2 * Geometries.PAGE_TOKENS;
 
     long nowNs;

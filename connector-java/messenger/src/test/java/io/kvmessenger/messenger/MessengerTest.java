@@ -171,7 +171,7 @@ class MessengerTest extends MessengerPair {
                 ControlFrame.newBuilder()
                         .setCannotDeliver(CannotDeliver.newBuilder()
                                 .setTransferId("t-r")
-                                .setImm(2 << 20)
+                                .setGrantId(FIRST_GRANT)
                                 .setReason(CannotDeliver.Reason.PREEMPTED))
                         .build());
 

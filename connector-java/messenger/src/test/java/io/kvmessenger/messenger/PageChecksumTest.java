@@ -123,7 +123,7 @@ class PageChecksumTest extends MessengerPair {
         carry();
         beginStep(chunk("r", Geometries.PAGE_TOKENS, new int[] {3}));
         endStep();
-        decoder.messenger.onFrame(Wire.DIALLED_LINK, checksumsOfSubmitted("r"));
+        decoder.messenger.onFrame(Wire.DIALLED_LINK, checksumsOfSubmitted(FIRST_GRANT));
         completeAllWrites();
         prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         carry(); // the decoder has granted again
@@ -142,25 +142,23 @@ class PageChecksumTest extends MessengerPair {
     }
 
     /** As a prefiller tells them early, of a prompt with very many pages. */
-    private ControlFrame checksumsOfSubmitted(String request) {
-        Checksums.Builder checksums = Checksums.newBuilder().setTransferId("t-" + request);
+    private ControlFrame checksumsOfSubmitted(long grantId) {
+        Checksums.Builder checksums = Checksums.newBuilder().setGrantId(grantId);
         for (TransferRequest submitted : prefiller.transfer.requests) {
             PagedWrites write = (PagedWrites) submitted;
             PageList target = write.targetPages();
             PageSum sum = new PageSum(write.source(), write.sourcePages(), write.pageBytes(), 0, 1);
             sum.advance(PageSum.BYTES_PER_TURN);
-            checksums
-                    .setImm(write.window().imm())
-                    .addWrites(Checksums.Write.newBuilder()
-                            .setRegionId(write.target().regionId())
-                            .setFromPart(target.from())
-                            .setPartCount(target.count())
-                            .setStrideBytes(target.strideBytes())
-                            .setOffsetBytes(target.offsetBytes())
-                            .setPartsPerPage(target.partsPerPage())
-                            .setPartBytes(write.pageBytes())
-                            .setWeight(target.count() * write.weight())
-                            .setCrc32C(sum.value()));
+            checksums.addWrites(Checksums.Write.newBuilder()
+                    .setRegionId(write.target().regionId())
+                    .setFromPart(target.from())
+                    .setPartCount(target.count())
+                    .setStrideBytes(target.strideBytes())
+                    .setOffsetBytes(target.offsetBytes())
+                    .setPartsPerPage(target.partsPerPage())
+                    .setPartBytes(write.pageBytes())
+                    .setWeight(target.count() * write.weight())
+                    .setCrc32C(sum.value()));
         }
         return ControlFrame.newBuilder().setChecksums(checksums).build();
     }

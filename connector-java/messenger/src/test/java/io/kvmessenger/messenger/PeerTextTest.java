@@ -34,7 +34,7 @@ class PeerTextTest extends MessengerPair {
                 ControlFrame.newBuilder()
                         .setCannotDeliver(CannotDeliver.newBuilder()
                                 .setTransferId("t-r")
-                                .setImm(2 << 20)
+                                .setGrantId(FIRST_GRANT)
                                 .setReason(CannotDeliver.Reason.PREFILL_ABORTED)
                                 .setSentence("a long\nsentence ".repeat(100_000)))
                         .build());

@@ -34,6 +34,8 @@ public final class RecordingTransferEngine implements TransferEngine {
     final List<Peer> disconnected = new ArrayList<>();
     final List<Long> windowCookies = new ArrayList<>();
     int freeSlots = 8;
+    /** All windows have the same immediate. */
+    boolean repeatsImm;
     /** A write that begins with it meets a bug. */
     int poisonedPage = -1;
 
@@ -186,7 +188,8 @@ public final class RecordingTransferEngine implements TransferEngine {
         }
         freeSlots--;
         windowCookies.add(cookie);
-        return new Window(Imm.of(++lastSlot, 0), expectedWeight);
+        int slot = repeatsImm ? 1 : ++lastSlot;
+        return new Window(Imm.of(slot, 0), expectedWeight);
     }
 
     @Override

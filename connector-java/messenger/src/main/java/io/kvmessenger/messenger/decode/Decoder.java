@@ -58,7 +58,6 @@ public final class Decoder {
 
     private final Fetches fetches = new Fetches();
     private final Map<Integer, Session> byAdmission = new HashMap<>();
-    private long nextCookie = 1;
 
     /** The ports that the receiving side uses. */
     public record Ports(TransferEngine transfer, EngineEvents engine, Tally tally, NanoClock clock) {}
@@ -83,7 +82,7 @@ public final class Decoder {
         this.engine = ports.engine();
         this.tally = ports.tally();
         this.limits = limits;
-        this.grants = new GrantSender(cache, coverage, links, sessions, ports);
+        this.grants = new GrantSender(cache, fetches, coverage, links, sessions, ports);
         this.ends = new FetchEnds(fetches, grants, links, sessions, cache, ports, limits);
     }
 
@@ -113,7 +112,7 @@ public final class Decoder {
         for (EngineCommand.PrefillerAddress address : ask.prefillers()) {
             Session session = links.at(address, nowNs);
             links.takeExpected(session, fetch.transfer);
-            FetchSource source = new FetchSource(fetch, address, nextCookie++, session);
+            FetchSource source = new FetchSource(fetch, address, session);
             fetches.add(source);
         }
         grantAll(fetch);
@@ -324,11 +323,11 @@ public final class Decoder {
         return true;
     }
 
-    public void onWindowFilled(long cookie) {
-        ends.onWindowFilled(cookie);
+    public void onWindowFilled(long grantId) {
+        ends.onWindowFilled(grantId);
     }
 
-    public void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
-        ends.onWindowOvershot(cookie, arrivedWeight, expectedWeight);
+    public void onWindowOvershot(long grantId, long arrivedWeight, long expectedWeight) {
+        ends.onWindowOvershot(grantId, arrivedWeight, expectedWeight);
     }
 }

@@ -80,7 +80,7 @@ final class FetchEnds {
                                 .setCancel(Cancel.newBuilder()
                                         .setTransferId(source.fetch.transfer.id())
                                         .setPromptDigest(source.fetch.transfer.digest())
-                                        .setImm(source.window.imm())));
+                                        .setGrantId(source.grantId)));
             }
             case DRAINING -> {
                 if (source.grantAgain) { // the prompt's next attempt waits for a word
@@ -93,16 +93,16 @@ final class FetchEnds {
     }
 
     /** All that was expected of a source is in: nothing of it will follow, whatever else was going on. */
-    void onWindowFilled(long cookie) {
-        FetchSource source = fetches.source(cookie);
+    void onWindowFilled(long grantId) {
+        FetchSource source = fetches.grantedBy(grantId);
         if (source != null && !source.over() && !endIfDrained(source)) {
             source.end(FetchSource.State.FILLED);
             conclude(source.fetch);
         }
     }
 
-    void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
-        FetchSource source = fetches.source(cookie);
+    void onWindowOvershot(long grantId, long arrivedWeight, long expectedWeight) {
+        FetchSource source = fetches.grantedBy(grantId);
         if (source == null || source.over()) {
             return;
         }
@@ -115,7 +115,7 @@ final class FetchEnds {
 
     void onCannotDeliver(Session session, CannotDeliver message) {
         TransferKey transfer = new TransferKey(message.getTransferId(), message.getPromptDigest());
-        FetchSource source = find(session, transfer.id(), message.getImm());
+        FetchSource source = find(session, message.getGrantId());
         boolean preempted = message.getReason() == CannotDeliver.Reason.PREEMPTED;
         if (source == null) { // its last write and this message crossed a cancellation, or its last byte had landed
             if (preempted) {
@@ -134,7 +134,7 @@ final class FetchEnds {
     }
 
     void onCancelConfirmed(Session session, CancelConfirmed message) {
-        FetchSource source = find(session, message.getTransferId(), message.getImm());
+        FetchSource source = find(session, message.getGrantId());
         if (source == null) {
             return;
         }
@@ -169,7 +169,7 @@ final class FetchEnds {
             return false;
         }
         if (source.arrivedWeight() > source.postedWeight) {
-            onWindowOvershot(source.cookie, source.arrivedWeight(), source.postedWeight);
+            onWindowOvershot(source.grantId, source.arrivedWeight(), source.postedWeight);
         } else if (source.grantAgain && source.hasAll() && verifier.hasChecksums(source)) {
             source.end(FetchSource.State.FILLED);
             declineNextAttempt(source.session, source.fetch.transfer);
@@ -196,33 +196,28 @@ final class FetchEnds {
 
     /**
      * The source that the prefiller means: one that may be written to, or that has all and has not been told what the pages
-     * hold. An answer to an earlier grant of the same transfer finds nothing.
+     * hold. An answer to an earlier grant finds nothing, nor does one to a grant of another session.
      */
-    private FetchSource find(Session session, String transferId, int imm) {
-        for (FetchSource source : fetches.sourcesAt(session)) {
-            boolean unverified = source.state == FetchSource.State.FILLED && !verifier.hasChecksums(source);
-            if ((source.holdsWindow() || unverified)
-                    && source.imm == imm
-                    && source.fetch.transfer.id().equals(transferId)) {
-                return source;
-            }
+    private FetchSource find(Session session, long grantId) {
+        FetchSource source = fetches.grantedBy(grantId);
+        if (source == null || source.session != session) {
+            return null;
         }
-        return null;
+        boolean unverified = source.state == FetchSource.State.FILLED && !verifier.hasChecksums(source);
+        return source.holdsWindow() || unverified ? source : null;
     }
 
     void onChecksums(Session session, Checksums message) {
-        for (FetchSource source : fetches.sourcesAt(session)) {
-            boolean meant = source.imm == message.getImm()
-                    && source.fetch.ask.transferId().equals(message.getTransferId())
-                    && (source.state == FetchSource.State.GRANTED || source.state == FetchSource.State.FILLED);
-            if (meant) {
-                String wrong = verifier.add(source, message);
-                if (!wrong.isEmpty()) {
-                    tally.add(MessengerMetric.FRAMES_INVALID, 1);
-                    sessions.end(session, session.peerName() + " sent " + wrong);
-                }
-                return;
-            }
+        FetchSource source = fetches.grantedBy(message.getGrantId());
+        if (source == null
+                || source.session != session
+                || (source.state != FetchSource.State.GRANTED && source.state != FetchSource.State.FILLED)) {
+            return;
+        }
+        String wrong = verifier.add(source, message);
+        if (!wrong.isEmpty()) {
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+            sessions.end(session, session.peerName() + " sent " + wrong);
         }
     }
 

@@ -34,14 +34,11 @@ final class FetchSource {
 
     final Fetch fetch;
     final EngineCommand.PrefillerAddress address;
-    final long cookie;
     final Session session;
     State state = State.WAITING;
     ImmWindow window;
-    /** A grant has been sent, this one or an earlier one. */
-    boolean everGranted;
-    /** Slot and generation of the last grant. */
-    int imm;
+    /** Names the last grant in frames, and its window at the transfer engine; 0 before the first. */
+    long grantId;
     /** What its window, once it has one, was opened for. */
     long expectedWeight;
     /** What the prefiller says that its pages hold, for the last grant. */
@@ -59,22 +56,24 @@ final class FetchSource {
     /** Set with DRAINING: it is granted again when it is over, unless the fetch fails meanwhile. */
     boolean grantAgain;
 
-    FetchSource(Fetch fetch, EngineCommand.PrefillerAddress address, long cookie, Session session) {
+    FetchSource(Fetch fetch, EngineCommand.PrefillerAddress address, Session session) {
         this.fetch = fetch;
         this.address = address;
-        this.cookie = cookie;
         this.session = session;
     }
 
     /** A window has been opened, and its grant is about to be sent. */
-    void granted(ImmWindow opened, long expected) {
+    void granted(long id, ImmWindow opened, long expected) {
+        grantId = id;
         window = opened;
-        imm = opened.imm();
         expectedWeight = expected;
         state = State.GRANTED;
-        everGranted = true;
         checksums.clear(); // an earlier grant's
         checksummedWeight = 0;
+    }
+
+    boolean everGranted() {
+        return grantId > 0;
     }
 
     boolean isOf(TransferKey transfer) {

@@ -1,15 +1,21 @@
 package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.transfer.ImmWindow;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
-/** The fetches that have not ended, by request, and their sources, by cookie. Owned by the messenger's thread. */
+/** The fetches that have not ended, by request, their sources, and those that were granted by their last
+ * grant. Owned by the messenger's thread. */
 final class Fetches {
     private final Map<String, Fetch> byRequest = new LinkedHashMap<>();
-    private final Map<Long, FetchSource> byCookie = new LinkedHashMap<>();
+    private final Set<FetchSource> sources = new LinkedHashSet<>();
+    private final Map<Long, FetchSource> byGrant = new HashMap<>();
 
     void add(Fetch fetch) {
         byRequest.put(fetch.ask.request(), fetch);
@@ -17,12 +23,15 @@ final class Fetches {
 
     void add(FetchSource source) {
         source.fetch.sources.add(source);
-        byCookie.put(source.cookie, source);
+        sources.add(source);
     }
 
     void remove(Fetch fetch) {
         byRequest.remove(fetch.ask.request());
-        fetch.sources.forEach(source -> byCookie.remove(source.cookie));
+        fetch.sources.forEach(source -> {
+            sources.remove(source);
+            byGrant.remove(source.grantId);
+        });
     }
 
     /** Null where no fetch of this request is under way. */
@@ -30,9 +39,16 @@ final class Fetches {
         return byRequest.get(request);
     }
 
-    /** Null where its fetch has ended. */
-    FetchSource source(long cookie) {
-        return byCookie.get(cookie);
+    /** Grants a source, for the first time or again: an earlier grant of it names nothing any more. */
+    void granted(FetchSource source, long grantId, ImmWindow window, long expectedWeight) {
+        byGrant.remove(source.grantId);
+        source.granted(grantId, window, expectedWeight);
+        byGrant.put(grantId, source);
+    }
+
+    /** Null where its fetch has ended, or it was granted again since. */
+    FetchSource grantedBy(long grantId) {
+        return byGrant.get(grantId);
     }
 
     Collection<Fetch> all() {
@@ -45,9 +61,7 @@ final class Fetches {
     }
 
     List<FetchSource> sourcesAt(Session session) {
-        return byCookie.values().stream()
-                .filter(source -> source.session == session)
-                .toList();
+        return sources.stream().filter(source -> source.session == session).toList();
     }
 
     /** @param otherwiseNs where no fetch has a deadline before it */

@@ -18,6 +18,7 @@ import io.kvmessenger.transfer.TransferEngine;
 /** Opens the windows of a fetch's sources and sends their grants. Owned by the messenger's thread. */
 final class GrantSender {
     private final KvGeometry geometry;
+    private final Fetches fetches;
     private final SourceCoverage coverage;
     private final int contextRows;
     private final int checksumInterval;
@@ -28,14 +29,18 @@ final class GrantSender {
     private final NanoClock clock;
     /** A source waits although its session is ready: all imm slots are taken. */
     private boolean noSlotLeft;
+    /** Ids of grants grow over all sessions of this incarnation: none is used again. */
+    private long lastGrantId;
 
     GrantSender(
             Decoder.Cache cache,
+            Fetches fetches,
             SourceCoverage coverage,
             PrefillerLinks links,
             Sessions sessions,
             Decoder.Ports ports) {
         this.geometry = cache.geometry();
+        this.fetches = fetches;
         this.coverage = coverage;
         this.contextRows = cache.context().size();
         this.checksumInterval = cache.checksumMode().interval();
@@ -57,7 +62,7 @@ final class GrantSender {
             tally.add(MessengerMetric.STALE_IDENTITIES, 1);
         }
         // Granted again after a preemption, the prompt is in the prefiller's queue already.
-        boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted;
+        boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted();
         EngineCommand.Prompt prompt = enqueues ? ask.prompt() : EngineCommand.Prompt.NONE;
         int rows = ask.contextSlot() == ContextRow.NO_SLOT ? 0 : contextRows;
         long pieces = coverage.pieceCountFrom(session.peerGeometry, ask);
@@ -66,15 +71,17 @@ final class GrantSender {
             source.end(FetchSource.State.FILLED);
             return;
         }
-        ImmWindow window = transfer.openWindow(session.admission, fetch.area, pieces + rows, source.cookie);
+        long grantId = lastGrantId + 1;
+        ImmWindow window = transfer.openWindow(session.admission, fetch.area, pieces + rows, grantId);
         if (window == null) {
             noSlotLeft = true;
             return;
         }
-        source.granted(window, pieces + rows);
+        lastGrantId = grantId;
+        fetches.granted(source, grantId, window, pieces + rows);
         fetch.grantedNs = clock.nowNs();
         tally.add(MessengerMetric.GRANTS_SENT, 1);
-        Grant.Builder grant = GrantWire.encode(ask, source.imm, checksumInterval, prompt);
+        Grant.Builder grant = GrantWire.encode(ask, grantId, window.imm(), checksumInterval, prompt);
         sessions.send(session, ControlFrame.newBuilder().setGrant(grant));
     }
 

@@ -201,21 +201,21 @@ final class DecoderFrames {
 
     void onCancel(Session session, Cancel cancel) {
         TransferKey transfer = new TransferKey(cancel.getTransferId(), cancel.getPromptDigest());
-        if (waiting.cancel(session, transfer.id(), cancel.getImm(), clock.nowNs())) {
-            replies.confirmUnserved(session, transfer.id(), cancel.getImm());
+        if (waiting.cancel(session, transfer.id(), cancel.getGrantId(), clock.nowNs())) {
+            replies.confirmUnserved(session, cancel.getGrantId());
             return;
         }
-        if (fences.anyHolds(session, cancel.getImm())) {
+        if (fences.anyHolds(session, cancel.getGrantId())) {
             dismiss(session, transfer); // the prompt's next attempt will not be granted
             return; // preempted with writes in flight: their end is told when the last has completed
         }
-        Delivery delivery = prefills.find(session, transfer, cancel.getImm());
+        Delivery delivery = prefills.find(session, transfer, cancel.getGrantId());
         if (delivery != null && !delivery.sent) {
             deliveries.stop(delivery, Reason.REASON_UNSPECIFIED, "the decoder cancelled the transfer");
             deliveries.settle(delivery);
             return;
         }
-        replies.confirmSent(session, transfer.id(), cancel.getImm());
+        replies.confirmSent(session, cancel.getGrantId());
         if (delivery == null && mayHaveCrossedAPreemption(transfer)) {
             dismiss(session, transfer); // the next attempt need not wait
         }

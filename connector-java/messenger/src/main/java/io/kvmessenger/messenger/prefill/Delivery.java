@@ -61,8 +61,8 @@ final class Delivery {
                 .toArray();
     }
 
-    boolean holds(Session session, int imm) {
-        return !answered && grant.session() == session && grant.imm() == imm;
+    boolean holds(Session session, long grantId) {
+        return !answered && grant.is(session, grantId);
     }
 
     boolean isOf(Session session) {

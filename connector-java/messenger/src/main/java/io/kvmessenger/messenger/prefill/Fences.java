@@ -108,8 +108,8 @@ final class Fences {
     }
 
     /** Whether a preempted prompt still owes the answer for this grant. */
-    boolean anyHolds(Session session, int imm) {
-        return busy.stream().anyMatch(p -> p.find(session, imm) != null);
+    boolean anyHolds(Session session, long grantId) {
+        return busy.stream().anyMatch(p -> p.find(session, grantId) != null);
     }
 
     int count() {

@@ -10,13 +10,15 @@ import java.util.List;
 /**
  * A decoder's promise, as its prefiller holds it: these pages stay where they are until filled or confirmed cancelled.
  *
- * @param imm slot and generation that every write of this grant carries
+ * @param id names it in frames; in its session each is above the one before
+ * @param imm of its window, for the transfer engine
  * @param contextSlot the decoder's slot for context rows, or {@link ContextRow#NO_SLOT}
  * @param checksumInterval the decoder compares every n-th page of each write; 0 = none
  * @param pages the decoder's page indices by group; the first of each holds the tokens from {@link #firstTokenOf}
  */
 record PageGrant(
         Session session,
+        long id,
         TransferKey transfer,
         int imm,
         int promptTokens,
@@ -30,6 +32,7 @@ record PageGrant(
     static PageGrant of(Session session, Grant wire, long nowNs, long waitNs) {
         return new PageGrant(
                 session,
+                wire.getGrantId(),
                 new TransferKey(wire.getTransferId(), wire.getPromptDigest()),
                 wire.getImm(),
                 wire.getPromptTokens(),
@@ -64,8 +67,8 @@ record PageGrant(
         return session.peerRanks;
     }
 
-    /** An imm names one grant of its session. */
-    boolean isSame(PageGrant other) {
-        return imm == other.imm && session.link == other.session.link;
+    /** Whether a frame of this session means it. */
+    boolean is(Session of, long grantId) {
+        return id == grantId && session == of;
     }
 }

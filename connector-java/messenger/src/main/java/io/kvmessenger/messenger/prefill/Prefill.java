@@ -265,9 +265,9 @@ final class Prefill {
     }
 
     /** The delivery whose writes are not answered for yet, or null. */
-    Delivery find(Session session, int imm) {
+    Delivery find(Session session, long grantId) {
         for (Delivery delivery : deliveries) {
-            if (delivery.holds(session, imm)) {
+            if (delivery.holds(session, grantId)) {
                 return delivery;
             }
         }

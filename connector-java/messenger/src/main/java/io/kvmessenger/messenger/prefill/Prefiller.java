@@ -19,6 +19,7 @@ import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.AttachWire;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.messenger.wire.PeerContextRow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferEngine;
@@ -269,7 +270,7 @@ public final class Prefiller {
 
     public void onFrame(Session session, ControlFrame frame, long nowNs) {
         switch (frame.getBodyCase()) {
-            case GRANT -> words.onGrant(session, frame.getGrant(), nowNs);
+            case GRANT -> onGrant(session, frame.getGrant(), nowNs);
             case CANCEL -> words.onCancel(session, frame.getCancel());
             case DECLINE -> words.onDecline(session, frame.getDecline());
             case EXPECT -> words.onExpect(session, frame.getExpect());
@@ -278,6 +279,19 @@ public final class Prefiller {
                 tally.add(MessengerMetric.FRAMES_INVALID, 1);
                 sessions.end(session, session.peerName() + " sent " + frame.getBodyCase() + " to a prefiller");
             }
+        }
+    }
+
+    /** An answer to a grant whose id names another as well would be taken for that one's. */
+    private void onGrant(Session session, Grant grant, long nowNs) {
+        if (session.takesGrant(grant.getGrantId())) {
+            words.onGrant(session, grant, nowNs);
+        } else {
+            tally.add(MessengerMetric.FRAMES_INVALID, 1);
+            sessions.end(
+                    session,
+                    session.peerName() + " sent a grant with id " + grant.getGrantId()
+                            + ", which is not above that of the one before");
         }
     }
 

@@ -120,9 +120,9 @@ final class Prefills {
     }
 
     /** The delivery of a grant whose writes are not answered for yet, or null. */
-    Delivery find(Session session, TransferKey transfer, int imm) {
+    Delivery find(Session session, TransferKey transfer, long grantId) {
         for (Prefill prefill : byTransferId.getOrDefault(transfer.id(), List.of())) {
-            Delivery delivery = prefill.find(session, imm);
+            Delivery delivery = prefill.find(session, grantId);
             if (delivery != null) {
                 return delivery;
             }

@@ -34,10 +34,7 @@ final class Replies {
         if (delivery.stopCode == CannotDeliver.Reason.REASON_UNSPECIFIED) {
             confirm(
                     grant.session(),
-                    CancelConfirmed.newBuilder()
-                            .setTransferId(grant.transferId())
-                            .setImm(grant.imm())
-                            .setPostedWeight(delivery.postedWeight));
+                    CancelConfirmed.newBuilder().setGrantId(grant.id()).setPostedWeight(delivery.postedWeight));
         } else {
             decline(grant, delivery.stopCode, delivery.stopReason, delivery.postedWeight);
         }
@@ -56,7 +53,7 @@ final class Replies {
                         .setCannotDeliver(CannotDeliver.newBuilder()
                                 .setTransferId(grant.transferId())
                                 .setPromptDigest(grant.transfer().digest())
-                                .setImm(grant.imm())
+                                .setGrantId(grant.id())
                                 .setReason(reason)
                                 .setSentence(sentence)
                                 .setPostedWeight(postedWeight)));
@@ -73,18 +70,13 @@ final class Replies {
     }
 
     /** Of a grant that waited: nothing was posted for it. */
-    void confirmUnserved(Session session, String transferId, int imm) {
-        confirm(
-                session,
-                CancelConfirmed.newBuilder()
-                        .setTransferId(transferId)
-                        .setImm(imm)
-                        .setPostedWeight(0));
+    void confirmUnserved(Session session, long grantId) {
+        confirm(session, CancelConfirmed.newBuilder().setGrantId(grantId).setPostedWeight(0));
     }
 
     /** Of a grant that has been served and forgotten: all of it was posted. */
-    void confirmSent(Session session, String transferId, int imm) {
-        confirm(session, CancelConfirmed.newBuilder().setTransferId(transferId).setImm(imm));
+    void confirmSent(Session session, long grantId) {
+        confirm(session, CancelConfirmed.newBuilder().setGrantId(grantId));
     }
 
     private void confirm(Session session, CancelConfirmed.Builder confirmed) {

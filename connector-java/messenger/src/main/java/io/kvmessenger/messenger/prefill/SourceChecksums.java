@@ -98,8 +98,7 @@ final class SourceChecksums {
                     grant.session(),
                     ControlFrame.newBuilder()
                             .setChecksums(Checksums.newBuilder()
-                                    .setTransferId(grant.transferId())
-                                    .setImm(grant.imm())
+                                    .setGrantId(grant.id())
                                     .addAllWrites(delivery.checksums)));
             delivery.checksums.clear();
         }

@@ -178,9 +178,9 @@ final class WaitingGrants {
     }
 
     /** Takes a grant away that its decoder cancels; false when it does not wait here. */
-    boolean cancel(Session session, String transferId, int imm, long nowNs) {
+    boolean cancel(Session session, String transferId, long grantId, long nowNs) {
         Optional<PageGrant> cancelled = byTransferId.getOrDefault(transferId, List.of()).stream()
-                .filter(grant -> grant.session() == session && grant.imm() == imm)
+                .filter(grant -> grant.is(session, grantId))
                 .findFirst();
         cancelled.ifPresent(grant -> {
             remove(grant);
@@ -256,7 +256,7 @@ final class WaitingGrants {
 
     private void remove(PageGrant grant) {
         List<PageGrant> grants = byTransferId.get(grant.transferId());
-        grants.removeIf(grant::isSame);
+        grants.removeIf(waiting -> waiting.is(grant.session(), grant.id()));
         note(grant, -1);
         if (grants.isEmpty()) {
             byTransferId.remove(grant.transferId());

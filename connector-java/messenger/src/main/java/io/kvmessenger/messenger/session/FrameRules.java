@@ -50,15 +50,22 @@ public final class FrameRules {
                         transfer(
                                 frame.getGrant().getTransferId(),
                                 frame.getGrant().getPromptDigest()),
+                        grantId(frame.getGrant().getGrantId()),
                         cacheSalt(frame.getGrant().getPrompt().getCacheSalt()));
             case CANNOT_DELIVER ->
-                transfer(
-                        frame.getCannotDeliver().getTransferId(),
-                        frame.getCannotDeliver().getPromptDigest());
-            case CHECKSUMS -> transferId(frame.getChecksums().getTransferId());
+                firstOf(
+                        transfer(
+                                frame.getCannotDeliver().getTransferId(),
+                                frame.getCannotDeliver().getPromptDigest()),
+                        grantId(frame.getCannotDeliver().getGrantId()));
+            case CHECKSUMS -> grantId(frame.getChecksums().getGrantId());
             case CANCEL ->
-                transfer(frame.getCancel().getTransferId(), frame.getCancel().getPromptDigest());
-            case CANCEL_CONFIRMED -> transferId(frame.getCancelConfirmed().getTransferId());
+                firstOf(
+                        transfer(
+                                frame.getCancel().getTransferId(),
+                                frame.getCancel().getPromptDigest()),
+                        grantId(frame.getCancel().getGrantId()));
+            case CANCEL_CONFIRMED -> grantId(frame.getCancelConfirmed().getGrantId());
             case DECLINE ->
                 firstOf(
                         transfer(
@@ -129,6 +136,10 @@ public final class FrameRules {
         return id.isEmpty() ? "an empty transfer_id" : text("transfer_id", id, TRANSFER_ID_LENGTH_MAX);
     }
 
+    private static String grantId(long id) {
+        return id < 1 ? "a grant_id of " + id + ", expected at least 1" : "";
+    }
+
     private static String cacheSalt(String salt) {
         return text("cache_salt", salt, CACHE_SALT_LENGTH_MAX);
     }
@@ -142,7 +153,12 @@ public final class FrameRules {
                 : "";
     }
 
-    private static String firstOf(String broken, String next) {
-        return broken.isEmpty() ? next : broken;
+    private static String firstOf(String... broken) {
+        for (String rule : broken) {
+            if (!rule.isEmpty()) {
+                return rule;
+            }
+        }
+        return "";
     }
 }

@@ -19,8 +19,12 @@ final class InvalidFrames {
     static boolean concernsOneTransfer(Session session, ControlFrame frame) {
         return session.inbound
                 && switch (frame.getBodyCase()) {
-                    case GRANT -> answerable(frame.getGrant().getTransferId());
-                    case CANCEL -> answerable(frame.getCancel().getTransferId());
+                    case GRANT ->
+                        frame.getGrant().getGrantId() > 0
+                                && answerable(frame.getGrant().getTransferId());
+                    case CANCEL ->
+                        frame.getCancel().getGrantId() > 0
+                                && answerable(frame.getCancel().getTransferId());
                     case DECLINE -> answerable(frame.getDecline().getTransferId());
                     case EXPECT -> answerable(frame.getExpect().getTransferId());
                     case REJECTED -> answerable(frame.getRejected().getTransferId());
@@ -39,8 +43,7 @@ final class InvalidFrames {
             case CANCEL ->
                 Optional.of(ControlFrame.newBuilder()
                         .setCancelConfirmed(CancelConfirmed.newBuilder()
-                                .setTransferId(frame.getCancel().getTransferId())
-                                .setImm(frame.getCancel().getImm())));
+                                .setGrantId(frame.getCancel().getGrantId())));
             default -> Optional.empty();
         };
     }
@@ -49,7 +52,7 @@ final class InvalidFrames {
         return ControlFrame.newBuilder()
                 .setCannotDeliver(CannotDeliver.newBuilder()
                         .setTransferId(grant.getTransferId())
-                        .setImm(grant.getImm())
+                        .setGrantId(grant.getGrantId())
                         .setReason(CannotDeliver.Reason.GRANT_UNFIT)
                         .setSentence(PeerText.oneLine(why)));
     }

@@ -70,6 +70,9 @@ public final class Session {
     /** Inbound: the ranks of the decoder's engine that need something of ours; each of them speaks of each transfer. */
     public EngineRanks needingRanks;
 
+    /** Inbound: of the last grant. */
+    private long lastGrantId;
+
     public Session(long link, boolean inbound, String peerAddress, State state) {
         this.link = link;
         this.inbound = inbound;
@@ -79,6 +82,15 @@ public final class Session {
 
     public boolean ready() {
         return state == State.READY;
+    }
+
+    /** Inbound: whether this is the id of a grant that has not been named before; it has then. */
+    public boolean takesGrant(long grantId) {
+        if (grantId <= lastGrantId) {
+            return false;
+        }
+        lastGrantId = grantId;
+        return true;
     }
 
     /** The peer in a sentence. */

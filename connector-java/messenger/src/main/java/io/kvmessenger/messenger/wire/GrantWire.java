@@ -6,11 +6,15 @@ import io.kvmessenger.messenger.port.EngineCommand;
 public final class GrantWire {
     private GrantWire() {}
 
-    /** @param prompt for the prefiller's engine; {@link EngineCommand.Prompt#NONE} when it has it already */
+    /**
+     * @param imm for the prefiller's transfer engine
+     * @param prompt for the prefiller's engine; {@link EngineCommand.Prompt#NONE} when it has it already
+     */
     public static Grant.Builder encode(
-            EngineCommand.Fetch ask, int imm, int checksumInterval, EngineCommand.Prompt prompt) {
+            EngineCommand.Fetch ask, long grantId, int imm, int checksumInterval, EngineCommand.Prompt prompt) {
         Grant.Builder grant = Grant.newBuilder()
                 .setTransferId(ask.transferId())
+                .setGrantId(grantId)
                 .setImm(imm)
                 .setPromptTokens(ask.promptTokens())
                 .setFirstToken(ask.firstToken())

@@ -38,7 +38,7 @@ class PageVerifierTest {
         CRC32C crc = new CRC32C();
         crc.update(new byte[PAGE_BYTES]);
         int zeroSum = (int) crc.getValue();
-        FetchSource source = new FetchSource(fetch, address, 1, null);
+        FetchSource source = new FetchSource(fetch, address, null);
         for (int i = 0; i < 2; i++) {
             source.checksums.add(Checksums.Write.newBuilder()
                     .setRegionId(region.descriptor().regionId())

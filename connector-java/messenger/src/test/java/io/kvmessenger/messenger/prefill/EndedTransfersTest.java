@@ -39,6 +39,6 @@ class EndedTransfersTest {
         session.peerRanks = EngineRanks.of(Geometries.of("m"));
         session.needingRanks = EngineRanks.of(Geometries.of("m"));
         return new PageGrant(
-                session, TRANSFER, 1, 1, 0, List.of(new int[] {1}), ContextRow.NO_SLOT, 0, 0, GRANT_WAIT_NS);
+                session, 1, TRANSFER, 1, 1, 0, List.of(new int[] {1}), ContextRow.NO_SLOT, 0, 0, GRANT_WAIT_NS);
     }
 }

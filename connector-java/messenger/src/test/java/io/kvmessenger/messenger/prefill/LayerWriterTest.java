@@ -86,6 +86,7 @@ class LayerWriterTest {
         prefill.settledTokens = promptTokens;
         PageGrant grant = new PageGrant(
                 session,
+                1,
                 TRANSFER,
                 IMM,
                 promptTokens,
@@ -240,8 +241,8 @@ class LayerWriterTest {
         KvGeometry peer = geometry(PageLayout.LATENT, 8, 1);
         LayerWriter writer = writer(own);
         PageGrant right = granted(writer, own, peer, 0).grant;
-        PageGrant wrong =
-                new PageGrant(right.session(), TRANSFER, IMM, PROMPT_TOKENS, 0, List.of(new int[4]), NO_SLOT, 0, 0, 0);
+        PageGrant wrong = new PageGrant(
+                right.session(), 1, TRANSFER, IMM, PROMPT_TOKENS, 0, List.of(new int[4]), NO_SLOT, 0, 0, 0);
         assertThat(writer.unfit(wrong))
                 .isEqualTo("the grant of transfer t has 4 pages for tokens 0 to 14, which need 2");
     }

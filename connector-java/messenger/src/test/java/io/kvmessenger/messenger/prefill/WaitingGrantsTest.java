@@ -111,6 +111,7 @@ class WaitingGrantsTest {
         waiting.await(
                 new PageGrant(
                         session,
+                        named,
                         new TransferKey("t" + named, ""),
                         1,
                         pageCount,

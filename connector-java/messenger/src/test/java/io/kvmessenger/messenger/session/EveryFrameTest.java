@@ -131,6 +131,7 @@ class EveryFrameTest {
                 case STRING -> "x";
                 case BYTE_STRING -> ByteString.copyFrom(new byte[soundLengthBytes(field)]);
                 case INT -> field.getName().equals("protocol_version") ? ProtocolLimits.PROTOCOL_VERSION : 1;
+                case LONG -> 1L;
                 default -> field.getDefaultValue();
             };
             if (field.isRepeated()) {

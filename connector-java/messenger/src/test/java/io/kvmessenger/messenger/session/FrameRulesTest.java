@@ -37,7 +37,7 @@ class FrameRulesTest {
 
     private static String cancel(String transferId) {
         return FrameRules.broken(ControlFrame.newBuilder()
-                .setCancel(Cancel.newBuilder().setTransferId(transferId))
+                .setCancel(Cancel.newBuilder().setTransferId(transferId).setGrantId(1))
                 .build());
     }
 

@@ -168,7 +168,7 @@ class SessionsTest {
         Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
         open(decoder);
         ControlFrame grant = ControlFrame.newBuilder()
-                .setGrant(Grant.newBuilder().setTransferId("t"))
+                .setGrant(Grant.newBuilder().setTransferId("t").setGrantId(1))
                 .build();
         prefiller.sessions.onFrame(Wire.DIALLED_LINK, grant, nowNs);
 
@@ -329,10 +329,10 @@ class SessionsTest {
         connected();
         String endless = "t".repeat(FrameRules.TRANSFER_ID_LENGTH_MAX + 1);
         ControlFrame grant = ControlFrame.newBuilder()
-                .setGrant(Grant.newBuilder().setTransferId(endless).setImm(7))
+                .setGrant(Grant.newBuilder().setTransferId(endless).setGrantId(7))
                 .build();
         ControlFrame cancel = ControlFrame.newBuilder()
-                .setCancel(Cancel.newBuilder().setTransferId(endless).setImm(7))
+                .setCancel(Cancel.newBuilder().setTransferId(endless).setGrantId(7))
                 .build();
         ControlFrame decline = ControlFrame.newBuilder()
                 .setDecline(Decline.newBuilder().setTransferId("two\u0085lines"))
@@ -347,14 +347,16 @@ class SessionsTest {
         assertThat(answers).hasSize(2);
         assertThat(answers.getFirst().getCannotDeliver().getSentence()).contains("a transfer_id of 513 characters");
         assertThat(answers.getFirst().getCannotDeliver().getTransferId()).isEqualTo(endless);
-        assertThat(answers.getLast().getCancelConfirmed().getImm()).isEqualTo(7);
+        assertThat(answers.getLast().getCancelConfirmed().getGrantId()).isEqualTo(7);
     }
 
     @Test
     void shouldEndALinkWhoseFrameBreaksARuleThatNoTransferCanAnswerFor() {
         connected();
         ControlFrame endless = ControlFrame.newBuilder()
-                .setGrant(Grant.newBuilder().setTransferId("t".repeat(InvalidFrames.ANSWERABLE_ID_LENGTH_MAX + 1)))
+                .setGrant(Grant.newBuilder()
+                        .setTransferId("t".repeat(InvalidFrames.ANSWERABLE_ID_LENGTH_MAX + 1))
+                        .setGrantId(1))
                 .build();
         prefiller.sessions.onFrame(Wire.DIALLED_LINK, endless, nowNs);
 

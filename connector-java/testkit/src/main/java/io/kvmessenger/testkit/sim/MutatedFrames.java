@@ -12,8 +12,14 @@ final class MutatedFrames {
     /** By process and id: the digest of the prompt that was granted first. */
     private final Map<String, String> servedDigests = new HashMap<>();
 
+    private final AnswersByImmediate answers = new AnswersByImmediate();
+
     MutatedFrames(Mutation mutation) {
         this.mutation = mutation;
+    }
+
+    void sent(String process, ControlFrame frame) {
+        answers.sent(process, frame);
     }
 
     /** What the process makes of a frame; null when it makes nothing of it. */
@@ -24,6 +30,7 @@ final class MutatedFrames {
             case REJECTION_ENDS_TRANSFER -> frame.hasRejected() ? declining(frame) : frame;
             case REJECTION_LOST -> frame.hasRejected() ? null : frame;
             case EXPECTATION_LOST -> frame.hasExpect() ? null : frame;
+            case ANSWERED_BY_IMMEDIATE -> answers.delivered(process, frame);
             default -> frame;
         };
     }

@@ -38,6 +38,8 @@ public enum Mutation {
     HEARTBEAT_IGNORED,
     /** A grant that was served is served again. */
     DUPLICATE_GRANT_ACCEPTED,
+    /** An answer to a grant is taken for one to a later grant whose immediate is the same. */
+    ANSWERED_BY_IMMEDIATE,
     /** Some writes arrive with a bit turned over. */
     PAYLOAD_DAMAGED,
     /** A counter shows what was posted for its window, also what has not landed yet. */
@@ -95,7 +97,8 @@ public enum Mutation {
     }
 
     EngineLimits limits(EngineLimits limits) {
-        return this != GENERATION_IGNORED
+        boolean immsRepeatAtOnce = this == GENERATION_IGNORED || this == ANSWERED_BY_IMMEDIATE;
+        return !immsRepeatAtOnce
                 ? limits
                 : new EngineLimits(limits.requestsPerPeer(), limits.slots(), 1, limits.completions(), limits.peers());
     }

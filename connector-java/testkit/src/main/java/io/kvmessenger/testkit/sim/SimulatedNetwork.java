@@ -238,6 +238,7 @@ final class SimulatedNetwork {
         End to = from.link.other(from);
         trace.add(from.node.process(), "send", to.node.process() + " " + describe(frame));
         listener.frameSent(from.node.process(), to.node.process(), frame);
+        frames.sent(from.node.process(), frame);
         inOrder(to, () -> {
             if (!to.closed && !to.deaf && to.node.alive() && links.contains(from.link)) {
                 listener.frameDelivered(from.node.process(), to.node.process(), frame);
@@ -278,21 +279,21 @@ final class SimulatedNetwork {
     static String describe(ControlFrame frame) {
         return switch (frame.getBodyCase()) {
             case GRANT ->
-                "GRANT " + frame.getGrant().getTransferId() + " imm "
+                "GRANT " + frame.getGrant().getTransferId() + " #"
+                        + frame.getGrant().getGrantId() + " imm "
                         + Integer.toHexString(frame.getGrant().getImm()) + " tokens "
                         + frame.getGrant().getFirstToken() + ".."
                         + frame.getGrant().getPromptTokens();
             case CANNOT_DELIVER ->
-                "CANNOT_DELIVER " + frame.getCannotDeliver().getTransferId() + " imm "
-                        + Integer.toHexString(frame.getCannotDeliver().getImm()) + " "
+                "CANNOT_DELIVER " + frame.getCannotDeliver().getTransferId() + " #"
+                        + frame.getCannotDeliver().getGrantId() + " "
                         + frame.getCannotDeliver().getReason() + ": "
                         + frame.getCannotDeliver().getSentence();
             case CANCEL ->
-                "CANCEL " + frame.getCancel().getTransferId() + " imm "
-                        + Integer.toHexString(frame.getCancel().getImm());
+                "CANCEL " + frame.getCancel().getTransferId() + " #"
+                        + frame.getCancel().getGrantId();
             case CANCEL_CONFIRMED ->
-                "CANCEL_CONFIRMED " + frame.getCancelConfirmed().getTransferId() + " imm "
-                        + Integer.toHexString(frame.getCancelConfirmed().getImm());
+                "CANCEL_CONFIRMED #" + frame.getCancelConfirmed().getGrantId();
             default -> frame.getBodyCase().name();
         };
     }

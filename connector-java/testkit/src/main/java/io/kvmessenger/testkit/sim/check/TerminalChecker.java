@@ -56,7 +56,7 @@ final class TerminalChecker implements WorldListener {
 
     private final Map<String, Attempt> attempts = new LinkedHashMap<>();
     private final Map<String, Said> said = new HashMap<>();
-    /** By prefiller, decoder and immediate: the transfer that was granted with it last. */
+    /** By prefiller, decoder and id of the grant: the transfer that was granted. */
     private final Map<String, String> granted = new HashMap<>();
 
     private final Map<String, Fetch> fetches = new LinkedHashMap<>();
@@ -70,7 +70,7 @@ final class TerminalChecker implements WorldListener {
             Grant grant = frame.getGrant();
             String name = PromptName.of(grant.getTransferId(), grant.getPromptDigest());
             said(to, name, from).granted = true;
-            granted.put(to + " " + from + " " + grant.getImm(), name);
+            granted.put(to + " " + from + " " + grant.getGrantId(), name);
         }
     }
 
@@ -78,7 +78,7 @@ final class TerminalChecker implements WorldListener {
     public void frameSent(String from, String to, ControlFrame frame) {
         if (frame.hasCancelConfirmed()) {
             CancelConfirmed confirmed = frame.getCancelConfirmed();
-            String name = granted.getOrDefault(from + " " + to + " " + confirmed.getImm(), confirmed.getTransferId());
+            String name = granted.get(from + " " + to + " " + confirmed.getGrantId());
             said(from, name, to).cancelConfirmed = true;
         } else if (frame.hasCannotDeliver()) {
             CannotDeliver answer = frame.getCannotDeliver();
