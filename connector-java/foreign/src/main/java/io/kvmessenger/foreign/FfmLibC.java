@@ -50,6 +50,7 @@ public final class FfmLibC implements LibC {
     private static final MethodHandle lseek = handle("lseek", JAVA_LONG, JAVA_INT, JAVA_LONG, JAVA_INT);
     private static final MethodHandle madvise = handle("madvise", JAVA_INT, JAVA_LONG, JAVA_LONG, JAVA_INT);
     private static final MethodHandle memfd_create = handle("memfd_create", JAVA_INT, ADDRESS, JAVA_INT);
+    private static final MethodHandle mincore = handle("mincore", JAVA_INT, JAVA_LONG, JAVA_LONG, ADDRESS);
     private static final MethodHandle mmap =
             handle("mmap", JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT, JAVA_INT, JAVA_LONG);
     private static final MethodHandle mprotect = handle("mprotect", JAVA_INT, JAVA_LONG, JAVA_LONG, JAVA_INT);
@@ -262,6 +263,17 @@ public final class FfmLibC implements LibC {
         MemorySegment state = STATE.get();
         try {
             int result = (int) memfd_create.invokeExact(state, name, flags);
+            return result == -1 ? -errno(state) : result;
+        } catch (Throwable t) {
+            throw unexpected(t);
+        }
+    }
+
+    @Override
+    public int mincore(long address, long lengthBytes, MemorySegment residency) {
+        MemorySegment state = STATE.get();
+        try {
+            int result = (int) mincore.invokeExact(state, address, lengthBytes, residency);
             return result == -1 ? -errno(state) : result;
         } catch (Throwable t) {
             throw unexpected(t);

@@ -63,6 +63,9 @@ public interface LibC {
     /** <a href="https://man7.org/linux/man-pages/man2/memfd_create.2.html">memfd_create(2)</a>. */
     int memfd_create(MemorySegment name, int flags);
 
+    /** <a href="https://man7.org/linux/man-pages/man2/mincore.2.html">mincore(2)</a>. */
+    int mincore(long address, long lengthBytes, MemorySegment residency);
+
     /** <a href="https://man7.org/linux/man-pages/man2/mmap.2.html">mmap(2)</a>. */
     long mmap(long address, long lengthBytes, int protection, int flags, int fd, long offsetBytes);
 

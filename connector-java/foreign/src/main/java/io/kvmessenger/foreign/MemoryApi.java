@@ -9,6 +9,9 @@ public final class MemoryApi {
     public static final int MAP_PRIVATE = 2;
     public static final int MAP_ANONYMOUS = 0x20;
     public static final int MADV_DONTFORK = 10;
+    /** Since Linux 5.14. */
+    public static final int MADV_POPULATE_READ = 22;
+
     public static final int MFD_CLOEXEC = 1;
     public static final int MFD_ALLOW_SEALING = 2;
     public static final int F_ADD_SEALS = 1033;

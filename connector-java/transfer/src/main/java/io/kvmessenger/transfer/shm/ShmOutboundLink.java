@@ -270,6 +270,7 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
 
     private boolean copy(WriteBatch batch) {
         MemorySegment source = batch.source();
+        MappedFile target = regions.get(batch.regionId());
         int runLength;
         for (int i = 0; i < batch.pageCount(); i += runLength) {
             runLength = batch.runLength(i);
@@ -280,6 +281,7 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
                 copier.drop();
                 return false;
             }
+            target.mapAhead(to, runBytes);
             copier.add(source, batch.sourceOffsetBytes(i), lastRegion, to, runBytes);
         }
         copier.finish();

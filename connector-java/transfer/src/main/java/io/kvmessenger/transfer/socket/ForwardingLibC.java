@@ -107,6 +107,11 @@ abstract class ForwardingLibC implements LibC {
     }
 
     @Override
+    public int mincore(long address, long lengthBytes, MemorySegment residency) {
+        return libC.mincore(address, lengthBytes, residency);
+    }
+
+    @Override
     public int mprotect(long address, long lengthBytes, int protection) {
         return libC.mprotect(address, lengthBytes, protection);
     }
