@@ -25,7 +25,7 @@ final class MutatedFrames {
     /** What the process makes of a frame; null when it makes nothing of it. */
     ControlFrame heard(String process, ControlFrame frame) {
         return switch (mutation) {
-            case DIGEST_IGNORED -> frame.hasGrant() ? withoutDigest(frame) : frame;
+            case DIGEST_IGNORED -> frame.hasGrant() && !frame.getGrant().hasPrompt() ? withoutDigest(frame) : frame;
             case ID_SERVED_ONCE -> frame.hasGrant() && !first(process, frame.getGrant()) ? null : frame;
             case REJECTION_ENDS_TRANSFER -> frame.hasRejected() ? declining(frame) : frame;
             case REJECTION_LOST -> frame.hasRejected() ? null : frame;
