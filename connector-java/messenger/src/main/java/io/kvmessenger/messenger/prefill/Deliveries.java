@@ -65,6 +65,10 @@ final class Deliveries {
         if (delivery.stopped || delivery.sent || !grant.session().peerReady) {
             return 0;
         }
+        if (delivery.isExhausted()) {
+            settle(delivery);
+            return 0;
+        }
         int submitted = 0;
         for (int route = 0; route < delivery.nextPage.length; route++) {
             int toPage = delivery.prefill.completePages(delivery.routes.get(route));
@@ -85,6 +89,7 @@ final class Deliveries {
             }
         }
         if (submitted == 0) {
+            delivery.noteExhausted();
             settle(delivery);
         }
         return submitted;

@@ -25,6 +25,11 @@ final class Delivery {
     /** Next page to submit, by index into {@link #routes}. */
     final int[] nextPage;
 
+    /** What was readable when everything readable was submitted; looked at instead of all routes until it changes. */
+    private final int[] exhausted = new int[Prefill.READABLE_INTS];
+
+    private boolean anyExhausted;
+
     /** Next kind of context row to submit. */
     int nextContextRow;
 
@@ -82,6 +87,16 @@ final class Delivery {
     /** Nothing reads the prefill's pages for this decoder any more, and nothing will. */
     boolean over() {
         return writesInFlight == 0 && (sent || answered);
+    }
+
+    /** Everything that is readable now has been submitted. */
+    void noteExhausted() {
+        anyExhausted = prefill.noteReadable(exhausted);
+    }
+
+    /** Nothing has become readable since everything that was had been submitted. */
+    boolean isExhausted() {
+        return anyExhausted && prefill.isReadableAs(exhausted);
     }
 
     boolean everythingSubmitted() {

@@ -5,6 +5,7 @@ import io.kvmessenger.messenger.port.ChunkTimeline;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
+import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.Session;
@@ -321,6 +322,34 @@ final class Prefill {
             }
         }
         return tokens;
+    }
+
+    /** Ints that {@link #noteReadable} writes. */
+    static final int READABLE_INTS = 3 + 2 * LayerProgress.STEPS_IN_FLIGHT_MAX;
+
+    /** Writes down all that {@link #completePages} depends on; returns false where that is too much. */
+    boolean noteReadable(int[] note) {
+        note[0] = settledTokens;
+        note[1] = promptTokens;
+        note[2] = running.size();
+        for (int i = 0, at = 3; i < running.size(); i++, at += 2) {
+            if (at == READABLE_INTS) {
+                return false;
+            }
+            note[at] = running.get(i).endToken();
+            note[at + 1] = running.get(i).step().readableLayerCount();
+        }
+        return true;
+    }
+
+    /** Whether {@link #completePages} says the same as when the note was written. */
+    boolean isReadableAs(int[] note) {
+        boolean same = note[0] == settledTokens && note[1] == promptTokens && note[2] == running.size();
+        for (int i = 0, at = 3; same && i < running.size(); i++, at += 2) {
+            same = note[at] == running.get(i).endToken()
+                    && note[at + 1] == running.get(i).step().readableLayerCount();
+        }
+        return same;
     }
 
     /** Pages of a layer that are complete: full ones, and the last partial one once the whole prompt is in place. */

@@ -1,0 +1,136 @@
+package io.kvmessenger.messenger.prefill;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.kvlayout.GroupKind;
+import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.kvlayout.KvGroup;
+import io.kvmessenger.kvlayout.LayerGeometry;
+import io.kvmessenger.kvlayout.PageLayout;
+import io.kvmessenger.kvlayout.RankGeometry;
+import io.kvmessenger.kvlayout.Sharding;
+import io.kvmessenger.messenger.RecordingTransferEngine;
+import io.kvmessenger.messenger.SilentTally;
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
+import io.kvmessenger.messenger.port.RankMemory;
+import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.Region;
+import java.lang.foreign.MemorySegment;
+import java.util.AbstractList;
+import java.util.List;
+import java.util.SplittableRandom;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+
+/** What a turn of the duty cycle looks at of a prompt of which nothing new can be sent. */
+class DeliveriesTest {
+    private static final TransferKey TRANSFER = new TransferKey("t", "");
+    private static final int LAYERS = 60;
+    private static final int PAGE_TOKENS = 2;
+    private static final int PROMPT_TOKENS = 8;
+    private static final int[] PAGES = {3, 2, 1, 0};
+    private static final int TURNS = 1_000;
+
+    private final RecordingTransferEngine transfer = new RecordingTransferEngine();
+    private final KvGeometry geometry = geometry();
+    private final LayerWriter writer = new LayerWriter(geometry, List.of(memory()), List.of(), transfer);
+    private final Prefill prefill = new Prefill("r", TRANSFER, geometry.groups());
+    private int looks;
+    private final Delivery delivery = granted();
+    private final Deliveries deliveries = new Deliveries(
+            writer,
+            null,
+            null,
+            new Prefiller.Ports(transfer, null, null, null, new SilentTally(), () -> 1, new SplittableRandom(1)),
+            settled -> {});
+
+    private static KvGeometry geometry() {
+        List<LayerGeometry> layers = IntStream.range(0, LAYERS)
+                .mapToObj(i -> new LayerGeometry("layers." + i, i * 8L, LAYERS * 8L, PAGE_TOKENS * 2))
+                .toList();
+        KvGroup group = new KvGroup(GroupKind.FULL_ATTENTION, "int8", 1, PAGE_TOKENS, PageLayout.HND, 2, PAGES.length);
+        return new KvGeometry("m", new Sharding(1, 1, 1), List.of(group), List.of(new RankGeometry(0, 0, layers)));
+    }
+
+    private RankMemory memory() {
+        return new RankMemory(
+                List.of(transfer.register(MemorySegment.ofArray(new byte[LAYERS * 32]), Region.NOT_SHAREABLE)));
+    }
+
+    private Delivery granted() {
+        Session session = new Session(1, true, "there:1", Session.State.READY);
+        session.peerGeometry = geometry;
+        session.peerRegions = List.of(memory().descriptors());
+        session.peerReady = true;
+        prefill.promptTokens = PROMPT_TOKENS;
+        prefill.pages.getFirst().add(new ChunkPages(0, PAGES));
+        PageGrant grant = new PageGrant(
+                session, 1, TRANSFER, Imm.of(3, 1), PROMPT_TOKENS, 0, List.of(PAGES), ContextRow.NO_SLOT, 0, 0, 0);
+        List<PieceRoute> routes = writer.routesFor(grant);
+        return new Delivery(prefill, grant, new AbstractList<>() {
+            @Override
+            public PieceRoute get(int index) {
+                looks++;
+                return routes.get(index);
+            }
+
+            @Override
+            public int size() {
+                return routes.size();
+            }
+        });
+    }
+
+    private void step(StepInFlight step, int endToken) {
+        prefill.begin(new EngineCommand.Chunk("r", "t", PROMPT_TOKENS, 0, 0, endToken, 0, PAGES), step, LAYERS, 1);
+    }
+
+    private void submitAll() {
+        while (deliveries.advance(delivery) > 0) {}
+    }
+
+    @Test
+    void shouldLookAtNoLayerAgainUntilOneBecomesReadable() {
+        StepInFlight step = new StepInFlight(1, 0);
+        step(step, PROMPT_TOKENS);
+        step.onReadable(7);
+        submitAll();
+        assertThat(transfer.requests).as("writes of the first layers").hasSize(7);
+        looks = 0;
+        for (int turn = 0; turn < TURNS; turn++) {
+            assertThat(deliveries.advance(delivery)).isZero();
+        }
+        assertThat(looks).as("of %d layers in %d turns", LAYERS, TURNS).isZero();
+        step.onReadable(8);
+        submitAll();
+        assertThat(transfer.requests).hasSize(8);
+    }
+
+    @Test
+    void shouldSendWhatEachKindOfProgressMakesReadable() {
+        prefill.settledTokens = PAGE_TOKENS;
+        submitAll();
+        assertThat(transfer.requests).as("a page that was cached").hasSize(LAYERS);
+        StepInFlight first = new StepInFlight(1, 0);
+        step(first, 2 * PAGE_TOKENS);
+        submitAll();
+        first.onReadable(1);
+        submitAll();
+        assertThat(transfer.requests).as("the next page of a layer").hasSize(LAYERS + 1);
+        StepInFlight second = new StepInFlight(2, LAYERS);
+        step(second, PROMPT_TOKENS);
+        submitAll();
+        second.onReadable(2);
+        submitAll();
+        assertThat(transfer.requests).as("of a second step").hasSize(LAYERS + 3);
+        prefill.stepOver(first, 1);
+        submitAll();
+        prefill.stepOver(second, 1);
+        submitAll();
+        assertThat(delivery.everythingSubmitted()).isTrue();
+    }
+}
