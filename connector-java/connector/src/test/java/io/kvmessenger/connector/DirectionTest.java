@@ -72,8 +72,9 @@ class DirectionTest {
                 "wire", Set.of("port"),
                 "pages", Set.of("port", "wire"),
                 "session", Set.of("port", "wire"),
-                "prefill", Set.of("port", "wire", "pages", "session"),
-                "decode", Set.of("port", "wire", "pages", "session"));
+                "kv", Set.of("wire", "session"),
+                "prefill", Set.of("port", "wire", "pages", "session", "kv"),
+                "decode", Set.of("port", "wire", "pages", "session", "kv"));
         known.forEach((room, below) -> {
             noClasses()
                     .that()
@@ -110,6 +111,24 @@ class DirectionTest {
                 .should()
                 .dependOnClassesThat()
                 .resideInAnyPackage(ROOT + "transfer.tcp..", ROOT + "transfer.shm..")
+                .check(PRODUCTION);
+    }
+
+    /** Weights, or a store, are other subjects of the same sessions. */
+    @Test
+    void shouldLetSessionsKnowNothingOfKv() {
+        noClasses()
+                .that()
+                .resideInAPackage(MESSENGER + "session")
+                .should()
+                .dependOnClassesThat()
+                .resideInAPackage(ROOT + "kvlayout..")
+                .orShould()
+                .dependOnClassesThat()
+                .haveSimpleName("GeometryWire")
+                .orShould()
+                .dependOnClassesThat()
+                .haveSimpleName("PeerContextRow")
                 .check(PRODUCTION);
     }
 

@@ -2,6 +2,7 @@ package io.kvmessenger.messenger;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.decode.Decoder;
+import io.kvmessenger.messenger.kv.KvSubject;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
@@ -106,7 +107,14 @@ public final class Messenger {
         this.clock = ports.clock();
         this.warnings = new PeerWarnings(ports.engine(), clock);
         this.sessions = new Sessions(
-                identity, geometry, ports.network(), limits, tally, ports.random(), warnings, new SessionEvents());
+                identity,
+                new KvSubject(geometry),
+                ports.network(),
+                limits,
+                tally,
+                ports.random(),
+                warnings,
+                new SessionEvents());
         this.writer = new LayerWriter(geometry, memory, context, transfer);
         this.prefiller = new Prefiller(geometry, sessions, writer, ports.ofPrefiller(), limits);
         this.decoder = new Decoder(

@@ -1,6 +1,7 @@
 package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.pages.GrantedRanges;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ContextRow;
@@ -309,10 +310,10 @@ public final class Decoder {
     private boolean cover(Fetch fetch) {
         List<KvGeometry> geometries = new ArrayList<>();
         for (FetchSource source : fetch.sources) {
-            if (source.session.peerGeometry == null) {
+            if (source.session.peerSubject() == null) {
                 return false;
             }
-            geometries.add(source.session.peerGeometry);
+            geometries.add(KvPeer.of(source.session).geometry());
         }
         String gap = coverage.gap(geometries, fetch.ask, fetch.prefillerNames());
         if (!gap.isEmpty()) {

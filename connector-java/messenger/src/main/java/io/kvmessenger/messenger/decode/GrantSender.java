@@ -1,12 +1,13 @@
 package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.kvlayout.KvGeometry;
+import io.kvmessenger.messenger.kv.EngineRanks;
+import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.Tally;
-import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.ControlFrame;
@@ -65,7 +66,7 @@ final class GrantSender {
         boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted();
         EngineCommand.Prompt prompt = enqueues ? ask.prompt() : EngineCommand.Prompt.NONE;
         int rows = ask.contextSlot() == ContextRow.NO_SLOT ? 0 : contextRows;
-        long pieces = coverage.pieceCountFrom(session.peerGeometry, ask);
+        long pieces = coverage.pieceCountFrom(KvPeer.of(session).geometry(), ask);
         if (pieces == 0 && (rows == 0 || !mayBeSentBy(session))) {
             links.decline(session, fetch.transfer, prompt); // others send this transfer
             source.end(FetchSource.State.FILLED);
@@ -87,7 +88,7 @@ final class GrantSender {
 
     /** Whether the source waits for a word of these ranks in every transfer. */
     private boolean mayBeSentBy(Session session) {
-        return EngineRanks.needing(session.peerGeometry, geometry).intersects(EngineRanks.of(geometry));
+        return EngineRanks.needing(KvPeer.of(session).geometry(), geometry).intersects(EngineRanks.of(geometry));
     }
 
     /** Whether a source has had to wait for an imm slot since this was last asked. */

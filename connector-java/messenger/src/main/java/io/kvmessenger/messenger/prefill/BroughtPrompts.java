@@ -1,9 +1,9 @@
 package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.messenger.kv.EngineRanks;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.BoundedMap;
-import io.kvmessenger.messenger.session.EngineRanks;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;

@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
@@ -71,7 +72,7 @@ final class DecoderFrames {
         TransferKey transfer = new TransferKey(expect.getTransferId(), expect.getPromptDigest());
         expectations.add(session, transfer, clock.nowNs());
         asked(transfer);
-        Prefill next = prefills.awaiting(transfer, session.peerRanks);
+        Prefill next = prefills.awaiting(transfer, KvPeer.of(session).ranks());
         boolean computed = next == null
                 ? !prefills.any(transfer) && ended.owes(session, transfer, clock.nowNs())
                 : next.engineEnded;
@@ -84,7 +85,7 @@ final class DecoderFrames {
     int tellOverdue(long nowNs) {
         int told = 0;
         for (Expectations.Word word : expectations.takeOverdue(nowNs)) {
-            if (prefills.awaiting(word.transfer(), word.session().peerRanks) == null) {
+            if (prefills.awaiting(word.transfer(), KvPeer.of(word.session()).ranks()) == null) {
                 replies.prefilled(word.session(), word.transfer());
                 told++;
             }
@@ -179,7 +180,7 @@ final class DecoderFrames {
 
     private void join(Prefill prefill, PageGrant grant) {
         if (prefill.stopped) {
-            prefill.addAnswer(grant.ranks(), grant.session().needingRanks); // its answer in this attempt
+            prefill.addAnswer(grant.ranks(), KvPeer.of(grant.session()).needingRanks()); // its answer in this attempt
             replies.decline(
                     grant,
                     prefill.stopCode == Reason.EXPIRED ? Reason.EXPIRED : Reason.PREFILL_ABORTED,
@@ -194,7 +195,7 @@ final class DecoderFrames {
         } else if (!prefill.difference(grant).isEmpty()) {
             replies.decline(grant, Reason.GRANT_UNFIT, prefill.difference(grant));
         } else {
-            prefill.addAnswer(grant.ranks(), grant.session().needingRanks);
+            prefill.addAnswer(grant.ranks(), KvPeer.of(grant.session()).needingRanks());
             deliveries.begin(prefill, grant);
         }
     }
@@ -230,16 +231,16 @@ final class DecoderFrames {
         TransferKey transfer = new TransferKey(decline.getTransferId(), decline.getPromptDigest());
         expectations.remove(session, transfer);
         if (prefills.any(transfer) || !ended.takeOwed(session, transfer, clock.nowNs())) {
-            waiting.enqueue(transfer, session.peerRanks, PromptWire.decode(decline.getPrompt()));
+            waiting.enqueue(transfer, KvPeer.of(session).ranks(), PromptWire.decode(decline.getPrompt()));
             dismiss(session, transfer);
         } // else the prompt was brought by another messenger of this decoder, computed, and given up since
     }
 
     /** A decoder's messenger wants nothing (more) of a transfer: its ranks' grants need not be waited for. */
     private void dismiss(Session session, TransferKey transfer) {
-        Prefill prefill = prefills.awaiting(transfer, session.peerRanks);
+        Prefill prefill = prefills.awaiting(transfer, KvPeer.of(session).ranks());
         if (prefill != null) {
-            prefill.addAnswer(session.peerRanks, session.needingRanks);
+            prefill.addAnswer(KvPeer.of(session).ranks(), KvPeer.of(session).needingRanks());
             deliveries.reportIfNothingToSend(prefill, "the decoder declined the transfer");
             settled.accept(prefill);
         } else if (prefills.mayBeSeveral(transfer) || !prefills.any(transfer)) {

@@ -1,10 +1,11 @@
 package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.messenger.kv.EngineRanks;
+import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.BoundedMap;
-import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import java.util.Map;
@@ -95,9 +96,9 @@ final class EndedTransfers {
         }
         Ended ended = byTransfer.get(transfer);
         if (ended.answeredRanks == null) {
-            byTransfer.put(transfer, ended.withAnswerOf(session.peerRanks));
+            byTransfer.put(transfer, ended.withAnswerOf(KvPeer.of(session).ranks()));
         } else {
-            ended.answeredRanks.add(session.peerRanks);
+            ended.answeredRanks.add(KvPeer.of(session).ranks());
         }
         return true;
     }
@@ -108,8 +109,9 @@ final class EndedTransfers {
         return ended != null
                 && nowNs - ended.endedNs < memoryNs
                 && (ended.answeredRanks == null
-                        || (ended.answeredRanks.fits(session.peerRanks)
-                                && !ended.answeredRanks.intersects(session.peerRanks)));
+                        || (ended.answeredRanks.fits(KvPeer.of(session).ranks())
+                                && !ended.answeredRanks.intersects(
+                                        KvPeer.of(session).ranks())));
     }
 
     /** How a transfer ended that the session had; or any, if no session had it. */

@@ -6,6 +6,7 @@ import io.kvmessenger.kvlayout.LayoutPlanner;
 import io.kvmessenger.kvlayout.Piece;
 import io.kvmessenger.kvlayout.SourceDraw;
 import io.kvmessenger.kvlayout.TransferPlan;
+import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.pages.GrantedRanges;
 import io.kvmessenger.messenger.pages.PageLists;
 import io.kvmessenger.messenger.port.ContextRow;
@@ -70,9 +71,15 @@ public final class LayerWriter {
     /** The ways of a page's pieces to a decoder, in the order in which layers become readable; planned once a draw. */
     List<PieceRoute> routesFor(PageGrant grant) {
         Session session = grant.session();
-        SourceDraw draw = SourceDraw.of(grant.transferId(), geometry, session.peerGeometry);
+        SourceDraw draw =
+                SourceDraw.of(grant.transferId(), geometry, KvPeer.of(session).geometry());
         return routes.computeIfAbsent(session, unplanned -> new HashMap<>())
-                .computeIfAbsent(draw, unplanned -> routesTo(session.peerGeometry, session.peerRegions, unplanned));
+                .computeIfAbsent(
+                        draw,
+                        unplanned -> routesTo(
+                                KvPeer.of(session).geometry(),
+                                KvPeer.of(session).regions(),
+                                unplanned));
     }
 
     /** No grant of this session will follow. */
@@ -120,7 +127,7 @@ public final class LayerWriter {
 
     /** Why a grant cannot be served; empty when it can. */
     String unfit(PageGrant grant) {
-        KvGeometry peer = grant.session().peerGeometry;
+        KvGeometry peer = KvPeer.of(grant.session()).geometry();
         String misfit = PageLists.misfit(
                 peer,
                 grant.pages(),
@@ -144,7 +151,7 @@ public final class LayerWriter {
     }
 
     private String unfitContext(PageGrant grant) {
-        List<PeerContextRow> peer = grant.session().peerContext;
+        List<PeerContextRow> peer = KvPeer.of(grant.session()).context();
         String here =
                 PeerContextRow.describe(context.stream().map(PeerContextRow::of).toList());
         if (!PeerContextRow.describe(peer).equals(here)) {
@@ -171,7 +178,11 @@ public final class LayerWriter {
     private static WindowArea granted(PageGrant grant) {
         Session session = grant.session();
         return GrantedRanges.of(
-                session.peerGeometry, session.peerRegions, grant.pages(), session.peerContext, grant.contextSlot());
+                KvPeer.of(session).geometry(),
+                KvPeer.of(session).regions(),
+                grant.pages(),
+                KvPeer.of(session).context(),
+                grant.contextSlot());
     }
 
     /** Tells the transfer engine where the grant lets us write: exactly the granted pages, on every rank. */
@@ -254,7 +265,7 @@ public final class LayerWriter {
     private int submitContextRow(Delivery delivery) {
         PageGrant grant = delivery.grant;
         ContextRow source = context.get(delivery.nextContextRow);
-        PeerContextRow target = grant.session().peerContext.get(delivery.nextContextRow);
+        PeerContextRow target = KvPeer.of(grant.session()).context().get(delivery.nextContextRow);
         LayerWrite write = take(delivery);
         write.joinedCount = 0;
         write.stridedPieceCount = 0;

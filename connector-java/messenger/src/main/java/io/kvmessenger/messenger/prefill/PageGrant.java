@@ -1,8 +1,9 @@
 package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.messenger.kv.EngineRanks;
+import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.Grant;
 import java.util.List;
@@ -50,7 +51,7 @@ record PageGrant(
 
     /** What the first page of a group begins with: {@code firstToken}, or the page that the prompt's last window begins in. */
     int firstTokenOf(int group) {
-        return session.peerGeometry.groups().get(group).firstTokenSent(firstToken, promptTokens);
+        return KvPeer.of(session).geometry().groups().get(group).firstTokenSent(firstToken, promptTokens);
     }
 
     /** Pages of all groups. */
@@ -64,7 +65,7 @@ record PageGrant(
 
     /** Those of the decoder's ranks that the pages are of. */
     EngineRanks ranks() {
-        return session.peerRanks;
+        return KvPeer.of(session).ranks();
     }
 
     /** Whether a frame of this session means it. */

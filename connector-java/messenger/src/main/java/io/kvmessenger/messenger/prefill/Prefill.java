@@ -1,13 +1,13 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.kvlayout.KvGroup;
+import io.kvmessenger.messenger.kv.EngineRanks;
 import io.kvmessenger.messenger.port.ChunkTimeline;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import java.util.ArrayList;

@@ -2,6 +2,7 @@ package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.KvGroup;
+import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.port.EngineEvents;
@@ -256,8 +257,8 @@ public final class Prefiller {
 
     public void onAttached(Session session, Attach attach) {
         try {
-            session.peerRegions = AttachWire.regionsByRank(attach, session.peerGeometry);
-            session.peerContext = PeerContextRow.decode(attach);
+            KvPeer decoder = KvPeer.of(session);
+            decoder.attached(AttachWire.regionsByRank(attach, decoder.geometry()), PeerContextRow.decode(attach));
         } catch (IllegalArgumentException e) {
             tally.add(MessengerMetric.FRAMES_INVALID, 1);
             sessions.end(session, session.peerName() + " attached with " + e.getMessage());

@@ -1,7 +1,7 @@
 package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.messenger.kv.EngineRanks;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.Session;
 import java.util.ArrayList;
 import java.util.Collection;

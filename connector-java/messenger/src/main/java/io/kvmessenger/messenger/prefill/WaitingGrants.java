@@ -1,12 +1,13 @@
 package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.messenger.kv.EngineRanks;
+import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.BoundedMap;
-import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import java.util.ArrayDeque;
@@ -191,7 +192,7 @@ final class WaitingGrants {
 
     /** No grant will come from the peer's ranks for a prefill that has not begun, or for its next attempt. */
     void dismiss(TransferKey transfer, Session session, long nowNs) {
-        dismiss(transfer, session.peerRanks, session.needingRanks, nowNs);
+        dismiss(transfer, KvPeer.of(session).ranks(), KvPeer.of(session).needingRanks(), nowNs);
     }
 
     /** The same of some ranks that need something of this prefiller. */

@@ -4,7 +4,7 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.messenger.wire.GeometryWire;
+import io.kvmessenger.messenger.wire.SubjectDescription;
 import io.kvmessenger.messenger.wire.TransportAddress;
 import io.kvmessenger.transfer.Admission;
 
@@ -12,7 +12,7 @@ import io.kvmessenger.transfer.Admission;
  * What a frame may hold wherever it stands: how long its strings and keys are, and that they are one line. The handler of
  * the frame checks what it means.
  *
- * <p>Pure. Geometry is not looked at: {@link GeometryWire} does.
+ * <p>Pure. What a subject's description says is not looked at: its {@link Subject} does.
  */
 public final class FrameRules {
     static final int ENGINE_ID_LENGTH_MAX = 256;
@@ -23,6 +23,7 @@ public final class FrameRules {
     static final int CONTEXT_ROWS_MAX = 16;
     static final int CONTEXT_NAME_LENGTH_MAX = 64;
     static final int PROOF_LENGTH_MAX_BYTES = 64;
+    static final int SUBJECT_KIND_LENGTH_MAX = 32;
     static final int PROMPT_DIGEST_LENGTH_MAX = 128;
     static final int CACHE_SALT_LENGTH_MAX = 1024;
 
@@ -42,8 +43,12 @@ public final class FrameRules {
                                 frame.getHello().getProtocolVersion(),
                                 frame.getHello().getEngineId(),
                                 frame.getHello().getNonce().size()),
-                        proof(frame.getHello().getProof().size()));
-            case WELCOME -> proof(frame.getWelcome().getProof().size());
+                        proof(frame.getHello().getProof().size()),
+                        subject(frame.getHello().getSubject()));
+            case WELCOME ->
+                firstOf(
+                        proof(frame.getWelcome().getProof().size()),
+                        subject(frame.getWelcome().getSubject()));
             case ATTACH -> attach(frame.getAttach());
             case GRANT ->
                 firstOf(
@@ -97,6 +102,10 @@ public final class FrameRules {
         return lengthBytes > PROOF_LENGTH_MAX_BYTES
                 ? "a proof of " + lengthBytes + " bytes, expected at most " + PROOF_LENGTH_MAX_BYTES
                 : "";
+    }
+
+    private static String subject(SubjectDescription subject) {
+        return text("subject_kind", subject.getSubjectKind(), SUBJECT_KIND_LENGTH_MAX);
     }
 
     private static String attach(Attach attach) {

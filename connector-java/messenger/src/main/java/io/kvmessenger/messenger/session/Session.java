@@ -1,11 +1,8 @@
 package io.kvmessenger.messenger.session;
 
-import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.messenger.wire.PeerContextRow;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Peer;
-import io.kvmessenger.transfer.RegionDescriptor;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -32,7 +29,7 @@ public final class Session {
     public State state;
     public String peerEngineId = "";
     long peerIncarnation;
-    public KvGeometry peerGeometry;
+    private PeerSubject peerSubject;
     byte[] ownNonce = new byte[0];
     byte[] peerNonce = new byte[0];
     /** Of what was said in the handshake: {@link HandshakeProof#transcript}. */
@@ -61,15 +58,6 @@ public final class Session {
     public Peer peer;
 
     public boolean peerReady;
-    /** Inbound: the decoder's regions, by rank and memory. */
-    public List<List<RegionDescriptor>> peerRegions = List.of();
-    /** Inbound: the decoder's kinds of context rows. */
-    public List<PeerContextRow> peerContext = List.of();
-    /** Inbound: the decoder's ranks that the peer serves. */
-    public EngineRanks peerRanks;
-    /** Inbound: the ranks of the decoder's engine that need something of ours; each of them speaks of each transfer. */
-    public EngineRanks needingRanks;
-
     /** Inbound: of the last grant. */
     private long lastGrantId;
 
@@ -78,6 +66,16 @@ public final class Session {
         this.inbound = inbound;
         this.peerAddress = peerAddress;
         this.state = state;
+    }
+
+    /** What the peer has of that which both sides move; null before its description was found to fit. */
+    public PeerSubject peerSubject() {
+        return peerSubject;
+    }
+
+    /** The peer's description fits this side's. */
+    public void fits(PeerSubject peer) {
+        peerSubject = peer;
     }
 
     public boolean ready() {

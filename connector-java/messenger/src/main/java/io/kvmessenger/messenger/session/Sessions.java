@@ -1,26 +1,22 @@
 package io.kvmessenger.messenger.session;
 
 import com.google.protobuf.ByteString;
-import io.kvmessenger.kvlayout.Compatibility;
-import io.kvmessenger.kvlayout.KvGeometry;
-import io.kvmessenger.kvlayout.Mismatch;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Challenge;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.messenger.wire.GeometryWire;
 import io.kvmessenger.messenger.wire.Goodbye;
 import io.kvmessenger.messenger.wire.Heartbeat;
 import io.kvmessenger.messenger.wire.Hello;
 import io.kvmessenger.messenger.wire.Refusal;
+import io.kvmessenger.messenger.wire.SubjectDescription;
 import io.kvmessenger.messenger.wire.Welcome;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import java.util.Set;
 import java.util.random.RandomGenerator;
 
@@ -35,6 +31,8 @@ public final class Sessions {
     private static final String DECODER = "decoder";
     /** In a refusal: the prefiller has no room for one more. */
     private static final String DECODERS = "decoders";
+    /** In a refusal: the peer moves something else. */
+    private static final String SUBJECT = "subject";
 
     /** What the rest of the messenger hears of sessions. */
     public interface Listener {
@@ -53,7 +51,7 @@ public final class Sessions {
     }
 
     private final MessengerIdentity identity;
-    private final KvGeometry geometry;
+    private final Subject subject;
     private final ControlNetwork network;
     private final ProtocolLimits limits;
     private final Tally tally;
@@ -68,7 +66,7 @@ public final class Sessions {
 
     public Sessions(
             MessengerIdentity identity,
-            KvGeometry geometry,
+            Subject subject,
             ControlNetwork network,
             ProtocolLimits limits,
             Tally tally,
@@ -76,7 +74,7 @@ public final class Sessions {
             PeerWarnings warnings,
             Listener listener) {
         this.identity = identity;
-        this.geometry = geometry;
+        this.subject = subject;
         this.network = network;
         this.limits = limits;
         this.tally = tally;
@@ -360,7 +358,7 @@ public final class Sessions {
                 .setEngineId(identity.engineId())
                 .setIncarnation(identity.incarnation())
                 .setNonce(ByteString.copyFrom(session.ownNonce))
-                .setGeometry(GeometryWire.encode(geometry));
+                .setSubject(ownSubject());
         session.transcript =
                 HandshakeProof.transcript(HandshakeProof.transcript(session.transcript, challenge), hello.build());
         hello.setProof(HandshakeProof.of(session.keys, DECODER, session.transcript));
@@ -382,12 +380,12 @@ public final class Sessions {
         session.keys = keys(session.ownNonce, session.peerNonce);
         session.transcript = HandshakeProof.transcript(
                 session.transcript, hello.toBuilder().clearProof().build());
-        if (secretDiffers(session, DECODER, hello.getProof()) || geometryDiffers(session, hello.getGeometry())) {
+        if (secretDiffers(session, DECODER, hello.getProof()) || subjectDiffers(session, hello.getSubject())) {
             return;
         }
         session.sealIn = seal(session, DECODER);
         network.trust(session.link); // its next frames may be long, and come as soon as it is welcome
-        Welcome.Builder welcome = Welcome.newBuilder().setGeometry(GeometryWire.encode(geometry));
+        Welcome.Builder welcome = Welcome.newBuilder().setSubject(ownSubject());
         session.transcript = HandshakeProof.transcript(session.transcript, welcome.build());
         welcome.setProof(HandshakeProof.of(session.keys, PREFILLER, session.transcript));
         send(session, ControlFrame.newBuilder().setWelcome(welcome));
@@ -401,7 +399,7 @@ public final class Sessions {
         }
         session.transcript = HandshakeProof.transcript(
                 session.transcript, welcome.toBuilder().clearProof().build());
-        if (secretDiffers(session, PREFILLER, welcome.getProof()) || geometryDiffers(session, welcome.getGeometry())) {
+        if (secretDiffers(session, PREFILLER, welcome.getProof()) || subjectDiffers(session, welcome.getSubject())) {
             return;
         }
         session.sealIn = seal(session, PREFILLER);
@@ -435,7 +433,7 @@ public final class Sessions {
     }
 
     private void onAttach(Session session, Attach attach, long nowNs) {
-        if (!session.inbound || session.peerGeometry == null || session.ready()) {
+        if (!session.inbound || session.peerSubject() == null || session.ready()) {
             outOfPlace(session, "Attach");
             return;
         }
@@ -488,37 +486,29 @@ public final class Sessions {
         return true;
     }
 
-    private boolean geometryDiffers(Session session, io.kvmessenger.messenger.wire.Geometry wire) {
-        KvGeometry peer;
-        try {
-            peer = GeometryWire.decode(wire);
-        } catch (IllegalArgumentException e) {
+    private SubjectDescription.Builder ownSubject() {
+        return SubjectDescription.newBuilder().setSubjectKind(subject.kind()).setDescription(subject.description());
+    }
+
+    private boolean subjectDiffers(Session session, SubjectDescription peer) {
+        if (!peer.getSubjectKind().equals(subject.kind())) {
             refuse(
                     session,
-                    "geometry",
-                    "the KV geometry of " + session.peerName() + " makes no sense: " + e.getMessage());
+                    SUBJECT,
+                    "subject is '" + peer.getSubjectKind() + "' at " + session.peerName() + " and '" + subject.kind()
+                            + "' at " + identity.engineId() + ": connect messengers that move the same");
             return true;
         }
-        Optional<Mismatch> mismatch = session.inbound ? mismatch(geometry, peer) : mismatch(peer, geometry);
-        if (mismatch.isPresent()) {
-            refuse(session, mismatch.get().field(), mismatch.get().sentence());
-            return true;
-        }
-        session.peerGeometry = peer;
-        session.peerRanks = EngineRanks.of(peer);
-        session.needingRanks = EngineRanks.needing(geometry, peer);
-        return false;
-    }
-
-    /** Where either side lists some of its engine's ranks only, the others' messengers may have what is missing here. */
-    private static Optional<Mismatch> mismatch(KvGeometry source, KvGeometry target) {
-        return listsAllRanks(source) && listsAllRanks(target)
-                ? Compatibility.check(source, target)
-                : Compatibility.checkPages(source, target);
-    }
-
-    private static boolean listsAllRanks(KvGeometry geometry) {
-        return EngineRanks.of(geometry).complete();
+        return switch (subject.fit(peer.getDescription(), session.peerName(), session.inbound)) {
+            case Subject.Differs(String field, String sentence) -> {
+                refuse(session, field, sentence);
+                yield true;
+            }
+            case Subject.Fits(PeerSubject fitting) -> {
+                session.fits(fitting);
+                yield false;
+            }
+        };
     }
 
     private void refuse(Session session, String field, String why) {

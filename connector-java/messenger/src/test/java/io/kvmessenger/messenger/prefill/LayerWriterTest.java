@@ -10,6 +10,7 @@ import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.RecordingTransferEngine;
+import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
@@ -77,9 +78,10 @@ class LayerWriterTest {
 
     private Delivery granted(LayerWriter writer, KvGeometry own, KvGeometry peer, int firstToken, int promptTokens) {
         Session session = new Session(1, true, "there:1", Session.State.READY);
-        session.peerGeometry = peer;
-        session.peerRegions =
-                peer.ranks().stream().map(rank -> memory().descriptors()).toList();
+        KvPeer decoder = new KvPeer(own, peer);
+        decoder.attached(
+                peer.ranks().stream().map(rank -> memory().descriptors()).toList(), List.of());
+        session.fits(decoder);
         Prefill prefill = new Prefill("r", TRANSFER, own.groups());
         prefill.promptTokens = promptTokens;
         prefill.pages.getFirst().add(new ChunkPages(0, pages(own, 0, promptTokens)));

@@ -6,12 +6,13 @@ import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.SilentEngine;
 import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.Wire;
+import io.kvmessenger.messenger.kv.KvPeer;
+import io.kvmessenger.messenger.kv.KvSubject;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
-import io.kvmessenger.messenger.session.EngineRanks;
 import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.messenger.session.PeerWarnings;
 import io.kvmessenger.messenger.session.Session;
@@ -31,7 +32,7 @@ class WaitingGrantsTest {
     private final Wire wire = new Wire();
     private final Sessions sessions = new Sessions(
             new MessengerIdentity("p", 1, new byte[0]),
-            Geometries.of("m"),
+            new KvSubject(Geometries.of("m")),
             wire,
             LIMITS,
             new SilentTally(),
@@ -101,8 +102,7 @@ class WaitingGrantsTest {
 
     private static Session session() {
         Session session = new Session(Wire.DIALLED_LINK, true, "there:1", Session.State.READY);
-        session.peerRanks = EngineRanks.of(Geometries.of("m"));
-        session.needingRanks = EngineRanks.of(Geometries.of("m"));
+        session.fits(new KvPeer(Geometries.of("m"), Geometries.of("m")));
         return session;
     }
 

@@ -3,13 +3,16 @@ package io.kvmessenger.messenger.session;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import com.google.protobuf.ByteString;
+import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.Wire;
+import io.kvmessenger.messenger.kv.KvSubject;
 import io.kvmessenger.messenger.session.SessionsTest.Side;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Decline;
 import io.kvmessenger.messenger.wire.GeometryWire;
 import io.kvmessenger.messenger.wire.Hello;
+import io.kvmessenger.messenger.wire.SubjectDescription;
 import io.kvmessenger.messenger.wire.Welcome;
 import io.kvmessenger.transfer.Admission;
 import java.nio.charset.StandardCharsets;
@@ -160,7 +163,7 @@ class HandshakeTest {
                 hello -> hello.setEngineId("decoder-2"),
                 hello -> hello.setIncarnation(hello.getIncarnation() + 1),
                 hello -> hello.setNonce(ByteString.copyFrom(NONCE)),
-                hello -> hello.setGeometry(hello.getGeometry().toBuilder().setDpSize(8)));
+                hello -> hello.setSubject(subject(Geometries.of("another"))));
     }
 
     @Test
@@ -183,8 +186,7 @@ class HandshakeTest {
         toDecoder(
                 other,
                 ControlFrame.newBuilder()
-                        .setWelcome(welcome.toBuilder()
-                                .setGeometry(welcome.getGeometry().toBuilder().setDpSize(8)))
+                        .setWelcome(welcome.toBuilder().setSubject(subject(Geometries.of("another"))))
                         .build());
         assertRefused(other);
     }
@@ -317,9 +319,16 @@ class HandshakeTest {
                 .isEqualTo("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf");
     }
 
+    static SubjectDescription subject(KvGeometry geometry) {
+        return SubjectDescription.newBuilder()
+                .setSubjectKind(KvSubject.KIND)
+                .setDescription(GeometryWire.encode(geometry).toByteString())
+                .build();
+    }
+
     private static ControlFrame welcome(ByteString proof) {
         return ControlFrame.newBuilder()
-                .setWelcome(Welcome.newBuilder().setProof(proof).setGeometry(GeometryWire.encode(Geometries.of("m"))))
+                .setWelcome(Welcome.newBuilder().setProof(proof).setSubject(subject(Geometries.of("m"))))
                 .build();
     }
 

@@ -8,12 +8,14 @@ import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.SilentEngine;
 import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.Wire;
+import io.kvmessenger.messenger.kv.KvSubject;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Cancel;
 import io.kvmessenger.messenger.wire.Challenge;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Decline;
+import io.kvmessenger.messenger.wire.Geometry;
 import io.kvmessenger.messenger.wire.GeometryWire;
 import io.kvmessenger.messenger.wire.Goodbye;
 import io.kvmessenger.messenger.wire.Grant;
@@ -43,9 +45,13 @@ class SessionsTest {
         Attach attached;
 
         Side(String name, String secret, KvGeometry geometry, long seed) {
+            this(name, secret, new KvSubject(geometry), seed);
+        }
+
+        Side(String name, String secret, Subject subject, long seed) {
             sessions = new Sessions(
                     new MessengerIdentity(name, seed, secret.getBytes(StandardCharsets.UTF_8)),
-                    geometry,
+                    subject,
                     wire,
                     LIMITS,
                     new SilentTally(),
@@ -124,22 +130,24 @@ class SessionsTest {
     }
 
     @Test
-    void shouldRefuseAGeometryThatMakesNoSense() {
+    void shouldRefuseAnInvalidGeometry() {
         Side decoder = new Side("decoder-1", NO_SECRET, Geometries.of("m"), 2);
         open(decoder);
         prefiller.wire.take().forEach(f -> decoder.sessions.onFrame(Wire.DIALLED_LINK, f, nowNs));
         Hello hello = decoder.wire.take().getLast().getHello();
         ControlFrame senseless = ControlFrame.newBuilder()
                 .setHello(hello.toBuilder()
-                        .setGeometry(hello.getGeometry().toBuilder()
-                                .setGroups(
-                                        0,
-                                        hello.getGeometry().getGroups(0).toBuilder()
-                                                .setPageTokens(-1))))
+                        .setSubject(hello.getSubject().toBuilder().setDescription(senselessGeometry())))
                 .build();
         prefiller.sessions.onFrame(Wire.DIALLED_LINK, senseless, nowNs);
 
-        assertThat(prefiller.ended).singleElement().asString().contains("makes no sense", "pageTokens");
+        assertThat(prefiller.ended).singleElement().asString().contains("is invalid", "pageTokens");
+    }
+
+    private static ByteString senselessGeometry() {
+        Geometry.Builder geometry = GeometryWire.encode(Geometries.of("m")).toBuilder();
+        geometry.getGroupsBuilder(0).setPageTokens(-1);
+        return geometry.build().toByteString();
     }
 
     @Test
@@ -301,7 +309,7 @@ class SessionsTest {
         Hello hello = Hello.newBuilder()
                 .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
                 .setNonce(ByteString.copyFrom(new byte[HandshakeProof.NONCE_LENGTH_BYTES]))
-                .setGeometry(GeometryWire.encode(Geometries.of("m")))
+                .setSubject(HandshakeTest.subject(Geometries.of("m")))
                 .build();
         Attach attach = Attach.newBuilder()
                 .setAdmissionKey(ByteString.copyFrom(new byte[Admission.KEY_LENGTH_BYTES]))

@@ -1,4 +1,4 @@
-package io.kvmessenger.messenger.session;
+package io.kvmessenger.messenger.kv;
 
 import io.kvmessenger.kvlayout.HeadRange;
 import io.kvmessenger.kvlayout.KvGeometry;
@@ -91,7 +91,7 @@ public final class EngineRanks {
     }
 
     /** All ranks of the engine. */
-    boolean complete() {
+    public boolean complete() {
         return ranks.cardinality() == sharding.tpSize() * sharding.ppSize();
     }
 
