@@ -52,7 +52,7 @@ class Rank(TypedDict):
 class Group(TypedDict):
     """Layers whose pages are alike and are given out together."""
 
-    kind: Literal["full", "window"]
+    kind: Literal["full", "window", "state"]
     windowTokens: int
     dtype: str
     elementBytes: int

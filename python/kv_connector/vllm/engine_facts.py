@@ -34,7 +34,10 @@ class EngineFacts:
     """Why ranks that might share a messenger do not; "" if they do, or they were not asked to."""
     kv_groups: tuple[KvGroup, ...]
     layer_names: tuple[str, ...]
-    """Layers of all groups, in the order in which the model was built, as far as known."""
+    """Layers of all groups, in the order in which the model was built, as far as known; those with state come last.
+
+    vLLM calls hooks for layers that attend to tokens only, in that order; the end of the step releases the others.
+    """
 
 
 def read_options(vllm_config: Any) -> Options:
@@ -75,7 +78,8 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
     names = [name for group in kv_groups for name in group.layer_names]
     built = list(getattr(vllm_config.compilation_config, "static_forward_context", {}))
     place = {name: index for index, name in enumerate(built)}
-    ordered = sorted(names, key=lambda name: place.get(name, len(place)))
+    states = {name for group in kv_groups if group.state for name in group.layer_names}
+    ordered = sorted(names, key=lambda name: (name in states, place.get(name, len(place))))
     options = read_options(vllm_config)
     sharing, not_shared_because = _ranks_that_share(vllm_config, options)
     groups = RankGroups(parallel.tensor_parallel_size, parallel.pipeline_parallel_size, sharing)

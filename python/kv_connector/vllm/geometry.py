@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from kv_connector._facade import Geometry, Group, Layer, Rank
 from kv_connector.exceptions import OptionError
-from kv_connector.vllm.kv_groups import KvGroup
+from kv_connector.vllm.kv_groups import STATE_PAGE_TOKENS, KvGroup
 
 PageLayout = Literal["HND", "NHD", "LATENT"]
 
@@ -101,6 +102,8 @@ def _group(
             " pipeline_parallel_size 1"
         )
     first_name, first = next(iter(owned.items()))
+    if group.state:
+        return _state_group(owned, tp_size)
     layout, head_count, page_tokens = _page_layout(first_name, first, group.latent)
     for name, tensor in owned.items():
         _check_alike(name, tensor, first_name, first, group.latent)
@@ -123,6 +126,40 @@ def _group(
         pageTokens=page_tokens,
         layout=layout,
         kvHeadCount=1 if group.latent else kv_head_count,
+        pageCount=int(first.shape[0]),
+    )
+
+
+def _state_group(owned: Mapping[str, KvTensor], tp_size: int) -> Group:
+    """Layers that keep one state of all tokens in a slot, whose inside is the engine's own business."""
+    first_name, first = next(iter(owned.items()))
+    if tp_size > 1:
+        raise OptionError(
+            f"layer {first_name!r} keeps a state and tensor_parallel_size is {tp_size}, expected 1: a rank's part of a"
+            " state is not transferred by heads yet"
+        )
+    for name, tensor in owned.items():
+        shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+        dense = [math.prod(shape[place + 1 :]) for place in range(1, len(shape))]
+        inside = zip(shape[1:], strides[1:], dense, strict=True)
+        if any(size > 1 and stride != run for size, stride, run in inside) or strides[0] < math.prod(shape[1:]):
+            raise OptionError(
+                f"the state of layer {name!r} has shape {shape} with strides {strides}, expected slots that are one run"
+                " of bytes: report this with the engine's version"
+            )
+        if shape[0] != first.shape[0] or tensor.dtype != first.dtype:
+            raise OptionError(
+                f"layer {name!r} has {shape[0]} slots of {tensor.dtype}, expected {first.shape[0]} of {first.dtype} as"
+                f" in layer {first_name!r}"
+            )
+    return Group(
+        kind="state",
+        windowTokens=0,
+        dtype=str(first.dtype).removeprefix("torch."),
+        elementBytes=first.element_size(),
+        pageTokens=STATE_PAGE_TOKENS,
+        layout="LATENT",
+        kvHeadCount=1,
         pageCount=int(first.shape[0]),
     )
 
@@ -179,12 +216,11 @@ def _unless_one(size: int, stride: int) -> int:
 
 def _layer(name: str, tensor: KvTensor, group_index: int, base: int) -> Layer:
     element_bytes = tensor.element_size()
-    _, heads, tokens, content = tensor.shape
     return Layer(
         name=name,
         groupIndex=group_index,
         memoryIndex=0,
         offsetBytes=tensor.data_ptr() - base,
         pageStrideBytes=int(tensor.stride()[0]) * element_bytes,
-        pageBytes=int(heads * tokens * content) * element_bytes,
+        pageBytes=math.prod(tensor.shape[1:]) * element_bytes,
     )

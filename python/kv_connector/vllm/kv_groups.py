@@ -15,6 +15,12 @@ from kv_connector.exceptions import OptionError
 _FULL = ("FullAttentionSpec", "MLAAttentionSpec")
 _WINDOWED = ("SlidingWindowSpec",)
 _LATENT = ("MLAAttentionSpec",)
+_STATE = ("MambaSpec",)
+_STATES_SHOWN = ("SHORT_CONV",)
+"""Of vLLM's names of what computes a state: those with which both engines were shown to go on from the same one."""
+
+STATE_PAGE_TOKENS = 1 << 30
+"""How many tokens a slot of state is said to hold: more than any prompt has."""
 
 NULL_BLOCK = 0
 """vLLM's block that is no place for KV: it takes the first one of the pool for that."""
@@ -30,10 +36,14 @@ class KvGroup:
     window_tokens: int = 0
     """How many of the last tokens a token attends to, itself included; 0 = all."""
     latent: bool = False
+    state: bool = False
+    """What is kept of all tokens together: a request has one block of it."""
 
     @property
-    def kind(self) -> Literal["full", "window"]:
+    def kind(self) -> Literal["full", "window", "state"]:
         """Which tokens of a prompt the layers need, as the geometry says it."""
+        if self.state:
+            return "state"
         return "window" if self.window_tokens else "full"
 
     def blocks_of(self, tokens: int) -> int:
@@ -86,6 +96,20 @@ def transferred_blocks(groups: Sequence[KvGroup], first_token: int, prompt_token
     return sum(each.stop - each.start for each in needed)
 
 
+def has_state(groups: Sequence[KvGroup]) -> bool:
+    """Whether some layers keep one state of all tokens."""
+    return any(group.state for group in groups)
+
+
+def transferred_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
+    """How many of the prompt's tokens are transferred, from the first one on.
+
+    The decoder computes the last one again. Pages take that; a state would have it in it twice, so there the prefiller
+    leaves it out.
+    """
+    return max(1, prompt_tokens - 1) if has_state(groups) else prompt_tokens
+
+
 def loaded_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
     """How many of the prompt's tokens vLLM is told to take as loaded; the rest it computes. 0: all of it.
 
@@ -93,6 +117,8 @@ def loaded_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
     token is the last one of its block, the last prompt token would attend to the null block. There it is told one token
     less.
     """
+    if has_state(groups):
+        return prompt_tokens - 1
     if not any(group.loses_first_needed(prompt_tokens) for group in groups):
         return prompt_tokens
     if any(group.blocks_of(prompt_tokens - 1) < group.blocks_of(prompt_tokens) for group in groups):
@@ -105,7 +131,13 @@ def read_groups(kv_cache_config: Any) -> tuple[KvGroup, ...]:
     groups = kv_cache_config.kv_cache_groups
     if not groups:
         raise OptionError("the model has no KV caches, expected at least one: there is nothing to transfer")
-    return tuple(_read(group, index, len(groups)) for index, group in enumerate(groups))
+    found = tuple(_read(group, index, len(groups)) for index, group in enumerate(groups))
+    if has_state(found) and any(group.window_tokens for group in found):
+        raise OptionError(
+            f"the model's {len(found)} groups of KV caches hold state and have sliding windows, expected one of these:"
+            " start with --disable-hybrid-kv-cache-manager if vLLM allows it for this model"
+        )
+    return found
 
 
 def _read(group: Any, index: int, count: int) -> KvGroup:
@@ -113,11 +145,14 @@ def _read(group: Any, index: int, count: int) -> KvGroup:
     specs = list(getattr(spec, "kv_cache_specs", {}).values()) or [spec]
     where = f"KV cache group {index} of {count} (layers {_worded(group.layer_names)})"
     kinds = sorted({type(s).__name__ for s in specs})
-    if len(kinds) != 1 or kinds[0] not in _FULL + _WINDOWED:
+    served = _FULL + _WINDOWED + _STATE
+    if len(kinds) != 1 or kinds[0] not in served:
         raise OptionError(
-            f"{where} is of kind {' and '.join(kinds)}, expected one of {', '.join(_FULL + _WINDOWED)}: KV Messenger"
-            " serves models whose layers have full attention, a sliding window or latent KV"
+            f"{where} is of kind {' and '.join(kinds)}, expected one of {', '.join(served)}: KV Messenger serves models"
+            " whose layers have full attention, a sliding window, latent KV or state"
         )
+    if kinds[0] in _STATE:
+        return _read_state(group, specs, where)
     if any(getattr(s, "tokens_per_state", 1) != 1 for s in specs):
         raise OptionError(f"{where} holds several tokens in one state, expected one token in each")
     if getattr(group, "is_eagle_group", False):
@@ -128,6 +163,24 @@ def _read(group: Any, index: int, count: int) -> KvGroup:
     if len(windows) != 1:
         raise OptionError(f"{where} has windows of {sorted(windows)} tokens, expected one window for all its layers")
     return KvGroup(tuple(group.layer_names), int(spec.block_size), windows.pop(), kinds[0] in _LATENT)
+
+
+def _read_state(group: Any, specs: Sequence[Any], where: str) -> KvGroup:
+    types = sorted({str(getattr(s.mamba_type, "name", s.mamba_type)) for s in specs})
+    if not set(types) <= set(_STATES_SHOWN):
+        raise OptionError(
+            f"{where} holds state of {' and '.join(types)} layers, expected of {', '.join(_STATES_SHOWN)} layers only:"
+            " KV Messenger serves no model with other ones yet"
+        )
+    modes = sorted({str(s.mamba_cache_mode) for s in specs})
+    if modes != ["none"]:
+        raise OptionError(
+            f"{where} holds state that is kept for prefixes too (mamba_cache_mode {' and '.join(modes)}), expected"
+            " 'none': start with --no-enable-prefix-caching"
+        )
+    if any(s.num_speculative_blocks for s in specs):
+        raise OptionError(f"{where} holds states of drafted tokens, expected none: start without speculative decoding")
+    return KvGroup(tuple(group.layer_names), STATE_PAGE_TOKENS, latent=True, state=True)
 
 
 def _window(spec: Any) -> int:

@@ -1,4 +1,4 @@
-"""What the KV of one of vLLM's requests is computed from. Pure; reads a request and changes nothing."""
+"""What the KV of one of vLLM's requests is computed from. Reads requests; one function changes one."""
 
 from __future__ import annotations
 
@@ -46,3 +46,22 @@ def _embeddings(request: Any) -> Embeddings | None:
         data=numbers.view(torch.uint8).numpy().tobytes(),
         token_positions=getattr(request, "prompt_is_token_ids", None),
     )
+
+
+def leave_out_last_token(request: Any) -> int:
+    """Makes the prefiller end one token before the prompt's end; how many tokens it has then.
+
+    The token that the engine answers with then means nothing: it is asked for one, and no more. A prompt of one token
+    is left alone, and one with ``prompt_logprobs``, of which a decoder loads nothing.
+    """
+    tokens = int(request.num_prompt_tokens)
+    if tokens < 2 or request.get_skip_reading_prefix_cache():
+        return tokens
+    if request.prompt_token_ids is not None:
+        request.prompt_token_ids = request.prompt_token_ids[:-1]  # the list may be another choice's too
+    else:
+        request.prompt_embeds = request.prompt_embeds[:-1]
+    del request._all_token_ids[-1:]
+    request.num_prompt_tokens = tokens - 1
+    request.max_tokens = 1
+    return tokens - 1

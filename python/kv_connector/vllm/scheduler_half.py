@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kv_connector.vllm.fetch_gate import FetchGate
-from kv_connector.vllm.kv_groups import NULL_BLOCK, KvGroup, loaded_tokens, transferred_blocks
+from kv_connector.vllm.kv_groups import (
+    NULL_BLOCK,
+    KvGroup,
+    has_state,
+    loaded_tokens,
+    transferred_blocks,
+    transferred_tokens,
+)
 from kv_connector.vllm.messenger_addresses import said_as_host
 from kv_connector.vllm.metadata import (
     Announce,
@@ -29,7 +36,7 @@ from kv_connector.vllm.metadata import (
     Transfer,
     WorkerNews,
 )
-from kv_connector.vllm.prompts import digest_of
+from kv_connector.vllm.prompts import digest_of, leave_out_last_token
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import read_name
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read, rejected_transfers
@@ -111,12 +118,14 @@ class SchedulerHalf:
         ask = read(request.kv_transfer_params, request_id, self._side)
         if isinstance(ask, Send):
             prefill = self._prefills[request_id] = self._begin(request, ask)
+            if has_state(self._groups):
+                prefill.prompt_tokens = leave_out_last_token(request)
             self._pending.announces.append(Announce(request_id, prefill.transfer, prefill.digest))
         elif _stands_for_rejected(request):
             self._reject(request, ask)
         elif isinstance(ask, Receive):
             transfer = None if ask.decoder_first else self._expect(request, ask)
-            self._gate.queued(request_id, transfer, transferred_blocks(self._groups, 0, request.num_prompt_tokens))
+            self._gate.queued(request_id, transfer, transferred_blocks(self._groups, 0, self._transferred(request)))
             if request_id == read_name(request_id).first_choice:
                 self._loading_first.add(request_id)
 
@@ -190,7 +199,7 @@ class SchedulerHalf:
             return
         first_token = loaded_tokens(self._groups, request.num_prompt_tokens) - tokens
         groups = [
-            table[group.needed(first_token, request.num_prompt_tokens)]
+            table[group.needed(first_token, self._transferred(request))]
             for group, table in zip(self._groups, block_ids, strict=True)
         ]
         if isinstance(ask, Receive):
@@ -212,7 +221,7 @@ class SchedulerHalf:
                 transfer=ask.transfer,
                 messengers=ask.messengers,
                 prefiller_engine_id=ask.engine_id,
-                prompt_tokens=request.num_prompt_tokens,
+                prompt_tokens=self._transferred(request),
                 first_token=first_token,
                 groups=groups,
                 prompt_token_ids=list(request.prompt_token_ids) if ask.decoder_first else None,
@@ -227,6 +236,9 @@ class SchedulerHalf:
         """There will be no fetch: with both legs sent, a prefiller would keep the pages until its limit."""
         if isinstance(ask, Receive) and not ask.decoder_first and not _stands_for_rejected(request):
             self._pending.declines.append(Decline(Transfer(ask.transfer, self._digest(request)), ask.messengers))
+
+    def _transferred(self, request: Any) -> int:
+        return transferred_tokens(self._groups, request.num_prompt_tokens)
 
     def _digest(self, request: Any) -> str:
         """What the prefiller knows the prompt by."""
@@ -246,12 +258,17 @@ class SchedulerHalf:
                     f"{first_token} tokens are computed already, expected whole blocks of {group.block_tokens}: start"
                     " this engine with prefix caching of whole blocks"
                 )
-            needed = group.needed(first_token, request.num_prompt_tokens)
-            if len(blocks) != needed.stop - needed.start or (group.window_tokens and NULL_BLOCK in blocks):
+            needed = group.needed(first_token, self._transferred(request))
+            if len(blocks) != needed.stop - needed.start or (group.kind != "full" and NULL_BLOCK in blocks):
                 return Refused(
                     f"the engine gave the request blocks {blocks} in KV cache group {index}, expected"
                     f" {needed.stop - needed.start} that hold KV: report this with the engine's version"
                 )
+        if ask.decoder_first and has_state(self._groups):
+            return Refused(
+                "kv_transfer_params.prefiller is set and the model keeps a state of all tokens, of which the prefiller"
+                " must leave the last one out, expected a request to both sides: send it to the prefiller too"
+            )
         if ask.decoder_first:
             beyond_ids = [
                 name for name in ("lora_request", "mm_features", "prompt_embeds") if getattr(request, name, None)

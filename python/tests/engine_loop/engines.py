@@ -34,12 +34,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine import core as engine_core
 from vllm.v1.executor.abstract import Executor
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
 from engine_loop.kv_pages import BLOCK_TOKENS, HEADS, LAYERS, TOKENS_ONLY, VOCABULARY, Beside, KvPages, digests
 from engine_loop.model_runner import LayerGroup, ModelRunner, Rank
@@ -53,6 +54,10 @@ ENCODER_CACHE_TOKENS = 1 << 16
 """The model has no encoder; its scheduler plans the passes of one all the same."""
 AVAILABLE_BYTES = 1 << 40
 """More than any pool here; the number of blocks is said instead."""
+
+
+STATE = -1
+"""In place of a layer's window: it keeps one state of all tokens."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class EnginePlan:
     tp_size: int = 1
     recompute: bool = False
     windows: tuple[int, ...] = (0,) * len(LAYERS)
-    """How many of the last tokens each layer reads; 0 = all."""
+    """How many of the last tokens each layer reads; 0 = all, STATE = one state of all."""
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -117,8 +122,18 @@ class LoopExecutor(Executor):
     def _get_kv_cache_spec(self) -> list[dict[str, Any]]:
         heads = HEADS // self.plan.tp_size
         shape = {"block_size": BLOCK_TOKENS, "num_kv_heads": heads, "head_size": 1, "dtype": torch.float32}
+        slot = MambaSpec(
+            block_size=self.plan.model_tokens_max,
+            shapes=((2 * heads * BLOCK_TOKENS,),),
+            dtypes=(torch.float32,),
+            mamba_type=MambaAttentionBackendEnum.SHORT_CONV,
+        )
         specs = {
-            name: SlidingWindowSpec(**shape, sliding_window=window) if window else FullAttentionSpec(**shape)
+            name: slot
+            if window == STATE
+            else SlidingWindowSpec(**shape, sliding_window=window)
+            if window
+            else FullAttentionSpec(**shape)
             for name, window in zip(LAYERS, self.plan.windows, strict=True)
         }
         return [dict(specs) for _ in range(self.plan.tp_size)]
@@ -150,7 +165,10 @@ class LoopExecutor(Executor):
 
     def _layers(self, config: Any) -> list[LayerGroup]:
         group_of = {name: at for at, group in enumerate(config.kv_cache_groups) for name in group.layer_names}
-        return [LayerGroup(group_of[name], window) for name, window in zip(LAYERS, self.plan.windows, strict=True)]
+        return [
+            LayerGroup(group_of[name], max(0, window), window == STATE)
+            for name, window in zip(LAYERS, self.plan.windows, strict=True)
+        ]
 
     @staticmethod
     def _places(config: Any) -> list[int]:

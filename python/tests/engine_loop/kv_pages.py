@@ -93,6 +93,14 @@ class KvPages:
             right[:, None] ^ _KEYS[layer, self._heads]
         )
 
+    def write_state(self, layer: int, slot: int, digest: int) -> None:
+        """The state of a layer after a token with that digest: it fills the slot."""
+        self._words[layer][slot] = (np.uint64(digest) ^ _KEYS[layer, self._heads])[:, None]
+
+    def holds_state(self, layer: int, slot: int, digest: int) -> bool:
+        """Whether the slot holds the state after a token with that digest."""
+        return bool((self._words[layer][slot] == (np.uint64(digest) ^ _KEYS[layer, self._heads])[:, None]).all())
+
     def wrong_at(self, layer: int, blocks: np.ndarray, first: int, right: np.ndarray) -> int | None:
         """The first token from ``first`` on whose KV is not what it must be; ``right`` are the digests of all."""
         at = np.arange(first, len(right))

@@ -29,6 +29,8 @@ class LayerGroup:
     index: int = 0
     window_tokens: int = 0
     """How many of the last tokens a token reads, itself included; 0 = all."""
+    state: bool = False
+    """It keeps one state of all tokens, which a pass reads before it writes the next."""
 
     def first_read(self, first: int) -> int:
         """The first token that a pass reads which computes those from ``first`` on."""
@@ -162,7 +164,8 @@ class ModelRunner:
         request = self._requests[request_id]
         end = request.computed + count
         assert end <= len(request.tokens), f"{request_id}: token {end} of {len(request.tokens)} is to be computed"
-        least = min(len(table) for table in request.tables)
+        paged = {group.index for group in self._layers if not group.state}
+        least = min(len(request.tables[index]) for index in paged)
         assert -(-end // BLOCK_TOKENS) <= least, f"{request_id}: {least} blocks for {end}"
         tables = [np.asarray(table, dtype=np.int64) for table in request.tables]
         right = digests(request.tokens[:end], request.beside)
@@ -173,6 +176,9 @@ class ModelRunner:
     def _compute(self, layer: int, work: Sequence[_Work]) -> None:
         """A layer on all ranks: as the attention layer does, hooks around it only while the connector wants them."""
         name = LAYERS[layer]
+        if self._layers[layer].state:
+            self._advance_states(layer, work)
+            return
         hooked = [rank for rank in self._ranks if rank.connector.has_connector_metadata()]
         for rank in hooked:
             rank.connector.wait_for_layer_load(name)
@@ -184,6 +190,20 @@ class ModelRunner:
                 self._check(rank, layer, each)
         for rank in hooked:
             rank.connector.save_kv_layer(name, rank.pages.tensors[name], None)
+
+    def _advance_states(self, layer: int, work: Sequence[_Work]) -> None:
+        """A layer for which vLLM calls no hooks."""
+        for rank in self._ranks:
+            for each in work:
+                slot = int(each.tables[self._layers[layer].index][0])
+                self.pages_checked += 1
+                if each.first and not rank.pages.holds_state(layer, slot, int(each.right[each.first - 1])):
+                    self._report(
+                        "wrong page",
+                        f"{self._name} reads for request {each.request} the state before token {each.first}, layer"
+                        f" {layer}, slot {slot}: {rank.pages.describe(layer, slot, 0)}, which is that of other tokens",
+                    )
+                rank.pages.write_state(layer, slot, int(each.right[-1]))
 
     def _check(self, rank: Rank, layer: int, work: _Work) -> None:
         group = self._layers[layer]
@@ -204,9 +224,10 @@ class ModelRunner:
         if not work.samples:
             return []
         request, end = self._requests[work.request], len(work.right)
-        blocks = work.tables[self._layers[-1].index]
+        layer = max(layer for layer, group in enumerate(self._layers) if not group.state)
+        blocks = work.tables[self._layers[layer].index]
         block, offset = int(blocks[(end - 1) // BLOCK_TOKENS]), (end - 1) % BLOCK_TOKENS
-        token = next_token(self._ranks[0].pages.digest_at(len(LAYERS) - 1, block, offset), salt_of(work.request))
+        token = next_token(self._ranks[0].pages.digest_at(layer, block, offset), salt_of(work.request))
         if end == len(request.tokens):
             request.tokens.append(token)
         return [token]

@@ -133,4 +133,9 @@ MUTANTS = (
         *("windows", 1, "error logged"),
         *(scheduler_half, "loaded_tokens", lambda _, prompt_tokens: prompt_tokens),
     ),
+    Mutant(
+        "a prefiller's state has the last token in it, which the decoder computes again",
+        *("states", 1, "error logged"),
+        *(scheduler_half, "leave_out_last_token", lambda request: request.num_prompt_tokens),
+    ),
 )

@@ -18,7 +18,18 @@ LIMIT_SECONDS = 60.0 + REQUESTS / 5
 """Ten times what it takes on a quiet core."""
 CLEAN_KINDS = (
     *("beginnings", "logprobs", "children", "long-ids", "reused-id", "same-id", "retried", "prefiller-queue"),
-    *("decoder-queue", "aborts", "crossed", "routes", "tenants", "preemption", "mixed", "rejected", "windows"),
+    *(
+        "decoder-queue",
+        "aborts",
+        "crossed",
+        "routes",
+        "tenants",
+        "preemption",
+        "mixed",
+        "rejected",
+        "windows",
+        "states",
+    ),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine_loop.engines import EnginePlan
+from engine_loop.engines import STATE, EnginePlan
 from engine_loop.kv_pages import BLOCK_TOKENS, TOKENS_ONLY, VOCABULARY, Beside
 
 GRANT_WAIT_SECONDS = 60.0
@@ -421,6 +421,30 @@ def _windows(t: Traffic) -> None:
     t.plan.prefill_tokens_max = draw.choice([1, 40])
 
 
+def _states(t: Traffic) -> None:
+    """The second layer keeps a state, of which each request has one slot; without prefix caching, as vLLM wants it."""
+    draw = t.random
+    tight = draw.random() < 0.4
+    if not tight:
+        t.roomy()
+    for side in ("prefiller", "decoder"):
+        engine: EnginePlan = getattr(t.plan, side)
+        options = {name: value for name, value in engine.options.items() if name != "messenger_per"}
+        t.set(side, windows=(0, STATE), prefix_caching=False, tp_size=1, options=options, blocks=engine.blocks + 80)
+    t.plan.open_groups = draw.choice([1, 3, 8])
+
+    def group() -> list[Ask]:
+        asks = [_any(t) for _ in range(draw.choice([1, 2, 4]))]
+        for ask in asks:
+            if ask.route == DECODER_FIRST:
+                ask.route = BOTH
+            if tight and ask.route == HANDED_ON:
+                ask.prompts = ask.prompts[:1]  # a list is handed on when the prefiller has computed and holds all of it
+        return asks
+
+    t.groups(group)
+
+
 def _mixed(t: Traffic) -> None:
     """Everything at once."""
     t.plan.open_groups = t.random.choice([1, 3, 8, 16])
@@ -473,6 +497,7 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "preemption": _preemption,
     "mixed": _mixed,
     "windows": _windows,
+    "states": _states,
     "retried": _retried,
     "rejected": _rejected,
 }

@@ -11,7 +11,7 @@ from simulated_engine import LAYERS, STORAGE_ADDRESS, SimulatedEngine, Simulated
 from kv_connector import OptionError
 from kv_connector.model_fingerprint import fingerprint
 from kv_connector.vllm.geometry import describe
-from kv_connector.vllm.kv_groups import KvGroup
+from kv_connector.vllm.kv_groups import STATE_PAGE_TOKENS, KvGroup
 
 
 def described(kv_caches: dict[str, Any], **more: Any) -> Any:
@@ -206,3 +206,29 @@ def test_should_tell_models_apart_by_what_shapes_their_kv() -> None:
         fingerprint("/models/tiny", config, "CPU_ATTN:amx"),
     ]
     assert same not in others
+
+
+def test_should_describe_groups_that_lie_in_the_same_place() -> None:
+    kv_caches = tensors(10, layers=("full", "windowed"))
+    kv_caches["windowed"] = dataclasses.replace(kv_caches["windowed"], address=STORAGE_ADDRESS)
+    groups = [KvGroup(("full",), 128), KvGroup(("windowed",), 128, 256)]
+    found = described(kv_caches, layer_names=["windowed", "full"], groups=groups)
+    assert [(group["kind"], group["windowTokens"]) for group in found["groups"]] == [("full", 0), ("window", 256)]
+    assert [(layer["name"], layer["groupIndex"]) for layer in found["ranks"][0]["layers"]] == [
+        ("windowed", 1),
+        ("full", 0),
+    ]
+    assert {layer["offsetBytes"] for layer in found["ranks"][0]["layers"]} == {0}
+
+
+def test_should_describe_a_slot_of_state_as_one_run() -> None:
+    slots = changed(tensors(4, layers=("state",)), shape=(4, 1000), strides=(1024, 1))
+    group = KvGroup(("state",), STATE_PAGE_TOKENS, latent=True, state=True)
+    found = described(slots, groups=[group])
+    assert (found["groups"][0]["kind"], found["groups"][0]["pageTokens"]) == ("state", STATE_PAGE_TOKENS)
+    (layer,) = found["ranks"][0]["layers"]
+    assert (layer["pageBytes"], layer["pageStrideBytes"]) == (4000, 4096)
+    with pytest.raises(OptionError, match="tensor_parallel_size is 2, expected 1"):
+        described(slots, groups=[group], tp=(0, 2))
+    with pytest.raises(OptionError, match="expected slots that are one run of bytes"):
+        described(changed(slots, strides=(1024, 2)), groups=[group])

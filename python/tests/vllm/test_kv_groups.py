@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from kv_connector import OptionError
-from kv_connector.vllm.kv_groups import GroupPages, KvGroup, loaded_tokens, read_groups, transferred_blocks
+from kv_connector.vllm.kv_groups import (
+    STATE_PAGE_TOKENS,
+    GroupPages,
+    KvGroup,
+    loaded_tokens,
+    read_groups,
+    transferred_blocks,
+    transferred_tokens,
+)
 
 FULL = KvGroup(("full",), 4)
 
@@ -22,6 +30,16 @@ class SlidingWindowSpec:
         self.block_size = 4
         self.sliding_window = window
         self.extra_retained_tokens = extra
+
+
+class MambaSpec:
+    block_size = 2048
+    tokens_per_state = -1
+
+    def __init__(self, mode: str = "none", drafted: int = 0, mamba_type: str = "SHORT_CONV") -> None:
+        self.mamba_type = SimpleNamespace(name=mamba_type)
+        self.mamba_cache_mode = mode
+        self.num_speculative_blocks = drafted
 
 
 class ChunkedLocalAttentionSpec:
@@ -106,3 +124,31 @@ def test_should_read_windows_and_refuse_what_it_does_not_serve() -> None:
         read_groups(config(FullAttentionSpec(), enable_kv_transfer=False))
     with pytest.raises(OptionError, match="no KV caches"):
         read_groups(config())
+
+
+def test_should_read_state_and_say_what_keeps_it_from_being_served() -> None:
+    full, state = read_groups(config(FullAttentionSpec(), MambaSpec()))
+    assert (full.kind, state.kind) == ("full", "state")
+    assert state.block_tokens == STATE_PAGE_TOKENS
+    with pytest.raises(
+        OptionError, match=r"kept for prefixes too \(mamba_cache_mode align\), expected 'none': start with"
+    ):
+        read_groups(config(FullAttentionSpec(), MambaSpec("align")))
+    with pytest.raises(OptionError, match="holds state of MAMBA2 layers, expected of SHORT_CONV layers only"):
+        read_groups(config(FullAttentionSpec(), MambaSpec(mamba_type="MAMBA2")))
+    with pytest.raises(OptionError, match="states of drafted tokens, expected none"):
+        read_groups(config(FullAttentionSpec(), MambaSpec(drafted=2)))
+    with pytest.raises(OptionError, match="2 groups of KV caches hold state and have sliding windows"):
+        read_groups(config(SlidingWindowSpec(), MambaSpec()))
+
+
+def test_should_transfer_state_as_one_block_of_all_tokens_but_the_last() -> None:
+    """The decoder computes the last token, which a state must not hold twice."""
+    groups = read_groups(config(FullAttentionSpec(), MambaSpec()))
+    for prompt_tokens in range(2, 20):
+        transferred = transferred_tokens(groups, prompt_tokens)
+        assert transferred == loaded_tokens(groups, prompt_tokens) == prompt_tokens - 1
+        assert groups[1].needed(0, transferred) == slice(0, 1)
+        assert GroupPages(groups[1], STATE_PAGE_TOKENS).needed([5], 0, transferred) == [5]
+    assert loaded_tokens(groups, 1) == 0
+    assert transferred_tokens([FULL], 9) == 9

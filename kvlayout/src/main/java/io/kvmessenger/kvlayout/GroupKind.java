@@ -4,8 +4,9 @@ package io.kvmessenger.kvlayout;
  * Which tokens of a prompt the layers of a group need. A value; the words spoken with Python and with peers are its name
  * and its window.
  */
-public sealed interface GroupKind permits GroupKind.FullAttention, GroupKind.SlidingWindow {
+public sealed interface GroupKind permits GroupKind.FullAttention, GroupKind.SlidingWindow, GroupKind.State {
     GroupKind FULL_ATTENTION = new FullAttention();
+    GroupKind STATE = new State();
 
     /** Stable: part of the geometry's wire form. */
     String name();
@@ -41,6 +42,24 @@ public sealed interface GroupKind permits GroupKind.FullAttention, GroupKind.Sli
         }
     }
 
+    /**
+     * What is kept of all tokens together has one size however many there are (Mamba, gated delta nets, short convolutions): a
+     * request has one page, {@link KvGroup#STATE_PAGE_TOKENS}, which is complete when its last token is computed.
+     */
+    record State() implements GroupKind {
+        private static final String NAME = "state";
+
+        @Override
+        public String name() {
+            return NAME;
+        }
+
+        @Override
+        public int windowTokens() {
+            return 0;
+        }
+    }
+
     /** The kind of that {@link #name} and window. */
     static GroupKind parse(String name, int windowTokens) {
         if (name.equals(FullAttention.NAME) && windowTokens == 0) {
@@ -49,8 +68,12 @@ public sealed interface GroupKind permits GroupKind.FullAttention, GroupKind.Sli
         if (name.equals(SlidingWindow.NAME) && windowTokens > 0) {
             return new SlidingWindow(windowTokens);
         }
+        if (name.equals(State.NAME) && windowTokens == 0) {
+            return STATE;
+        }
         throw new IllegalArgumentException("kind of a KV group is \"" + name + "\" with windowTokens " + windowTokens
-                + ", expected \"" + FullAttention.NAME + "\" with 0 or \"" + SlidingWindow.NAME
-                + "\" with at least 1: serve a model whose layers have full attention or a sliding window");
+                + ", expected \"" + FullAttention.NAME + "\" or \"" + State.NAME + "\" with 0, or \""
+                + SlidingWindow.NAME
+                + "\" with at least 1: serve a model whose layers have full attention, a sliding window or state");
     }
 }

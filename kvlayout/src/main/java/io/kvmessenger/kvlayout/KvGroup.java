@@ -16,6 +16,9 @@ public record KvGroup(
         PageLayout layout,
         int kvHeadCount,
         int pageCount) {
+    /** How many tokens a page of state is said to hold: more than any prompt has. */
+    public static final int STATE_PAGE_TOKENS = 1 << 30;
+
     public KvGroup {
         if (dtype.isEmpty()) {
             throw new IllegalArgumentException("dtype is empty, expected a name");
@@ -24,6 +27,12 @@ public record KvGroup(
         requirePositive("pageTokens", pageTokens);
         requirePositive("kvHeadCount", kvHeadCount);
         requirePositive("pageCount", pageCount);
+        boolean state = kind instanceof GroupKind.State;
+        if (state != (pageTokens == STATE_PAGE_TOKENS) || (state && !(layout instanceof PageLayout.Latent))) {
+            throw new IllegalArgumentException("a KV group of kind \"" + kind.name() + "\" has pages of " + pageTokens
+                    + " tokens with layout " + layout.name() + ", expected " + STATE_PAGE_TOKENS
+                    + " with LATENT for state, and no other kind with so many");
+        }
         if (layout instanceof PageLayout.Latent && kvHeadCount != 1) {
             throw new IllegalArgumentException(
                     "kvHeadCount is " + kvHeadCount + " with layout LATENT, expected 1: latent KV has no heads");

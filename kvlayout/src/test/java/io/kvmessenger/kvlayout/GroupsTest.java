@@ -81,6 +81,30 @@ class GroupsTest {
         assertThat(group.firstTokenSent(6, 9)).isEqualTo(6);
     }
 
+    /** One page a request, whatever its length; it has no tokens that one side could cut otherwise. */
+    @Test
+    void shouldSendStateAsOnePage() {
+        KvGroup state = new KvGroup(
+                GroupKind.STATE, "float32", 1, KvGroup.STATE_PAGE_TOKENS, PageLayout.LATENT, 1, Shapes.PAGE_COUNT);
+        assertThat(state.pagesFor(0, 1)).isEqualTo(1);
+        assertThat(state.pagesFor(0, 1 << 20)).isEqualTo(1);
+        KvGroup full = Shapes.group(PageLayout.HND, 2, 2);
+        KvGeometry geometry = new KvGeometry(
+                "m",
+                new Sharding(1, 1, 1),
+                List.of(full, state),
+                List.of(new RankGeometry(
+                        0,
+                        0,
+                        List.of(new LayerGeometry("a", 0, 0, 0, 8, 8), new LayerGeometry("b", 1, 0, 100, 50, 40)))));
+        assertThat(ExpectedWrites.pieceCount(geometry, geometry, 0, 0, 9)).isEqualTo(5 + 1);
+        assertThat(LayoutPlanner.plan(geometry, geometry).piecesOfLayer(1))
+                .singleElement()
+                .satisfies(piece -> assertThat(piece.lengthBytes()).isEqualTo(40));
+        assertThatThrownBy(() -> new KvGroup(GroupKind.STATE, "float32", 1, 16, PageLayout.LATENT, 1, 4))
+                .hasMessageContaining("kind \"state\" has pages of 16 tokens with layout LATENT, expected 1073741824");
+    }
+
     /** The smaller pages before the window are given away, and the larger one keeps their place. */
     @Test
     void shouldRefuseWindowsOverPagesOfDifferentSizes() {
@@ -154,10 +178,12 @@ class GroupsTest {
     void shouldParseTheKindsThatThereAre() {
         assertThat(GroupKind.parse(GroupKind.FULL_ATTENTION.name(), 0)).isEqualTo(GroupKind.FULL_ATTENTION);
         assertThat(GroupKind.parse("window", 256)).isEqualTo(new GroupKind.SlidingWindow(256));
+        assertThat(GroupKind.parse("state", 0)).isEqualTo(GroupKind.STATE);
         assertThatThrownBy(() -> GroupKind.parse("mamba", 0))
                 .hasMessage(
-                        "kind of a KV group is \"mamba\" with windowTokens 0, expected \"full\" with 0 or \"window\""
-                                + " with at least 1: serve a model whose layers have full attention or a sliding window");
+                        "kind of a KV group is \"mamba\" with windowTokens 0, expected \"full\" or \"state\" with 0, or"
+                                + " \"window\" with at least 1: serve a model whose layers have full attention, a sliding window or"
+                                + " state");
         assertThatThrownBy(() -> GroupKind.parse("full", 256)).hasMessageContaining("windowTokens 256");
         assertThatThrownBy(() -> GroupKind.parse("window", 0)).hasMessageContaining("windowTokens 0");
     }
