@@ -43,13 +43,8 @@ PLAIN = [
 
 # Files that are still to be cleaned.
 PLAIN_WORDS_LEFT = (
-    "connector-java/transfer/src/main/java/io/kvmessenger/transfer/engine/HostTransferEngine.java",
-    "connector-java/transfer/src/main/java/io/kvmessenger/transfer/engine/OutboundPeer.java",
     "connector-java/transfer/src/main/java/io/kvmessenger/transfer/socket/Listener.java",
     "connector-java/transfer/src/main/java/io/kvmessenger/transfer/tcp/TcpReceivePath.java",
-    "connector-java/transfer/src/test/java/io/kvmessenger/transfer/engine/OutboundPeerTest.java",
-    "connector-java/transfer/src/test/java/io/kvmessenger/transfer/engine/WorkerTest.java",
-    "connector-java/transfer/src/test/java/io/kvmessenger/transfer/shm/ShmDomainTest.java",
     "connector-java/testkit/src/main/java/io/kvmessenger/testkit/sim/SimulatedFabric.java",
     "connector-java/testkit/src/main/java/io/kvmessenger/testkit/sim/SimulatedTransferEngine.java",
     "connector-java/testkit/src/main/java/io/kvmessenger/testkit/transfer/TransportContractTest.java",

@@ -3,8 +3,8 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.spi.Endpoint;
-import io.kvmessenger.transfer.spi.LinkEvents;
-import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.OutboundPaths;
+import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
@@ -14,7 +14,7 @@ import java.util.SplittableRandom;
 import java.util.stream.IntStream;
 
 /** The writer's end of a simulated data path. Worker only. */
-final class SimulatedOutboundLink implements OutboundLink, Endpoint {
+final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
     private static final int PAGES_PER_POST_MAX = 8;
     private static final long POST_BYTES_MAX = 1 << 20;
 
@@ -24,7 +24,7 @@ final class SimulatedOutboundLink implements OutboundLink, Endpoint {
     FabricPath path;
 
     private final SimulatedFabric fabric;
-    private final LinkEvents events;
+    private final PathEvents events;
     private final SplittableRandom random;
     private final int pagesMax;
     private final boolean joinsPages;
@@ -35,7 +35,7 @@ final class SimulatedOutboundLink implements OutboundLink, Endpoint {
     private boolean closed;
 
     SimulatedOutboundLink(
-            SimulatedTransport transport, SimulatedFabric fabric, LinkEvents events, SplittableRandom random) {
+            SimulatedTransport transport, SimulatedFabric fabric, PathEvents events, SplittableRandom random) {
         this.transport = transport;
         this.fabric = fabric;
         this.events = events;
@@ -70,7 +70,7 @@ final class SimulatedOutboundLink implements OutboundLink, Endpoint {
             return;
         }
         end();
-        events.onLost(fault, detail);
+        events.onFailed(fault, detail);
         for (FabricWrite.Post flushed : List.copyOf(posts)) {
             if (random.nextBoolean()) {
                 tellSent(flushed);

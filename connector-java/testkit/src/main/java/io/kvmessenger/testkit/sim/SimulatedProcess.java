@@ -42,10 +42,11 @@ final class SimulatedProcess {
         SimulatedTransport[] made = new SimulatedTransport[1];
         InvokedEngine invoked = new InvokedEngine(
                 world.mutation().limits(scenario.engineLimits()),
-                new EnginePorts(LIB_C, node::nowNs, random.split(), worker, List.of(simulated(port -> {
-                    made[0] = new SimulatedTransport(node, world.fabric(), worker, port, random.split());
-                    return made[0];
-                }))),
+                new EnginePorts(
+                        LIB_C, node::nowNs, random.split(), worker, new SimulatedLinks(), List.of(simulated(port -> {
+                            made[0] = new SimulatedTransport(node, world.fabric(), worker, port, random.split());
+                            return made[0];
+                        }))),
                 node::wake);
         worker.start(invoked);
         transport = made[0];

@@ -3,11 +3,14 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundChannel;
+import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
-import io.kvmessenger.transfer.spi.LinkEvents;
-import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OpenWindow;
-import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.OutboundChannel;
+import io.kvmessenger.transfer.spi.OutboundPaths;
+import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -115,12 +118,17 @@ final class SimulatedTransport implements Domain {
     }
 
     @Override
-    public OutboundLink connect(
-            String location, byte[] admissionKey, MessageQueue messages, LinkEvents events, long nowNs) {
+    public OutboundPaths attach(OutboundChannel channel, String location, PathEvents events, long nowNs) {
         SimulatedOutboundLink link = new SimulatedOutboundLink(this, fabric, events, random.split());
         links.add(link);
-        fabric.connect(link, location, admissionKey.clone());
+        fabric.connect(link, location, channel.admissionKey());
         return link;
+    }
+
+    /** The fabric itself lets peers in: there is no control socket to ask by. */
+    @Override
+    public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
+        throw new AssertionError("no peer asks for simulated paths");
     }
 
     @Override

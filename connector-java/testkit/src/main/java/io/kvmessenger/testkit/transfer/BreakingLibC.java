@@ -77,6 +77,10 @@ final class BreakingLibC {
         refusing = true;
     }
 
+    synchronized void allowConnects() {
+        refusing = false;
+    }
+
     /** @param abruptly what was not sent or not read is thrown away, and the peer gets a reset; else it is sent before the end */
     private void destroy(int fd, boolean abruptly) {
         if (!abruptly) {

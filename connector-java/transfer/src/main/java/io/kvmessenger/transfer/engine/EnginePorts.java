@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.transfer.spi.Links;
 import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.spi.Transport;
 import java.util.List;
@@ -14,7 +15,13 @@ import java.util.random.RandomGenerator;
  * @param clock monotonic, in ns
  * @param random of what keys are made
  * @param poller the engine's own, closed with it
+ * @param links the engine's own, closed with it
  * @param transports opened with the engine, the first preferred
  */
 public record EnginePorts(
-        LibC libC, LongSupplier clock, RandomGenerator random, Poller poller, List<Transport> transports) {}
+        LibC libC,
+        LongSupplier clock,
+        RandomGenerator random,
+        Poller poller,
+        Links links,
+        List<Transport> transports) {}

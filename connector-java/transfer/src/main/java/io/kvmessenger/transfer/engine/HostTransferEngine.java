@@ -20,7 +20,6 @@ import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.Poller;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -68,6 +67,7 @@ final class HostTransferEngine implements TransferEngine {
         try {
             domains = Domains.open(ports.transports(), desk, figures);
         } catch (RuntimeException | Error e) {
+            ports.links().close();
             poller.close();
             throw e;
         }
@@ -75,7 +75,8 @@ final class HostTransferEngine implements TransferEngine {
                 .map(domain -> new TransportAddress(domain.name(), domain.location()))
                 .toList());
         regions.use(domains.open());
-        worker.use(domains.open());
+        ports.links().use(domains.open());
+        worker.use(ports.links(), domains.open());
         start();
     }
 
@@ -83,6 +84,7 @@ final class HostTransferEngine implements TransferEngine {
         try {
             drive.start();
         } catch (RuntimeException | Error e) {
+            ports.links().close();
             domains.open().forEach(Domain::close);
             poller.close();
             throw e;
@@ -136,19 +138,10 @@ final class HostTransferEngine implements TransferEngine {
             throw new IllegalArgumentException("the admission key of " + peerName + " has " + admissionKey.length
                     + " bytes, expected " + Admission.KEY_LENGTH_BYTES);
         }
-        List<OutboundPeer.Road> roads = new ArrayList<>();
-        for (Domain domain : domains.open()) {
-            for (TransportAddress offered : target.transports()) {
-                if (offered.transport().equals(domain.name())) {
-                    roads.add(new OutboundPeer.Road(domain, offered));
-                }
-            }
-        }
         OutboundPeer peer = new OutboundPeer(
                 ++lastPeerId,
                 peerName,
-                admissionKey,
-                roads,
+                new OutboundPeer.Target(target, admissionKey.clone(), ports.links(), domains.open()),
                 limits.requestsPerPeer(),
                 new Allowances(regions),
                 completions,

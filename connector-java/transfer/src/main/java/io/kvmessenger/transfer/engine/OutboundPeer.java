@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.engine;
 
+import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferCounter;
@@ -9,57 +10,66 @@ import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.LinkEvents;
+import io.kvmessenger.transfer.spi.Links;
 import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.util.ArrayList;
-import java.util.Iterator;
 import java.util.List;
 import java.util.function.LongSupplier;
 
 /**
- * A peer that this engine writes to: its queues, and the paths that they are posted to once one transport has worked.
+ * A peer that this engine writes to: its queues, its link, and the routes that its data may take.
  *
- * <p>The messenger's thread fills the queues; everything else is the worker's. The path that has room takes the next slice;
- * what a lost path had is posted to the others. It tries each transport once.
+ * <p>The messenger's thread fills the queues; everything else is the worker's. Writes take the first route that has an open path,
+ * in the order of preference: on it the path that has room takes the next slice, and what a lost path had is posted to the
+ * others. A route is opened when none before it has a path, or none for longer than its domain may take to repair it; those
+ * before it are tried again meanwhile. The peer is lost with its link, or when no route is left.
  */
-final class OutboundPeer implements Peer, LinkEvents, WriteLedger.Completions {
+final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.Completions {
     /** What one turn may post to a path before other peers get theirs. */
     static final long TURN_BYTES = 2 << 20;
 
     private static final int MESSAGES_MAX = 16;
 
-    /** A domain of ours and where the peer offers it. */
-    record Road(Domain domain, TransportAddress address) {}
+    /**
+     * Where the peer is, and what leads there.
+     *
+     * @param domains this engine's, the first preferred
+     */
+    record Target(EngineAddress address, byte[] admissionKey, Links links, List<Domain> domains) {}
 
-    /** What is pushed when no road is left. */
+    /** What is pushed when no route is left. */
     record Loss(OutboundPeer peer, TransferFault fault) {}
 
     private final int id;
     private final String name;
-    private final byte[] admissionKey;
+    private final Target target;
     private final CompletionRing completions;
     private final LongSupplier clock;
     private final WriteLedger writes;
     private final MessageQueue messages = new MessageQueue(MESSAGES_MAX);
     private final Figures figures;
-    private final List<Endpoint> paths = new ArrayList<>();
+    private final List<Route> routes = new ArrayList<>(2);
     private final WriteBatch batch = new WriteBatch();
     private final Allowances allowances;
-    private final Iterator<Road> roads;
     private volatile String transport = "";
     private volatile boolean lost;
 
     private OutboundLink link;
-    private Road road;
     private boolean ready;
+    /** That writes take, or took last. Null until ready. */
+    private Route used;
+
+    private boolean pathless;
+    private long pathDeadlineNs;
     private int firstPath;
 
     OutboundPeer(
             int id,
             String name,
-            byte[] admissionKey,
-            List<Road> roads,
+            Target target,
             int requestsMax,
             Allowances allowances,
             CompletionRing completions,
@@ -67,12 +77,18 @@ final class OutboundPeer implements Peer, LinkEvents, WriteLedger.Completions {
             LongSupplier clock) {
         this.id = id;
         this.name = name;
-        this.admissionKey = admissionKey.clone();
+        this.target = target;
         this.completions = completions;
         this.clock = clock;
         this.allowances = allowances;
-        this.roads = roads.iterator();
         this.figures = figures;
+        for (Domain domain : target.domains) {
+            for (TransportAddress offered : target.address.transports()) {
+                if (offered.transport().equals(domain.name())) {
+                    routes.add(new Route(domain, offered.location(), this));
+                }
+            }
+        }
         writes = new WriteLedger(requestsMax, this);
     }
 
@@ -107,52 +123,89 @@ final class OutboundPeer implements Peer, LinkEvents, WriteLedger.Completions {
         return lost;
     }
 
-    /** Worker: tries the next transport. */
+    /** Worker: begins to reach it. */
     void connect(long nowNs) {
-        tryNext(TransferFault.UNREACHABLE, "no transport in common with " + name, nowNs);
-    }
-
-    private void tryNext(TransferFault fault, String detail, long nowNs) {
-        if (!roads.hasNext()) {
-            fail(fault, detail);
+        if (routes.isEmpty()) {
+            fail(TransferFault.UNREACHABLE, "no transport in common with " + name);
             return;
         }
-        road = roads.next();
         try {
-            link = road.domain.connect(road.address.location(), admissionKey, messages, this, nowNs);
+            link = target.links.connect(target.address, target.admissionKey, this, nowNs);
         } catch (IllegalArgumentException | IllegalStateException e) {
-            tryNext(TransferFault.UNREACHABLE, e.getMessage(), nowNs);
+            fail(TransferFault.UNREACHABLE, e.getMessage());
         } catch (RuntimeException | Error error) {
-            tryNext(TransferFault.UNREACHABLE, LinkError.describe(error), nowNs);
+            fail(TransferFault.UNREACHABLE, LinkError.describe(error));
         }
     }
 
     @Override
-    public void onReady() {
-        ready = true;
-        transport = road.domain.name();
-        completions.push(CompletionRing.PEER_READY, 0, 0, this, null);
+    public void onOpened() {
+        tryNext(TransferFault.UNREACHABLE, "no transport in common with " + name, clock.getAsLong());
     }
 
     @Override
     public void onLost(TransferFault fault, String detail) {
-        link = null;
-        paths.clear();
-        if (ready) {
+        if (!lost) {
             fail(fault, detail);
-        } else {
-            tryNext(fault, road.domain.name() + ": " + detail, clock.getAsLong());
+        }
+    }
+
+    private void tryNext(TransferFault fault, String detail, long nowNs) {
+        TransferFault lastFault = fault;
+        String lastDetail = detail;
+        for (Route route : routes) {
+            if (route.wasTried()) {
+                continue;
+            }
+            String problem = attach(route, nowNs);
+            if (problem == null) {
+                return;
+            }
+            lastFault = TransferFault.UNREACHABLE;
+            lastDetail = problem;
+        }
+        fail(lastFault, lastDetail);
+    }
+
+    /** Returns why the route cannot be tried, or null. */
+    private String attach(Route route, long nowNs) {
+        try {
+            route.attach(link, nowNs);
+            return null;
+        } catch (IllegalArgumentException | IllegalStateException e) {
+            return route.name() + ": " + e.getMessage();
+        } catch (RuntimeException | Error error) {
+            return route.name() + ": " + LinkError.describe(error);
         }
     }
 
     @Override
-    public void onPathOpened(Endpoint path) {
-        paths.add(path);
+    public void onReady(Route route) {
+        if (!ready) {
+            ready = true;
+            used = route;
+            transport = route.name();
+            completions.push(CompletionRing.PEER_READY, 0, 0, this, null);
+        }
+    }
+
+    @Override
+    public void onFailed(Route route, List<Endpoint> unproven, TransferFault fault, String detail) {
+        route.detach(link);
+        for (Endpoint path : unproven) {
+            if (writes.isUnderWay(path)) {
+                // It may have arrived: to send it again would count it twice.
+                fail(fault, detail);
+                return;
+            }
+        }
+        if (usable() == null && !isAttaching()) {
+            tryNext(fault, ready ? detail : route.name() + ": " + detail, clock.getAsLong());
+        }
     }
 
     @Override
     public void onPathLost(Endpoint path) {
-        paths.remove(path);
         figures.add(TransferCounter.WRITES_REPEATED, writes.reclaim(path));
     }
 
@@ -163,47 +216,119 @@ final class OutboundPeer implements Peer, LinkEvents, WriteLedger.Completions {
 
     private void fail(TransferFault fault, String detail) {
         lost = true;
+        close();
         writes.failAll(fault, detail);
         completions.push(CompletionRing.PEER_LOST, 0, 0, new Loss(this, fault), detail);
     }
 
+    /** The paths first: to the peer the end of the link tells that nothing is written any more. */
+    private void close() {
+        for (int i = 0; i < routes.size(); i++) {
+            routes.get(i).close();
+        }
+        if (link != null) {
+            link.close();
+            link = null;
+        }
+    }
+
     /**
-     * Worker: moves what is queued, or fails what was queued too late. An exception of the link ends the link and nothing
-     * else.
+     * Worker: moves what is queued, or fails what was queued too late. An exception of the link or of a path ends this peer and
+     * nothing else.
      */
     int doWork(long nowNs) {
         try {
             return advance(nowNs);
         } catch (RuntimeException | Error error) {
-            OutboundLink broken = link;
-            if (broken == null) {
+            if (link == null) {
                 throw error;
             }
-            broken.close();
-            onLost(TransferFault.DISCONNECTED, LinkError.describe(error));
+            fail(TransferFault.DISCONNECTED, LinkError.describe(error));
             return 1;
         }
     }
 
     private int advance(long nowNs) {
-        if (link != null) {
-            int posted = ready ? post() : 0;
-            int done = link.doWork(nowNs);
-            return posted > 0 ? posted + Math.max(0, done) : done;
+        if (link == null) {
+            return lost && writes.hasWork()
+                    ? writes.failAll(TransferFault.PEER_CLOSED, "the peer " + name + " is gone")
+                    : 0;
         }
-        return lost && writes.hasWork()
-                ? writes.failAll(TransferFault.PEER_CLOSED, "the peer " + name + " is gone")
-                : 0;
+        int work = ready ? post() + link.send(messages) : 0;
+        work += link.doWork(nowNs);
+        boolean lookSoon = false;
+        for (int i = 0; i < routes.size() && link != null; i++) {
+            int done = routes.get(i).doWork(nowNs);
+            lookSoon |= done == OutboundPaths.LOOK_SOON;
+            work += Math.max(0, done);
+        }
+        if (ready && link != null) {
+            watch(nowNs);
+        }
+        return lookSoon && work == 0 ? OutboundPaths.LOOK_SOON : work;
+    }
+
+    /** The first route with an open path, or null. */
+    private Route usable() {
+        for (int i = 0; i < routes.size(); i++) {
+            if (!routes.get(i).paths().isEmpty()) {
+                return routes.get(i);
+            }
+        }
+        return null;
+    }
+
+    private boolean isAttaching() {
+        for (int i = 0; i < routes.size(); i++) {
+            if (routes.get(i).isPending()) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Sees to it that there is a route, and looks for a better one. */
+    private void watch(long nowNs) {
+        Route open = usable();
+        if (open == null && !pathless) {
+            pathDeadlineNs = nowNs + used.repairLimitNs();
+        }
+        pathless = open == null;
+        if (!pathless) {
+            lookForBetter(open, nowNs);
+        } else if (!isAttaching() && nowNs - pathDeadlineNs > 0) {
+            tryNext(
+                    TransferFault.UNREACHABLE,
+                    "no data path to " + used.location() + " could be opened again in time",
+                    nowNs);
+        }
+    }
+
+    private void lookForBetter(Route open, long nowNs) {
+        for (int i = 0; routes.get(i) != open; i++) {
+            if (routes.get(i).isToBeTriedAgain(nowNs)) {
+                attach(routes.get(i), nowNs);
+            }
+        }
     }
 
     /** Small writes go round, so that no path is busy while others are idle. */
     private int post() {
+        Route route = usable();
+        if (route == null) {
+            return 0;
+        }
+        if (route != used) {
+            used = route;
+            transport = route.name();
+        }
+        List<Endpoint> paths = route.paths();
         int work = 0;
         int count = paths.size();
         for (int i = 0; i < count && writes.hasWork(); i++) {
             work += postTo(paths.get((firstPath + i) % count));
         }
-        firstPath = count == 0 ? 0 : (firstPath + 1) % count;
+        firstPath = (firstPath + 1) % count;
         return work;
     }
 
@@ -224,11 +349,7 @@ final class OutboundPeer implements Peer, LinkEvents, WriteLedger.Completions {
     /** Worker: the messenger wants no more of this peer. */
     void disconnect(TransferFault fault, String detail) {
         lost = true;
-        if (link != null) {
-            link.close();
-            link = null;
-        }
-        paths.clear();
+        close();
         writes.failAll(fault, detail);
     }
 

@@ -5,6 +5,7 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.link.SocketLinks;
 import io.kvmessenger.transfer.shm.ShmTransport;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.SealingLibC;
@@ -40,6 +41,7 @@ public final class TransferEngines {
         }
         LongSupplier clock = System::nanoTime;
         EventLoop loop = loop(options, libC, clock);
+        SocketLinks links = new SocketLinks(loop, options.connectLimitNs());
         return new HostTransferEngine(
                 EngineLimits.of(options),
                 new EnginePorts(
@@ -47,8 +49,9 @@ public final class TransferEngines {
                         clock,
                         new SecureRandom(),
                         loop,
+                        links,
                         options.transports().stream()
-                                .map(name -> transport(name, options, listenHost, advertiseHost, loop))
+                                .map(name -> transport(name, options, listenHost, advertiseHost, loop, links))
                                 .toList()),
                 (worker, onBug) -> drive(options.driver(), worker, clock, onBug));
     }
@@ -70,10 +73,15 @@ public final class TransferEngines {
     }
 
     private static Transport transport(
-            String name, TransferOptions options, InetAddress listenHost, InetAddress advertiseHost, EventLoop loop) {
+            String name,
+            TransferOptions options,
+            InetAddress listenHost,
+            InetAddress advertiseHost,
+            EventLoop loop,
+            SocketLinks links) {
         return switch (name) {
-            case TransferOptions.SHM -> new ShmTransport(loop, options);
-            case TransferOptions.TCP -> new TcpTransport(loop, options, listenHost, advertiseHost);
+            case TransferOptions.SHM -> new ShmTransport(loop, links, options.connectLimitNs());
+            case TransferOptions.TCP -> new TcpTransport(loop, links, options, listenHost, advertiseHost);
             default -> throw new AssertionError("transport " + name);
         };
     }

@@ -2,7 +2,8 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.spi.Domain;
-import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.Links;
+import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.Poller;
 import java.lang.invoke.VarHandle;
 import java.util.ArrayList;
@@ -12,7 +13,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.BooleanSupplier;
 
 /**
- * The agent that moves bytes: its duty cycle does commands, peers' queues, domains and sockets.
+ * The agent that moves bytes: its duty cycle does commands, peers' queues, links, domains and sockets.
  *
  * <p>One thread, which its {@link Drive} decides, calls everything but {@link #execute} and {@link #wake}. It owns no
  * thread and never runs user code.
@@ -29,6 +30,7 @@ final class Worker {
     private final ConcurrentLinkedQueue<Runnable> commands = new ConcurrentLinkedQueue<>();
     private final AtomicBoolean parked = new AtomicBoolean();
     private final List<Domain> domains = new ArrayList<>();
+    private Links links;
     private final List<OutboundPeer> peers = new ArrayList<>();
     private boolean lookSoon;
     private long socketsAskedNs;
@@ -39,8 +41,9 @@ final class Worker {
     }
 
     /** Before the first duty cycle. */
-    void use(List<Domain> all) {
-        domains.addAll(all);
+    void use(Links all, List<Domain> open) {
+        links = all;
+        domains.addAll(open);
     }
 
     /** Any thread: runs a command in a coming duty cycle, in order. */
@@ -91,9 +94,10 @@ final class Worker {
         int work = 0;
         for (int i = 0; i < peers.size(); i++) {
             int done = peers.get(i).doWork(nowNs);
-            lookSoon |= done == OutboundLink.LOOK_SOON;
+            lookSoon |= done == OutboundPaths.LOOK_SOON;
             work += Math.max(0, done);
         }
+        work += links.poll(nowNs);
         for (int i = 0; i < domains.size(); i++) {
             work += domains.get(i).poll(nowNs);
         }
@@ -134,6 +138,7 @@ final class Worker {
         for (OutboundPeer peer : peers) {
             peer.disconnect(TransferFault.DISCONNECTED, "this engine is closed");
         }
+        links.close();
         domains.forEach(Domain::close);
     }
 }

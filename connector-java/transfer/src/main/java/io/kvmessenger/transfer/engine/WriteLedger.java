@@ -169,6 +169,16 @@ final class WriteLedger {
         return count;
     }
 
+    /** Worker: whether the path has what was not told as sent. */
+    boolean isUnderWay(Endpoint by) {
+        for (int post = 0; post < posts.capacity; post++) {
+            if (posts.isUnderWay(post) && posts.endpoints[post] == by) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     private void complete(int entry) {
         completions.onCompleted(cookies[entry]);
         done[entry] = true;

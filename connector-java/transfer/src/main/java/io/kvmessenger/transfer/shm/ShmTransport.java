@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.shm;
 
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.link.SocketLinks;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
@@ -11,11 +12,14 @@ import io.kvmessenger.transfer.spi.TransportUnavailableException;
 /** Memory that processes of one user on one host share. */
 public final class ShmTransport implements Transport {
     private final EventLoop loop;
-    private final TransferOptions options;
+    private final SocketLinks links;
+    private final long connectLimitNs;
 
-    public ShmTransport(EventLoop loop, TransferOptions options) {
+    /** @param connectLimitNs how long a peer may take to map what it gets */
+    public ShmTransport(EventLoop loop, SocketLinks links, long connectLimitNs) {
         this.loop = loop;
-        this.options = options;
+        this.links = links;
+        this.connectLimitNs = connectLimitNs;
     }
 
     @Override
@@ -26,7 +30,8 @@ public final class ShmTransport implements Transport {
     @Override
     public Domain open(InboundPort port, Figures figures) throws TransportUnavailableException {
         try {
-            return new ShmDomain(loop, options, port, figures);
+            String location = links.listenLocal(name(), port, figures);
+            return new ShmDomain(loop, connectLimitNs, port, figures, location);
         } catch (IllegalStateException e) {
             throw new TransportUnavailableException("shm cannot listen on a Unix socket: " + e.getMessage(), e);
         }

@@ -21,16 +21,6 @@ import java.util.ArrayDeque;
  * <p>Worker only. It does not know what records mean.
  */
 public final class ControlStream implements Pollable {
-    public static final int ACCEPTED = 1;
-    public static final int READY = 2;
-    public static final int MESSAGE = 3;
-    public static final int NOTICE = 4;
-    public static final int REGION_WANTED = 5;
-    public static final int REGION = 6;
-    public static final int PATH_PROGRESS = 7;
-    public static final int PATH_BROKEN = 8;
-    public static final int PATH_ENDED = 9;
-
     /** No descriptor came with the record. */
     public static final int NO_DESCRIPTOR = -1;
 
@@ -65,7 +55,11 @@ public final class ControlStream implements Pollable {
     private final MemorySegment vector = arena.allocate(IoVector.SIZE_BYTES, 8);
     private final MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
     private final MemorySegment control = arena.allocate(MessageHeader.controlSpaceBytes(DESCRIPTORS_MAX), 8);
+    /** Those of records that were not handed over yet. */
     private final ArrayDeque<Integer> descriptors = new ArrayDeque<>();
+    /** Those of the record that is being handed over. */
+    private final ArrayDeque<Integer> offered = new ArrayDeque<>();
+
     private final long key;
     private int mask = Epoll.EPOLLIN;
     private int inBytes;
@@ -129,7 +123,7 @@ public final class ControlStream implements Pollable {
         }
         outFrom = 0;
         outTo = 0;
-        append(type, payload);
+        append(ControlRecord.withDescriptors(type, fds.length), payload);
         MessageHeader.setDescriptors(control, fds);
         MessageHeader.control(header, control, MessageHeader.controlSpaceBytes(fds.length));
         long sent = send();
@@ -248,7 +242,7 @@ public final class ControlStream implements Pollable {
             if (inBytes - from < PREFIX_BYTES + lengthBytes) {
                 break;
             }
-            if (!reader.onRecord(in.get(INT, from), in.asSlice(from + PREFIX_BYTES, lengthBytes), nowNs)) {
+            if (!handOver(in.get(INT, from), in.asSlice(from + PREFIX_BYTES, lengthBytes), nowNs)) {
                 refusing = true;
                 watch(mask & ~Epoll.EPOLLIN);
                 break;
@@ -259,6 +253,22 @@ public final class ControlStream implements Pollable {
             MemorySegment.copy(in, from, in, 0, inBytes - from);
             inBytes -= from;
         }
+    }
+
+    /** A record with its descriptors, of which the reader takes what it wants. */
+    private boolean handOver(int type, MemorySegment payload, long nowNs) {
+        for (int left = ControlRecord.descriptorCount(type); left > 0 && !descriptors.isEmpty(); left--) {
+            offered.add(descriptors.remove());
+        }
+        boolean taken = reader.onRecord(type, payload, nowNs);
+        while (!offered.isEmpty()) {
+            if (taken || closed) {
+                libC.close(offered.removeLast());
+            } else {
+                descriptors.addFirst(offered.removeLast());
+            }
+        }
+        return taken;
     }
 
     /** After an end by garbage: reads on only to learn when the peer hangs up, which is then the end. */
@@ -313,9 +323,9 @@ public final class ControlStream implements Pollable {
         }
     }
 
-    /** The next descriptor that came with records, now the caller's; or {@link #NO_DESCRIPTOR}. */
+    /** The next descriptor that came with the record that is handed over, now the caller's; or {@link #NO_DESCRIPTOR}. */
     public int takeDescriptor() {
-        return descriptors.isEmpty() ? NO_DESCRIPTOR : descriptors.remove();
+        return offered.isEmpty() ? NO_DESCRIPTOR : offered.remove();
     }
 
     /** Sends what is queued as far as possible, and says that no more follows; the peer can still be read. */
@@ -338,6 +348,9 @@ public final class ControlStream implements Pollable {
     private void closeDescriptors() {
         while (!descriptors.isEmpty()) {
             libC.close(descriptors.remove());
+        }
+        while (!offered.isEmpty()) {
+            libC.close(offered.remove());
         }
     }
 }

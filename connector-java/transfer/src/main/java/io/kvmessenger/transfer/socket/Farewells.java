@@ -36,7 +36,7 @@ public final class Farewells {
             return;
         }
         farewells.add(farewell);
-        farewell.stream.offer(ControlStream.NOTICE, new Notice(fault, detail).encode());
+        farewell.stream.offer(ControlRecord.NOTICE, new Notice(fault, detail).encode());
         farewell.stream.finish();
     }
 

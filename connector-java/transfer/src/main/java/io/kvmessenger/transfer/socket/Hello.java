@@ -19,23 +19,42 @@ import java.security.MessageDigest;
  * that its writer has that key. The proof covers the challenge, what the socket is for and where it was dialled, so that
  * a recorded hello is of no use on another socket, for another purpose or at another target. A value.
  *
- * @param role {@link #CONTROL}, or the number of a data path, from 1
- * @param count of a control stream: how many data paths the peer is going to open; of a data path: how many sockets were
- *     dialled for its role before
+ * @param role {@link #CONTROL}, or what {@link #role} makes of a data socket's place
+ * @param count of a data socket: how many were dialled for its role before
  */
 public record Hello(int version, int role, int count, byte[] keyName, byte[] proof) {
     public static final long MAGIC = 0x3148_5450_534D_564BL; // "KVMSPTH1" in the order of the wire
-    public static final int VERSION = 3;
+    public static final int VERSION = 4;
     public static final int CONTROL = 0;
     public static final int LENGTH_BYTES = 72;
 
     private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+    private static final int ATTACHMENT_SHIFT = 8;
+    private static final int LANE_MASK = (1 << ATTACHMENT_SHIFT) - 1;
     private static final int VERSION_OFFSET = 8;
     private static final int ROLE_OFFSET = 12;
     private static final int KEY_NAME_OFFSET = 16;
     private static final int COUNT_OFFSET = 32;
     private static final int PROOF_OFFSET = 40;
+
+    /**
+     * A data socket's place at its peer.
+     *
+     * @param attachment the number of the paths that it belongs to
+     * @param lane its place among them, from 1
+     */
+    public static int role(int attachment, int lane) {
+        return attachment << ATTACHMENT_SHIFT | lane;
+    }
+
+    public static int attachment(int role) {
+        return role >>> ATTACHMENT_SHIFT;
+    }
+
+    public static int lane(int role) {
+        return role & LANE_MASK;
+    }
 
     /** @param location where the target was dialled, as its address says it */
     public static Hello answer(Challenge challenge, String location, int role, int count, byte[] key) {

@@ -1,13 +1,14 @@
 package io.kvmessenger.transfer.spi;
 
 import io.kvmessenger.transfer.Region;
+import java.lang.foreign.MemorySegment;
 
 /**
  * One way into and out of this machine that is open: one NIC, one listener, or one mapper of memory.
  *
  * <p>Called by the worker only, except where said. It does not choose peers and does not know other domains. What of its own
  * moves bytes without a descriptor is moved in {@link #poll}; what it hears by a descriptor it hears through the engine's
- * {@link Poller}. What has been sent is told to the {@link LinkEvents} of its peer, what has arrived to the
+ * {@link Poller}. What has been sent is told to the {@link PathEvents} of its peer, what has arrived to the
  * {@link InboundPort} that it was opened with.
  */
 public interface Domain {
@@ -28,8 +29,29 @@ public interface Domain {
     /** The region of the key is written to no more. Messenger's thread. */
     default void deregister(RemoteKey key) {}
 
-    /** Starts to open data paths; the events tell how it went. Never blocks. */
-    OutboundLink connect(String location, byte[] admissionKey, MessageQueue messages, LinkEvents events, long nowNs);
+    /**
+     * Starts to open data paths to a peer; the events tell how it went. Never blocks.
+     *
+     * @param channel to the peer's domain of the same transport
+     * @param location where that is
+     * @throws IllegalArgumentException when the location is none, or out of reach for this domain
+     * @throws IllegalStateException when the operating system refuses
+     */
+    OutboundPaths attach(OutboundChannel channel, String location, PathEvents events, long nowNs);
+
+    /**
+     * Lets an admitted peer open data paths to this engine.
+     *
+     * @param wish what the peer's domain has asked for
+     * @throws IllegalArgumentException when the wish is none of this domain
+     * @throws IllegalStateException when the operating system refuses
+     */
+    InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs);
+
+    /** How long a peer may be without any of its paths, which may come back, before it is reached another way. */
+    default long repairLimitNs() {
+        return 0;
+    }
 
     /** Does what no descriptor tells of; returns how much was done, 0 when idle. */
     int poll(long nowNs);
@@ -43,6 +65,6 @@ public interface Domain {
     /** The worker sleeps no more. */
     default void disarm() {}
 
-    /** Closes all links, without events, and releases everything. */
+    /** Releases everything; all paths are closed already. */
     void close();
 }

@@ -8,7 +8,7 @@ package io.kvmessenger.transfer.spi;
  */
 public interface Endpoint {
     /**
-     * Takes the first pages of a batch as one write, named {@code postId} until {@link LinkEvents#onSent}. The batch is the
+     * Takes the first pages of a batch as one write, named {@code postId} until {@link CompletionSink#onSent}. The batch is the
      * caller's again when this returns, shortened to what was taken; the source memory is read until the write is told as
      * sent, or the path as lost. Calls no events.
      *

@@ -1,13 +1,22 @@
 package io.kvmessenger.transfer.spi;
 
-/** The data paths to one peer by one transport. Worker only. */
+/** The writer's end of the one control socket to a peer. Worker only. */
 public interface OutboundLink {
-    /** Nothing could be done now, and nothing will tell when it can: look again soon. */
-    int LOOK_SOON = -1;
-
-    /** Moves what was posted, and tells what has been sent; returns how much was done, 0 when idle, or {@link #LOOK_SOON}. */
+    /** Goes on with what no descriptor tells of; returns how much was done. */
     int doWork(long nowNs);
 
-    /** Ends the paths; no event follows, no byte is sent and no source is read any more. Idempotent. */
+    /** Sends messages while there is room for them; returns how many. Once opened. */
+    int send(MessageQueue messages);
+
+    /** For paths of another domain, or of the same once more. */
+    OutboundChannel channel(Domain domain);
+
+    /** The paths are closed: nothing is written through them any more. */
+    void detach(PeerChannel channel);
+
+    /**
+     * Ends the link; no event follows. The paths are closed already: to the peer the end of the link tells that nothing is
+     * written any more. Idempotent.
+     */
     void close();
 }

@@ -1,7 +1,6 @@
 package io.kvmessenger.transfer.tcp;
 
 import io.kvmessenger.transfer.socket.Challenge;
-import io.kvmessenger.transfer.socket.ControlStream;
 import io.kvmessenger.transfer.socket.Dialer;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
@@ -133,7 +132,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
             return;
         }
         state = State.BROKEN;
-        deadlineNs = owner.loop().nowNs() + TcpOutboundLink.ANSWER_LIMIT_NS;
+        deadlineNs = owner.loop().nowNs() + TcpOutboundPaths.ANSWER_LIMIT_NS;
         asked = false;
         path.close();
         owner.onBroken(this);
@@ -200,7 +199,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
             case OPEN -> {
                 return path.doWork();
             }
-            case BROKEN -> asked = asked || owner.tell(ControlStream.PATH_BROKEN, role, serial);
+            case BROKEN -> asked = asked || owner.tell(TcpRecord.PATH_BROKEN, role, serial);
             case RESTING -> {
                 if (nowNs - deadlineNs >= 0) {
                     dial(dialLimitNs);

@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.tcp;
 
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.link.SocketLinks;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
@@ -12,12 +13,19 @@ import java.net.InetAddress;
 /** Plain sockets, which every machine has. */
 public final class TcpTransport implements Transport {
     private final EventLoop loop;
+    private final SocketLinks links;
     private final TransferOptions options;
     private final InetAddress listenHost;
     private final InetAddress advertiseHost;
 
-    public TcpTransport(EventLoop loop, TransferOptions options, InetAddress listenHost, InetAddress advertiseHost) {
+    public TcpTransport(
+            EventLoop loop,
+            SocketLinks links,
+            TransferOptions options,
+            InetAddress listenHost,
+            InetAddress advertiseHost) {
         this.loop = loop;
+        this.links = links;
         this.options = options;
         this.listenHost = listenHost;
         this.advertiseHost = advertiseHost;
@@ -31,7 +39,8 @@ public final class TcpTransport implements Transport {
     @Override
     public Domain open(InboundPort port, Figures figures) throws TransportUnavailableException {
         try {
-            return new TcpDomain(loop, options, listenHost, advertiseHost, port, figures);
+            String location = links.listenInet(name(), listenHost, advertiseHost, options.dataPort(), port, figures);
+            return new TcpDomain(loop, options.streamsPerPeer(), options.connectLimitNs(), port, figures, location);
         } catch (IllegalStateException e) {
             throw new TransportUnavailableException("tcp cannot listen: " + e.getMessage(), e);
         }

@@ -13,15 +13,13 @@ import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.FakeDomain;
+import io.kvmessenger.transfer.spi.FakeLinks;
 import io.kvmessenger.transfer.spi.FakeTransport;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundPort;
-import io.kvmessenger.transfer.spi.LinkEvents;
-import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OpenWindow;
-import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.Poller;
-import io.kvmessenger.transfer.spi.RemoteKey;
 import io.kvmessenger.transfer.spi.Transport;
 import java.lang.foreign.Arena;
 import java.util.List;
@@ -42,6 +40,7 @@ class InvokedEngineTest {
                     () -> nowNs,
                     new Random(1),
                     new StillPoller(),
+                    new FakeLinks(),
                     List.of(FakeTransport.unavailable("no card"), FakeTransport.of(new HoldingDomain()))),
             () -> events++);
 
@@ -75,11 +74,11 @@ class InvokedEngineTest {
 
     @Test
     void shouldCloseWhatItHasOpenedWhenAnOptionIsWrong() {
-        boolean[] closed = new boolean[1];
+        boolean[] wasClosed = new boolean[1];
         Domain first = new HoldingDomain() {
             @Override
             public void close() {
-                closed[0] = true;
+                wasClosed[0] = true;
             }
         };
         Transport wrong = new Transport() {
@@ -95,7 +94,7 @@ class InvokedEngineTest {
         };
         assertThatThrownBy(() -> Domains.open(List.of(FakeTransport.of(first), wrong), null, new Figures()))
                 .hasMessage("option data_port is taken");
-        assertThat(closed[0]).isTrue();
+        assertThat(wasClosed[0]).isTrue();
     }
 
     @Test
@@ -123,30 +122,9 @@ class InvokedEngineTest {
         return invoked.engine().openWindow(invoked.engine().admit("peer"), area, 1, 0);
     }
 
-    private class HoldingDomain implements Domain {
-        @Override
-        public String name() {
-            return "holding";
-        }
-
-        @Override
-        public String location() {
-            return "";
-        }
-
-        @Override
-        public RemoteKey register(Region region, int memfd) {
-            return null;
-        }
-
-        @Override
-        public OutboundLink connect(String location, byte[] key, MessageQueue messages, LinkEvents events, long nowNs) {
-            throw new IllegalStateException("connects to nothing");
-        }
-
-        @Override
-        public int poll(long nowNs) {
-            return 0;
+    private class HoldingDomain extends FakeDomain {
+        HoldingDomain() {
+            super("holding", 0);
         }
 
         @Override
@@ -155,9 +133,6 @@ class InvokedEngineTest {
                 window.endLanding();
             }
         }
-
-        @Override
-        public void close() {}
     }
 
     private final class StillPoller implements Poller {

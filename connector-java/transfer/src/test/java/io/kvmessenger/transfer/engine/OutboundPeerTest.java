@@ -4,19 +4,18 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.EngineAddress.TransportAddress;
+import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
-import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.FakeDomain;
+import io.kvmessenger.transfer.spi.FakeLinks;
 import io.kvmessenger.transfer.spi.Figures;
-import io.kvmessenger.transfer.spi.LinkEvents;
-import io.kvmessenger.transfer.spi.MessageQueue;
-import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.RemoteKey;
+import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -30,6 +29,7 @@ final class OutboundPeerTest {
     private static final int PAGE_BYTES = 1 << 20;
     private static final int PAGES_PER_TURN = (int) (OutboundPeer.TURN_BYTES / PAGE_BYTES);
     private static final int REQUESTS_MAX = 8;
+    private static final long REPAIR_LIMIT_NS = 100;
 
     private record Memory(RegionDescriptor descriptor, MemorySegment memory) implements Region {
         @Override
@@ -59,12 +59,18 @@ final class OutboundPeerTest {
             new RegionDescriptor(1, PAGE_BYTES, RegionDescriptor.VERSION, false), arena.allocate(PAGE_BYTES));
     private final CompletionRing completions = new CompletionRing(64, () -> {});
     private final List<Long> completed = new ArrayList<>();
-    private LinkEvents events;
+    private final FakeDomain preferred = new FakeDomain("preferred", REPAIR_LIMIT_NS);
+    private final FakeDomain other = new FakeDomain("other", 0);
+    private final FakeLinks links = new FakeLinks();
+    private PathEvents events;
     private final OutboundPeer peer = new OutboundPeer(
             1,
             "peer",
-            new byte[Admission.KEY_LENGTH_BYTES],
-            List.of(new OutboundPeer.Road(new FakeDomain(), new TransportAddress("fake", "there"))),
+            new OutboundPeer.Target(
+                    new EngineAddress(List.of(other.at("there"), preferred.at("there"))),
+                    new byte[Admission.KEY_LENGTH_BYTES],
+                    links,
+                    List.of(preferred, other)),
             REQUESTS_MAX,
             new Allowances(new RegionTable(new FfmLibC())),
             completions,
@@ -83,7 +89,10 @@ final class OutboundPeerTest {
     }
 
     private void open() {
+        preferred.ended = links.ended;
         peer.connect(0);
+        peer.doWork(0);
+        events = preferred.events;
         events.onReady();
     }
 
@@ -159,43 +168,130 @@ final class OutboundPeerTest {
         assertThat(completed()).containsExactly(1L);
     }
 
-    private final class FakeDomain implements Domain {
-        @Override
-        public String name() {
-            return "fake";
-        }
+    /** The preferred route has had its first path. */
+    private FakePath openPreferred() {
+        open();
+        return path();
+    }
 
-        @Override
-        public String location() {
-            return "here";
-        }
+    private FakePath pathOf(FakeDomain domain) {
+        FakePath path = new FakePath();
+        domain.events.onPathOpened(path);
+        return path;
+    }
 
-        @Override
-        public RemoteKey register(Region region, int memfd) {
-            return null;
-        }
+    private List<String> losses() {
+        List<String> losses = new ArrayList<>();
+        completions.drain(
+                (kind, cookie, value, subject, detail) -> {
+                    if (kind == CompletionRing.PEER_LOST) {
+                        losses.add(((OutboundPeer.Loss) subject).fault() + " " + detail);
+                    }
+                },
+                64);
+        return losses;
+    }
 
-        @Override
-        public OutboundLink connect(
-                String location, byte[] key, MessageQueue messages, LinkEvents linkEvents, long nowNs) {
-            events = linkEvents;
-            return new OutboundLink() {
-                @Override
-                public int doWork(long nowNs) {
-                    return 0;
-                }
+    @Test
+    void shouldTakeTheNextRouteWhenThePreferredHasNoPathForTooLong() {
+        FakePath first = openPreferred();
+        submit(1, 1);
+        peer.doWork(0);
+        preferred.events.onPathLost(first);
+        peer.doWork(0);
+        peer.doWork(REPAIR_LIMIT_NS);
+        assertThat(other.attached).as("it may still come back").isZero();
+        peer.doWork(REPAIR_LIMIT_NS + 1);
+        assertThat(other.attached).isEqualTo(1);
+        other.events.onReady();
+        FakePath next = pathOf(other);
+        peer.doWork(REPAIR_LIMIT_NS + 2);
+        assertThat(next.pages).isEqualTo(first.pages);
+        assertThat(peer.transport()).isEqualTo("other");
+        first.postIds.forEach(preferred.events::onSent);
+        assertThat(completed()).isEmpty();
+        next.postIds.forEach(other.events::onSent);
+        assertThat(completed()).containsExactly(1L);
+    }
 
-                @Override
-                public void close() {}
-            };
-        }
+    @Test
+    void shouldComeBackToThePreferredRouteWhenItHasAPathAgain() {
+        FakePath first = openPreferred();
+        preferred.events.onPathLost(first);
+        peer.doWork(0);
+        peer.doWork(REPAIR_LIMIT_NS + 1);
+        other.events.onReady();
+        FakePath second = pathOf(other);
+        FakePath again = pathOf(preferred);
+        submit(1, 1);
+        peer.doWork(REPAIR_LIMIT_NS + 2);
+        assertThat(again.pages).hasSize(1);
+        assertThat(second.pages).isEmpty();
+        assertThat(peer.transport()).isEqualTo("preferred");
+    }
 
-        @Override
-        public int poll(long nowNs) {
-            return 0;
-        }
+    @Test
+    void shouldTakeTheNextRouteAtOnceWhenOneFailsOfWhichNothingIsOnItsWay() {
+        FakePath first = openPreferred();
+        submit(1, 1);
+        peer.doWork(0);
+        first.postIds.forEach(preferred.events::onSent);
+        preferred.events.onFailed(TransferFault.UNREACHABLE, "the mapping is gone");
+        assertThat(links.ended).containsExactly("paths of preferred");
+        assertThat(other.attached).isEqualTo(1);
+        other.events.onReady();
+        FakePath next = pathOf(other);
+        submit(1, 2);
+        peer.doWork(0);
+        assertThat(next.pages).hasSize(1);
+        assertThat(losses()).isEmpty();
+    }
 
-        @Override
-        public void close() {}
+    /** To send it again could count it twice. */
+    @Test
+    void shouldLoseThePeerWhenWhatAFailedRouteHadMayHaveArrived() {
+        openPreferred();
+        submit(1, 1);
+        peer.doWork(0);
+        preferred.events.onFailed(TransferFault.PEER_CLOSED, "the card is gone");
+        assertThat(other.attached).isZero();
+        assertThat(losses()).containsExactly("PEER_CLOSED the card is gone");
+    }
+
+    @Test
+    void shouldTryALostRouteAgainAfterARest() {
+        openPreferred();
+        preferred.events.onFailed(TransferFault.UNREACHABLE, "the mapping is gone");
+        other.events.onReady();
+        FakePath second = pathOf(other);
+        peer.doWork(Route.REST_MIN_NS - 1);
+        assertThat(preferred.attached).isEqualTo(1);
+        peer.doWork(Route.REST_MIN_NS);
+        assertThat(preferred.attached).isEqualTo(2);
+        preferred.events.onReady();
+        FakePath again = pathOf(preferred);
+        submit(1, 1);
+        peer.doWork(Route.REST_MIN_NS);
+        assertThat(again.pages).hasSize(1);
+        assertThat(second.pages).isEmpty();
+    }
+
+    @Test
+    void shouldLoseThePeerInTheTimeSaidWhenNoRouteIsLeft() {
+        FakePath first = openPreferred();
+        preferred.events.onPathLost(first);
+        peer.doWork(0);
+        peer.doWork(REPAIR_LIMIT_NS + 1);
+        other.events.onFailed(TransferFault.UNREACHABLE, "no such memory");
+        assertThat(losses()).containsExactly("UNREACHABLE no such memory");
+    }
+
+    /** To the peer the end of the link is the word that nothing is written any more. */
+    @Test
+    void shouldClosePathsBeforeTheLinkIs() {
+        openPreferred();
+        links.events.onLost(TransferFault.PEER_CLOSED, "it hung up");
+        assertThat(links.ended).containsExactly("preferred", "link");
+        assertThat(losses()).containsExactly("PEER_CLOSED it hung up");
     }
 }

@@ -5,16 +5,12 @@ import static org.assertj.core.api.Assertions.assertThat;
 import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.EngineAddress.TransportAddress;
-import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.EventLoop;
-import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.FakeDomain;
+import io.kvmessenger.transfer.spi.FakeLinks;
 import io.kvmessenger.transfer.spi.Figures;
-import io.kvmessenger.transfer.spi.LinkEvents;
-import io.kvmessenger.transfer.spi.MessageQueue;
-import io.kvmessenger.transfer.spi.OutboundLink;
-import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.List;
@@ -31,13 +27,14 @@ final class WorkerTest {
 
     private final EventLoop loop = new EventLoop(LIB_C, System::nanoTime);
     private final Worker worker = new Worker(loop);
-    private final FakeDomain transport = new FakeDomain();
+    private final FakeDomain domain = new FakeDomain("fake", 0);
+    private final FakeLinks links = new FakeLinks();
     private final CompletionRing completions = new CompletionRing(64, () -> {});
     private final List<String> told = new ArrayList<>();
     private int lastPeerId;
 
     WorkerTest() {
-        worker.use(List.of(transport));
+        worker.use(links, List.of(domain));
     }
 
     @AfterEach
@@ -49,8 +46,11 @@ final class WorkerTest {
         OutboundPeer peer = new OutboundPeer(
                 ++lastPeerId,
                 name,
-                new byte[Admission.KEY_LENGTH_BYTES],
-                List.of(new OutboundPeer.Road(transport, new TransportAddress("fake", name))),
+                new OutboundPeer.Target(
+                        new EngineAddress(List.of(domain.at(name))),
+                        new byte[Admission.KEY_LENGTH_BYTES],
+                        links,
+                        List.of(domain)),
                 2,
                 new Allowances(new RegionTable(LIB_C)),
                 completions,
@@ -74,7 +74,8 @@ final class WorkerTest {
     void shouldEndOnlyThePeerWhoseLinkThrows() {
         OutboundPeer sick = peer("sick");
         OutboundPeer sound = peer("sound");
-        transport.thrownBySick = new InternalError("a fault occurred in an unsafe memory access operation");
+        domain.thrownAt = "sick";
+        domain.thrown = new InternalError("a fault occurred in an unsafe memory access operation");
         worker.doWork();
         drain();
         assertThat(sick.isLost()).isTrue();
@@ -82,10 +83,10 @@ final class WorkerTest {
         assertThat(told.getFirst())
                 .startsWith("sick " + TransferFault.DISCONNECTED)
                 .contains("InternalError", "unsafe memory access", "WorkerTest");
-        assertThat(transport.closed).containsExactly("sick");
+        assertThat(domain.closed).containsExactly("sick");
         worker.doWork();
         assertThat(sound.isLost()).isFalse();
-        assertThat(transport.turned).containsExactly("sick", "sound", "sound");
+        assertThat(domain.turned).containsExactly("sick", "sound", "sound");
     }
 
     /** An engine has heap for hundreds of peers, most of which never see a message. */
@@ -109,8 +110,8 @@ final class WorkerTest {
     @Timeout(value = 20, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
     void shouldNotSleepOverACommandThatCameWhileItLooked() {
         AtomicBoolean done = new AtomicBoolean();
-        transport.onTurn = () -> {
-            transport.onTurn = () -> {};
+        domain.onTurn = () -> {
+            domain.onTurn = () -> {};
             runElsewhere(() -> worker.execute(() -> done.set(true)));
         };
         while (!done.get()) {
@@ -125,56 +126,5 @@ final class WorkerTest {
         } catch (InterruptedException e) {
             throw new AssertionError(e);
         }
-    }
-
-    /** Its links do nothing, but for what the test throws. */
-    private static final class FakeDomain implements Domain {
-        final List<String> turned = new ArrayList<>();
-        final List<String> closed = new ArrayList<>();
-        Error thrownBySick;
-        Runnable onTurn = () -> {};
-
-        @Override
-        public String name() {
-            return "fake";
-        }
-
-        @Override
-        public String location() {
-            return "here";
-        }
-
-        @Override
-        public RemoteKey register(Region region, int memfd) {
-            return null;
-        }
-
-        @Override
-        public OutboundLink connect(String location, byte[] key, MessageQueue messages, LinkEvents events, long nowNs) {
-            return new OutboundLink() {
-                @Override
-                public int doWork(long nowNs) {
-                    turned.add(location);
-                    if (location.equals("sick") && thrownBySick != null) {
-                        throw thrownBySick;
-                    }
-                    return 0;
-                }
-
-                @Override
-                public void close() {
-                    closed.add(location);
-                }
-            };
-        }
-
-        @Override
-        public int poll(long nowNs) {
-            onTurn.run();
-            return 0;
-        }
-
-        @Override
-        public void close() {}
     }
 }

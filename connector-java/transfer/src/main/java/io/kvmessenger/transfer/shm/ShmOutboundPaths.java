@@ -5,56 +5,44 @@ import io.kvmessenger.foreign.StreamingCopy;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
-import io.kvmessenger.transfer.socket.ControlStream;
-import io.kvmessenger.transfer.socket.Dialer;
-import io.kvmessenger.transfer.socket.EventLoop;
-import io.kvmessenger.transfer.socket.Hello;
-import io.kvmessenger.transfer.socket.Notice;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkError;
-import io.kvmessenger.transfer.spi.LinkEvents;
-import io.kvmessenger.transfer.spi.MessageQueue;
-import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.OutboundChannel;
+import io.kvmessenger.transfer.spi.OutboundPaths;
+import io.kvmessenger.transfer.spi.PathEvents;
+import io.kvmessenger.transfer.spi.PeerChannel;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.util.HashMap;
 import java.util.Map;
-import java.util.function.IntPredicate;
 
 /**
  * One peer whose memory this engine maps: copies pages, then pushes their immediate.
  *
- * <p>Worker only. Regions are mapped when first written to. It never writes after its socket is closed.
+ * <p>Worker only. Regions are mapped when first written to. It never writes once it is closed. What was copied is pushed with
+ * it, so that nothing of it has to be sent again when the mapping is lost.
  */
-final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Reader {
-    /** With its acceptance: the ring and what wakes the target. */
-    private static final int DESCRIPTORS_MAX = 2;
-
+final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Reader {
     private static final int BATCH_PAGES_MAX = 256;
     private static final long BATCH_BYTES = 256 << 10;
     /** Batches that were copied and not yet told as sent. */
     private static final int COPIED_MAX = 1 << 10;
 
-    private final EventLoop loop;
     private final LibC libC;
-    private final String name;
-    private final MessageQueue messages;
-    private final LinkEvents events;
+    private final OutboundChannel channel;
+    private final PathEvents events;
     private final Figures figures;
     private final long connectDeadlineNs;
     private final Map<Integer, MappedFile> regions = new HashMap<>();
     private final RunCopier copier = new RunCopier(StreamingCopy.ofThisProcess());
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_LONG, 1L);
-    private Dialer dialer;
-    private ControlStream control;
-    private String connectFault;
     private MappedFile ringFile;
     private ImmRing ring;
-    private int wakeFd = ControlStream.NO_DESCRIPTOR;
+    private int wakeFd = PeerChannel.NO_DESCRIPTOR;
     private final long[] copied = new long[COPIED_MAX];
     private int copiedCount;
     private boolean ringFull;
@@ -65,63 +53,26 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
     private MemorySegment lastRegion;
     private boolean closed;
 
-    ShmOutboundLink(
-            EventLoop loop,
-            String name,
-            byte[] admissionKey,
-            MessageQueue messages,
-            LinkEvents events,
-            Figures figures,
-            long connectDeadlineNs,
-            IntPredicate ofThisUser) {
-        this.loop = loop;
-        libC = loop.libC();
-        this.name = name;
-        this.messages = messages;
+    /** @throws IllegalStateException when too much was asked of the peer */
+    ShmOutboundPaths(LibC libC, OutboundChannel channel, PathEvents events, Figures figures, long connectDeadlineNs) {
+        this.libC = libC;
+        this.channel = channel;
         this.events = events;
         this.figures = figures;
         this.connectDeadlineNs = connectDeadlineNs;
-        int fd = loop.sockets().connectAbstract(name);
-        if (fd >= 0 && !ofThisUser.test(fd)) {
-            // It is told nothing: not even a proof, which it could pass on to the real target.
-            libC.close(fd);
-            connectFault = "the socket " + name + " belongs to another user";
-            return;
-        }
-        dialer = new Dialer(
-                loop, fd, name, asked -> Hello.answer(asked, name, Hello.CONTROL, 0, admissionKey), new Dialing());
-    }
-
-    /** What becomes of the socket before it is the control stream. */
-    private final class Dialing implements Dialer.Events {
-        @Override
-        public void onConnected(int fd) {
-            try {
-                control = new ControlStream(loop, fd, ShmOutboundLink.this, DESCRIPTORS_MAX);
-            } catch (IllegalStateException e) {
-                libC.close(fd);
-                connectFault = "connecting to " + name + ": " + e.getMessage();
-            }
-        }
-
-        @Override
-        public void onFailed(String detail) {
-            lose(TransferFault.UNREACHABLE, detail);
+        if (!channel.open(MemorySegment.NULL, this)) {
+            arena.close();
+            throw new IllegalStateException("the peer was asked for too many paths");
         }
     }
 
     @Override
-    public boolean onRecord(int type, MemorySegment payload, long nowNs) {
-        switch (type) {
-            case ControlStream.ACCEPTED -> onAccepted();
-            case ControlStream.REGION -> onRegion(RegionRecord.parse(payload));
-            case ControlStream.NOTICE -> {
-                Notice notice = Notice.parse(payload);
-                lose(notice.fault(), notice.detail());
-            }
-            default -> lose(TransferFault.PROTOCOL, "unexpected control record " + type);
+    public void onRecord(int kind, MemorySegment payload, long nowNs) {
+        switch (kind) {
+            case ShmRecord.ACCEPTED -> onAccepted();
+            case ShmRecord.REGION -> onRegion(RegionRecord.parse(payload));
+            default -> lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
         }
-        return true;
     }
 
     private void onAccepted() {
@@ -129,13 +80,13 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
             lose(TransferFault.PROTOCOL, "the peer accepted twice");
             return;
         }
-        int ringFd = control.takeDescriptor();
+        int ringFd = channel.takeDescriptor();
         if (ringFd < 0) {
             lose(TransferFault.UNREACHABLE, "the ring's descriptor did not come through");
             return;
         }
         try {
-            wakeFd = control.takeDescriptor();
+            wakeFd = channel.takeDescriptor();
             if (wakeFd < 0) {
                 lose(TransferFault.UNREACHABLE, "the descriptor that wakes the peer did not come through");
                 return;
@@ -148,7 +99,7 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
             libC.close(ringFd);
         }
         ring = new ImmRing(ringFile.memory());
-        control.offer(ControlStream.READY, MemorySegment.NULL);
+        channel.tell(ShmRecord.READY, MemorySegment.NULL);
         figures.increment(TransferCounter.PATHS_OPENED);
         events.onReady();
         events.onPathOpened(this);
@@ -167,7 +118,7 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
                             + " has no descriptor to map; register shareable memory, or leave shm out of the transports");
             return;
         }
-        int fd = control.takeDescriptor();
+        int fd = channel.takeDescriptor();
         if (fd < 0) {
             lose(TransferFault.PROTOCOL, "the peer sent no descriptor for region " + region.regionId());
             return;
@@ -182,8 +133,8 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
     }
 
     @Override
-    public void onEnd(String detail, boolean garbage) {
-        lose(garbage ? TransferFault.PROTOCOL : TransferFault.PEER_CLOSED, detail);
+    public void onRefused(TransferFault fault, String detail) {
+        lose(fault, detail);
     }
 
     @Override
@@ -192,10 +143,18 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
     }
 
     private void lose(TransferFault fault, String detail) {
-        if (!closed) {
-            close();
-            events.onLost(fault, detail);
+        if (closed) {
+            return;
         }
+        boolean opened = ring != null;
+        if (opened) {
+            tell();
+        }
+        close();
+        if (opened) {
+            events.onPathLost(this);
+        }
+        events.onFailed(fault, detail);
     }
 
     @Override
@@ -203,19 +162,14 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
         if (closed) {
             return 0;
         }
-        if (connectFault != null) {
-            lose(TransferFault.UNREACHABLE, connectFault);
-            return 1;
-        }
         if (ring == null) {
-            dialer.doWork();
-            if (!closed && nowNs - connectDeadlineNs > 0) {
-                lose(TransferFault.UNREACHABLE, "no answer in time");
+            if (nowNs - connectDeadlineNs > 0) {
+                lose(TransferFault.UNREACHABLE, "the peer did not hand over its ring in time");
             }
             return 0;
         }
-        int work = control.sendAll(ControlStream.MESSAGE, messages) + tell();
-        if (!closed && copyFault != null) {
+        int work = tell();
+        if (copyFault != null) {
             lose(TransferFault.PROTOCOL, copyFault);
         }
         return ringFull && work == 0 ? LOOK_SOON : work;
@@ -264,7 +218,7 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
             return true;
         }
         wantedRegionId = regionId;
-        waitingForRegion = control.offer(ControlStream.REGION_WANTED, new RegionRecord(regionId, 0).encode());
+        waitingForRegion = channel.tell(ShmRecord.REGION_WANTED, new RegionRecord(regionId, 0).encode());
         return false;
     }
 
@@ -294,7 +248,6 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
             return;
         }
         closed = true;
-        // Unmap first: the end of the socket tells the peer that nothing is written any more.
         lastRegion = null;
         regions.values().forEach(MappedFile::close);
         regions.clear();
@@ -304,12 +257,6 @@ final class ShmOutboundLink implements OutboundLink, Endpoint, ControlStream.Rea
         }
         if (wakeFd >= 0) {
             libC.close(wakeFd);
-        }
-        if (dialer != null) {
-            dialer.close();
-        }
-        if (control != null) {
-            control.close();
         }
         arena.close();
     }

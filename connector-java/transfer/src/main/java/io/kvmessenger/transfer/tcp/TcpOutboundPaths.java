@@ -1,20 +1,17 @@
 package io.kvmessenger.transfer.tcp;
 
-import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.Challenge;
-import io.kvmessenger.transfer.socket.ControlStream;
-import io.kvmessenger.transfer.socket.Dialer;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.Hello;
-import io.kvmessenger.transfer.socket.Notice;
 import io.kvmessenger.transfer.socket.SocketLocation;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkError;
-import io.kvmessenger.transfer.spi.LinkEvents;
-import io.kvmessenger.transfer.spi.MessageQueue;
-import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.OutboundChannel;
+import io.kvmessenger.transfer.spi.OutboundPaths;
+import io.kvmessenger.transfer.spi.PathEvents;
+import io.kvmessenger.transfer.spi.PeerChannel;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.net.InetSocketAddress;
@@ -22,92 +19,66 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * All sockets to one peer: first the control stream, then, once accepted, the data paths; ready when the peer says so.
+ * All data sockets to one peer: dialled once the peer has accepted them, ready when it says so.
  *
- * <p>Worker only. A data path that breaks is dialled again, and costs the link nothing as long as one comes back in time; the
- * control stream is not: a new admission needs a new link.
+ * <p>Worker only. One that breaks is dialled again, for as long as these paths are wanted: what it means for the peer that none
+ * is left is the engine's to decide.
  */
-final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLane.Owner {
+final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLane.Owner {
     /** How long the target may take to say what it has got of a broken data path. */
     static final long ANSWER_LIMIT_NS = 5_000_000_000L;
 
     private final EventLoop loop;
-    private final LibC libC;
     private final String location;
     private final InetSocketAddress target;
-    private final byte[] admissionKey;
-    private final MessageQueue messages;
-    private final LinkEvents events;
+    private final OutboundChannel channel;
+    private final PathEvents events;
     private final Figures figures;
-    private final int dataPathCount;
+    private final int pathCount;
     private final long connectLimitNs;
-    private final Dialer dialer;
     private final List<TcpLane> lanes = new ArrayList<>();
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment record = arena.allocate(PathRecord.LENGTH_BYTES, 8);
     private final long connectDeadlineNs;
-    private ControlStream control;
     private boolean ready;
-    private boolean pathless;
-    private long pathDeadlineNs;
     private boolean closed;
 
-    TcpOutboundLink(
+    /**
+     * @throws IllegalArgumentException when the location is none
+     * @throws IllegalStateException when too much was asked of the peer
+     */
+    TcpOutboundPaths(
             EventLoop loop,
             String location,
-            byte[] admissionKey,
-            MessageQueue messages,
-            LinkEvents events,
+            OutboundChannel channel,
+            PathEvents events,
             Figures figures,
-            int dataPathCount,
+            int pathCount,
             long connectLimitNs,
             long nowNs) {
         this.loop = loop;
-        libC = loop.libC();
         this.location = location;
         target = SocketLocation.parse(location, loop.seals().sealing());
-        this.admissionKey = admissionKey;
-        this.messages = messages;
+        this.channel = channel;
         this.events = events;
         this.figures = figures;
-        this.dataPathCount = dataPathCount;
+        this.pathCount = pathCount;
         this.connectLimitNs = connectLimitNs;
         connectDeadlineNs = nowNs + connectLimitNs;
-        dialer = new Dialer(
-                loop, openSocket(), location, asked -> answer(asked, Hello.CONTROL, dataPathCount), new Dialing());
-    }
-
-    /** What becomes of the first socket before it is the control stream. */
-    private final class Dialing implements Dialer.Events {
-        @Override
-        public void onAnswered(int fd, Challenge asked, Hello said) {
-            seal(fd, asked, said);
-        }
-
-        @Override
-        public void onConnected(int fd) {
-            try {
-                control = new ControlStream(loop, fd, TcpOutboundLink.this, 0);
-            } catch (IllegalStateException e) {
-                libC.close(fd);
-                lose(TransferFault.UNREACHABLE, e.getMessage());
-            }
-        }
-
-        @Override
-        public void onFailed(String detail) {
-            lose(TransferFault.UNREACHABLE, detail);
+        if (!channel.open(TcpDomain.wish(pathCount), this)) {
+            arena.close();
+            throw new IllegalStateException("the peer was asked for too many paths");
         }
     }
 
     @Override
-    public Hello answer(Challenge asked, int role, int count) {
-        return Hello.answer(asked, location, role, count, admissionKey);
+    public Hello answer(Challenge asked, int lane, int serial) {
+        return Hello.answer(asked, location, Hello.role(channel.number(), lane), serial, channel.admissionKey());
     }
 
     @Override
     public void seal(int fd, Challenge asked, Hello said) {
-        loop.seals().onDialled(fd, asked, said, admissionKey);
+        loop.seals().onDialled(fd, asked, said, channel.admissionKey());
     }
 
     @Override
@@ -133,19 +104,19 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
     }
 
     @Override
-    public boolean onRecord(int type, MemorySegment payload, long nowNs) {
-        switch (type) {
-            case ControlStream.ACCEPTED -> onAccepted(nowNs);
-            case ControlStream.READY -> onReady();
-            case ControlStream.PATH_PROGRESS -> onProgress(payload, false);
-            case ControlStream.PATH_ENDED -> onProgress(payload, true);
-            case ControlStream.NOTICE -> {
-                Notice notice = Notice.parse(payload);
-                lose(notice.fault(), notice.detail());
-            }
-            default -> lose(TransferFault.PROTOCOL, "unexpected control record " + type);
+    public void onRecord(int kind, MemorySegment payload, long nowNs) {
+        switch (kind) {
+            case TcpRecord.ACCEPTED -> onAccepted(nowNs);
+            case TcpRecord.READY -> onReady();
+            case TcpRecord.PATH_PROGRESS -> onProgress(payload, false);
+            case TcpRecord.PATH_ENDED -> onProgress(payload, true);
+            default -> lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
         }
-        return true;
+    }
+
+    @Override
+    public void onRefused(TransferFault fault, String detail) {
+        lose(fault, detail);
     }
 
     private void onAccepted(long nowNs) {
@@ -153,7 +124,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
             lose(TransferFault.PROTOCOL, "the peer accepted twice");
             return;
         }
-        for (int role = 1; role <= dataPathCount; role++) {
+        for (int role = 1; role <= pathCount; role++) {
             TcpLane lane = new TcpLane(this, role);
             lanes.add(lane);
             lane.dial(nowNs + connectLimitNs);
@@ -167,12 +138,12 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
             return;
         }
         ready = true;
-        lanes.forEach(TcpLane::open);
         events.onReady();
+        lanes.forEach(TcpLane::open);
     }
 
     private void onProgress(MemorySegment payload, boolean ended) {
-        if (!ready || !PathRecord.isSound(payload, dataPathCount)) {
+        if (!ready || !PathRecord.isSound(payload, pathCount)) {
             lose(TransferFault.PROTOCOL, "the peer reports on a data path that does not exist");
             return;
         }
@@ -185,7 +156,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
 
     @Override
     public boolean tell(int type, int role, int serial) {
-        return control.offer(type, PathRecord.encode(record, role, serial, 0));
+        return channel.tell(type, PathRecord.encode(record, role, serial, 0));
     }
 
     @Override
@@ -211,7 +182,7 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
     @Override
     public void onBroken(TcpLane lane) {
         // What the peer said before it closed the path has probably arrived already.
-        control.drain(loop.nowNs());
+        channel.drain(loop.nowNs());
         if (!ready) {
             lose(TransferFault.PEER_CLOSED, "the peer broke a data path");
         }
@@ -229,11 +200,6 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
     }
 
     @Override
-    public void onEnd(String detail, boolean garbage) {
-        lose(garbage ? TransferFault.PROTOCOL : TransferFault.PEER_CLOSED, detail);
-    }
-
-    @Override
     public void onError(Throwable error) {
         lose(TransferFault.DISCONNECTED, LinkError.describe(error));
     }
@@ -241,48 +207,26 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
     private void lose(TransferFault fault, String detail) {
         if (!closed) {
             close();
-            events.onLost(fault, detail);
+            events.onFailed(fault, detail);
         }
     }
 
     @Override
     public int doWork(long nowNs) {
-        if (closed) {
-            return 0;
-        }
-        dialer.doWork();
-        int work = ready ? control.sendAll(ControlStream.MESSAGE, messages) : 0;
-        for (int i = 0; i < lanes.size() && !closed; i++) {
-            work += lanes.get(i).doWork(nowNs, nowNs + connectLimitNs);
-        }
-        if (!closed) {
-            checkLimits(nowNs);
-        }
-        return pathless && work == 0 ? LOOK_SOON : work;
-    }
-
-    private void checkLimits(long nowNs) {
-        if (!ready) {
-            if (nowNs - connectDeadlineNs > 0) {
-                lose(TransferFault.UNREACHABLE, "no answer from " + location + " in time");
-            }
-            return;
-        }
+        int work = 0;
         boolean open = false;
-        for (int i = 0; i < lanes.size(); i++) {
-            open |= lanes.get(i).isOpen();
-            if (lanes.get(i).isOverdue(nowNs)) {
+        for (int i = 0; i < lanes.size() && !closed; i++) {
+            TcpLane lane = lanes.get(i);
+            work += lane.doWork(nowNs, nowNs + connectLimitNs);
+            open |= lane.isOpen();
+            if (lane.isOverdue(nowNs)) {
                 lose(TransferFault.PEER_CLOSED, "the peer does not say what it has got of a broken data path");
-                return;
             }
         }
-        if (!open && !pathless) {
-            pathDeadlineNs = nowNs + connectLimitNs;
+        if (!ready && !closed && nowNs - connectDeadlineNs > 0) {
+            lose(TransferFault.UNREACHABLE, "no answer from " + location + " in time");
         }
-        pathless = !open;
-        if (pathless && nowNs - pathDeadlineNs > 0) {
-            lose(TransferFault.UNREACHABLE, "no data path to " + location + " could be opened again in time");
-        }
+        return ready && !open && !closed && work == 0 ? LOOK_SOON : work;
     }
 
     @Override
@@ -291,11 +235,6 @@ final class TcpOutboundLink implements OutboundLink, ControlStream.Reader, TcpLa
             return;
         }
         closed = true;
-        pathless = false;
-        dialer.close();
-        if (control != null) {
-            control.close();
-        }
         for (TcpLane lane : lanes) {
             if (lane.close()) {
                 figures.increment(TransferCounter.PATHS_LOST);

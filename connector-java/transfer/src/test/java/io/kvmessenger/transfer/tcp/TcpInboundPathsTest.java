@@ -7,9 +7,9 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.SocketApi;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.socket.ControlStream;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.spi.FakeInboundChannel;
 import io.kvmessenger.transfer.spi.FakePort;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
@@ -22,8 +22,8 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
-/** One link over real sockets, in time that the test moves: each poll is one duty cycle. */
-final class TcpInboundLinkTest {
+/** One peer's data sockets, in time that the test moves: each poll is one duty cycle. */
+final class TcpInboundPathsTest {
     private static final LibC LIB_C = new FfmLibC();
     private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
     private static final int IMM = Imm.of(1, 0);
@@ -41,11 +41,13 @@ final class TcpInboundLinkTest {
     private final String name = "kvmessenger-link-" + ProcessHandle.current().pid();
     private final int listenFd = SOCKETS.listenAbstract(name);
     private final List<Integer> writerFds = new ArrayList<>();
-    private TcpInboundLink link;
+    private final FakeInboundChannel channel = new FakeInboundChannel(
+            record -> PathRecord.role(record) + " " + PathRecord.serial(record) + " " + PathRecord.frames(record));
+    private TcpInboundPaths paths;
 
     @AfterEach
     void close() {
-        link.abandon();
+        paths.close();
         writerFds.forEach(LIB_C::close);
         LIB_C.close(listenFd);
         loop.close();
@@ -59,13 +61,14 @@ final class TcpInboundLinkTest {
                 listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
     }
 
-    /** Writer's sockets: the control stream first, then the data paths by role. */
+    /** Writer's sockets by place, from 1. */
     private void open(int dataPathCount) {
         MemorySegment scrap = arena.allocate(1 << 12);
-        link = new TcpInboundLink(
-                loop, port, admission, figures, connect(), dataPathCount, scrap, clockNs.get() + READY_LIMIT_NS);
+        writerFds.add(-1);
+        paths = new TcpInboundPaths(
+                loop, port, admission, figures, channel, dataPathCount, scrap, clockNs.get() + READY_LIMIT_NS);
         for (int role = 1; role <= dataPathCount; role++) {
-            assertThat(link.attach(connect(), role, 0)).isTrue();
+            assertThat(paths.take(connect(), role, 0)).isTrue();
         }
     }
 
@@ -76,7 +79,7 @@ final class TcpInboundLinkTest {
 
     private int turn() {
         int called = loop.poll(0);
-        link.doWork(clockNs.get());
+        paths.poll(clockNs.get());
         return called;
     }
 
@@ -101,12 +104,12 @@ final class TcpInboundLinkTest {
         open(2);
         byte[] frame = frame();
         send(2, frame, 0, TcpFrame.HEADER_BYTES + 10);
-        hangUp(0);
+        paths.onPeerGone();
         hangUp(1);
         for (int i = 0; i < TURNS; i++) {
             turn();
         }
-        assertThat(port.closed).as("path 2 has not ended").isEmpty();
+        assertThat(paths.isOver()).as("path 2 has not ended").isFalse();
         send(2, frame, TcpFrame.HEADER_BYTES + 10, frame.length);
         hangUp(2);
         turn();
@@ -114,22 +117,20 @@ final class TcpInboundLinkTest {
         assertThat(port.arrivedWeight).isEqualTo(1);
         assertThat(port.memory.asSlice(0, PAGE_BYTES).get(ValueLayout.JAVA_BYTE, PAGE_BYTES - 1))
                 .isEqualTo((byte) 9);
-        assertThat(port.closed).hasSize(1);
+        assertThat(paths.isOver()).isTrue();
+        assertThat(channel.over).hasSize(1);
     }
 
     @Test
     void shouldNotBeCalledAgainForWhatHasEnded() {
         open(2);
-        hangUp(0);
+        paths.onPeerGone();
         hangUp(1);
-        assertThat(turn()).isEqualTo(2);
+        assertThat(turn()).isEqualTo(1);
         for (int i = 0; i < TURNS; i++) {
             assertThat(turn()).as("turn %d", i).isZero();
         }
-        assertThat(port.closed).isEmpty();
-        clockNs.addAndGet(TcpInboundLink.GOODBYE_LIMIT_NS + 1);
-        turn();
-        assertThat(port.closed).as("the rest did not end in time").hasSize(1);
+        assertThat(paths.isOver()).isFalse();
     }
 
     /** The peer is stopped inside a frame: its window can be closed without it. */
@@ -140,7 +141,7 @@ final class TcpInboundLinkTest {
         send(1, frame, 0, TcpFrame.HEADER_BYTES + 10);
         turn();
         assertThat(port.landings).isEqualTo(1);
-        link.onWindowClosed(port.window);
+        paths.onWindowClosed(port.window);
         assertThat(port.landings).isZero();
         port.memory.fill((byte) 5);
         send(1, frame, TcpFrame.HEADER_BYTES + 10, frame.length);
@@ -148,22 +149,23 @@ final class TcpInboundLinkTest {
         assertThat(port.memory.get(ValueLayout.JAVA_BYTE, PAGE_BYTES - 1)).isEqualTo((byte) 5);
         assertThat(port.arrivedWeight).isZero();
         assertThat(port.strays).isEqualTo(1);
-        assertThat(port.closed).as("late bytes are no fault").isEmpty();
+        assertThat(channel.dismissed).as("late bytes are no fault").isEmpty();
     }
 
     @Test
-    void shouldGiveBackTheAdmissionOfALinkThatStaysHalfOpen() {
+    void shouldBeOverWhenNotAllPathsCameInTime() {
         MemorySegment scrap = arena.allocate(1 << 12);
-        link = new TcpInboundLink(loop, port, admission, figures, connect(), 2, scrap, READY_LIMIT_NS);
-        assertThat(link.attach(connect(), 1, 0)).isTrue();
+        writerFds.add(-1);
+        paths = new TcpInboundPaths(loop, port, admission, figures, channel, 2, scrap, READY_LIMIT_NS);
+        assertThat(paths.take(connect(), 1, 0)).isTrue();
         clockNs.set(READY_LIMIT_NS);
         turn();
-        assertThat(admission.link()).isSameAs(link);
+        assertThat(paths.isOver()).isFalse();
         clockNs.set(READY_LIMIT_NS + 1);
         turn();
-        assertThat(admission.link()).isNull();
-        assertThat(port.closed).as("the key may be used once more").isEmpty();
-        assertThat(link.attach(connect(), 2, 0)).as("too late").isFalse();
+        assertThat(channel.over).containsExactly("the peer did not open all its paths in time");
+        assertThat(channel.readies).isZero();
+        assertThat(paths.take(connect(), 2, 0)).as("too late").isFalse();
     }
 
     @Test
@@ -177,43 +179,31 @@ final class TcpInboundLinkTest {
         assertThat(port.refused.getFirst()).contains("names a window of another peer");
         assertThat(port.arrivedWeight).isZero();
         assertThat(port.memory.get(ValueLayout.JAVA_BYTE, 0)).isZero();
-        assertThat(port.closed).hasSize(1);
+        assertThat(channel.dismissed).hasSize(1);
+        assertThat(channel.dismissed.getFirst()).startsWith("WRITE_REFUSED");
     }
 
     @Test
-    void shouldEndWithItsOwnError() {
+    void shouldTellItsOwnErrorAndLetNothingHalfLandedBe() {
         open(1);
         port.thrown = new InternalError("the port has a bug");
         byte[] frame = frame();
         send(1, frame, 0, frame.length);
         turn();
-        assertThat(port.closed).hasSize(1);
-        assertThat(port.closed.getFirst()).contains("InternalError", "the port has a bug");
+        assertThat(channel.errors).containsExactly(port.thrown);
         assertThat(port.landings).isZero();
     }
 
-    /** What the writer reads of its control stream: type, role, serial, frames. */
+    /** What the writer is told from now on: kind, role, serial, frames. */
     private List<String> told() {
-        List<String> told = new ArrayList<>();
-        MemorySegment prefix = arena.allocate(8, 8);
-        while (LIB_C.read(writerFds.getFirst(), prefix, 8) == 8) {
-            int lengthBytes = prefix.get(ValueLayout.JAVA_INT, 4);
-            MemorySegment record = arena.allocate(Math.max(1, lengthBytes), 8);
-            assertThat(LIB_C.read(writerFds.getFirst(), record, lengthBytes)).isEqualTo(lengthBytes);
-            String path = lengthBytes == 0
-                    ? ""
-                    : " " + PathRecord.role(record) + " " + PathRecord.serial(record) + " " + PathRecord.frames(record);
-            told.add(prefix.get(ValueLayout.JAVA_INT, 0) + path);
-        }
+        List<String> told = List.copyOf(channel.told);
+        channel.told.clear();
         return told;
     }
 
     private void say(int role, int serial) {
-        MemorySegment bytes = arena.allocate(8 + PathRecord.LENGTH_BYTES, 8);
-        bytes.set(ValueLayout.JAVA_INT, 0, ControlStream.PATH_BROKEN);
-        bytes.set(ValueLayout.JAVA_INT, 4, PathRecord.LENGTH_BYTES);
-        PathRecord.encode(bytes.asSlice(8), role, serial, 0);
-        assertThat(LIB_C.write(writerFds.getFirst(), bytes, bytes.byteSize())).isEqualTo(bytes.byteSize());
+        MemorySegment record = PathRecord.encode(arena.allocate(PathRecord.LENGTH_BYTES, 8), role, serial, 0);
+        assertThat(paths.onRecord(TcpRecord.PATH_BROKEN, record, clockNs.get())).isTrue();
     }
 
     private static String record(int type, int role, int serial, long frames) {
@@ -232,19 +222,19 @@ final class TcpInboundLinkTest {
         }
         assertThat(port.arrivedWeight).isEqualTo(1);
         assertThat(port.landings).as("nothing more can land").isZero();
-        assertThat(port.closed).as("the peer may open another").isEmpty();
+        assertThat(channel.over).as("the peer may open another").isEmpty();
         assertThat(told())
-                .endsWith(record(ControlStream.PATH_ENDED, 1, 0, 1))
-                .doesNotContain(record(ControlStream.PATH_ENDED, 2, 0, 0));
-        assertThat(link.attach(connect(), 1, 0))
+                .endsWith(record(TcpRecord.PATH_ENDED, 1, 0, 1))
+                .doesNotContain(record(TcpRecord.PATH_ENDED, 2, 0, 0));
+        assertThat(paths.take(connect(), 1, 0))
                 .as("a socket of the number that has ended")
                 .isFalse();
-        assertThat(link.attach(connect(), 1, 1)).isTrue();
+        assertThat(paths.take(connect(), 1, 1)).isTrue();
         send(4, frame, 0, frame.length);
         turn();
         turn();
         assertThat(port.arrivedWeight).isEqualTo(2);
-        assertThat(told()).containsExactly(record(ControlStream.PATH_PROGRESS, 1, 1, 1));
+        assertThat(told()).containsExactly(record(TcpRecord.PATH_PROGRESS, 1, 1, 1));
     }
 
     /** The writer has seen a break that the target has not: nothing of that socket may land after the answer. */
@@ -258,7 +248,7 @@ final class TcpInboundLinkTest {
         for (int i = 0; i < TURNS; i++) {
             turn();
         }
-        assertThat(told()).endsWith(record(ControlStream.PATH_ENDED, 2, 0, 0));
+        assertThat(told()).endsWith(record(TcpRecord.PATH_ENDED, 2, 0, 0));
         assertThat(port.landings).isZero();
         port.memory.fill((byte) 5);
         assertThat(LIB_C.send(writerFds.get(2), arena.allocate(PAGE_BYTES), PAGE_BYTES, SocketApi.MSG_NOSIGNAL))
@@ -278,9 +268,8 @@ final class TcpInboundLinkTest {
         say(1, 1);
         turn();
         turn();
-        assertThat(told())
-                .endsWith(record(ControlStream.PATH_ENDED, 1, 0, 0), record(ControlStream.PATH_ENDED, 1, 1, 0));
-        assertThat(link.attach(connect(), 1, 1)).isFalse();
-        assertThat(link.attach(connect(), 1, 2)).isTrue();
+        assertThat(told()).endsWith(record(TcpRecord.PATH_ENDED, 1, 0, 0), record(TcpRecord.PATH_ENDED, 1, 1, 0));
+        assertThat(paths.take(connect(), 1, 1)).isFalse();
+        assertThat(paths.take(connect(), 1, 2)).isTrue();
     }
 }

@@ -1,4 +1,4 @@
-package io.kvmessenger.transfer.shm;
+package io.kvmessenger.transfer.link;
 
 import io.kvmessenger.foreign.Epoll;
 import io.kvmessenger.foreign.LibC;

@@ -1,0 +1,187 @@
+package io.kvmessenger.testkit.transfer;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.TransferCounter;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.TransferRequest.SingleWrite;
+import io.kvmessenger.transfer.WindowArea;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.Arrays;
+import java.util.Random;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/**
+ * What happens when a peer has no path of the preferred transport left: its writes take the next that both have, none is lost,
+ * doubled or delayed for ever, and the preferred one is taken again when it is back.
+ */
+@Timeout(120)
+public abstract class NextTransportContractTest extends WriterAndTarget {
+    private static final long PATH_LIMIT_NS = 2_000_000_000L;
+    private static final int WRITES = 40;
+
+    private final BreakingLibC breaking = new BreakingLibC();
+    private final long seed = Long.getLong("kvmessenger.test.seed", System.nanoTime());
+    private final Random random = new Random(seed);
+    private long lastCookie;
+
+    @Override
+    protected String transport() {
+        return TransferOptions.TCP;
+    }
+
+    @Override
+    protected TransferOptions options() {
+        return TransferOptions.defaults().withStreamsPerPeer(2).withConnectLimitNs(PATH_LIMIT_NS);
+    }
+
+    /** Not yet: each test says what is preferred. */
+    @Override
+    @BeforeEach
+    void connect() {
+        System.out.println("seed " + seed + ", the same again by -Dkvmessenger.test.seed=" + seed);
+    }
+
+    private void connect(String preferred, String next) {
+        writer = new DrivenEngine(options().withTransports(preferred, next), "writer", MEMORY_BYTES, breaking.libC());
+        target = new DrivenEngine(options(), "target", MEMORY_BYTES);
+        writer.alongside(target);
+        target.alongside(writer);
+        admission = target.engine().admit("writer");
+        peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
+        writer.await("the peer to be ready", () -> writer.ready.contains(peer));
+        assertThat(peer.transport()).isEqualTo(preferred);
+        target.memory().fill(GUARD);
+    }
+
+    /** Random pages into a window of their own, while something happens at its middle; then each is looked at. */
+    private void round(Runnable inTheMiddle) {
+        fillSource(random);
+        int[] from = shuffled(PAGE_COUNT, random);
+        int[] to = shuffled(PAGE_COUNT, random);
+        long filled = ++lastCookie;
+        ImmWindow window = grant(everything(), PAGE_COUNT, filled);
+        long firstCookie = lastCookie + 1;
+        int piece = (PAGE_COUNT + WRITES - 1) / WRITES;
+        for (int done = 0; done < PAGE_COUNT; done += piece) {
+            int end = Math.min(PAGE_COUNT, done + piece);
+            writer.submit(
+                    peer,
+                    paged(window, Arrays.copyOfRange(from, done, end), Arrays.copyOfRange(to, done, end)),
+                    ++lastCookie);
+            if (done <= PAGE_COUNT / 2 && done + piece > PAGE_COUNT / 2) {
+                inTheMiddle.run();
+            }
+        }
+        DrivenEngine.awaitBoth(
+                "a round", writer, target, () -> target.filled.contains(filled) && haveEnded(firstCookie));
+        for (int i = 0; i < PAGE_COUNT; i++) {
+            assertThat(pageArrived(from[i], to[i])).as("page %d", i).isTrue();
+        }
+        assertThat(window.arrivedWeight()).isEqualTo(PAGE_COUNT);
+        writer.engine().disallow(peer, remote(window));
+        window.close(true);
+    }
+
+    private boolean haveEnded(long firstCookie) {
+        for (long cookie = firstCookie; cookie <= lastCookie; cookie++) {
+            if (!writer.endings.containsKey(cookie)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private void assertNothingLost() {
+        assertThat(writer.failed).isEmpty();
+        assertThat(writer.lost).isEmpty();
+        assertThat(writer.endings.values()).containsOnly(1);
+        assertThat(target.overshot).isEmpty();
+        assertThat(target.refused).isEmpty();
+        assertThat(target.closedAdmissions).isEmpty();
+        assertThat(target.engine().counters().of(TransferCounter.STRAYS)).isZero();
+    }
+
+    @Test
+    void shouldGoOnOverShmWhenNoTcpSocketComesBackAndTakeTcpAgainWhenOneDoes() {
+        connect(TransferOptions.TCP, TransferOptions.SHM);
+        round(() -> {});
+        round(() -> {
+            breaking.refuseConnects();
+            assertThat(breaking.breakAll()).isEqualTo(2);
+        });
+        assertThat(peer.transport()).isEqualTo(TransferOptions.SHM);
+        round(() -> {});
+        assertThat(peer.transport()).isEqualTo(TransferOptions.SHM);
+        breaking.allowConnects();
+        DrivenEngine.awaitBoth("a socket", writer, target, () -> breaking.count() == 2);
+        while (!peer.transport().equals(TransferOptions.TCP)) {
+            round(() -> {});
+        }
+        assertNothingLost();
+    }
+
+    /** What cannot be mapped can be sent. */
+    @Test
+    void shouldGoOnOverTcpWhenARegionCannotBeMappedAndTakeShmAgainWhenAllCan() {
+        connect(TransferOptions.SHM, TransferOptions.TCP);
+        round(() -> {});
+        try (Arena arena = Arena.ofShared()) {
+            MemorySegment memory = arena.allocate(PAGE_BYTES);
+            Region region = target.engine().register(memory, Region.NOT_SHAREABLE);
+            WindowArea area = WindowArea.of(region.descriptor(), pages(0));
+            long filled = ++lastCookie;
+            ImmWindow window = target.engine().openWindow(admission, area, 1, filled);
+            RemoteWindow remoteOfOther = writer.engine().allow(peer, window.imm(), area);
+            SingleWrite write =
+                    new SingleWrite(writer.region(), 0, region.descriptor(), 0, PAGE_BYTES, remoteOfOther, 1);
+            round(() -> writer.submit(peer, write, ++lastCookie));
+            DrivenEngine.awaitBoth("the other window", target, writer, () -> target.filled.contains(filled));
+            assertThat(peer.transport()).isEqualTo(TransferOptions.TCP);
+            writer.engine().disallow(peer, remoteOfOther);
+            window.close(true);
+            region.deregister();
+        }
+        while (!peer.transport().equals(TransferOptions.SHM)) {
+            round(() -> {});
+        }
+        round(() -> {});
+        assertNothingLost();
+    }
+
+    @Test
+    void shouldFailInTheTimeSaidWhenNoTransportIsLeft() {
+        connect(TransferOptions.TCP, TransferOptions.SHM);
+        try (Arena arena = Arena.ofShared()) {
+            Region region = target.engine().register(arena.allocate(PAGE_BYTES), Region.NOT_SHAREABLE);
+            ImmWindow window = grant(everything(), Long.MAX_VALUE, ++lastCookie);
+            breaking.refuseConnects();
+            long beganNs = System.nanoTime();
+            breaking.breakAll();
+            int[] all = shuffled(PAGE_COUNT, random);
+            long firstCookie = lastCookie + 1;
+            for (int i = 0; i < WRITES; i++) {
+                long cookie = lastCookie + 1;
+                if (writer.engine().submit(peer, paged(window, all, all), cookie) == TransferEngine.ACCEPTED) {
+                    lastCookie = cookie;
+                }
+            }
+            DrivenEngine.awaitBoth("the loss", writer, target, () -> writer.lost.containsKey(peer.id()));
+            assertThat(System.nanoTime() - beganNs).isGreaterThan(PATH_LIMIT_NS);
+            assertThat(writer.lost.get(peer.id()).fault()).isEqualTo(TransferFault.UNREACHABLE);
+            assertThat(haveEnded(firstCookie)).isTrue();
+            assertThat(writer.endings.values()).containsOnly(1);
+            target.await("the end of the admission", () -> target.closedAdmissions.containsKey(admission.id()));
+            window.close(true);
+            region.deregister();
+        }
+    }
+}

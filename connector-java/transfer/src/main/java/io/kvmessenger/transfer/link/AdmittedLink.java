@@ -1,0 +1,390 @@
+package io.kvmessenger.transfer.link;
+
+import io.kvmessenger.transfer.TransferCounter;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.socket.ControlRecord;
+import io.kvmessenger.transfer.socket.ControlStream;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.Hello;
+import io.kvmessenger.transfer.socket.Notice;
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundChannel;
+import io.kvmessenger.transfer.spi.InboundLink;
+import io.kvmessenger.transfer.spi.InboundPaths;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.LinkError;
+import java.lang.foreign.MemorySegment;
+import java.util.List;
+
+/**
+ * The control socket of one admitted peer, and the paths of domains that the peer has opened through it.
+ *
+ * <p>Worker only. The admission ends when all its paths are over, and that is a proof: each domain says what ends its own. For
+ * paths over which the peer writes into this process's memory it is the end of this socket: the peer's engine unmaps before it
+ * closes it, and the kernel closes a dead process's sockets after its last thread has ended. Or its process has ended, although
+ * a child may still hold the socket: no child has its mappings. Without proof the admission does not end, however long it takes.
+ */
+final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatch.Events {
+    /** How long paths may take to end after the peer has gone; also for the peer to read a notice. */
+    static final long GOODBYE_LIMIT_NS = 1_000_000_000L;
+
+    /** How many times a peer may open paths. */
+    static final int ATTACHMENTS_MAX = 32;
+
+    private final EventLoop loop;
+    private final InboundPort port;
+    private final InboundAdmission from;
+    private final Figures figures;
+    private final List<Domain> domains;
+    private final ControlStream control;
+    private final DeathWatch death;
+    private final boolean local;
+    private final long connectLimitNs;
+    private final Attachment[] attachments = new Attachment[ATTACHMENTS_MAX];
+    private int attachmentCount;
+    private boolean ready;
+    private boolean peerGone;
+    private boolean dismissed;
+    private boolean settled;
+    private boolean failed;
+    private boolean closed;
+    /** Until then the peer has to be ready; or its paths over, once it has gone; or its socket closed, once all is over. */
+    private long deadlineNs;
+
+    /**
+     * Takes the control socket over.
+     *
+     * @param local whether descriptors can travel on it
+     * @param deathFd becomes readable when the peer's process has ended, now the link's; negative for none
+     * @param connectLimitNs how long the peer may take to be ready, from its last try
+     * @throws IllegalStateException when the operating system refuses; the socket stays the caller's, and the admission free
+     */
+    AdmittedLink(
+            EventLoop loop,
+            InboundPort port,
+            InboundAdmission from,
+            Figures figures,
+            List<Domain> domains,
+            boolean local,
+            int controlFd,
+            int deathFd,
+            long connectLimitNs) {
+        this.loop = loop;
+        this.port = port;
+        this.from = from;
+        this.figures = figures;
+        this.domains = domains;
+        this.local = local;
+        this.connectLimitNs = connectLimitNs;
+        deadlineNs = loop.nowNs() + connectLimitNs;
+        death = new DeathWatch(loop, deathFd, this);
+        try {
+            control = new ControlStream(loop, controlFd, this, 0);
+        } catch (IllegalStateException e) {
+            death.close();
+            throw e;
+        }
+        from.claim(this);
+        control.offer(ControlRecord.ACCEPTED, MemorySegment.NULL);
+    }
+
+    /** Works on messages that had no room, and on time limits; returns false when the link is over. */
+    boolean doWork(long nowNs) {
+        try {
+            advance(nowNs);
+        } catch (RuntimeException | Error error) {
+            onError(error);
+        }
+        return !closed;
+    }
+
+    private void advance(long nowNs) {
+        if (!closed) {
+            control.resume(nowNs);
+        }
+        if (!closed && (!ready || peerGone || settled) && nowNs - deadlineNs > 0) {
+            closeAll(ready ? "the peer's paths did not end in time" : "the peer was not ready in time");
+        }
+    }
+
+    @Override
+    public boolean onRecord(int type, MemorySegment payload, long nowNs) {
+        int kind = ControlRecord.kind(type);
+        int number = ControlRecord.number(type);
+        Attachment attachment = number < ATTACHMENTS_MAX ? attachments[number] : null;
+        if (kind == ControlRecord.DETACH && attachment != null) {
+            attachment.end("the peer uses its paths no more");
+            return true;
+        }
+        boolean late = attachment == null && number < attachmentCount;
+        if (dismissed || (late && (kind == ControlRecord.DETACH || kind >= InboundChannel.FIRST_KIND))) {
+            return true;
+        }
+        if (kind == ControlRecord.MESSAGE && number == 0) {
+            return port.onMessage(from, payload);
+        }
+        if (kind == ControlRecord.ATTACH && number == attachmentCount && number < ATTACHMENTS_MAX) {
+            attach(Attach.parse(payload), nowNs);
+            return true;
+        }
+        if (kind >= InboundChannel.FIRST_KIND && attachment != null) {
+            return attachment.paths.onRecord(kind, payload, nowNs);
+        }
+        figures.increment(TransferCounter.PATHS_REJECTED);
+        dismiss(TransferFault.PROTOCOL, "unexpected control record " + kind);
+        return true;
+    }
+
+    private void attach(Attach wanted, long nowNs) {
+        if (!ready) {
+            deadlineNs = nowNs + connectLimitNs;
+        }
+        Attachment attachment = new Attachment(attachmentCount++);
+        String refusal = wanted == null ? "the peer wants no transport" : attachment.open(wanted, nowNs);
+        if (refusal == null) {
+            attachments[attachment.number] = attachment;
+        } else {
+            figures.increment(TransferCounter.PATHS_REJECTED);
+            control.offer(
+                    ControlRecord.type(ControlRecord.REFUSED, attachment.number),
+                    new Notice(TransferFault.UNREACHABLE, refusal).encode());
+        }
+    }
+
+    /** Takes a data socket over; false when there is no place for it. */
+    boolean take(int fd, Hello hello) {
+        int number = Hello.attachment(hello.role());
+        Attachment attachment = closed || dismissed || number >= ATTACHMENTS_MAX ? null : attachments[number];
+        return attachment != null && attachment.paths.take(fd, Hello.lane(hello.role()), hello.count());
+    }
+
+    @Override
+    public void onEnd(String detail, boolean garbage) {
+        if (!garbage) {
+            onPeerGone(detail);
+            return;
+        }
+        figures.increment(TransferCounter.PATHS_REJECTED);
+        dismiss(TransferFault.PROTOCOL, detail);
+        readOn(detail);
+    }
+
+    @Override
+    public void onDeath(long nowNs) {
+        // What it said before it died has arrived.
+        control.drain(nowNs);
+        if (!closed) {
+            onPeerGone("the peer's process has ended");
+        }
+    }
+
+    private void onPeerGone(String detail) {
+        peerGone = true;
+        for (Attachment attachment : attachments) {
+            if (attachment != null) {
+                attachment.paths.onPeerGone();
+            }
+        }
+        deadlineNs = loop.nowNs() + GOODBYE_LIMIT_NS;
+        if (allOver()) {
+            closeAll(detail);
+        }
+    }
+
+    /** Nothing is taken from the peer any more, but it may still write: then its hang-up is what counts. */
+    private void readOn(String detail) {
+        if (closed) {
+            return;
+        }
+        if (allOver()) {
+            closeAll(detail);
+        } else {
+            control.discard();
+        }
+    }
+
+    @Override
+    public void onError(Throwable error) {
+        if (failed || closed) {
+            // Even the little that is left to do fails: the worker cannot go on with it.
+            throw new IllegalStateException("the link of " + from.admission().peerName() + " failed twice", error);
+        }
+        failed = true;
+        dismiss(TransferFault.DISCONNECTED, LinkError.describe(error));
+        readOn(LinkError.describe(error));
+    }
+
+    @Override
+    public void revoke(String detail) {
+        dismiss(TransferFault.DISCONNECTED, detail);
+    }
+
+    /** Ends what this engine can end by itself; the control stream lives on to tell the peer why, and to hear its end. */
+    private void dismiss(TransferFault fault, String detail) {
+        if (dismissed || closed) {
+            return;
+        }
+        dismissed = true;
+        for (Attachment attachment : attachments) {
+            if (attachment != null) {
+                attachment.paths.stop();
+            }
+        }
+        control.offer(ControlRecord.NOTICE, new Notice(fault, detail).encode());
+        control.finish();
+        settleIfOver(detail);
+    }
+
+    private boolean allOver() {
+        for (Attachment attachment : attachments) {
+            if (attachment != null && !attachment.paths.isOver()) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private void settleIfOver(String detail) {
+        if (dismissed && !settled && allOver()) {
+            settle(detail);
+            deadlineNs = loop.nowNs() + GOODBYE_LIMIT_NS;
+        }
+    }
+
+    /** Nothing of the peer can land or be counted any more. A key of a peer that never was ready may be used again. */
+    private void settle(String detail) {
+        settled = true;
+        if (ready) {
+            port.onClosed(from, detail);
+        } else {
+            from.giveBack();
+        }
+    }
+
+    private void closeAll(String detail) {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        String fullDetail = detail + closePaths();
+        if (!settled) {
+            settle(fullDetail);
+        }
+        release();
+    }
+
+    /** Returns what went wrong with it: paths that cannot be closed properly are closed all the same. */
+    private String closePaths() {
+        String faults = "";
+        for (Attachment attachment : attachments) {
+            if (attachment == null) {
+                continue;
+            }
+            try {
+                attachment.paths.close();
+            } catch (RuntimeException | Error error) {
+                faults += "; " + LinkError.describe(error);
+                attachment.paths.close();
+            }
+        }
+        return faults;
+    }
+
+    private void release() {
+        death.close();
+        control.close();
+    }
+
+    /** Closes everything for the end of the engine. No admission ends by it: the peer may still be writing. */
+    void abandon() {
+        if (!closed) {
+            closed = true;
+            closePaths();
+            release();
+        }
+    }
+
+    /** Paths of one domain, and their end of the control socket. */
+    private final class Attachment implements InboundChannel {
+        final int number;
+        /** Never null once opened. */
+        InboundPaths paths;
+
+        Attachment(int number) {
+            this.number = number;
+        }
+
+        /** Returns why not, or null. */
+        String open(Attach wanted, long nowNs) {
+            for (Domain domain : domains) {
+                if (!domain.name().equals(wanted.transport())) {
+                    continue;
+                }
+                if (!port.reachesAll(domain)) {
+                    return "a region of this engine has no descriptor to map";
+                }
+                try {
+                    paths = domain.admit(this, from, wanted.wish(), nowNs);
+                    return null;
+                } catch (IllegalArgumentException | IllegalStateException e) {
+                    return e.getMessage();
+                }
+            }
+            return "this engine has no transport " + wanted.transport();
+        }
+
+        @Override
+        public int number() {
+            return number;
+        }
+
+        @Override
+        public boolean carriesDescriptors() {
+            return local;
+        }
+
+        @Override
+        public boolean tell(int kind, MemorySegment payload) {
+            return control.offer(ControlRecord.type(kind, number), payload);
+        }
+
+        @Override
+        public boolean tell(int kind, MemorySegment payload, int... descriptors) {
+            return control.offerDescriptors(ControlRecord.type(kind, number), payload, descriptors);
+        }
+
+        @Override
+        public void onReady() {
+            ready = true;
+        }
+
+        @Override
+        public void onOver(String detail) {
+            if (closed) {
+                return;
+            }
+            attachments[number] = null;
+            settleIfOver(detail);
+            if (peerGone && allOver()) {
+                closeAll(detail);
+            }
+        }
+
+        void end(String detail) {
+            paths.close();
+            onOver(detail);
+        }
+
+        @Override
+        public void dismiss(TransferFault fault, String detail) {
+            AdmittedLink.this.dismiss(fault, detail);
+        }
+
+        @Override
+        public void onError(Throwable error) {
+            AdmittedLink.this.onError(error);
+        }
+    }
+}

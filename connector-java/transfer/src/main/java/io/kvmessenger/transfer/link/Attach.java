@@ -1,0 +1,36 @@
+package io.kvmessenger.transfer.link;
+
+import io.kvmessenger.transfer.TransferEngine;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.charset.StandardCharsets;
+
+/**
+ * What a writer says to open paths. A value.
+ *
+ * @param transport the domain's name
+ * @param wish the domain's own
+ */
+record Attach(String transport, MemorySegment wish) {
+    MemorySegment encode() {
+        byte[] name = transport.getBytes(StandardCharsets.UTF_8);
+        MemorySegment record = MemorySegment.ofArray(new byte[1 + name.length + (int) wish.byteSize()]);
+        if (record.byteSize() > TransferEngine.MESSAGE_MAX_BYTES) {
+            throw new AssertionError("the wish of " + transport + " is longer than a record");
+        }
+        record.set(ValueLayout.JAVA_BYTE, 0, (byte) name.length);
+        MemorySegment.copy(name, 0, record, ValueLayout.JAVA_BYTE, 1, name.length);
+        MemorySegment.copy(wish, 0, record, 1 + name.length, wish.byteSize());
+        return record;
+    }
+
+    /** What the record says, or null when it says nothing. The wish is the record's. */
+    static Attach parse(MemorySegment record) {
+        int nameBytes = record.byteSize() == 0 ? -1 : record.get(ValueLayout.JAVA_BYTE, 0);
+        if (nameBytes < 0 || nameBytes >= record.byteSize()) {
+            return null;
+        }
+        byte[] name = record.asSlice(1, nameBytes).toArray(ValueLayout.JAVA_BYTE);
+        return new Attach(new String(name, StandardCharsets.UTF_8), record.asSlice(1 + nameBytes));
+    }
+}

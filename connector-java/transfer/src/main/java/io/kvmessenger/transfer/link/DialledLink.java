@@ -1,0 +1,319 @@
+package io.kvmessenger.transfer.link;
+
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.socket.Challenge;
+import io.kvmessenger.transfer.socket.ControlRecord;
+import io.kvmessenger.transfer.socket.ControlStream;
+import io.kvmessenger.transfer.socket.Dialer;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.Hello;
+import io.kvmessenger.transfer.socket.Notice;
+import io.kvmessenger.transfer.socket.SocketLocation;
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.LinkError;
+import io.kvmessenger.transfer.spi.LinkEvents;
+import io.kvmessenger.transfer.spi.MessageQueue;
+import io.kvmessenger.transfer.spi.OutboundChannel;
+import io.kvmessenger.transfer.spi.OutboundLink;
+import io.kvmessenger.transfer.spi.PeerChannel;
+import java.lang.foreign.MemorySegment;
+import java.net.InetSocketAddress;
+import java.util.Iterator;
+import java.util.List;
+import java.util.function.IntPredicate;
+
+/**
+ * The control socket to one peer: dialled one way after the other until the peer accepts, then open until it ends.
+ *
+ * <p>Worker only. It is not dialled again: a new admission needs a new link.
+ */
+final class DialledLink implements OutboundLink, ControlStream.Reader {
+    /** With one record, at most. */
+    private static final int DESCRIPTORS_MAX = 2;
+
+    /**
+     * Where a peer listens.
+     *
+     * @param transport what its address calls it
+     * @param local whether it is a Unix socket
+     */
+    record Way(String transport, boolean local, String location) {}
+
+    private final EventLoop loop;
+    private final Iterator<Way> ways;
+    private final byte[] admissionKey;
+    private final LinkEvents events;
+    private final long connectLimitNs;
+    private final IntPredicate ofThisUser;
+    private final Channel[] channels = new Channel[AdmittedLink.ATTACHMENTS_MAX];
+    private int channelCount;
+    private Way way;
+    private Dialer dialer;
+    private ControlStream control;
+    /** Why the way that is tried has failed already: told in the next turn. */
+    private String fault;
+
+    private long deadlineNs;
+    private boolean accepted;
+    private boolean lost;
+    private boolean closed;
+
+    /** @param ways in the order in which they are tried; each may take the limit */
+    DialledLink(
+            EventLoop loop,
+            List<Way> ways,
+            byte[] admissionKey,
+            LinkEvents events,
+            long connectLimitNs,
+            IntPredicate ofThisUser,
+            long nowNs) {
+        this.loop = loop;
+        this.ways = ways.iterator();
+        this.admissionKey = admissionKey;
+        this.events = events;
+        this.connectLimitNs = connectLimitNs;
+        this.ofThisUser = ofThisUser;
+        if (this.ways.hasNext()) {
+            dial(this.ways.next(), nowNs);
+        } else {
+            fault = "no transport in common";
+        }
+    }
+
+    private void dial(Way next, long nowNs) {
+        way = next;
+        fault = null;
+        deadlineNs = nowNs + connectLimitNs;
+        try {
+            int fd = way.local ? openLocal() : openInet();
+            if (fault == null) {
+                dialer = new Dialer(loop, fd, way.location, this::answer, new Dialing());
+            }
+        } catch (IllegalArgumentException e) {
+            fault = e.getMessage();
+        }
+    }
+
+    private int openLocal() {
+        int fd = loop.sockets().connectAbstract(way.location);
+        if (fd >= 0 && !ofThisUser.test(fd)) {
+            // It is told nothing: not even a proof, which it could pass on to the real target.
+            loop.libC().close(fd);
+            fault = "the socket " + way.location + " belongs to another user";
+        }
+        return fd;
+    }
+
+    private int openInet() {
+        InetSocketAddress target =
+                SocketLocation.parse(way.location, loop.seals().sealing());
+        int fd = loop.sockets().connectInet(target.getAddress(), target.getPort());
+        if (fd >= 0) {
+            loop.sockets().setNoDelay(fd);
+        }
+        return fd;
+    }
+
+    private Hello answer(Challenge asked) {
+        return Hello.answer(asked, way.location, Hello.CONTROL, 0, admissionKey);
+    }
+
+    /** What becomes of the socket before it is the control stream. */
+    private final class Dialing implements Dialer.Events {
+        /** A Unix socket stays on this machine, and is of this user. */
+        @Override
+        public void onAnswered(int fd, Challenge asked, Hello said) {
+            if (!way.local) {
+                loop.seals().onDialled(fd, asked, said, admissionKey);
+            }
+        }
+
+        @Override
+        public void onConnected(int fd) {
+            try {
+                control = new ControlStream(loop, fd, DialledLink.this, way.local ? DESCRIPTORS_MAX : 0);
+            } catch (IllegalStateException e) {
+                loop.libC().close(fd);
+                fault = "connecting to " + way.location + ": " + e.getMessage();
+            }
+        }
+
+        @Override
+        public void onFailed(String detail) {
+            fault = detail;
+        }
+    }
+
+    @Override
+    public boolean onRecord(int type, MemorySegment payload, long nowNs) {
+        int kind = ControlRecord.kind(type);
+        int number = ControlRecord.number(type);
+        Channel channel = number < channelCount ? channels[number] : null;
+        if (lost) {
+            return true;
+        }
+        if (kind == ControlRecord.ACCEPTED && !accepted) {
+            accepted = true;
+            events.onOpened();
+        } else if (kind == ControlRecord.NOTICE) {
+            Notice notice = Notice.parse(payload);
+            lose(notice.fault(), notice.detail());
+        } else if (channel != null && kind == ControlRecord.REFUSED) {
+            Notice notice = Notice.parse(payload);
+            channel.reader.onRefused(notice.fault(), notice.detail());
+        } else if (channel != null && kind >= PeerChannel.FIRST_KIND) {
+            tell(channel, kind, payload, nowNs);
+        } else if (number >= channelCount || kind < PeerChannel.FIRST_KIND) {
+            lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
+        } // else it was on its way when the paths ended
+        return true;
+    }
+
+    private static void tell(Channel channel, int kind, MemorySegment payload, long nowNs) {
+        try {
+            channel.reader.onRecord(kind, payload, nowNs);
+        } catch (RuntimeException | Error error) {
+            channel.reader.onError(error);
+        }
+    }
+
+    @Override
+    public void onEnd(String detail, boolean garbage) {
+        lose(garbage ? TransferFault.PROTOCOL : TransferFault.PEER_CLOSED, detail);
+    }
+
+    @Override
+    public void onError(Throwable error) {
+        lose(TransferFault.DISCONNECTED, LinkError.describe(error));
+    }
+
+    /** Of a peer that has not accepted yet another way may lead to it. */
+    private void lose(TransferFault why, String detail) {
+        if (lost || closed) {
+            return;
+        }
+        if (!accepted && ways.hasNext()) {
+            hangUp();
+            dial(ways.next(), loop.nowNs());
+            return;
+        }
+        lost = true;
+        String prefix = accepted || way == null ? "" : way.transport + ": ";
+        events.onLost(why, prefix + detail);
+    }
+
+    @Override
+    public int doWork(long nowNs) {
+        if (lost || closed) {
+            return 0;
+        }
+        if (dialer != null) {
+            dialer.doWork();
+        }
+        if (fault != null) {
+            lose(TransferFault.UNREACHABLE, fault);
+            return 1;
+        }
+        if (!accepted && nowNs - deadlineNs > 0) {
+            lose(TransferFault.UNREACHABLE, "no answer from " + way.location + " in time");
+        }
+        return 0;
+    }
+
+    @Override
+    public int send(MessageQueue messages) {
+        return control.sendAll(ControlRecord.MESSAGE, messages);
+    }
+
+    @Override
+    public OutboundChannel channel(Domain domain) {
+        return new Channel(domain.name());
+    }
+
+    @Override
+    public void detach(PeerChannel paths) {
+        Channel channel = (Channel) paths;
+        if (channel.reader != null && channels[channel.number] == channel) {
+            channels[channel.number] = null;
+            control.offer(ControlRecord.type(ControlRecord.DETACH, channel.number), MemorySegment.NULL);
+        }
+    }
+
+    @Override
+    public void close() {
+        if (!closed) {
+            closed = true;
+            hangUp();
+        }
+    }
+
+    private void hangUp() {
+        if (dialer != null) {
+            dialer.close();
+            dialer = null;
+        }
+        if (control != null) {
+            control.close();
+            control = null;
+        }
+    }
+
+    /** The link's end of the paths of one domain. */
+    private final class Channel implements OutboundChannel {
+        private final String transport;
+        private int number;
+        private Reader reader;
+
+        Channel(String transport) {
+            this.transport = transport;
+        }
+
+        @Override
+        public boolean open(MemorySegment wish, Reader toHear) {
+            MemorySegment record = new Attach(transport, wish).encode();
+            if (channelCount == channels.length
+                    || !control.offer(ControlRecord.type(ControlRecord.ATTACH, channelCount), record)) {
+                return false;
+            }
+            reader = toHear;
+            number = channelCount++;
+            channels[number] = this;
+            return true;
+        }
+
+        @Override
+        public int number() {
+            return number;
+        }
+
+        @Override
+        public byte[] admissionKey() {
+            return admissionKey;
+        }
+
+        @Override
+        public boolean carriesDescriptors() {
+            return way.local;
+        }
+
+        @Override
+        public boolean tell(int kind, MemorySegment payload) {
+            return control.offer(ControlRecord.type(kind, number), payload);
+        }
+
+        @Override
+        public boolean tell(int kind, MemorySegment payload, int... descriptors) {
+            return control.offerDescriptors(ControlRecord.type(kind, number), payload, descriptors);
+        }
+
+        @Override
+        public int takeDescriptor() {
+            return control.takeDescriptor();
+        }
+
+        @Override
+        public void drain(long nowNs) {
+            control.drain(nowNs);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+package io.kvmessenger.transfer.shm;
+
+import io.kvmessenger.transfer.spi.PeerChannel;
+
+/** Kinds of records between the two ends of shared memory. */
+final class ShmRecord {
+    /** Target: the ring and what wakes it, as descriptors. */
+    static final int ACCEPTED = PeerChannel.FIRST_KIND;
+
+    /** Writer: the ring is mapped. */
+    static final int READY = PeerChannel.FIRST_KIND + 1;
+
+    /** Writer: a {@link RegionRecord} that names one. */
+    static final int REGION_WANTED = PeerChannel.FIRST_KIND + 2;
+
+    /** Target: the {@link RegionRecord}, with its descriptor. */
+    static final int REGION = PeerChannel.FIRST_KIND + 3;
+
+    private ShmRecord() {}
+}

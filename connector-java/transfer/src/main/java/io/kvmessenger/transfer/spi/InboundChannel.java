@@ -1,0 +1,18 @@
+package io.kvmessenger.transfer.spi;
+
+import io.kvmessenger.transfer.TransferFault;
+
+/** The target's end of a {@link PeerChannel}, and what the paths tell of themselves. Worker only. */
+public interface InboundChannel extends PeerChannel {
+    /** Once: the peer may write from now on. */
+    void onReady();
+
+    /** The paths are over by themselves. */
+    void onOver(String detail);
+
+    /** The peer has broken a rule: all that it has here ends. */
+    void dismiss(TransferFault fault, String detail);
+
+    /** Working on the paths failed by an error of this engine. */
+    void onError(Throwable error);
+}

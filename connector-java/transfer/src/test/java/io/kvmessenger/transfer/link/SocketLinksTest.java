@@ -1,0 +1,341 @@
+package io.kvmessenger.transfer.link;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.SocketApi;
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.EngineAddress;
+import io.kvmessenger.transfer.EngineAddress.TransportAddress;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferCounter;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.socket.Challenge;
+import io.kvmessenger.transfer.socket.ControlRecord;
+import io.kvmessenger.transfer.socket.Descriptors;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.socket.Hello;
+import io.kvmessenger.transfer.socket.SocketCalls;
+import io.kvmessenger.transfer.spi.FakeDomain;
+import io.kvmessenger.transfer.spi.FakePort;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundChannel;
+import io.kvmessenger.transfer.spi.InboundPaths;
+import io.kvmessenger.transfer.spi.LinkEvents;
+import io.kvmessenger.transfer.spi.OutboundLink;
+import java.io.IOException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.net.InetAddress;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+/** One end of a link against sockets that say what they like; domains whose paths need a proof of their end, or do not. */
+final class SocketLinksTest {
+    private static final LibC LIB_C = new FfmLibC();
+    private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
+    private static final byte[] KEY = new byte[Admission.KEY_LENGTH_BYTES];
+    private static final byte[] WRONG_KEY = new byte[] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+    private static final long CONNECT_LIMIT_NS = 1_000;
+    private static final String MAPPED = "mapped";
+    private static final String SENT = "sent";
+
+    private final Arena arena = Arena.ofConfined();
+    private long nowNs;
+    private final EventLoop loop = new EventLoop(LIB_C, () -> nowNs);
+    private final Figures figures = new Figures();
+    private final InboundAdmission admission = new InboundAdmission(new Admission(1, "writer", KEY));
+    private final FakePort port = new FakePort(admission, arena.allocate(4096), Imm.of(1, 0), 4096);
+    private final int gift = Descriptors.gift();
+    private boolean sameUser = true;
+    private int peersDeath = -1;
+    private final SocketLinks links = new SocketLinks(loop, CONNECT_LIMIT_NS, fd -> sameUser, fd -> peersDeath);
+    private final String here = links.listenLocal(MAPPED, port, figures);
+    private final List<FakeInboundPaths> paths = new ArrayList<>();
+    private final List<String> events = new ArrayList<>();
+
+    SocketLinksTest() {
+        links.use(List.of(new Admitting(MAPPED, false), new Admitting(SENT, true)));
+    }
+
+    @AfterEach
+    void close() {
+        links.close();
+        LIB_C.close(gift);
+        loop.close();
+        arena.close();
+    }
+
+    private final class Admitting extends FakeDomain {
+        private final boolean endsItself;
+
+        Admitting(String name, boolean endsItself) {
+            super(name, 0);
+            this.endsItself = endsItself;
+        }
+
+        @Override
+        public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
+            FakeInboundPaths admitted = new FakeInboundPaths(channel, endsItself);
+            paths.add(admitted);
+            return admitted;
+        }
+    }
+
+    private void turns() {
+        for (int i = 0; i < 4; i++) {
+            loop.poll(0);
+            links.poll(nowNs);
+        }
+    }
+
+    /** A socket to the engine that has answered its challenge with this key. */
+    private int peer(byte[] key) {
+        int fd = SOCKETS.connectAbstract(here);
+        turns();
+        MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
+        assertThat(LIB_C.read(fd, said, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
+        MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
+        Hello.answer(Challenge.parse(said), here, Hello.CONTROL, 0, key).encode(hello);
+        assertThat(LIB_C.write(fd, hello, Hello.LENGTH_BYTES)).isEqualTo(Hello.LENGTH_BYTES);
+        turns();
+        return fd;
+    }
+
+    private static byte[] record(int type, MemorySegment payload) {
+        MemorySegment record = MemorySegment.ofArray(new byte[8 + (int) payload.byteSize()]);
+        record.set(java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED, 0, type);
+        record.set(java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED, 4, (int) payload.byteSize());
+        MemorySegment.copy(payload, 0, record, 8, payload.byteSize());
+        return record.toArray(java.lang.foreign.ValueLayout.JAVA_BYTE);
+    }
+
+    private void say(int fd, int kind, int number, MemorySegment payload) {
+        byte[] bytes = record(ControlRecord.type(kind, number), payload);
+        MemorySegment copy = arena.allocate(bytes.length);
+        copy.copyFrom(MemorySegment.ofArray(bytes));
+        assertThat(LIB_C.write(fd, copy, bytes.length)).isEqualTo(bytes.length);
+        turns();
+    }
+
+    private void attach(int fd, int number, String transport) {
+        say(fd, ControlRecord.ATTACH, number, new Attach(transport, MemorySegment.NULL).encode());
+    }
+
+    private void ready(int fd, int number) {
+        say(fd, FakeInboundPaths.READY, number, MemorySegment.NULL);
+    }
+
+    private long read(int fd) {
+        return LIB_C.read(fd, arena.allocate(4096), 4096);
+    }
+
+    @Test
+    void shouldCloseAnotherUsersSocketBeforeAByteIsRead() {
+        sameUser = false;
+        int unproven = SOCKETS.connectAbstract(here);
+        MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES);
+        assertThat(LIB_C.write(unproven, hello, Hello.LENGTH_BYTES)).isEqualTo(Hello.LENGTH_BYTES);
+        turns();
+        assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
+        assertThat(admission.link()).isNull();
+        // The kernel says so when what was sent had not been read.
+        assertThat(read(unproven)).isEqualTo(-Errno.ECONNRESET);
+        LIB_C.close(unproven);
+    }
+
+    @Test
+    void shouldTakeNoDescriptorFromThoseTurnedAway() throws IOException {
+        int unproven = peer(WRONG_KEY);
+        assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
+        Descriptors.send(unproven, record(ControlRecord.MESSAGE, MemorySegment.NULL), gift, gift);
+        turns();
+        assertThat(Descriptors.gifts()).isEqualTo(1);
+        assertThat(Descriptors.send(unproven, record(ControlRecord.MESSAGE, MemorySegment.NULL), gift))
+                .as("it was hung up on")
+                .isNegative();
+        LIB_C.close(unproven);
+    }
+
+    @Test
+    void shouldTakeNoDescriptorFromAnAdmittedPeerAndWaitForItsHangUp() throws IOException {
+        int peer = peer(KEY);
+        attach(peer, 0, MAPPED);
+        ready(peer, 0);
+        Descriptors.send(peer, record(ControlRecord.MESSAGE, MemorySegment.NULL), gift, gift);
+        turns();
+        assertThat(Descriptors.gifts()).isEqualTo(1);
+        assertThat(port.closed)
+                .as("it may still write: only its hang-up ends the admission")
+                .isEmpty();
+        LIB_C.close(peer);
+        turns();
+        assertThat(port.closed).hasSize(1);
+    }
+
+    /** A child that the writer forked holds a copy of its socket, and lives on. */
+    @Test
+    void shouldTakeTheEndOfTheProcessForProofAlthoughItsSocketLivesOn() throws IOException, InterruptedException {
+        Process process = new ProcessBuilder("sleep", "600").start();
+        peersDeath = LIB_C.pidfd_open((int) process.pid());
+        assertThat(peersDeath).isNotNegative();
+        int peer = peer(KEY);
+        attach(peer, 0, MAPPED);
+        ready(peer, 0);
+        assertThat(port.closed).isEmpty();
+        process.destroyForcibly().waitFor();
+        turns();
+        assertThat(port.closed).containsExactly("the peer's process has ended");
+        LIB_C.close(peer);
+    }
+
+    @Test
+    void shouldKeepPathsOfSeveralDomainsOverOneSocketAndEndEachByItsOwnProof() {
+        int peer = peer(KEY);
+        attach(peer, 0, MAPPED);
+        ready(peer, 0);
+        attach(peer, 1, SENT);
+        ready(peer, 1);
+        assertThat(paths).hasSize(2);
+        admission.link().revoke("enough");
+        assertThat(paths.get(1).closed).isTrue();
+        assertThat(port.closed).as("the first may still write").isEmpty();
+        say(peer, ControlRecord.DETACH, 0, MemorySegment.NULL);
+        assertThat(paths.getFirst().closed).isTrue();
+        assertThat(port.closed).containsExactly("the peer uses its paths no more");
+        LIB_C.close(peer);
+        turns();
+        assertThat(port.closed).hasSize(1);
+    }
+
+    @Test
+    void shouldRefuseADomainThatItDoesNotHaveAndTakeAnotherAfterIt() {
+        int peer = peer(KEY);
+        attach(peer, 0, "carrier pigeon");
+        assertThat(paths).isEmpty();
+        assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
+        say(peer, ControlRecord.DETACH, 0, MemorySegment.NULL);
+        ready(peer, 0);
+        attach(peer, 1, SENT);
+        assertThat(paths).hasSize(1);
+        assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
+        LIB_C.close(peer);
+    }
+
+    @Test
+    void shouldGiveBackTheAdmissionOfAPeerThatIsNotReadyInTime() {
+        int peer = peer(KEY);
+        attach(peer, 0, MAPPED);
+        nowNs = CONNECT_LIMIT_NS;
+        turns();
+        assertThat(admission.link()).isNotNull();
+        nowNs = CONNECT_LIMIT_NS + 1;
+        turns();
+        assertThat(admission.link()).isNull();
+        assertThat(paths.getFirst().closed).isTrue();
+        assertThat(port.closed).as("the key may be used once more").isEmpty();
+        LIB_C.close(peer);
+    }
+
+    @Test
+    void shouldLetPathsEndByThemselvesAfterThePeerHasGoneButNotForEver() {
+        int peer = peer(KEY);
+        attach(peer, 0, SENT);
+        ready(peer, 0);
+        links.use(List.of());
+        FakeInboundPaths slow = paths.getFirst();
+        LIB_C.close(peer);
+        turns();
+        assertThat(slow.gone).isTrue();
+        assertThat(port.closed).hasSize(1);
+    }
+
+    @Test
+    void shouldTakeAsManyAttachmentsAsTheLimitSays() {
+        int peer = peer(KEY);
+        for (int i = 0; i < AdmittedLink.ATTACHMENTS_MAX; i++) {
+            attach(peer, i, MAPPED);
+            say(peer, ControlRecord.DETACH, i, MemorySegment.NULL);
+        }
+        assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isZero();
+        attach(peer, AdmittedLink.ATTACHMENTS_MAX, MAPPED);
+        assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
+        LIB_C.close(peer);
+    }
+
+    private OutboundLink dial(TransportAddress... there) {
+        return links.connect(
+                new EngineAddress(List.of(there)),
+                KEY,
+                new LinkEvents() {
+                    @Override
+                    public void onOpened() {
+                        events.add("opened");
+                    }
+
+                    @Override
+                    public void onLost(TransferFault fault, String detail) {
+                        events.add(fault + " " + detail);
+                    }
+                },
+                nowNs);
+    }
+
+    private int listen(String name) {
+        return SOCKETS.listenAbstract(name);
+    }
+
+    private static int accept(int listenFd) {
+        return LIB_C.accept4(
+                listenFd, MemorySegment.NULL, MemorySegment.NULL, SocketApi.SOCK_NONBLOCK | SocketApi.SOCK_CLOEXEC);
+    }
+
+    @Test
+    void shouldNotSayItsKeyToAnotherUsersSocket() {
+        String name = "kvmessenger-target-" + ProcessHandle.current().pid();
+        int listenFd = listen(name);
+        sameUser = false;
+        OutboundLink link = dial(new TransportAddress(MAPPED, name));
+        link.doWork(nowNs);
+        assertThat(events).hasSize(1);
+        assertThat(events.getFirst()).startsWith("UNREACHABLE").contains("belongs to another user");
+        link.close();
+        int fd = accept(listenFd);
+        assertThat(read(fd)).as("bytes said before it hung up").isZero();
+        LIB_C.close(fd);
+        LIB_C.close(listenFd);
+    }
+
+    /** Of two ways the one that carries descriptors is tried first, whatever is preferred for data. */
+    @Test
+    void shouldTakeTheUnixSocketAndElseAnother() {
+        String there = links.listenInet(
+                SENT, InetAddress.getLoopbackAddress(), InetAddress.getLoopbackAddress(), 0, port, figures);
+        OutboundLink link = dial(new TransportAddress(SENT, there), new TransportAddress(MAPPED, here));
+        for (int i = 0; events.isEmpty() && i < 100; i++) {
+            turns();
+            link.doWork(nowNs);
+        }
+        assertThat(events).containsExactly("opened");
+        assertThat(link.channel(new FakeDomain(MAPPED, 0)).carriesDescriptors()).isTrue();
+        link.close();
+        turns();
+        assertThat(admission.link()).as("it never was ready").isNull();
+        events.clear();
+        OutboundLink other =
+                dial(new TransportAddress(SENT, there), new TransportAddress(MAPPED, "kvmessenger-nowhere"));
+        for (int i = 0; events.isEmpty() && i < 10_000; i++) {
+            other.doWork(nowNs);
+            turns();
+        }
+        assertThat(events).containsExactly("opened");
+        assertThat(other.channel(new FakeDomain(SENT, 0)).carriesDescriptors()).isFalse();
+        other.close();
+        turns();
+    }
+}

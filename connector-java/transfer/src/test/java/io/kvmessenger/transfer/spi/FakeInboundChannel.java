@@ -1,0 +1,64 @@
+package io.kvmessenger.transfer.spi;
+
+import io.kvmessenger.transfer.TransferFault;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.Function;
+
+/** Remembers what the paths say of themselves, and to their peer. */
+public final class FakeInboundChannel implements InboundChannel {
+    public final List<String> told = new ArrayList<>();
+    public final List<String> over = new ArrayList<>();
+    public final List<String> dismissed = new ArrayList<>();
+    public final List<Throwable> errors = new ArrayList<>();
+    public int readies;
+
+    private final Function<MemorySegment, String> words;
+
+    /** @param words what a record that is not empty says */
+    public FakeInboundChannel(Function<MemorySegment, String> words) {
+        this.words = words;
+    }
+
+    @Override
+    public int number() {
+        return 0;
+    }
+
+    @Override
+    public boolean carriesDescriptors() {
+        return false;
+    }
+
+    @Override
+    public boolean tell(int kind, MemorySegment payload) {
+        told.add(kind + (payload.byteSize() == 0 ? "" : " " + words.apply(payload)));
+        return true;
+    }
+
+    @Override
+    public boolean tell(int kind, MemorySegment payload, int... descriptors) {
+        throw new AssertionError("it carries no descriptors");
+    }
+
+    @Override
+    public void onReady() {
+        readies++;
+    }
+
+    @Override
+    public void onOver(String detail) {
+        over.add(detail);
+    }
+
+    @Override
+    public void dismiss(TransferFault fault, String detail) {
+        dismissed.add(fault + " " + detail);
+    }
+
+    @Override
+    public void onError(Throwable error) {
+        errors.add(error);
+    }
+}
