@@ -11,6 +11,7 @@ import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.RecordingTransferEngine;
 import io.kvmessenger.messenger.SilentTally;
+import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
@@ -63,8 +64,9 @@ class DeliveriesTest {
 
     private Delivery granted() {
         Session session = new Session(1, true, "there:1", Session.State.READY);
-        session.peerGeometry = geometry;
-        session.peerRegions = List.of(memory().descriptors());
+        KvPeer decoder = new KvPeer(geometry, geometry);
+        decoder.attached(List.of(memory().descriptors()), List.of());
+        session.fits(decoder);
         session.peerReady = true;
         prefill.promptTokens = PROMPT_TOKENS;
         prefill.pages.getFirst().add(new ChunkPages(0, PAGES));
