@@ -131,6 +131,12 @@ final class SimulatedTransport implements Domain {
         throw new AssertionError("no peer asks for simulated paths");
     }
 
+    /** A broken lane comes back as long as its link lives, however late. */
+    @Override
+    public long repairLimitNs() {
+        return Long.MAX_VALUE / 2;
+    }
+
     @Override
     public int poll(long nowNs) {
         int count = tasks.size();
