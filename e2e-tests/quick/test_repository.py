@@ -42,3 +42,12 @@ def test_tree_keeps_the_rule(tree: dict[PurePosixPath, str], rule: str) -> None:
 
 def test_the_tree_was_looked_at(tree: dict[PurePosixPath, str]) -> None:
     assert {".java", ".py", ".md"} <= {path.suffix for path in tree}
+
+
+def test_each_decision_has_a_number_of_its_own(tree: dict[PurePosixPath, str]) -> None:
+    """A page is cited by its number, which stands in its name and in its heading."""
+    pages = [path for path in tree if str(path.parent) == "docs/decisions"]
+    numbers = [path.name.split("-")[0] for path in pages]
+    assert pages, "no decision was looked at"
+    assert sorted(set(numbers)) == sorted(numbers)
+    assert all(tree[page].startswith(f"# {number}: ") for page, number in zip(pages, numbers, strict=True))
