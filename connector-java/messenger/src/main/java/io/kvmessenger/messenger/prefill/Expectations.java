@@ -4,8 +4,8 @@ import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -15,7 +15,9 @@ import java.util.Set;
  * however long the queue is. Several requests may be queued for one transfer. Owned by the messenger's thread.
  */
 final class Expectations {
+    /** In the order of their words, as they are answered: a run is the same again. */
     private final Map<TransferKey, Set<Session>> byTransfer = new HashMap<>();
+
     /** How many words of each transfer are to come. */
     private final Map<Session, Map<TransferKey, Integer>> bySession = new HashMap<>();
     /** Until when a prompt of it has to be seen, in the order of these deadlines. */
@@ -35,7 +37,7 @@ final class Expectations {
         Map<TransferKey, Integer> expected = bySession.computeIfAbsent(session, unknown -> new HashMap<>());
         if (expected.containsKey(transfer) || expected.size() < ProtocolLimits.EXPECTED_TRANSFERS_MAX) {
             expected.merge(transfer, 1, Integer::sum);
-            byTransfer.computeIfAbsent(transfer, unknown -> new HashSet<>()).add(session);
+            byTransfer.computeIfAbsent(transfer, unknown -> new LinkedHashSet<>()).add(session);
             unseenUntilNs.putIfAbsent(new Word(session, transfer), nowNs + grantWaitNs);
         }
     }
@@ -61,8 +63,8 @@ final class Expectations {
     }
 
     /** Sessions that expect the transfer. */
-    Set<Session> of(TransferKey transfer) {
-        return Set.copyOf(byTransfer.getOrDefault(transfer, Set.of()));
+    List<Session> of(TransferKey transfer) {
+        return List.copyOf(byTransfer.getOrDefault(transfer, Set.of()));
     }
 
     boolean any(TransferKey transfer) {

@@ -6,14 +6,27 @@ import io.kvmessenger.foreign.LibC;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicReference;
 
-/** The real C library, which refuses the next call of one function when it is told to. Any thread. */
+/**
+ * The real C library, which refuses the next call of one function when it is told to. Any thread.
+ *
+ * <p>Of what moves bytes the first call on a descriptor is refused: connections that stand are not what is meant, and their
+ * worker may be about to look at its sockets again.
+ */
 final class RefusingLibC {
+    private static final Set<String> MOVING_BYTES = Set.of("recvmsg", "sendmsg", "readv");
+
+    /** A descriptor that a function has been called on. */
+    private record Use(String function, Object fd) {}
+
     private record Refusal(String function, int errno) {}
 
     private final LibC real = new FfmLibC();
     private final AtomicReference<Refusal> next = new AtomicReference<>();
+    private final Set<Use> used = ConcurrentHashMap.newKeySet();
     private final LibC refusing = (LibC) Proxy.newProxyInstance(
             LibC.class.getClassLoader(),
             new Class<?>[] {LibC.class},
@@ -34,7 +47,8 @@ final class RefusingLibC {
 
     private Object call(Method method, Object[] arguments) throws Throwable {
         Refusal refusal = next.get();
-        if (refusal != null && isMeant(refusal, method, arguments) && next.compareAndSet(refusal, null)) {
+        boolean first = isFirst(method, arguments);
+        if (refusal != null && first && isMeant(refusal, method, arguments) && next.compareAndSet(refusal, null)) {
             return method.getReturnType() == long.class ? (Object) (long) -refusal.errno : (Object) (-refusal.errno);
         }
         try {
@@ -42,6 +56,13 @@ final class RefusingLibC {
         } catch (InvocationTargetException e) {
             throw e.getCause();
         }
+    }
+
+    private boolean isFirst(Method method, Object[] arguments) {
+        if (method.getName().equals("close")) {
+            MOVING_BYTES.forEach(function -> used.remove(new Use(function, arguments[0])));
+        }
+        return !MOVING_BYTES.contains(method.getName()) || used.add(new Use(method.getName(), arguments[0]));
     }
 
     private static boolean isMeant(Refusal refusal, Method method, Object[] arguments) {
