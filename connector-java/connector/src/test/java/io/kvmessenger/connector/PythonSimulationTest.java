@@ -1,59 +1,23 @@
 package io.kvmessenger.connector;
 
 import static org.assertj.core.api.Assertions.assertThat;
-import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
-import io.kvmessenger.testkit.sim.PythonEngines;
 import io.kvmessenger.testkit.sim.PythonMutation;
 import io.kvmessenger.testkit.sim.Simulation;
-import io.kvmessenger.testkit.sim.SimulationMain;
 import io.kvmessenger.testkit.sim.check.DeterminismChecker;
-import java.nio.file.Path;
-import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.BeforeAll;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
 /** The real Python connector under the simulation's seeded faults, in this thread, by Jep. */
-class PythonSimulationTest {
-    private static final String JEP = System.getProperty("kvmessenger.jep", "");
-    private static final long SEEDS = Long.getLong("kvmessenger.sim.pythonSeeds", SimulationMain.SEEDS);
+class PythonSimulationTest extends PythonSimulation {
     private static final long SEEDS_QUIET = 40;
     private static final long SEEDS_RUN_TWICE = 10;
     private static final long SEEDS_PER_MUTANT_MAX = 300;
 
-    private static PythonEngines engines;
-
-    @BeforeAll
-    static void openPython() {
-        if (!JEP.isEmpty()) {
-            Path pythonSources = Path.of("../../python").toAbsolutePath().normalize();
-            engines = PythonEngines.open(Path.of(JEP), pythonSources, new ProductionBoundary());
-        }
-    }
-
-    @BeforeEach
-    void needPython() {
-        assumeTrue(engines != null, "no Jep: -Dkvmessenger.jep names no folder of it, examples/setup/find-jep does");
-    }
-
-    @AfterAll
-    static void closePython() {
-        if (engines != null) {
-            engines.close();
-        }
-    }
-
     @Test
-    void shouldKeepEveryPromiseForEverySeed() {
-        long begunNs = System.nanoTime();
-        for (long seed = 1; seed <= SEEDS; seed++) {
-            Simulation.Result result = Simulation.run(seed, engines);
-            assertThat(result.passed()).as(result.report()).isTrue();
-        }
-        System.out.printf("simulation with Python: %d seeds in %.1f s%n", SEEDS, (System.nanoTime() - begunNs) / 1e9);
+    void shouldKeepEveryPromiseForEveryEvenSeed() {
+        keepEveryPromise(2);
     }
 
     @Test
