@@ -37,7 +37,9 @@ final class Expectations {
         Map<TransferKey, Integer> expected = bySession.computeIfAbsent(session, unknown -> new HashMap<>());
         if (expected.containsKey(transfer) || expected.size() < ProtocolLimits.EXPECTED_TRANSFERS_MAX) {
             expected.merge(transfer, 1, Integer::sum);
-            byTransfer.computeIfAbsent(transfer, unknown -> new LinkedHashSet<>()).add(session);
+            byTransfer
+                    .computeIfAbsent(transfer, unknown -> new LinkedHashSet<>())
+                    .add(session);
             unseenUntilNs.putIfAbsent(new Word(session, transfer), nowNs + grantWaitNs);
         }
     }
