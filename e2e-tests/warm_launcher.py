@@ -24,6 +24,7 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -169,6 +170,7 @@ def be_in(environment: Mapping[str, str]) -> None:
     """From here on. Python and OpenMP read their variables when they began, long before these were known."""
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # looked for again: what is imported may have asked for it
     sys.path += [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder not in sys.path]
     torch = sys.modules.get("torch")
     if torch is not None and "OMP_NUM_THREADS" in environment:

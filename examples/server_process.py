@@ -14,6 +14,7 @@ import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -101,11 +102,14 @@ class Server:
         self.command = list(command)
         self.environment = {**os.environ, **(environment or {})}
         self._process: StartedProcess | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self.started_seconds = 0.0
 
     def start(self) -> None:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.started_seconds = time.monotonic()
+        self._scratch = tempfile.TemporaryDirectory(prefix="kvm-", ignore_cleanup_errors=True)
+        self.environment["TMPDIR"] = self._scratch.name  # sockets of engines' own, which engines leave there
         with open(self.log_path, "ab") as log:
             log.write(f"$ {' '.join(self.command)}\n".encode())
             log.flush()
@@ -163,6 +167,7 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        self._remove_scratch()
 
     def kill(self) -> None:
         """SIGKILL to the whole process group: the server is given no chance to say anything."""
@@ -171,6 +176,12 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        self._remove_scratch()
+
+    def _remove_scratch(self) -> None:
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
 
     def log(self) -> str:
         return self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,30 @@ def test_stop_ends_the_whole_process_group(tmp_path: Path) -> None:
     server.stop()
     assert not server.alive()
     wait_until(lambda: not runs(child), 30, "the child has ended too")
+
+
+LEAVING = """
+import pathlib, sys, tempfile, time
+left = pathlib.Path(tempfile.gettempdir()) / "left-by-the-server"
+left.write_text("")
+print("left", left, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("end", [Server.stop, Server.kill])
+def test_what_a_server_leaves_in_its_temporary_folder_goes_with_it(
+    tmp_path: Path, end: Callable[[Server], None]
+) -> None:
+    server = python_server("leaving", LEAVING, tmp_path)
+    server.start()
+    said = re.compile(r"^left (/.+)$", re.MULTILINE)
+    wait_until(lambda: bool(said.search(server.log())), 60, "it has left something")
+    (left,) = [Path(found) for found in said.findall(server.log())]
+    assert left.exists()
+    end(server)
+    assert not left.parent.exists(), "what engines leave there would stay for ever"
+    assert left.parent != Path(tempfile.gettempdir())
 
 
 def runs(pid: int) -> bool:

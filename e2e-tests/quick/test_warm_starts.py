@@ -15,9 +15,9 @@ from hosts import lack_of_privilege, second_host
 from server_process import ServerFailed, free_port, start_all, wait_until
 from warm_starts import WarmLauncher, WarmServer
 
-HEAVY = "import os\nIMPORTED_BY = os.getpid()\n"
+HEAVY = "import os, tempfile\nIMPORTED_BY = os.getpid()\ntempfile.gettempdir()\n"
 SERVER = """
-import http.server, json, multiprocessing, os, signal, sys
+import http.server, json, multiprocessing, os, signal, sys, tempfile
 import heavy
 
 def spawned(say):
@@ -37,6 +37,7 @@ if __name__ == "__main__":
     child = multiprocessing.get_context("spawn").Process(target=spawned, args=(say,))
     child.start()
     found = {"pid": os.getpid(), "imported_by": heavy.IMPORTED_BY, "child": hear.recv(), "group": os.getpgrp()}
+    found["scratch"] = tempfile.gettempdir()
     child.join()
     print(json.dumps({**found, "status": child.exitcode}), flush=True)
     http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
@@ -64,8 +65,10 @@ def warm(launcher: WarmLauncher, folder: Path) -> WarmServer:
 def test_server_and_what_it_spawns_have_the_imports_and_the_environment(launcher: WarmLauncher, tmp_path: Path) -> None:
     server = warm(launcher, tmp_path)
     start_all([server], print)
+    scratch = server.environment["TMPDIR"]
     server.stop()
     said = json.loads(next(line for line in server.log().splitlines() if line.startswith("{")))
+    assert said["scratch"] == scratch
     child, imported_by, environment, parent = said["child"]
     assert said["pid"] == said["group"] == server.pid == parent
     assert said["imported_by"] == imported_by == launcher.pid
