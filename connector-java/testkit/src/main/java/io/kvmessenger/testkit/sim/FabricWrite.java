@@ -32,7 +32,9 @@ final class FabricWrite {
 
     final PageWrite facts;
     final Post post;
+    /** Null where it carries no page. */
     final MemorySegment source;
+
     final int targetRegionId;
     byte[] payload;
     /** Bytes that have landed or were discarded. */
@@ -41,6 +43,7 @@ final class FabricWrite {
     /** At a target that looks: the window that it has begun to land in, until it has let go. */
     OpenWindow landingIn;
 
+    boolean landed;
     boolean discarded;
     boolean gone;
     /** Nothing of it lands any more, which was told. */
@@ -60,6 +63,11 @@ final class FabricWrite {
     /** Slot and generation, weight zero. */
     int window() {
         return facts.imm() & ~Imm.WEIGHT_MAX;
+    }
+
+    /** A write of no page: there is nothing to read and nothing to land. */
+    boolean isImmediate() {
+        return source == null;
     }
 
     String describe() {

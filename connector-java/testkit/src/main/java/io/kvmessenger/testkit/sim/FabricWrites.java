@@ -3,6 +3,7 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.testkit.sim.check.PageWrite;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.WriteBatch;
@@ -63,11 +64,25 @@ final class FabricWrites {
                 path.target.rankOf(batch.regionId()),
                 batch.targetOffsetBytes(firstPage),
                 Math.toIntExact(pages * batch.pageBytes()));
-        FabricWrite write = new FabricWrite(facts, post, batch.source(), batch.regionId());
+        send(new FabricWrite(facts, post, batch.source(), batch.regionId()));
+    }
+
+    /** A write that carries no page. */
+    void postImmediate(FabricWrite.Post post, WriteBatch batch) {
+        FabricPath path = post.path;
+        int imm = Imm.withWeight(batch.window(), (int) batch.weight());
+        PageWrite facts = new PageWrite(
+                ++lastWriteId, path.source.node.process(), path.target.node.process(), imm, 0, 0, 0, 0, 0);
+        send(new FabricWrite(facts, post, null, 0));
+    }
+
+    private void send(FabricWrite write) {
+        PageWrite facts = write.facts;
+        FabricPath path = write.path();
         inFlight.add(write);
-        post.writes.add(write);
+        write.post.writes.add(write);
         if (windowOf(write) != null) {
-            path.target.postedWeights.merge(write.window(), (long) Imm.weight(imm), Long::sum);
+            path.target.postedWeights.merge(write.window(), (long) Imm.weight(facts.imm()), Long::sum);
         }
         trace.add(facts.source(), "submit", write.describe());
         listener.writeSubmitted(facts);
@@ -89,9 +104,14 @@ final class FabricWrites {
             return;
         }
         PageWrite facts = write.facts;
-        write.payload =
-                write.source.asSlice(facts.sourceOffset(), facts.lengthBytes()).toArray(ValueLayout.JAVA_BYTE);
-        if (mutation == Mutation.PAYLOAD_DAMAGED && random.nextInt(DAMAGED_WRITES_INTERVAL) == 0) {
+        write.payload = write.isImmediate()
+                ? new byte[0]
+                : write.source
+                        .asSlice(facts.sourceOffset(), facts.lengthBytes())
+                        .toArray(ValueLayout.JAVA_BYTE);
+        if (!write.isImmediate()
+                && mutation == Mutation.PAYLOAD_DAMAGED
+                && random.nextInt(DAMAGED_WRITES_INTERVAL) == 0) {
             write.payload[random.nextInt(write.payload.length)] ^= (byte) (1 << random.nextInt(Byte.SIZE));
         }
         listener.sourceRead(facts);
@@ -129,7 +149,7 @@ final class FabricWrites {
             return;
         }
         int to = from == 0 && facts.lengthBytes() > 1 ? facts.lengthBytes() / 2 : facts.lengthBytes();
-        if (!write.discarded) {
+        if (!write.discarded && !write.isImmediate()) {
             MemorySegment.copy(
                     write.payload,
                     from,
@@ -152,12 +172,13 @@ final class FabricWrites {
     private boolean mayLand(FabricWrite write) {
         FabricPath path = write.path();
         OpenWindow window = path.target.port.windowOf(write.window());
-        if (window != null && !(window.isOf(path.admission) && covers(window.area(), write))) {
-            String detail = write.describe() + " leaves its window";
+        String fault = window == null ? "" : fault(window, write.post);
+        if (!fault.isEmpty()) {
+            String detail = "a write of " + path.admission.admission().peerName() + " " + fault;
             listener.writeRefused(write.facts.target(), detail);
             path.target.port.onRefused(path.admission, detail);
             gone(write);
-            fabric.closeTarget(path, "refused a write");
+            fabric.closeTarget(path, TransferFault.WRITE_REFUSED, "refused a write", detail);
             return false;
         }
         if (window != null && window.beginLanding()) {
@@ -166,6 +187,19 @@ final class FabricWrites {
             discard(write);
         }
         return true;
+    }
+
+    /** A post is looked at as a whole before a byte of it lands. Empty when it may land. */
+    private static String fault(OpenWindow window, FabricWrite.Post post) {
+        if (!window.isOf(post.path.admission)) {
+            return "names a window of another peer";
+        }
+        for (FabricWrite write : post.writes) {
+            if (!write.isImmediate() && !covers(window.area(), write)) {
+                return "at offset " + write.facts.targetOffset() + " leaves its window";
+            }
+        }
+        return "";
     }
 
     private static boolean covers(WindowArea area, FabricWrite write) {
@@ -183,6 +217,7 @@ final class FabricWrites {
     /** The end that copied or delivered it tells the source; the target's worker counts it in its own time. */
     private void landed(FabricWrite write) {
         FabricPath path = write.path();
+        write.landed = true;
         if (write.post.lane != null) {
             if (++write.post.landedCount == write.post.writes.size()) {
                 clock.after(kind.targetChecks ? 0 : fabric.delayNs(), () -> path.target.run(() -> take(write.post)));
@@ -275,7 +310,7 @@ final class FabricWrites {
             if (write.path() == path) {
                 boolean stays =
                         write.payload != null && !kind.writerCopies() && random.nextInt(LOST_WITH_SOURCE_INTERVAL) > 0;
-                boolean counts = kind.writerCopies() && write.passedBytes == write.facts.lengthBytes();
+                boolean counts = kind.writerCopies() && write.landed;
                 if (!stays && !counts) {
                     gone(write);
                 }

@@ -162,6 +162,10 @@ record Scenario(
         return limits.fetchLimitNs() * 4 / 15;
     }
 
+    FabricShape fabricShape() {
+        return new FabricShape(fabric, lanes, swarm, false);
+    }
+
     /** How long what comes after all faults stands in its queue: for longer than a transfer waits for its other side. */
     long queuedNs() {
         return 2 * limits.grantWaitNs();

@@ -15,6 +15,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.SplittableRandom;
+import java.util.function.Consumer;
 
 /**
  * Where data paths between simulated processes begin, break and end: each end learns of it in its own time, on the worker of
@@ -27,8 +28,8 @@ final class SimulatedFabric {
 
     private final SimulatedClock clock;
     private final Trace trace;
+    private final FabricShape shape;
     private final FabricKind kind;
-    private final Lanes lanes;
     private final Swarm swarm;
     private final Mutation mutation;
     private final SplittableRandom random;
@@ -42,24 +43,24 @@ final class SimulatedFabric {
     SimulatedFabric(
             SimulatedClock clock,
             Trace trace,
-            Scenario scenario,
+            FabricShape shape,
             SplittableRandom random,
             WorldListener listener,
             Partitions partitions,
             Mutation mutation) {
         this.clock = clock;
         this.trace = trace;
-        this.kind = scenario.fabric();
-        this.lanes = scenario.lanes();
-        this.swarm = scenario.swarm();
+        this.shape = shape;
+        this.kind = shape.kind();
+        this.swarm = shape.swarm();
         this.random = random;
         this.partitions = partitions;
         this.mutation = mutation;
         writes = new FabricWrites(this, clock, trace, kind, random, listener, mutation);
     }
 
-    Lanes lanes() {
-        return lanes;
+    FabricShape shape() {
+        return shape;
     }
 
     Mutation mutation() {
@@ -107,12 +108,24 @@ final class SimulatedFabric {
         clock.after(delayNs(), () -> transport.run(action));
     }
 
+    /** On the worker of the engine there, in a while, once it can be reached; never, when there is none. */
+    void laterAt(SimulatedTransport from, String location, Consumer<SimulatedTransport> action) {
+        SimulatedTransport target = byProcess.get(location);
+        if (target != null) {
+            clock.after(delayNs(), () -> whenConnected(from, location, () -> target.run(() -> action.accept(target))));
+        }
+    }
+
     void wakeLater(SimulatedTransport transport) {
         clock.after(delayNs(), transport::wakeWorker);
     }
 
     void post(FabricWrite.Post post, WriteBatch batch, int firstPage, int pages, int imm) {
         writes.post(post, batch, firstPage, pages, imm);
+    }
+
+    void postImmediate(FabricWrite.Post post, WriteBatch batch) {
+        writes.postImmediate(post, batch);
     }
 
     // ---- paths
@@ -123,7 +136,7 @@ final class SimulatedFabric {
 
     private void knock(SimulatedOutboundLink link, String location, byte[] key) {
         SimulatedTransport target = byProcess.get(location);
-        if (target == null || !target.node.alive()) {
+        if (target == null || !target.node.alive() || target.isClosed()) {
             refuse(link, TransferFault.UNREACHABLE, location);
             return;
         }
@@ -190,18 +203,23 @@ final class SimulatedFabric {
     }
 
     /** The target has had enough; the source hears of it later. */
-    void closeTarget(FabricPath path, String detail) {
-        endTarget(path, detail);
-        tellSource(path, "closed by the peer");
+    private void closeTarget(FabricPath path, String detail) {
+        closeTarget(path, TransferFault.PEER_CLOSED, detail, "closed by the peer");
     }
 
-    private void tellSource(FabricPath path, String detail) {
+    /** @param told to the source */
+    void closeTarget(FabricPath path, TransferFault fault, String detail, String told) {
+        endTarget(path, detail);
+        tellSource(path, fault, told);
+    }
+
+    private void tellSource(FabricPath path, TransferFault fault, String detail) {
         clock.after(
                 delayNs(),
                 () -> whenConnected(
                         path.target,
                         path.source.node.process(),
-                        () -> path.source.run(() -> path.link.lose(TransferFault.PEER_CLOSED, detail))));
+                        () -> path.source.run(() -> path.link.lose(fault, detail))));
     }
 
     /** The source's engine wants no more of it; the target hears of it later. */
@@ -236,11 +254,13 @@ final class SimulatedFabric {
 
     /** The target's engine is closed, and hears of nothing any more. What copies into its memory itself goes on until it dies. */
     void closeTargets(SimulatedTransport target) {
-        for (FabricPath path : kind.writerCopies() ? List.<FabricPath>of() : List.copyOf(target.inbound)) {
-            path.targetGone = true;
-            writes.dropAtTarget(path);
-            target.inbound.remove(path);
-            tellSource(path, "closed by the peer");
+        for (FabricPath path : List.copyOf(target.inbound)) {
+            if (!kind.writerCopies()) {
+                path.targetGone = true;
+                writes.dropAtTarget(path);
+                target.inbound.remove(path);
+            }
+            tellSource(path, TransferFault.PEER_CLOSED, "closed by the peer");
         }
     }
 

@@ -9,19 +9,32 @@ import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.PeerChannel;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.ArrayDeque;
 import java.util.List;
 
 /**
- * Links that are open at once and carry nothing: the {@link SimulatedFabric} itself shows who is who, and ends paths. Worker
- * only.
+ * Links that are open at once and carry messages alone: the {@link SimulatedFabric} itself shows who is who, and ends paths.
+ * Worker only.
  */
 final class SimulatedLinks implements Links {
+    private static final int MESSAGES_ON_THEIR_WAY_MAX = 16;
+
+    private final SimulatedFabric fabric;
+    private SimulatedTransport transport;
+
+    SimulatedLinks(SimulatedFabric fabric) {
+        this.fabric = fabric;
+    }
+
     @Override
-    public void use(List<Domain> domains) {}
+    public void use(List<Domain> domains) {
+        transport = (SimulatedTransport) domains.getFirst();
+    }
 
     @Override
     public OutboundLink connect(EngineAddress target, byte[] admissionKey, LinkEvents events, long nowNs) {
-        return new Link(admissionKey, events);
+        return new Link(target.transports().getFirst().location(), admissionKey, events);
     }
 
     @Override
@@ -32,12 +45,18 @@ final class SimulatedLinks implements Links {
     @Override
     public void close() {}
 
-    private static final class Link implements OutboundLink, OutboundChannel {
+    private final class Link implements OutboundLink, OutboundChannel {
         private final byte[] admissionKey;
         private final LinkEvents events;
-        private boolean opened;
+        private final String location;
+        /** On their way, the first of them at the target or before it. */
+        private final ArrayDeque<MemorySegment> sent = new ArrayDeque<>();
 
-        Link(byte[] admissionKey, LinkEvents events) {
+        private boolean opened;
+        private boolean closed;
+
+        Link(String location, byte[] admissionKey, LinkEvents events) {
+            this.location = location;
             this.admissionKey = admissionKey;
             this.events = events;
         }
@@ -54,10 +73,30 @@ final class SimulatedLinks implements Links {
 
         @Override
         public int send(MessageQueue messages) {
-            if (messages.peek() != null) {
-                throw new AssertionError("a simulated link carries no messages");
+            int count = 0;
+            while (messages.peek() != null && sent.size() < MESSAGES_ON_THEIR_WAY_MAX) {
+                sent.add(MemorySegment.ofArray(messages.peek().toArray(ValueLayout.JAVA_BYTE)));
+                messages.release();
+                count++;
+                if (sent.size() == 1) {
+                    deliverFirst();
+                }
             }
-            return 0;
+            return count;
+        }
+
+        private void deliverFirst() {
+            fabric.laterAt(transport, location, this::arrive);
+        }
+
+        private void arrive(SimulatedTransport target) {
+            if (closed || target.take(admissionKey, sent.element())) {
+                sent.remove();
+                transport.wakeWorker();
+            }
+            if (!closed && !sent.isEmpty()) {
+                deliverFirst();
+            }
         }
 
         @Override
@@ -69,7 +108,9 @@ final class SimulatedLinks implements Links {
         public void detach(PeerChannel channel) {}
 
         @Override
-        public void close() {}
+        public void close() {
+            closed = true;
+        }
 
         @Override
         public boolean open(MemorySegment wish, Reader reader) {

@@ -15,7 +15,6 @@ import java.util.stream.IntStream;
 
 /** The writer's end of a simulated data path. Worker only. */
 final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
-    private static final int PAGES_PER_POST_MAX = 8;
     private static final long POST_BYTES_MAX = 1 << 20;
 
     final SimulatedTransport transport;
@@ -40,8 +39,8 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
         this.fabric = fabric;
         this.events = events;
         this.random = random;
-        pagesMax = 1 + random.nextInt(PAGES_PER_POST_MAX);
-        joinsPages = random.nextBoolean();
+        pagesMax = fabric.shape().drawPagesPerPost(random);
+        joinsPages = fabric.shape().drawJoinsPages(random);
     }
 
     boolean isOpen() {
@@ -55,8 +54,8 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
     void onReady() {
         if (!closed) {
             ready = true;
-            if (fabric.lanes().several()) {
-                IntStream.range(0, fabric.lanes().count()).forEach(i -> openLane());
+            if (fabric.shape().lanes().several()) {
+                IntStream.range(0, fabric.shape().lanes().count()).forEach(i -> openLane());
             } else {
                 events.onPathOpened(this);
             }
@@ -123,11 +122,13 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
 
     private void take(WriteBatch batch, long postId, SimulatedLane lane) {
         batch.limit(pagesMax, POST_BYTES_MAX, Imm.WEIGHT_MAX);
-        if (batch.pageCount() == 0) {
-            throw new UnsupportedOperationException("the simulated fabric carries pages only");
-        }
         FabricWrite.Post post = new FabricWrite.Post(path, postId, lane);
         posts.add(post);
+        if (batch.pageCount() == 0) {
+            post.unfinished++;
+            fabric.postImmediate(post, batch);
+            return;
+        }
         int weight = (int) (batch.weight() / batch.pageCount());
         int pages;
         for (int i = 0; i < batch.pageCount(); i += pages) {

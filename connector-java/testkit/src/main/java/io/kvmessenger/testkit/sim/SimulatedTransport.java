@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
 import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.KeyProof;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.OutboundPaths;
@@ -45,6 +46,8 @@ final class SimulatedTransport implements Domain {
     /** By rank, then by kind of context row. */
     private List<Region> regions = List.of();
 
+    private boolean closed;
+
     SimulatedTransport(
             SimulatedNode node,
             SimulatedFabric fabric,
@@ -65,6 +68,10 @@ final class SimulatedTransport implements Domain {
 
     boolean looksAtWrites() {
         return fabric.looksAtWrites();
+    }
+
+    boolean isClosed() {
+        return closed;
     }
 
     int rankOf(int regionId) {
@@ -99,6 +106,12 @@ final class SimulatedTransport implements Domain {
 
     void wakeWorker() {
         worker.wake();
+    }
+
+    /** A message of the peer with this key; false when there is no room for it now. One of an unproven peer is dropped. */
+    boolean take(byte[] key, MemorySegment message) {
+        InboundAdmission from = port.admissionOf(KeyProof.nameOf(key));
+        return from == null || port.onMessage(from, message);
     }
 
     @Override
@@ -153,6 +166,7 @@ final class SimulatedTransport implements Domain {
 
     @Override
     public void close() {
+        closed = true;
         List.copyOf(links).forEach(SimulatedOutboundLink::close);
         fabric.closeTargets(this);
         tasks.clear();

@@ -75,7 +75,8 @@ public final class Simulation {
                 : Checkers.all(immsRepeat);
         this.engines = engines;
         this.random = new SplittableRandom(seed);
-        this.fabric = new SimulatedFabric(clock, trace, scenario, random.split(), listener, partitions, mutation);
+        this.fabric = new SimulatedFabric(
+                clock, trace, scenario.fabricShape(), random.split(), listener, partitions, mutation);
         this.network = new SimulatedNetwork(clock, trace, scenario, random.split(), listener, partitions, mutation);
         for (int i = 0; i < scenario.prefillerCount(); i++) {
             scenario.messengersOf("P" + i).forEach(this::start);

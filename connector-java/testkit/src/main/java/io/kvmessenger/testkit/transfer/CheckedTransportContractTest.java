@@ -59,7 +59,7 @@ public abstract class CheckedTransportContractTest extends TransportContractTest
     @Test
     void shouldRefuseWhatAnotherWriterWritesToAWindow() {
         ImmWindow window = grant(everything(), 1, 8);
-        try (DrivenEngine other = new DrivenEngine(options(), "other", MEMORY_BYTES)) {
+        try (DrivenEngine other = open("other")) {
             Peer second = secondWriter(other, window);
             other.memory().fill((byte) 7);
             other.submit(

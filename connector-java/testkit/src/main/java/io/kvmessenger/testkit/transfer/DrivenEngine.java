@@ -71,8 +71,12 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     }
 
     public DrivenEngine(TransferOptions options, String name, long memoryBytes, LibC libC) {
+        this(options, name, memoryBytes, TransferEngines.open(options, libC));
+    }
+
+    public DrivenEngine(TransferOptions options, String name, long memoryBytes, TransferEngine engine) {
         this.options = options;
-        engine = TransferEngines.open(options, libC);
+        this.engine = engine;
         memory = HostMemory.allocate(name, memoryBytes);
         region = engine.register(memory.memory(), memory.memfd());
     }

@@ -364,7 +364,7 @@ public abstract class TransportContractTest extends WriterAndTarget {
     @Test
     void shouldNotCountForTheWindowOfAnotherWriter() {
         ImmWindow window = grant(everything(), 1, 8);
-        try (DrivenEngine other = new DrivenEngine(options(), "other", MEMORY_BYTES)) {
+        try (DrivenEngine other = open("other")) {
             Peer second = secondWriter(other, window);
             other.submit(second, new ImmOnly(remoteOfSecond, 1), 1);
             target.await(

@@ -46,10 +46,15 @@ public abstract class WriterAndTarget {
         return TransferOptions.defaults().withTransports(transport()).withStreamsPerPeer(4);
     }
 
+    /** An engine with a region. */
+    protected DrivenEngine open(String name) {
+        return new DrivenEngine(options(), name, MEMORY_BYTES);
+    }
+
     @BeforeEach
     void connect() {
-        writer = new DrivenEngine(options(), "writer", MEMORY_BYTES);
-        target = new DrivenEngine(options(), "target", MEMORY_BYTES);
+        writer = open("writer");
+        target = open("target");
         writer.alongside(target);
         target.alongside(writer);
         admission = target.engine().admit("writer");

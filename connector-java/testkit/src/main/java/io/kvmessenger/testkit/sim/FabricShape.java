@@ -1,0 +1,21 @@
+package io.kvmessenger.testkit.sim;
+
+import java.util.SplittableRandom;
+
+/**
+ * What a {@link SimulatedFabric} is like. A value.
+ *
+ * @param takesAll whether links take and join as many pages as they can; else each draws how many, and whether it joins them
+ */
+record FabricShape(FabricKind kind, Lanes lanes, Swarm swarm, boolean takesAll) {
+    static final int PAGES_PER_POST_MAX = 8;
+
+    int drawPagesPerPost(SplittableRandom random) {
+        int drawn = 1 + random.nextInt(PAGES_PER_POST_MAX);
+        return takesAll ? PAGES_PER_POST_MAX : drawn;
+    }
+
+    boolean drawJoinsPages(SplittableRandom random) {
+        return random.nextBoolean() || takesAll;
+    }
+}

@@ -1,0 +1,100 @@
+package io.kvmessenger.testkit.sim;
+
+import io.kvmessenger.testkit.fault.PassingTransferEngine;
+import io.kvmessenger.testkit.sim.check.WorldListener;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.engine.EngineLimits;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.SplittableRandom;
+import java.util.random.RandomGenerator;
+
+/**
+ * Production transfer engines over a simulated fabric without faults, with nothing beside them in the world. Time passes while
+ * one of them is waited for. One thread.
+ */
+public final class SimulatedEngines {
+    /** What their address calls it. */
+    public static final String TRANSPORT = SimulatedTransport.NAME;
+
+    private static final long SEED = 1;
+    /** In one wait, at most: what is waited for is looked at that often. */
+    private static final long WAIT_MAX_NS = 50 * Scenario.MICRO;
+
+    private static final int COMPLETIONS = 1 << 16;
+    private static final int PEERS = 1 << 10;
+
+    private final SplittableRandom random = new SplittableRandom(SEED);
+    private final SimulatedClock clock = new SimulatedClock();
+    private final SimulatedFabric fabric;
+    private int processCount;
+
+    /**
+     * @param kind the name of a {@link FabricKind}
+     * @param laneCount of each path
+     */
+    public SimulatedEngines(String kind, int laneCount) {
+        Swarm none = Swarm.quiet(new ZeroRandom());
+        fabric = new SimulatedFabric(
+                clock,
+                new Trace(clock),
+                new FabricShape(FabricKind.valueOf(kind), new Lanes(laneCount, 0), none, true),
+                random.split(),
+                new WorldListener() {},
+                new Partitions(),
+                Mutation.NONE);
+    }
+
+    /** An engine in a process of its own. */
+    public TransferEngine open(TransferOptions options) {
+        String name = "E" + processCount++;
+        SimulatedNode node = new SimulatedNode(clock, random.split(), name, 1, 0, 0);
+        InvokedProcess process = InvokedProcess.start(
+                clock,
+                random,
+                node,
+                fabric,
+                new EngineLimits(
+                        options.requestsPerPeerMax(), Imm.SLOT_COUNT_MAX, Imm.GENERATION_COUNT, COMPLETIONS, PEERS),
+                () -> {});
+        fabric.started(process.transport());
+        return new Waiting(process);
+    }
+
+    /** Passes the world's time where a thread would wait. */
+    private final class Waiting extends PassingTransferEngine {
+        private final SimulatedTransport transport;
+        private final List<Region> regions = new ArrayList<>();
+
+        Waiting(InvokedProcess process) {
+            super(process.engine());
+            transport = process.transport();
+        }
+
+        @Override
+        public Region register(MemorySegment memory, int memfd) {
+            Region region = super.register(memory, memfd);
+            regions.add(region);
+            transport.use(regions);
+            return region;
+        }
+
+        @Override
+        public void await(long limitNs) {
+            long untilNs = clock.nowNs() + Math.min(limitNs, WAIT_MAX_NS);
+            while (clock.step(untilNs)) {}
+        }
+    }
+
+    /** Draws no fault. */
+    private static final class ZeroRandom implements RandomGenerator {
+        @Override
+        public long nextLong() {
+            return 0;
+        }
+    }
+}
