@@ -14,6 +14,7 @@ import io.kvmessenger.transfer.RemoteWindow;
 import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.SymbolLookup;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
@@ -180,5 +181,23 @@ class DirectionTest {
                         .check(PRODUCTION);
             }
         }
+    }
+
+    /** Where the writes of a grant may land is computed once by each side, and handed on. */
+    @Test
+    void shouldComputeTheAreaOfAGrantOnceASide() {
+        assertThat(callersOf("messenger.pages.GrantedRanges", "of"))
+                .containsExactlyInAnyOrder("Decoder.fetch", "LayerWriter.area");
+        assertThat(callersOf("messenger.prefill.LayerWriter", "area")).containsExactly("DecoderFrames.begin");
+    }
+
+    /** One for each call in the code. */
+    private static List<String> callersOf(String name, String method) {
+        return PRODUCTION.get(ROOT + name).getMethods().stream()
+                .filter(candidate -> candidate.getName().equals(method))
+                .flatMap(candidate -> candidate.getCallsOfSelf().stream())
+                .map(call -> call.getOriginOwner().getSimpleName() + "."
+                        + call.getOrigin().getName())
+                .toList();
     }
 }

@@ -166,4 +166,31 @@ class GrantIdTest extends MessengerPair {
         prefiller.messenger.doWork();
         assertThat(prefiller.wire.closed).isTrue();
     }
+
+    /** A grant that names a page twice is answered when its prefill is there: until then its area is not computed. */
+    @Test
+    void shouldDeclineAGrantThatNamesAPageTwice() {
+        fetch("r", 1, 0);
+        decoder.messenger.doWork();
+        ControlFrame frame = decoder.wire.take().stream()
+                .filter(ControlFrame::hasGrant)
+                .findFirst()
+                .orElseThrow();
+        Grant.Builder twice = frame.getGrant().toBuilder();
+        twice.setGroups(0, Grant.PageList.newBuilder().addPageIndices(1).addPageIndices(1));
+        prefiller.messenger.onFrame(
+                Wire.DIALLED_LINK, frame.toBuilder().setGrant(twice).build());
+        prefiller.messenger.doWork();
+        assertThat(prefiller.wire.sent.stream().filter(ControlFrame::hasCannotDeliver))
+                .isEmpty();
+        compute("r", 0);
+        List<CannotDeliver> declined = prefiller.wire.take().stream()
+                .filter(ControlFrame::hasCannotDeliver)
+                .map(ControlFrame::getCannotDeliver)
+                .toList();
+        assertThat(declined).hasSize(1);
+        assertThat(declined.getFirst().getReason()).isEqualTo(CannotDeliver.Reason.GRANT_UNFIT);
+        assertThat(declined.getFirst().getSentence()).startsWith("the grant of transfer t-r cannot be written to: ");
+        assertThat(prefiller.transfer.submitted).isEmpty();
+    }
 }

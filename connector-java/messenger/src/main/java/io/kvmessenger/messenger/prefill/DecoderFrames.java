@@ -15,6 +15,7 @@ import io.kvmessenger.messenger.wire.Expect;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.messenger.wire.PromptWire;
 import io.kvmessenger.messenger.wire.Rejected;
+import io.kvmessenger.transfer.WindowArea;
 import java.util.Optional;
 import java.util.Set;
 import java.util.function.Consumer;
@@ -195,9 +196,20 @@ final class DecoderFrames {
         } else if (!prefill.difference(grant).isEmpty()) {
             replies.decline(grant, Reason.GRANT_UNFIT, prefill.difference(grant));
         } else {
-            prefill.addAnswer(grant.ranks(), KvPeer.of(grant.session()).needingRanks());
-            deliveries.begin(prefill, grant);
+            begin(prefill, grant);
         }
+    }
+
+    private void begin(Prefill prefill, PageGrant grant) {
+        WindowArea area;
+        try {
+            area = LayerWriter.area(grant);
+        } catch (IllegalArgumentException e) {
+            replies.decline(grant, Reason.GRANT_UNFIT, e.getMessage());
+            return;
+        }
+        prefill.addAnswer(grant.ranks(), KvPeer.of(grant.session()).needingRanks());
+        deliveries.begin(prefill, grant, area);
     }
 
     void onCancel(Session session, Cancel cancel) {

@@ -8,6 +8,7 @@ import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.WindowArea;
 import java.util.function.Consumer;
 
 /**
@@ -40,10 +41,11 @@ final class Deliveries {
         this.checksums = new SourceChecksums(sessions, ports.random(), this::left);
     }
 
-    void begin(Prefill prefill, PageGrant grant) {
+    /** @param area where the grant lets this side write */
+    void begin(Prefill prefill, PageGrant grant, WindowArea area) {
         Delivery delivery = new Delivery(prefill, grant, writer.routesFor(grant));
         prefill.deliveries.add(delivery);
-        writer.allow(delivery);
+        writer.allow(delivery, area);
         if (prefill.announced) {
             engine.granted(prefill.request, grant.promptTokens(), grant.firstToken());
         }

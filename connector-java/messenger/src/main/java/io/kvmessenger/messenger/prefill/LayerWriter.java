@@ -146,8 +146,7 @@ public final class LayerWriter {
         if (!outside.isEmpty()) {
             return "the grant of transfer " + grant.transferId() + " names " + outside;
         }
-        String unfit = unfitContext(grant);
-        return unfit.isEmpty() ? unwritable(grant) : unfit;
+        return unfitContext(grant);
     }
 
     private String unfitContext(PageGrant grant) {
@@ -166,31 +165,29 @@ public final class LayerWriter {
         return "";
     }
 
-    private static String unwritable(PageGrant grant) {
+    /**
+     * Where the grant lets this side write: exactly the granted pages, on every rank. Computed once, when its prefill is there:
+     * it is larger than the grant, of which many may wait.
+     *
+     * @throws IllegalArgumentException saying why nothing can be written there, as where a page is named twice
+     */
+    static WindowArea area(PageGrant grant) {
+        KvPeer decoder = KvPeer.of(grant.session());
         try {
-            granted(grant);
-            return "";
+            return GrantedRanges.of(
+                    decoder.geometry(), decoder.regions(), grant.pages(), decoder.context(), grant.contextSlot());
         } catch (IllegalArgumentException e) {
-            return "the grant of transfer " + grant.transferId() + " cannot be written to: " + e.getMessage();
+            throw new IllegalArgumentException(
+                    "the grant of transfer " + grant.transferId() + " cannot be written to: " + e.getMessage(), e);
         }
     }
 
-    private static WindowArea granted(PageGrant grant) {
-        Session session = grant.session();
-        return GrantedRanges.of(
-                KvPeer.of(session).geometry(),
-                KvPeer.of(session).regions(),
-                grant.pages(),
-                KvPeer.of(session).context(),
-                grant.contextSlot());
-    }
-
-    /** Tells the transfer engine where the grant lets us write: exactly the granted pages, on every rank. */
-    void allow(Delivery delivery) {
+    /** Tells the transfer engine where the grant lets this side write. */
+    void allow(Delivery delivery, WindowArea area) {
         PageGrant grant = delivery.grant;
         Session session = grant.session();
         if (session.peer != null) {
-            delivery.window = transfer.allow(session.peer, grant.imm(), granted(grant));
+            delivery.window = transfer.allow(session.peer, grant.imm(), area);
         }
     }
 
