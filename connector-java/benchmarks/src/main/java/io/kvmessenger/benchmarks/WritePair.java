@@ -3,9 +3,14 @@ package io.kvmessenger.benchmarks;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.GroupRequest;
+import io.kvmessenger.transfer.GroupRequest.Scatter;
+import io.kvmessenger.transfer.GroupRequest.Scatter.Slice;
 import io.kvmessenger.transfer.HostMemory;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.PeerGroup;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
@@ -16,6 +21,8 @@ import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.engine.TransferEngines;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.stream.IntStream;
 
 /**
@@ -33,8 +40,12 @@ final class WritePair implements AutoCloseable {
     private final HostMemory targetMemory = HostMemory.allocate("target", PAGES * PAGE_BYTES);
     private final TransferEngine writer;
     private final TransferEngine target;
+    private final Region source;
+    private final Region sink;
     private final Peer peer;
     private final TransferRequest request;
+    private PeerGroup group;
+    private GroupRequest scatter;
     private final Counting atWriter = new Counting();
     private final Counting atTarget = new Counting();
 
@@ -43,19 +54,55 @@ final class WritePair implements AutoCloseable {
                 TransferOptions.defaults().withTransports(transport).withDriver(Driver.CALLER);
         writer = TransferEngines.open(options);
         target = TransferEngines.open(options);
-        Region source = writer.register(sourceMemory.memory(), sourceMemory.memfd());
-        Region sink = target.register(targetMemory.memory(), targetMemory.memfd());
+        source = writer.register(sourceMemory.memory(), sourceMemory.memfd());
+        sink = target.register(targetMemory.memory(), targetMemory.memfd());
         Admission admission = target.admit("writer");
-        peer = writer.connect(target.address(), admission.key(), "target");
-        while (!atWriter.ready) {
-            turn();
-        }
-        WindowArea area = WindowArea.of(sink.descriptor(), WindowRanges.ofEqual(new long[] {0}, PAGES * PAGE_BYTES));
-        int imm = target.openWindow(admission, area, Long.MAX_VALUE, 0).imm();
+        peer = connect(admission);
         int[] pages =
                 IntStream.iterate(PAGES - 1, page -> page - 1).limit(PAGES).toArray();
         PageList list = new PageList(pages, 0, PAGES, PAGE_BYTES, 0);
-        request = new PagedWrites(source, list, sink.descriptor(), list, PAGE_BYTES, writer.allow(peer, imm, area), 1);
+        request = new PagedWrites(source, list, sink.descriptor(), list, PAGE_BYTES, window(admission, peer), 1);
+    }
+
+    private Peer connect(Admission admission) {
+        int readyBefore = atWriter.ready;
+        Peer connected = writer.connect(target.address(), admission.key(), "target");
+        while (atWriter.ready == readyBefore) {
+            turn();
+        }
+        return connected;
+    }
+
+    private RemoteWindow window(Admission admission, Peer to) {
+        WindowArea area = WindowArea.of(sink.descriptor(), WindowRanges.ofEqual(new long[] {0}, PAGES * PAGE_BYTES));
+        return writer.allow(
+                to, target.openWindow(admission, area, Long.MAX_VALUE, 0).imm(), area);
+    }
+
+    /** From now on there is a group of two peers. */
+    void formGroup() {
+        List<Peer> members = new ArrayList<>();
+        List<Slice> slices = new ArrayList<>();
+        for (int i = 0; i < 2; i++) {
+            Admission admission = target.admit("writer");
+            Peer member = connect(admission);
+            members.add(member);
+            slices.add(new Slice(0, PAGE_BYTES, sink.descriptor(), 0, window(admission, member), 1));
+        }
+        group = writer.group("both", members);
+        scatter = new Scatter(source, slices);
+    }
+
+    /** Scatters a page to each member of the group so many times, and waits until each is completed. */
+    void scatter(int times) {
+        long end = atWriter.completed + times;
+        int submitted = 0;
+        while (atWriter.completed < end) {
+            if (submitted < times && writer.submit(group, scatter, submitted) == TransferEngine.ACCEPTED) {
+                submitted++;
+            }
+            turn();
+        }
     }
 
     /** Writes {@link #PAGES} pages so many times, and waits until each is completed. */
@@ -91,7 +138,7 @@ final class WritePair implements AutoCloseable {
 
     private static final class Counting implements CompletionHandler {
         private long completed;
-        private boolean ready;
+        private int ready;
 
         private static void fault(String detail) {
             throw new IllegalStateException(detail);
@@ -119,7 +166,7 @@ final class WritePair implements AutoCloseable {
 
         @Override
         public void onPeerReady(Peer peer) {
-            ready = true;
+            ready++;
         }
 
         @Override

@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import com.sun.management.ThreadMXBean;
 import java.lang.management.ManagementFactory;
+import java.util.function.IntConsumer;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -17,15 +18,27 @@ final class WritePairTest {
     @Test
     void shouldAllocateNothingForAWriteOverSharedMemoryOnceWarm() {
         try (WritePair pair = new WritePair("shm")) {
-            long allocatedBytes = -1;
-            for (int i = 0; i < TRIES_MAX && allocatedBytes != 0; i++) {
-                long before = THREADS.getCurrentThreadAllocatedBytes();
-                pair.write(WRITES);
-                allocatedBytes = THREADS.getCurrentThreadAllocatedBytes() - before;
-            }
-            assertThat(allocatedBytes)
-                    .as("bytes allocated for the last %d writes", WRITES)
-                    .isZero();
+            assertAllocatesNothing(pair::write);
         }
+    }
+
+    @Test
+    void shouldAllocateNothingForAScatterOverSharedMemoryOnceWarm() {
+        try (WritePair pair = new WritePair("shm")) {
+            pair.formGroup();
+            assertAllocatesNothing(pair::scatter);
+        }
+    }
+
+    private static void assertAllocatesNothing(IntConsumer move) {
+        long allocatedBytes = -1;
+        for (int i = 0; i < TRIES_MAX && allocatedBytes != 0; i++) {
+            long before = THREADS.getCurrentThreadAllocatedBytes();
+            move.accept(WRITES);
+            allocatedBytes = THREADS.getCurrentThreadAllocatedBytes() - before;
+        }
+        assertThat(allocatedBytes)
+                .as("bytes allocated for the last %d writes", WRITES)
+                .isZero();
     }
 }

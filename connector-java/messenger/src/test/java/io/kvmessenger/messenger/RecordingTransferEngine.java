@@ -4,9 +4,11 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.EngineEndedException;
+import io.kvmessenger.transfer.GroupRequest;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.PeerGroup;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.RemoteWindow;
@@ -166,6 +168,16 @@ public final class RecordingTransferEngine implements TransferEngine {
                 writes.window().imm(),
                 (long) writes.weight() * writes.sourcePages().count(),
                 Long::sum);
+    }
+
+    @Override
+    public PeerGroup group(String name, List<Peer> members) {
+        throw new UnsupportedOperationException("a messenger writes to one peer at a time");
+    }
+
+    @Override
+    public int submit(PeerGroup group, GroupRequest request, long cookie) {
+        throw new UnsupportedOperationException("a messenger writes to one peer at a time");
     }
 
     @Override

@@ -6,11 +6,17 @@ import java.lang.foreign.MemorySegment;
  * Receives what happened, on the thread that polls. Implementations record and return; they act in their next tick.
  */
 public interface CompletionHandler {
-    /** The source of the request may be reused. Says nothing about the target. */
+    /** The source of the request may be reused. Says nothing about the target; of a request to a group, about none of them. */
     void onWriteCompleted(long cookie);
 
     /** The request will not complete, and no more of its bytes will be sent; some may have been. */
     void onWriteFailed(long cookie, TransferFault fault, String detail);
+
+    /**
+     * A member's part of a request to a group failed; the others' are not touched. {@link #onWriteFailed} follows for the request,
+     * once all its parts have ended. Empty unless a user of groups has to know of each member.
+     */
+    default void onMemberFailed(long cookie, Peer member, TransferFault fault, String detail) {}
 
     /** The window's expected weight has arrived and its payload is visible. */
     void onWindowFilled(long cookie);

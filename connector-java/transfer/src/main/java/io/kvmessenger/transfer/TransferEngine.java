@@ -12,7 +12,7 @@ import java.util.List;
  * {@link Driver#CALLER}: then everything is done in {@link #poll} and {@link #await}, {@link #close} is for the thread that
  * polls as well, and the polling thread never stays away for long.
  *
- * <p>Threading: {@code submit}, {@code send}, {@code allow}, {@code register}, {@code admit}, {@code connect} and
+ * <p>Threading: {@code submit}, {@code group}, {@code send}, {@code allow}, {@code register}, {@code admit}, {@code connect} and
  * {@code openWindow} may be called from any one thread at a time (the messenger's); {@link #poll} is called by that same thread and is the
  * only place where a {@link CompletionHandler} runs; so is {@link #await}. Workers never run user code.
  *
@@ -82,6 +82,25 @@ public interface TransferEngine extends AutoCloseable {
      * @return {@link #ACCEPTED}, {@link #BACK_PRESSURE}, {@link #PEER_LOST} or {@link #REFUSED}
      */
     int submit(Peer peer, TransferRequest request, long cookie);
+
+    /**
+     * Names peers that are to be written to together, so that no submit looks them up. Costs nothing afterwards and needs no end.
+     *
+     * @param name for people
+     * @param members live peers of this engine, each once, at least one
+     * @throws IllegalArgumentException when they are not
+     */
+    PeerGroup group(String name, List<Peer> members);
+
+    /**
+     * Submits one write for each member of a group: to all that are not lost, or to none. {@code cookie} comes back in exactly one
+     * completion, when the last part has ended. A part whose member is lost, before or afterwards, fails alone: {@link
+     * CompletionHandler#onMemberFailed} names it, the others are written. While one member's queue is full there is {@link
+     * #BACK_PRESSURE}: a member that may be slow, and that nothing must wait for, is left out of the group.
+     *
+     * @return as the other submit; {@link #PEER_LOST} only when this engine has ended
+     */
+    int submit(PeerGroup group, GroupRequest request, long cookie);
 
     /** Why the last {@link #submit} was {@link #REFUSED}; one sentence. */
     String refusal();

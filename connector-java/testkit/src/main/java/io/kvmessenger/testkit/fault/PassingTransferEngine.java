@@ -3,8 +3,10 @@ package io.kvmessenger.testkit.fault;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.EngineAddress;
+import io.kvmessenger.transfer.GroupRequest;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.PeerGroup;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounters;
@@ -77,6 +79,16 @@ public abstract class PassingTransferEngine implements TransferEngine {
     }
 
     @Override
+    public PeerGroup group(String name, List<Peer> members) {
+        return engine.group(name, members);
+    }
+
+    @Override
+    public int submit(PeerGroup group, GroupRequest request, long cookie) {
+        return engine.submit(group, request, cookie);
+    }
+
+    @Override
     public String refusal() {
         return engine.refusal();
     }
@@ -132,6 +144,11 @@ public abstract class PassingTransferEngine implements TransferEngine {
         @Override
         public void onWriteFailed(long cookie, TransferFault fault, String detail) {
             handler.onWriteFailed(cookie, fault, detail);
+        }
+
+        @Override
+        public void onMemberFailed(long cookie, Peer member, TransferFault fault, String detail) {
+            handler.onMemberFailed(cookie, member, fault, detail);
         }
 
         @Override

@@ -56,6 +56,9 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
 
     public final List<Long> completed = new ArrayList<>();
     public final Map<Long, Failure> failed = new HashMap<>();
+    /** Of requests to groups, by cookie. */
+    public final Map<Long, Map<Peer, Failure>> failedMembers = new HashMap<>();
+
     public final List<Long> filled = new ArrayList<>();
     public final Map<Long, Overshoot> overshot = new HashMap<>();
     public final List<Peer> ready = new ArrayList<>();
@@ -167,6 +170,15 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     public void onWriteFailed(long cookie, TransferFault fault, String detail) {
         ended(cookie);
         failed.put(cookie, new Failure(fault, detail));
+    }
+
+    @Override
+    public void onMemberFailed(long cookie, Peer member, TransferFault fault, String detail) {
+        Failure earlier =
+                failedMembers.computeIfAbsent(cookie, key -> new HashMap<>()).put(member, new Failure(fault, detail));
+        if (earlier != null) {
+            throw new AssertionError("member " + member.name() + " of request " + cookie + " failed twice");
+        }
     }
 
     @Override

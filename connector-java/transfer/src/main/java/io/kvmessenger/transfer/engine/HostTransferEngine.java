@@ -5,8 +5,10 @@ import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.EngineEndedException;
+import io.kvmessenger.transfer.GroupRequest;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.PeerGroup;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounters;
@@ -46,6 +48,7 @@ final class HostTransferEngine implements TransferEngine {
     private final EngineAddress address;
     private final Set<Integer> liveAdmissions = new HashSet<>();
     private final Set<OutboundPeer> peers = new HashSet<>();
+    private final GroupPosts groupPosts = new GroupPosts();
     private volatile Throwable bug;
     private int lastPeerId;
     private int lastAdmissionId;
@@ -97,7 +100,7 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     private boolean isPollable() {
-        return bug != null || completions.size() > 0;
+        return bug != null || completions.size() > 0 || groupPosts.hasUnsent();
     }
 
     @Override
@@ -163,6 +166,7 @@ final class HostTransferEngine implements TransferEngine {
     public void disconnect(Peer peer) {
         OutboundPeer outbound = (OutboundPeer) peer;
         if (peers.remove(outbound)) {
+            outbound.forget();
             worker.execute(() -> {
                 outbound.disconnect(TransferFault.DISCONNECTED, "disconnected by this engine");
                 worker.remove(outbound);
@@ -186,7 +190,7 @@ final class HostTransferEngine implements TransferEngine {
         if (isGone(outbound)) {
             return PEER_LOST;
         }
-        if (!outbound.writes().hasRoom() || !completionsHaveRoom()) {
+        if (!outbound.writes().hasRoom() || !completionsHaveRoom(1)) {
             backPressured++;
             return BACK_PRESSURE;
         }
@@ -197,6 +201,38 @@ final class HostTransferEngine implements TransferEngine {
         }
         outbound.writes().offer(request, cookie);
         requestsInFlight++;
+        worker.wake();
+        return ACCEPTED;
+    }
+
+    @Override
+    public PeerGroup group(String name, List<Peer> members) {
+        for (Peer member : members) {
+            if (!(member instanceof OutboundPeer outbound) || !peers.contains(outbound)) {
+                throw new IllegalArgumentException(
+                        member.name() + " cannot be in group " + name + ": it is no live peer of this engine");
+            }
+        }
+        return new OutboundGroup(
+                name, members.stream().map(OutboundPeer.class::cast).toList());
+    }
+
+    @Override
+    public int submit(PeerGroup group, GroupRequest request, long cookie) {
+        OutboundGroup members = (OutboundGroup) group;
+        if (closed || bug != null) {
+            return PEER_LOST;
+        }
+        if (!groupPosts.hasRoom() || !members.hasRoom() || !completionsHaveRoom(members.size())) {
+            backPressured++;
+            return BACK_PRESSURE;
+        }
+        String why = members.refusal(request);
+        if (why != null) {
+            refusal = why;
+            return REFUSED;
+        }
+        requestsInFlight += groupPosts.begin(members, request, cookie);
         worker.wake();
         return ACCEPTED;
     }
@@ -214,10 +250,10 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     /** Everything that can still happen must fit into the ring, with what waits there to be polled. */
-    private boolean completionsHaveRoom() {
+    private boolean completionsHaveRoom(int more) {
         int half = completions.capacity() / 2;
         int possible = requestsInFlight + 2 * windows.openCount() + 2 * peers.size() + 2 * liveAdmissions.size();
-        return possible < half && completions.size() < half;
+        return possible <= half - more && completions.size() < half;
     }
 
     @Override
@@ -254,7 +290,7 @@ final class HostTransferEngine implements TransferEngine {
         List<HostRegion> hosts = area.parts().stream()
                 .map(part -> regions.require(part.region()))
                 .toList();
-        return completionsHaveRoom() ? windows.open(from, hosts, area, expectedWeight, cookie) : null;
+        return completionsHaveRoom(1) ? windows.open(from, hosts, area, expectedWeight, cookie) : null;
     }
 
     @Override
@@ -265,9 +301,12 @@ final class HostTransferEngine implements TransferEngine {
         if (bug != null && !drive.isRunning()) { // its last act was to end all paths
             requireMore(bug);
         }
-        return completions.drain(
-                (kind, cookie, value, subject, detail) -> dispatch(handler, kind, cookie, value, subject, detail),
-                limit);
+        int told = groupPosts.tellUnsent(handler, limit);
+        return told
+                + completions.drain(
+                        (kind, cookie, value, subject, detail) ->
+                                dispatch(handler, kind, cookie, value, subject, detail),
+                        limit - told);
     }
 
     /** Of an ended worker: what has happened before its end is still handed out. */
@@ -294,11 +333,19 @@ final class HostTransferEngine implements TransferEngine {
         switch (kind) {
             case CompletionRing.WRITE_COMPLETED -> {
                 requestsInFlight--;
-                handler.onWriteCompleted(cookie);
+                if (value == WriteLedger.OF_GROUP) {
+                    groupPosts.onCompleted(handler, cookie);
+                } else {
+                    handler.onWriteCompleted(cookie);
+                }
             }
             case CompletionRing.WRITE_FAILED -> {
                 requestsInFlight--;
-                handler.onWriteFailed(cookie, (TransferFault) subject, detail);
+                if (value == WriteLedger.OF_GROUP) {
+                    groupPosts.onFailed(handler, cookie, (TransferFault) subject, detail);
+                } else {
+                    handler.onWriteFailed(cookie, (TransferFault) subject, detail);
+                }
             }
             case CompletionRing.WINDOW_FILLED -> {
                 if (!((Window) subject).isClosed()) {

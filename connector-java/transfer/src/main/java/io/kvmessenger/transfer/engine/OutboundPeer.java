@@ -56,6 +56,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     private final Allowances allowances;
     private volatile String transport = "";
     private volatile boolean lost;
+    private boolean forgotten;
 
     private OutboundLink link;
     private boolean ready;
@@ -121,6 +122,16 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
 
     boolean isLost() {
         return lost;
+    }
+
+    /** Messenger's thread: no more is submitted for it. */
+    void forget() {
+        forgotten = true;
+    }
+
+    /** Messenger's thread: whether whatever is submitted now would fail. */
+    boolean isGone() {
+        return lost || forgotten;
     }
 
     /** Worker: begins to reach it. */
@@ -354,12 +365,12 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     }
 
     @Override
-    public void onCompleted(long cookie) {
-        completions.push(CompletionRing.WRITE_COMPLETED, cookie, 0, null, null);
+    public void onCompleted(int origin, long cookie) {
+        completions.push(CompletionRing.WRITE_COMPLETED, cookie, origin, null, null);
     }
 
     @Override
-    public void onFailed(long cookie, TransferFault fault, String detail) {
-        completions.push(CompletionRing.WRITE_FAILED, cookie, 0, fault, detail);
+    public void onFailed(int origin, long cookie, TransferFault fault, String detail) {
+        completions.push(CompletionRing.WRITE_FAILED, cookie, origin, fault, detail);
     }
 }

@@ -19,10 +19,15 @@ import java.util.concurrent.atomic.AtomicLong;
 final class WriteLedger {
     /** Where completions go. Worker only. */
     interface Completions {
-        void onCompleted(long cookie);
+        void onCompleted(int origin, long cookie);
 
-        void onFailed(long cookie, TransferFault fault, String detail);
+        void onFailed(int origin, long cookie, TransferFault fault, String detail);
     }
+
+    /** A write that the engine's user has submitted. */
+    static final int OF_USER = 0;
+    /** A part of a request to a group: its cookie is {@link GroupPosts}'. */
+    static final int OF_GROUP = 1;
 
     /** Pages that a lost path had. */
     private record Slice(long position, int firstUnit, int unitCount) {}
@@ -34,6 +39,9 @@ final class WriteLedger {
     private final int mask;
     private final TransferRequest[] requests;
     private final long[] cookies;
+    /** What each cookie belongs to. */
+    private final byte[] origins;
+
     private final AtomicLong submitted = new AtomicLong();
     private final AtomicLong retired = new AtomicLong();
 
@@ -54,6 +62,7 @@ final class WriteLedger {
         mask = capacity - 1;
         requests = new TransferRequest[capacity];
         cookies = new long[capacity];
+        origins = new byte[capacity];
         unitsLeft = new int[capacity];
         done = new boolean[capacity];
         posts = new Posts(Math.max(POSTS_MIN, 2 * capacity));
@@ -64,8 +73,13 @@ final class WriteLedger {
         return submitted.getPlain() - retired.getAcquire() <= mask;
     }
 
-    /** Submitter: appends; false when full. */
+    /** Submitter: appends a write of the user's; false when full. */
     boolean offer(TransferRequest request, long cookie) {
+        return offer(request, cookie, OF_USER);
+    }
+
+    /** Submitter: appends; false when full. */
+    boolean offer(TransferRequest request, long cookie, int origin) {
         if (!hasRoom()) {
             return false;
         }
@@ -73,6 +87,7 @@ final class WriteLedger {
         int entry = (int) position & mask;
         requests[entry] = request;
         cookies[entry] = cookie;
+        origins[entry] = (byte) origin;
         submitted.setRelease(position + 1);
         return true;
     }
@@ -180,7 +195,7 @@ final class WriteLedger {
     }
 
     private void complete(int entry) {
-        completions.onCompleted(cookies[entry]);
+        completions.onCompleted(origins[entry], cookies[entry]);
         done[entry] = true;
         retire();
     }
@@ -203,7 +218,7 @@ final class WriteLedger {
         for (long position = retired.getPlain(); position < end; position++) {
             int entry = (int) position & mask;
             if (!done[entry]) {
-                completions.onFailed(cookies[entry], fault, detail);
+                completions.onFailed(origins[entry], cookies[entry], fault, detail);
                 done[entry] = true;
                 failed++;
             }

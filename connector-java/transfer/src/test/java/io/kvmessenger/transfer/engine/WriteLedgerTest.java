@@ -45,12 +45,12 @@ final class WriteLedgerTest {
     private WriteLedger ledger(int capacity) {
         return new WriteLedger(capacity, new WriteLedger.Completions() {
             @Override
-            public void onCompleted(long cookie) {
+            public void onCompleted(int origin, long cookie) {
                 seen.add("completed " + cookie);
             }
 
             @Override
-            public void onFailed(long cookie, TransferFault fault, String detail) {
+            public void onFailed(int origin, long cookie, TransferFault fault, String detail) {
                 seen.add("failed " + cookie);
             }
         });
