@@ -22,8 +22,9 @@ logger = logging.getLogger("kv_connector")
 
 
 class Memory(TypedDict):
-    """A memory that KV lies in, as mapped by this process."""
+    """A memory that KV lies in, as mapped by this process; ``memfd`` is -1 where no other process can map it."""
 
+    kind: Literal["host"]
     address: int
     lengthBytes: int
     memfd: int

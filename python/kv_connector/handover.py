@@ -162,6 +162,12 @@ class Lead:
 
     def _map(self, rank: Rank, described: Any, descriptors: Sequence[int]) -> Any:
         memories = described["memories"]
+        foreign = next((memory for memory in memories if memory["kind"] != "host"), None)
+        if foreign is not None:
+            raise HandoverError(
+                f"{_named([rank])} handed over memory of kind {foreign['kind']!r}, expected 'host': memory of a device"
+                " cannot be mapped by another rank; set messenger_per to 'rank'"
+            )
         if len(descriptors) != len(memories):
             raise HandoverError(
                 f"{_named([rank])} handed over {len(descriptors)} descriptors, expected {len(memories)}, one for each"
@@ -179,6 +185,7 @@ class Lead:
             self._mappings.append(mapping)
             mapped.append(
                 {
+                    "kind": "host",
                     "address": ctypes.addressof(ctypes.c_char.from_buffer(mapping)),
                     "lengthBytes": length_bytes,
                     "memfd": descriptor,

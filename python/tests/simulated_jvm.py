@@ -57,7 +57,7 @@ def geometry() -> _facade.Geometry:
             {
                 "tpRank": 0,
                 "ppRank": 0,
-                "memories": [{"address": 4096, "lengthBytes": 4096, "memfd": -1}],
+                "memories": [{"kind": "host", "address": 4096, "lengthBytes": 4096, "memfd": -1}],
                 "layers": [
                     {
                         "name": "0",

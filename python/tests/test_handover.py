@@ -31,7 +31,7 @@ class KvMemory:
 
 
 def geometry(tp_rank: int, memory: KvMemory, **more: Any) -> Any:
-    described = {"address": 64, "lengthBytes": LENGTH_BYTES, "memfd": memory.memfd}
+    described = {"kind": "host", "address": 64, "lengthBytes": LENGTH_BYTES, "memfd": memory.memfd}
     layer = {"name": "a", "memoryIndex": 0, "offsetBytes": 0, "pageStrideBytes": 64, "pageBytes": 64}
     rank = {"tpRank": tp_rank, "ppRank": 0, "memories": [described], "layers": [layer]}
     return {"model": "tiny@0", "pageTokens": 16, "tpSize": 3, "pageCount": 9, **more, "ranks": [rank]}
@@ -142,6 +142,16 @@ def test_should_refuse_memory_that_cannot_be_shared(place: str, others: ThreadPo
         lead_of(place).gather(geometry(0, KvMemory()), LIMIT_SECONDS)
     with pytest.raises(HandoverError, match=said):
         waiting.result()
+
+
+def test_should_refuse_memory_of_a_device(place: str, others: ThreadPoolExecutor) -> None:
+    own = geometry(1, KvMemory())
+    own["ranks"][0]["memories"][0]["kind"] = "cuda"
+    follower = hand_over(others, place, own)
+    with pytest.raises(HandoverError, match=r"rank 1 handed over memory of kind 'cuda', expected 'host'.*'rank'"):
+        lead_of(place).gather(geometry(0, KvMemory()), LIMIT_SECONDS)
+    with pytest.raises(HandoverError, match="expected 'host'"):
+        follower.result()
 
 
 @pytest.mark.parametrize("said", [b"{", b"{}", b'{"ranks":[]}', b"[1]", b'{"ranks":[{"tpRank":"x","ppRank":0}]}'])

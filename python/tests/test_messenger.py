@@ -21,7 +21,8 @@ def geometry(memory, group={}, **changes) -> Geometry:
         "model": "m", "tpSize": 1, "ppSize": 1, "groups": [GROUP | group],
         "ranks": [{
             "tpRank": 0, "ppRank": 0,
-            "memories": [{"address": ctypes.addressof(memory), "lengthBytes": len(memory), "memfd": -1}],
+            "memories": [
+                {"kind": "host", "address": ctypes.addressof(memory), "lengthBytes": len(memory), "memfd": -1}],
             "layers": [
                 {"name": name, "groupIndex": 0, "memoryIndex": 0, "offsetBytes": i * layer_bytes,
                  "pageStrideBytes": PAGE_BYTES, "pageBytes": PAGE_BYTES}
@@ -201,16 +202,26 @@ for said in ({"listen_port": port}, {"metrics_port": metrics_port}):
     except MessengerError as refused:
         print(refused)
 kv = memory()
+for other in ({"kind": "cuda", "device": 0, "handleKind": "posixFd"}, {"kind": "rocm"}):
+    wrong = geometry(kv)
+    wrong["ranks"][0]["memories"][0].update(other)
+    try:
+        open_one("decoder", kv, wrong)
+        raise SystemExit("not refused: " + str(other))
+    except MessengerError as refused:
+        print(refused)
 d = open_one("decoder", kv, {"model": "another"})
 d.submit([fetch(p)])
 print(await_event(d, Failed).reason)
 print(port, metrics_port)
 """
     )
-    port_taken, metrics_taken, model, ports = done.stdout.splitlines()
+    port_taken, metrics_taken, device, kind, model, ports = done.stdout.splitlines()
     port, metrics_port = ports.split()
     assert f"listen_port {port}" in port_taken
     assert f"metrics_port is {metrics_port} on 127.0.0.1, expected a free port" in metrics_taken
+    assert "memory of device 0 is reached by none of the transports [tcp]: place the KV cache in host memory" in device
+    assert "a memory is of kind rocm, expected host or cuda" in kind
     assert "another" in model
 
 

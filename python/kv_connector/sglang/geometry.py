@@ -106,7 +106,7 @@ def describe(
             f"SGLang's KV buffers have {sorted(page_counts)} pages, expected the same whole number in all:"
             " this kind of KV pool is not supported"
         )
-    memories = [Memory(address=buffer.address, lengthBytes=buffer.length_bytes, memfd=-1) for buffer in kv]
+    memories = [Memory(kind="host", address=buffer.address, lengthBytes=buffer.length_bytes, memfd=-1) for buffer in kv]
     layers = [
         Layer(
             name=buffer.name,

@@ -84,7 +84,7 @@ def describe(
             Rank(
                 tpRank=tp[0],
                 ppRank=pp[0],
-                memories=[{"address": base, "lengthBytes": length_bytes, "memfd": -1}],
+                memories=[{"kind": "host", "address": base, "lengthBytes": length_bytes, "memfd": -1}],
                 layers=[_layer(name, tensor, index_of[name], base) for name, tensor in owned.items()],
             )
         ],

@@ -54,7 +54,7 @@ def test_should_describe_what_the_engine_registers() -> None:
             {
                 "tpRank": 0,
                 "ppRank": 0,
-                "memories": [{"address": STORAGE_ADDRESS, "lengthBytes": 40 * page_bytes, "memfd": -1}],
+                "memories": [{"kind": "host", "address": STORAGE_ADDRESS, "lengthBytes": 40 * page_bytes, "memfd": -1}],
                 "layers": [
                     {
                         "name": name,

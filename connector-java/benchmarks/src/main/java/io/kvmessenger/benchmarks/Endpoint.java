@@ -52,7 +52,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
         this.peerName = peerName;
         engine = TransferEngines.open(engineOptions(options));
         pool = PagePool.allocate(options.poolBytes(), options.pageBytes());
-        region = engine.register(pool.memory(), pool.memfd());
+        region = engine.register(pool.shared());
         admission = engine.admit(peerName);
     }
 

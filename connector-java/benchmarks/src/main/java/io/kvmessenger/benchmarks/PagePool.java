@@ -1,6 +1,7 @@
 package io.kvmessenger.benchmarks;
 
 import io.kvmessenger.transfer.HostMemory;
+import io.kvmessenger.transfer.Memory;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 
@@ -36,8 +37,8 @@ final class PagePool {
         return memory;
     }
 
-    int memfd() {
-        return host.memfd();
+    Memory.Host shared() {
+        return host.shared();
     }
 
     private static long firstWord(long round, int sourcePage) {

@@ -54,8 +54,8 @@ final class WritePair implements AutoCloseable {
                 TransferOptions.defaults().withTransports(transport).withDriver(Driver.CALLER);
         writer = TransferEngines.open(options);
         target = TransferEngines.open(options);
-        source = writer.register(sourceMemory.memory(), sourceMemory.memfd());
-        sink = target.register(targetMemory.memory(), targetMemory.memfd());
+        source = writer.register(sourceMemory.shared());
+        sink = target.register(targetMemory.shared());
         Admission admission = target.admit("writer");
         peer = connect(admission);
         int[] pages =

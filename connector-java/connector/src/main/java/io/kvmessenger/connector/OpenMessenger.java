@@ -2,12 +2,10 @@ package io.kvmessenger.connector;
 
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.connector.OpenRequest.ContextMemory;
-import io.kvmessenger.connector.OpenRequest.KvMemory;
 import io.kvmessenger.connector.boot.OpenResult;
 import io.kvmessenger.connector.boot.RefusedException;
 import io.kvmessenger.connector.metrics.MessengerMetrics;
 import io.kvmessenger.foreign.FfmLibC;
-import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.hooks.LayerCounter;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.port.ContextRow;
@@ -17,7 +15,7 @@ import io.kvmessenger.messenger.port.HeldCounts;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.session.MessengerIdentity;
-import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferEngine;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -145,10 +143,10 @@ final class OpenMessenger {
         }
     }
 
-    private static List<RankMemory> register(List<List<KvMemory>> memories, TransferEngine transfer) {
+    private static List<RankMemory> register(List<List<Memory>> memories, TransferEngine transfer) {
         return memories.stream()
-                .map(rank -> new RankMemory(
-                        rank.stream().map(memory -> register(memory, transfer)).toList()))
+                .map(rank ->
+                        new RankMemory(rank.stream().map(transfer::register).toList()))
                 .toList();
     }
 
@@ -156,15 +154,11 @@ final class OpenMessenger {
         return context.stream()
                 .map(kind -> new ContextRow(
                         kind.name(),
-                        register(kind.memory(), transfer),
+                        transfer.register(kind.memory()),
                         kind.strideBytes(),
                         kind.rowBytes(),
                         kind.rowCount()))
                 .toList();
-    }
-
-    private static Region register(KvMemory memory, TransferEngine transfer) {
-        return transfer.register(ForeignMemory.at(memory.address(), memory.lengthBytes()), memory.memfd());
     }
 
     OpenResult result(long handle) {

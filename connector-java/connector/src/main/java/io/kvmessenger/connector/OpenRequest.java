@@ -9,6 +9,7 @@ import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.transfer.Memory;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
@@ -45,18 +46,11 @@ record OpenRequest(
         ProtocolLimits limits,
         ChecksumMode checksumMode,
         KvGeometry geometry,
-        List<List<KvMemory>> memories,
+        List<List<Memory>> memories,
         List<ContextMemory> context,
         int layerCounterLag) {
-    /**
-     * One memory of one rank, mapped in this process.
-     *
-     * @param memfd the descriptor it maps from offset 0, or -1
-     */
-    record KvMemory(long address, long lengthBytes, int memfd) {}
-
     /** One kind of row that goes with a transfer beside its KV, one row for each slot; it has a memory of its own. */
-    record ContextMemory(String name, KvMemory memory, long strideBytes, int rowBytes) {
+    record ContextMemory(String name, Memory memory, long strideBytes, int rowBytes) {
         int rowCount() {
             return Math.toIntExact(memory.lengthBytes() / strideBytes);
         }
@@ -173,8 +167,8 @@ record OpenRequest(
         return new RankGeometry(wire.count("tpRank"), wire.count("ppRank"), layers);
     }
 
-    private static List<List<KvMemory>> memories(Fields wire, KvGeometry geometry) {
-        List<List<KvMemory>> memories = new ArrayList<>();
+    private static List<List<Memory>> memories(Fields wire, KvGeometry geometry) {
+        List<List<Memory>> memories = new ArrayList<>();
         for (Fields rank : wire.objects("ranks")) {
             memories.add(
                     rank.objects("memories").stream().map(OpenRequest::memory).toList());
@@ -183,8 +177,32 @@ record OpenRequest(
         return memories;
     }
 
-    private static KvMemory memory(Fields wire) {
-        return new KvMemory(wire.integer("address"), wire.integer("lengthBytes"), (int) wire.integer("memfd"));
+    private static Memory memory(Fields wire) {
+        String kind = wire.has("kind") ? wire.text("kind") : "host";
+        return switch (kind) {
+            case "host" ->
+                Memory.hostAt(wire.integer("address"), wire.integer("lengthBytes"), (int) wire.integer("memfd"));
+            case "cuda" ->
+                new Memory.Device(
+                        wire.count("device"),
+                        wire.integer("address"),
+                        wire.integer("lengthBytes"),
+                        handleKind(wire.text("handleKind")));
+            default ->
+                throw new IllegalArgumentException(
+                        "a memory is of kind " + kind + ", expected host or cuda: see docs/boundary.md");
+        };
+    }
+
+    private static Memory.HandleKind handleKind(String name) {
+        return switch (name) {
+            case "none" -> Memory.HandleKind.NONE;
+            case "posixFd" -> Memory.HandleKind.POSIX_FD;
+            case "fabric" -> Memory.HandleKind.FABRIC;
+            default ->
+                throw new IllegalArgumentException(
+                        "a memory has handleKind " + name + ", expected none, posixFd or fabric: see docs/boundary.md");
+        };
     }
 
     private static List<ContextMemory> context(Fields request) {
@@ -194,7 +212,7 @@ record OpenRequest(
                 .toList();
     }
 
-    private static void requireRoom(List<KvMemory> memories, KvGeometry geometry, int rankIndex) {
+    private static void requireRoom(List<Memory> memories, KvGeometry geometry, int rankIndex) {
         RankGeometry rank = geometry.ranks().get(rankIndex);
         if (memories.size() != rank.memoryCount()) {
             throw new IllegalArgumentException("tpRank " + rank.tpRank() + ", ppRank " + rank.ppRank() + " has "

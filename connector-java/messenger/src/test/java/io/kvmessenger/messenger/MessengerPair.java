@@ -14,6 +14,7 @@ import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.MessengerIdentity;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -60,7 +61,7 @@ abstract class MessengerPair {
 
         Side(String name, long incarnation, int contextRowCount, ChecksumMode checksumMode, KvGeometry geometry) {
             progress = new CountedSteps(geometry.ranks().getFirst().layers().size());
-            region = transfer.register(MemorySegment.ofArray(new byte[1024]), Region.NOT_SHAREABLE);
+            region = transfer.register(Memory.host(MemorySegment.ofArray(new byte[1024])));
             messenger = new Messenger(
                     new MessengerIdentity(name, incarnation, new byte[0]),
                     geometry,
@@ -225,13 +226,13 @@ abstract class MessengerPair {
         return List.of(
                 new ContextRow(
                         "token",
-                        transfer.register(MemorySegment.ofArray(new byte[64 * slotCount]), -1),
+                        transfer.register(Memory.host(MemorySegment.ofArray(new byte[64 * slotCount]))),
                         64,
                         8,
                         slotCount),
                 new ContextRow(
                         "room",
-                        transfer.register(MemorySegment.ofArray(new byte[64 * slotCount]), -1),
+                        transfer.register(Memory.host(MemorySegment.ofArray(new byte[64 * slotCount]))),
                         64,
                         64,
                         slotCount));

@@ -23,9 +23,9 @@ import org.junit.jupiter.api.Test;
 class PageChecksumTest extends MessengerPair {
     PageChecksumTest() {
         decoder = new Side("decoder", 2, 0, ChecksumMode.FULL);
-        byte[] kv = new byte[(int) prefiller.region.memory().byteSize()];
+        byte[] kv = new byte[(int) prefiller.region.hostBytes().byteSize()];
         new SplittableRandom(3).nextBytes(kv);
-        MemorySegment.copy(kv, 0, prefiller.region.memory(), ValueLayout.JAVA_BYTE, 0, kv.length);
+        MemorySegment.copy(kv, 0, prefiller.region.hostBytes(), ValueLayout.JAVA_BYTE, 0, kv.length);
     }
 
     @Test
@@ -51,7 +51,7 @@ class PageChecksumTest extends MessengerPair {
     @Test
     void shouldFailWhenAByteChangedOnItsWay() {
         send("r");
-        MemorySegment kv = decoder.region.memory();
+        MemorySegment kv = decoder.region.hostBytes();
         long lastByteOfFirstPage = 2L * 2 * Geometries.PAGE_TOKENS - 1;
         kv.set(ValueLayout.JAVA_BYTE, lastByteOfFirstPage, (byte)
                 (kv.get(ValueLayout.JAVA_BYTE, lastByteOfFirstPage) ^ 4));
@@ -188,9 +188,9 @@ class PageChecksumTest extends MessengerPair {
     private void land(PagedWrites write) {
         for (int i = 0; i < write.sourcePages().count(); i++) {
             MemorySegment.copy(
-                    write.source().memory(),
+                    write.source().hostBytes(),
                     write.sourcePages().offsetOf(i),
-                    decoder.region.memory(),
+                    decoder.region.hostBytes(),
                     write.targetPages().offsetOf(i),
                     write.pageBytes());
         }

@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.EngineEndedException;
 import io.kvmessenger.transfer.GroupRequest;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.PeerGroup;
 import io.kvmessenger.transfer.Region;
@@ -87,7 +88,7 @@ public final class RecordingTransferEngine implements TransferEngine {
         }
     }
 
-    private record Memory(RegionDescriptor descriptor, MemorySegment memory) implements Region {
+    private record Registered(RegionDescriptor descriptor, Memory memory) implements Region {
         @Override
         public void deregister() {}
     }
@@ -107,9 +108,9 @@ public final class RecordingTransferEngine implements TransferEngine {
     }
 
     @Override
-    public Region register(MemorySegment memory, int memfd) {
-        return new Memory(
-                new RegionDescriptor(++lastRegionId, memory.byteSize(), RegionDescriptor.VERSION, false), memory);
+    public Region register(Memory memory) {
+        return new Registered(
+                new RegionDescriptor(++lastRegionId, memory.lengthBytes(), RegionDescriptor.VERSION, false), memory);
     }
 
     @Override

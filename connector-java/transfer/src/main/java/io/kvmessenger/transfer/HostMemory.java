@@ -52,6 +52,11 @@ public final class HostMemory implements AutoCloseable {
         return memory;
     }
 
+    /** What to register of it. */
+    public Memory.Host shared() {
+        return new Memory.Host(memory, memfd);
+    }
+
     public int memfd() {
         return memfd;
     }

@@ -40,11 +40,9 @@ public interface TransferEngine extends AutoCloseable {
     /**
      * Makes memory a source of writes and, within windows, a target. The memory must outlive the region.
      *
-     * @param memory host memory: a mapping of this process
-     * @param memfd the descriptor that {@code memory} maps from offset 0, or {@link Region#NOT_SHAREABLE}; one without the
-     *     seal F_SEAL_SHRINK counts as not shareable
+     * @throws IllegalArgumentException when no transport of this engine reaches such memory
      */
-    Region register(MemorySegment memory, int memfd);
+    Region register(Memory memory);
 
     /**
      * Lets one peer open data paths to this engine. The admission's key travels over the (authenticated) control

@@ -38,7 +38,7 @@ public final class PageSum {
      * @param interval from one page that counts to the next
      */
     public PageSum(Region region, PageList pages, int pageBytes, int first, int interval) {
-        this.memory = region.memory();
+        this.memory = region.hostBytes();
         this.pages = pages;
         this.pageBytes = pageBytes;
         this.first = first;

@@ -9,6 +9,7 @@ import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.wire.Checksums;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -22,7 +23,7 @@ class PageVerifierTest {
     private static final int FETCHES = 5;
 
     private final RecordingTransferEngine transfer = new RecordingTransferEngine();
-    private final Region region = transfer.register(MemorySegment.ofArray(new byte[PAGE_BYTES]), Region.NOT_SHAREABLE);
+    private final Region region = transfer.register(Memory.host(MemorySegment.ofArray(new byte[PAGE_BYTES])));
     private final PageVerifier verifier = new PageVerifier(
             ChecksumMode.FULL,
             List.of(new RankMemory(List.of(region))),

@@ -3,6 +3,7 @@ package io.kvmessenger.messenger.pages;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.messenger.RecordingTransferEngine;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import java.io.IOException;
@@ -78,7 +79,7 @@ class PageSumTest {
                 MemorySegment.copy(page, 0, memory, ValueLayout.JAVA_BYTE, i * stride, PAGE_BYTES);
                 expected.update(page);
             }
-            Region region = transfer.register(memory, Region.NOT_SHAREABLE);
+            Region region = transfer.register(Memory.host(memory));
             PageSum sum = new PageSum(region, new PageList(new int[] {3, 0, 2}, 0, 3, stride, 0), PAGE_BYTES, 0, 1);
             sum.advance(Long.MAX_VALUE);
             assertThat(sum.value()).isEqualTo((int) expected.getValue());
@@ -86,7 +87,7 @@ class PageSumTest {
     }
 
     private PageSum sum(MemorySegment memory, int[] pages, int first, int interval) {
-        Region region = transfer.register(memory, Region.NOT_SHAREABLE);
+        Region region = transfer.register(Memory.host(memory));
         return new PageSum(region, new PageList(pages, 0, pages.length, PAGE_BYTES, 0), PAGE_BYTES, first, interval);
     }
 }

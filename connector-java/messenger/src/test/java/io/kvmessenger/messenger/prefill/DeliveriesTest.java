@@ -19,7 +19,7 @@ import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.Memory;
 import java.lang.foreign.MemorySegment;
 import java.util.AbstractList;
 import java.util.List;
@@ -58,8 +58,7 @@ class DeliveriesTest {
     }
 
     private RankMemory memory() {
-        return new RankMemory(
-                List.of(transfer.register(MemorySegment.ofArray(new byte[LAYERS * 32]), Region.NOT_SHAREABLE)));
+        return new RankMemory(List.of(transfer.register(Memory.host(MemorySegment.ofArray(new byte[LAYERS * 32])))));
     }
 
     private Delivery granted() {

@@ -18,7 +18,7 @@ import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
@@ -64,7 +64,7 @@ class LayerWriterTest {
     }
 
     private RankMemory memory() {
-        return new RankMemory(List.of(transfer.register(MemorySegment.ofArray(new byte[1024]), Region.NOT_SHAREABLE)));
+        return new RankMemory(List.of(transfer.register(Memory.host(MemorySegment.ofArray(new byte[1024])))));
     }
 
     private LayerWriter writer(KvGeometry geometry) {

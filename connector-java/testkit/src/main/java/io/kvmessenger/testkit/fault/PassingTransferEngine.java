@@ -5,6 +5,7 @@ import io.kvmessenger.transfer.CompletionHandler;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.GroupRequest;
 import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.PeerGroup;
 import io.kvmessenger.transfer.Region;
@@ -39,8 +40,8 @@ public abstract class PassingTransferEngine implements TransferEngine {
     }
 
     @Override
-    public Region register(MemorySegment memory, int memfd) {
-        return engine.register(memory, memfd);
+    public Region register(Memory memory) {
+        return engine.register(memory);
     }
 
     @Override

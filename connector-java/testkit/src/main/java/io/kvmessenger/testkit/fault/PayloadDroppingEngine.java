@@ -1,12 +1,12 @@
 package io.kvmessenger.testkit.fault;
 
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
-import java.lang.foreign.MemorySegment;
 import java.util.HashSet;
 import java.util.Set;
 
@@ -27,8 +27,8 @@ final class PayloadDroppingEngine extends PassingTransferEngine {
     }
 
     @Override
-    public Region register(MemorySegment memory, int memfd) {
-        Region region = super.register(memory, memfd);
+    public Region register(Memory memory) {
+        Region region = super.register(memory);
         if (contextAddresses.contains(memory.address())) {
             context.add(region);
         }

@@ -3,11 +3,11 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.testkit.fault.PassingTransferEngine;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.engine.EngineLimits;
-import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
@@ -76,8 +76,8 @@ public final class SimulatedEngines {
         }
 
         @Override
-        public Region register(MemorySegment memory, int memfd) {
-            Region region = super.register(memory, memfd);
+        public Region register(Memory memory) {
+            Region region = super.register(memory);
             regions.add(region);
             transport.use(regions);
             return region;

@@ -5,6 +5,7 @@ import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.session.MessengerIdentity;
 import io.kvmessenger.testkit.sim.check.WorldListener;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
@@ -40,7 +41,7 @@ final class SimulatedProcess {
                 .toList();
         listener.processStarted(node.process(), geometry, all);
         List<Region> regions = all.stream()
-                .map(memory -> transfer.register(memory, Region.NOT_SHAREABLE))
+                .map(memory -> transfer.register(Memory.host(memory)))
                 .toList();
         transport.use(regions);
         int rankCount = pool.memories().size();

@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.spi.Domain;
@@ -85,7 +86,7 @@ final class SimulatedTransport implements Domain {
 
     int rankOf(MemorySegment memory) {
         for (int rank = 0; rank < regions.size(); rank++) {
-            if (regions.get(rank).memory().equals(memory)) {
+            if (regions.get(rank).hostBytes().equals(memory)) {
                 return rank;
             }
         }
@@ -93,7 +94,7 @@ final class SimulatedTransport implements Domain {
     }
 
     MemorySegment memoryOf(int regionId) {
-        return regions.get(rankOf(regionId)).memory();
+        return regions.get(rankOf(regionId)).hostBytes();
     }
 
     /** In a coming turn of the worker; never, when the process dies before. */
@@ -125,9 +126,9 @@ final class SimulatedTransport implements Domain {
     }
 
     @Override
-    public RemoteKey register(Region region, int memfd) {
+    public RemoteKey register(Region region) {
         RegionDescriptor descriptor = region.descriptor();
-        return new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), memfd);
+        return new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Memory.Host.NOT_SHAREABLE);
     }
 
     @Override

@@ -81,7 +81,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
         this.options = options;
         this.engine = engine;
         memory = HostMemory.allocate(name, memoryBytes);
-        region = engine.register(memory.memory(), memory.memfd());
+        region = engine.register(memory.shared());
     }
 
     public TransferEngine engine() {

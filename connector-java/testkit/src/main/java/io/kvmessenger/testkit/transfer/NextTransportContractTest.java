@@ -3,6 +3,7 @@ package io.kvmessenger.testkit.transfer;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounter;
@@ -136,7 +137,7 @@ public abstract class NextTransportContractTest extends WriterAndTarget {
         round(() -> {});
         try (Arena arena = Arena.ofShared()) {
             MemorySegment memory = arena.allocate(PAGE_BYTES);
-            Region region = target.engine().register(memory, Region.NOT_SHAREABLE);
+            Region region = target.engine().register(Memory.host(memory));
             WindowArea area = WindowArea.of(region.descriptor(), pages(0));
             long filled = ++lastCookie;
             ImmWindow window = target.engine().openWindow(admission, area, 1, filled);
@@ -161,7 +162,7 @@ public abstract class NextTransportContractTest extends WriterAndTarget {
     void shouldFailInTheTimeSaidWhenNoTransportIsLeft() {
         connect(TransferOptions.TCP, TransferOptions.SHM);
         try (Arena arena = Arena.ofShared()) {
-            Region region = target.engine().register(arena.allocate(PAGE_BYTES), Region.NOT_SHAREABLE);
+            Region region = target.engine().register(Memory.host(arena.allocate(PAGE_BYTES)));
             ImmWindow window = grant(everything(), Long.MAX_VALUE, ++lastCookie);
             breaking.refuseConnects();
             long beganNs = System.nanoTime();

@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.fault;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
@@ -35,7 +36,7 @@ class PayloadDroppingEngineTest {
     }
 
     private long sourceOffsetOfPage3(MemorySegment memory) {
-        Region source = dropping.register(memory, Region.NOT_SHAREABLE);
+        Region source = dropping.register(Memory.host(memory));
         PageList page3 = new PageList(new int[] {3}, 0, 1, STRIDE_BYTES, 0);
         dropping.submit(null, new PagedWrites(source, page3, null, page3, STRIDE_BYTES, null, 1), 0);
         PagedWrites sent = (PagedWrites) recorded.requests.getLast();
@@ -52,7 +53,7 @@ class PayloadDroppingEngineTest {
         }
 
         @Override
-        public Region register(MemorySegment memory, int memfd) {
+        public Region register(Memory memory) {
             return new Registered(memory);
         }
 
@@ -63,7 +64,7 @@ class PayloadDroppingEngineTest {
         }
     }
 
-    private record Registered(MemorySegment memory) implements Region {
+    private record Registered(Memory memory) implements Region {
         @Override
         public RegionDescriptor descriptor() {
             throw new UnsupportedOperationException("not used here");

@@ -4,11 +4,11 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import io.kvmessenger.foreign.FfmLibC;
-import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
@@ -55,7 +55,7 @@ final class TransportChoiceTest {
                 DrivenEngine writer = new DrivenEngine(TransferOptions.defaults(), "writer", MEMORY_BYTES);
                 DrivenEngine target = new DrivenEngine(TransferOptions.defaults(), "target", MEMORY_BYTES)) {
             MemorySegment memory = arena.allocate(MEMORY_BYTES);
-            Region region = target.engine().register(memory, Region.NOT_SHAREABLE);
+            Region region = target.engine().register(Memory.host(memory));
             WindowRanges all = WindowRanges.ofEqual(new long[] {0}, MEMORY_BYTES);
             Admission admission = target.engine().admit("writer");
             ImmWindow window = target.engine().openWindow(admission, WindowArea.of(region.descriptor(), all), 1, 7);
@@ -85,7 +85,7 @@ final class TransportChoiceTest {
                 LIB_C.mmap(0, MEMORY_BYTES, MemoryApi.PROT_READ | MemoryApi.PROT_WRITE, MemoryApi.MAP_SHARED, memfd, 0);
         try (DrivenEngine writer = new DrivenEngine(TransferOptions.defaults(), "writer", MEMORY_BYTES);
                 DrivenEngine target = new DrivenEngine(TransferOptions.defaults(), "target", MEMORY_BYTES)) {
-            Region region = target.engine().register(ForeignMemory.at(address, MEMORY_BYTES), memfd);
+            Region region = target.engine().register(Memory.hostAt(address, MEMORY_BYTES, memfd));
             assertThat(region.descriptor().shareable()).isFalse();
             assertThat(target.region().descriptor().shareable()).isTrue();
             Admission admission = target.engine().admit("writer");

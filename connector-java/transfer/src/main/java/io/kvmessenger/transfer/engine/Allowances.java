@@ -66,7 +66,7 @@ final class Allowances {
             return refusal;
         }
         WindowRanges ranges = ranges(area, paged.target());
-        long sourceBytes = paged.source().memory().byteSize();
+        long sourceBytes = paged.source().memory().lengthBytes();
         PageList from = paged.sourcePages();
         PageList to = paged.targetPages();
         int pageBytes = paged.pageBytes();
@@ -86,7 +86,7 @@ final class Allowances {
         if (refusal != null) {
             return refusal;
         }
-        long sourceBytes = single.source().memory().byteSize();
+        long sourceBytes = single.source().memory().lengthBytes();
         if (!inside(single.sourceOffsetBytes(), single.lengthBytes(), sourceBytes)) {
             return outsideSource(single.sourceOffsetBytes(), single.lengthBytes(), sourceBytes);
         }
@@ -100,7 +100,7 @@ final class Allowances {
         if (area.partIndexOf(target.regionId()) < 0) {
             return "the write targets region " + target.regionId() + ", on which its window does not lie";
         }
-        if (!(source instanceof HostRegion region) || !region.isLiveIn(sources)) {
+        if (!(source instanceof RegisteredRegion region) || !region.isLiveIn(sources)) {
             return "the source is not a region registered with this engine";
         }
         return null;

@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.EngineAddress.TransportAddress;
 import io.kvmessenger.transfer.EngineEndedException;
 import io.kvmessenger.transfer.GroupRequest;
 import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.PeerGroup;
 import io.kvmessenger.transfer.Region;
@@ -114,8 +115,8 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     @Override
-    public Region register(MemorySegment memory, int memfd) {
-        return regions.add(memory, memfd);
+    public Region register(Memory memory) {
+        return regions.add(memory);
     }
 
     @Override
@@ -287,7 +288,7 @@ final class HostTransferEngine implements TransferEngine {
         if (expectedWeight < 1) {
             throw new IllegalArgumentException("expected weight is " + expectedWeight + ", expected at least 1");
         }
-        List<HostRegion> hosts = area.parts().stream()
+        List<RegisteredRegion> hosts = area.parts().stream()
                 .map(part -> regions.require(part.region()))
                 .toList();
         return completionsHaveRoom(1) ? windows.open(from, hosts, area, expectedWeight, cookie) : null;

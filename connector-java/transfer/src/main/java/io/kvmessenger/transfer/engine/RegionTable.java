@@ -3,17 +3,16 @@ package io.kvmessenger.transfer.engine;
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
-import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.RemoteKey;
-import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
 
 /** The registered regions by id. Changed by the messenger's thread, read by the worker when a peer wants to map. */
 final class RegionTable {
-    private final ConcurrentHashMap<Integer, HostRegion> regions = new ConcurrentHashMap<>();
+    private final ConcurrentHashMap<Integer, RegisteredRegion> regions = new ConcurrentHashMap<>();
     private final LibC libC;
     private List<Domain> domains = List.of();
     private int lastId;
@@ -27,21 +26,32 @@ final class RegionTable {
         domains = List.copyOf(all);
     }
 
-    HostRegion add(MemorySegment memory, int memfd) {
-        if (!memory.isNative()) {
+    RegisteredRegion add(Memory wanted) {
+        Memory memory = switch (wanted) {
+            case Memory.Host host -> checked(host);
+            case Memory.Device device -> device;
+        };
+        boolean shareable = memory instanceof Memory.Host host && host.isShareable();
+        var descriptor = new RegionDescriptor(lastId + 1, memory.lengthBytes(), RegionDescriptor.VERSION, shareable);
+        RegisteredRegion region = new RegisteredRegion(this, descriptor, memory);
+        domains.forEach(region::offerTo);
+        if (memory instanceof Memory.Device && !region.isReachable()) {
+            throw new IllegalArgumentException(memory + " is reached by none of the transports "
+                    + domains.stream().map(Domain::name).toList() + ": place the KV cache in host memory");
+        }
+        regions.put(++lastId, region);
+        return region;
+    }
+
+    /** Shareable only where no peer could cut it off from all others. */
+    private Memory.Host checked(Memory.Host host) {
+        if (!host.bytes().isNative()) {
             throw new IllegalArgumentException("a region must be native memory, this is on the Java heap");
         }
-        if (memfd != Region.NOT_SHAREABLE) {
-            requireBacked(memory, memfd);
+        if (host.isShareable()) {
+            requireBacked(host);
         }
-        boolean shareable = memfd != Region.NOT_SHAREABLE && cannotShrink(memfd);
-        var descriptor = new RegionDescriptor(++lastId, memory.byteSize(), RegionDescriptor.VERSION, shareable);
-        HostRegion region = new HostRegion(this, descriptor, memory);
-        for (Domain domain : domains) {
-            region.offerTo(domain, shareable ? memfd : Region.NOT_SHAREABLE);
-        }
-        regions.put(lastId, region);
-        return region;
+        return host.isShareable() && cannotShrink(host.memfd()) ? host : Memory.host(host.bytes());
     }
 
     /** Every admitted writer holds the descriptor: without the seal one of them could cut the memory off from all. */
@@ -50,18 +60,18 @@ final class RegionTable {
         return seals >= 0 && (seals & MemoryApi.F_SEAL_SHRINK) != 0;
     }
 
-    private void requireBacked(MemorySegment memory, int memfd) {
-        long fileBytes = libC.lseek(memfd, 0, MemoryApi.SEEK_END);
-        if (fileBytes < memory.byteSize()) {
+    private void requireBacked(Memory.Host host) {
+        long fileBytes = libC.lseek(host.memfd(), 0, MemoryApi.SEEK_END);
+        if (fileBytes < host.lengthBytes()) {
             String seen = fileBytes < 0 ? Errno.name((int) -fileBytes) : fileBytes + " bytes";
-            throw new IllegalArgumentException("memfd " + memfd + " has " + seen + ", expected at least "
-                    + memory.byteSize() + " bytes; pass the descriptor that the memory maps from offset 0, or -1");
+            throw new IllegalArgumentException("memfd " + host.memfd() + " has " + seen + ", expected at least "
+                    + host.lengthBytes() + " bytes; pass the descriptor that the memory maps from offset 0, or -1");
         }
     }
 
     /** The region with this descriptor. */
-    HostRegion require(RegionDescriptor descriptor) {
-        HostRegion region = regions.get(descriptor.regionId());
+    RegisteredRegion require(RegionDescriptor descriptor) {
+        RegisteredRegion region = regions.get(descriptor.regionId());
         if (region == null || !region.descriptor().equals(descriptor)) {
             throw new IllegalArgumentException(
                     "region " + descriptor.regionId() + " is not registered with this engine");
@@ -69,7 +79,7 @@ final class RegionTable {
         return region;
     }
 
-    void remove(HostRegion region) {
+    void remove(RegisteredRegion region) {
         regions.remove(region.descriptor().regionId());
         region.withdraw();
     }
@@ -80,7 +90,7 @@ final class RegionTable {
 
     /** Worker: what a peer needs to write to a region through a domain, or null. */
     RemoteKey keyOf(Domain domain, int regionId) {
-        HostRegion region = regions.get(regionId);
+        RegisteredRegion region = regions.get(regionId);
         return region == null ? null : region.keyOf(domain);
     }
 

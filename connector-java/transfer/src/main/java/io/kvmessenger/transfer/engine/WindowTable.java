@@ -31,14 +31,14 @@ final class WindowTable {
     }
 
     /** The window, or null when all slots are in use. */
-    Window open(Admission from, List<HostRegion> regions, WindowArea area, long expectedWeight, long cookie) {
+    Window open(Admission from, List<RegisteredRegion> regions, WindowArea area, long expectedWeight, long cookie) {
         int imm = counters.reserve(expectedWeight);
         if (imm == Imm.NONE) {
             return null;
         }
         Window window = new Window(imm, from, regions, area, expectedWeight, cookie);
         windows[Imm.slot(imm)] = window;
-        regions.forEach(HostRegion::hold);
+        regions.forEach(RegisteredRegion::hold);
         openCount++;
         counters.publish(imm);
         return window;
@@ -79,7 +79,7 @@ final class WindowTable {
     final class Window implements ImmWindow, OpenWindow {
         final int imm;
         final Admission from;
-        final List<HostRegion> regions;
+        final List<RegisteredRegion> regions;
         final WindowArea area;
         final long expectedWeight;
         final long cookie;
@@ -88,7 +88,13 @@ final class WindowTable {
         private boolean admissionClosed;
         private long finalWeight;
 
-        Window(int imm, Admission from, List<HostRegion> regions, WindowArea area, long expectedWeight, long cookie) {
+        Window(
+                int imm,
+                Admission from,
+                List<RegisteredRegion> regions,
+                WindowArea area,
+                long expectedWeight,
+                long cookie) {
             this.imm = imm;
             this.from = from;
             this.regions = regions;
@@ -109,7 +115,7 @@ final class WindowTable {
 
         @Override
         public MemorySegment memory(int partIndex) {
-            return regions.get(partIndex).memory();
+            return regions.get(partIndex).hostBytes();
         }
 
         @Override
@@ -169,7 +175,7 @@ final class WindowTable {
         private void free() {
             windows[Imm.slot(imm)] = null;
             openCount--;
-            regions.forEach(HostRegion::release);
+            regions.forEach(RegisteredRegion::release);
             counters.free(imm);
         }
     }

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.shm;
 
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferOptions;
@@ -51,11 +52,11 @@ final class ShmDomain implements Domain {
     }
 
     @Override
-    public RemoteKey register(Region region, int memfd) {
+    public RemoteKey register(Region region) {
         RegionDescriptor descriptor = region.descriptor();
-        return memfd == Region.NOT_SHAREABLE
-                ? null
-                : new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), memfd);
+        return region.memory() instanceof Memory.Host host && host.isShareable()
+                ? new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), host.memfd())
+                : null;
     }
 
     @Override

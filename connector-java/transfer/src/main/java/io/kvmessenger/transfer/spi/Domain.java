@@ -21,10 +21,10 @@ public interface Domain {
     /**
      * Makes a region one that peers can write to through this domain. Messenger's thread.
      *
-     * @param memfd the descriptor that its memory maps from offset 0 and that cannot shrink, or {@link Region#NOT_SHAREABLE}
+     * @param region of host memory, whose descriptor cannot shrink where it has one, or of a device's
      * @return what a peer needs for it, or null where this domain cannot reach such memory
      */
-    RemoteKey register(Region region, int memfd);
+    RemoteKey register(Region region);
 
     /** The region of the key is written to no more. Messenger's thread. */
     default void deregister(RemoteKey key) {}

@@ -76,13 +76,13 @@ public final class WriteBatch {
         weight = of.weight();
         switch (of) {
             case PagedWrites paged -> {
-                source = paged.source().memory();
+                source = paged.source().hostBytes();
                 sourcePages = paged.sourcePages();
                 targetPages = paged.targetPages();
                 regionId = paged.target().regionId();
             }
             case SingleWrite single -> {
-                source = single.source().memory();
+                source = single.source().hostBytes();
                 sourcePages = null;
                 sourceOffsetBytes = single.sourceOffsetBytes();
                 targetOffsetBytes = single.targetOffsetBytes();

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.tcp;
 
 import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
 
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferOptions;
@@ -64,11 +65,15 @@ final class TcpDomain implements Domain {
         return location;
     }
 
-    /** Any memory: its worker writes there itself. */
+    /** Any host memory: its worker writes there itself. */
     @Override
-    public RemoteKey register(Region region, int memfd) {
+    public RemoteKey register(Region region) {
         RegionDescriptor descriptor = region.descriptor();
-        return new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Region.NOT_SHAREABLE);
+        return switch (region.memory()) {
+            case Memory.Host _ ->
+                new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Memory.Host.NOT_SHAREABLE);
+            case Memory.Device _ -> null;
+        };
     }
 
     /** What a writer asks for: so many data sockets. */

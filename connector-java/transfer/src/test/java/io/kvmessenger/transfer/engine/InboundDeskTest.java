@@ -6,7 +6,7 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.WindowArea;
@@ -39,7 +39,7 @@ final class InboundDeskTest {
     }
 
     private Window window(InboundAdmission of) {
-        HostRegion region = regions.add(Arena.ofAuto().allocate(LENGTH_BYTES), Region.NOT_SHAREABLE);
+        RegisteredRegion region = regions.add(Memory.host(Arena.ofAuto().allocate(LENGTH_BYTES)));
         WindowArea area = WindowArea.of(region.descriptor(), WindowRanges.ofEqual(new long[] {0}, LENGTH_BYTES));
         return windows.open(of.admission(), List.of(region), area, 1, 7);
     }

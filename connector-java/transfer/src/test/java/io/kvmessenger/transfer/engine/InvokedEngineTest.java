@@ -7,6 +7,7 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferOptions;
@@ -116,7 +117,7 @@ class InvokedEngineTest {
     }
 
     private ImmWindow window() {
-        Region region = invoked.engine().register(Arena.ofAuto().allocate(REGION_BYTES), Region.NOT_SHAREABLE);
+        Region region = invoked.engine().register(Memory.host(Arena.ofAuto().allocate(REGION_BYTES)));
         WindowArea area =
                 WindowArea.of(region.descriptor(), WindowRanges.of(new long[] {0}, new long[] {REGION_BYTES}));
         return invoked.engine().openWindow(invoked.engine().admit("peer"), area, 1, 0);

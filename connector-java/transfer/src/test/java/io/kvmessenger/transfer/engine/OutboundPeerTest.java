@@ -6,6 +6,7 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferFault;
@@ -18,7 +19,6 @@ import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.AfterEach;
@@ -31,7 +31,7 @@ final class OutboundPeerTest {
     private static final int REQUESTS_MAX = 8;
     private static final long REPAIR_LIMIT_NS = 100;
 
-    private record Memory(RegionDescriptor descriptor, MemorySegment memory) implements Region {
+    private record Registered(RegionDescriptor descriptor, Memory memory) implements Region {
         @Override
         public void deregister() {}
     }
@@ -55,8 +55,9 @@ final class OutboundPeerTest {
     }
 
     private final Arena arena = Arena.ofConfined();
-    private final Memory memory = new Memory(
-            new RegionDescriptor(1, PAGE_BYTES, RegionDescriptor.VERSION, false), arena.allocate(PAGE_BYTES));
+    private final Registered memory = new Registered(
+            new RegionDescriptor(1, PAGE_BYTES, RegionDescriptor.VERSION, false),
+            Memory.host(arena.allocate(PAGE_BYTES)));
     private final CompletionRing completions = new CompletionRing(64, () -> {});
     private final List<Long> completed = new ArrayList<>();
     private final FakeDomain preferred = new FakeDomain("preferred", REPAIR_LIMIT_NS);

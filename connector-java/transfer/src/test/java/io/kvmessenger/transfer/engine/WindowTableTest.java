@@ -6,7 +6,7 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
-import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
@@ -23,8 +23,8 @@ final class WindowTableTest {
     private static final long LENGTH_BYTES = 4096;
 
     private final Admission admission = new Admission(1, "writer", new byte[Admission.KEY_LENGTH_BYTES]);
-    private final HostRegion region =
-            new RegionTable(LIB_C).add(Arena.ofAuto().allocate(LENGTH_BYTES), Region.NOT_SHAREABLE);
+    private final RegisteredRegion region =
+            new RegionTable(LIB_C).add(Memory.host(Arena.ofAuto().allocate(LENGTH_BYTES)));
     private final List<OpenWindow> released = new ArrayList<>();
     private final WindowTable table = new WindowTable(EngineLimits.of(TransferOptions.defaults()), released::add);
 

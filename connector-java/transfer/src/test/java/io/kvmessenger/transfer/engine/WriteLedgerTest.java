@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.engine;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferFault;
@@ -10,7 +11,6 @@ import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -31,7 +31,7 @@ final class WriteLedgerTest {
     private static final Endpoint PATH = (batch, postId) -> 0;
     private static final Endpoint OTHER_PATH = (batch, postId) -> 0;
 
-    private record Memory(RegionDescriptor descriptor, MemorySegment memory) implements Region {
+    private record Registered(RegionDescriptor descriptor, Memory memory) implements Region {
         @Override
         public void deregister() {}
     }
@@ -57,7 +57,7 @@ final class WriteLedgerTest {
     }
 
     private static TransferRequest pages(int count) {
-        var memory = new Memory(REGION, Arena.ofAuto().allocate(REGION.lengthBytes()));
+        var memory = new Registered(REGION, Memory.host(Arena.ofAuto().allocate(REGION.lengthBytes())));
         var list = new TransferRequest.PageList(new int[count], 0, count, PAGE_BYTES, 0);
         return new TransferRequest.PagedWrites(memory, list, REGION, list, PAGE_BYTES, () -> Imm.of(1, 0), 1);
     }

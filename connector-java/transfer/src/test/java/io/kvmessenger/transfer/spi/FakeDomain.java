@@ -44,7 +44,7 @@ public class FakeDomain implements Domain {
     }
 
     @Override
-    public RemoteKey register(Region region, int memfd) {
+    public RemoteKey register(Region region) {
         return null;
     }
 

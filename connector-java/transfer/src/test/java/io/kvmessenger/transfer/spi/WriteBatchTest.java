@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.spi;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferRequest.PageList;
@@ -15,13 +16,13 @@ final class WriteBatchTest {
     private static final int PAGE_COUNT = 300;
     private static final RegionDescriptor REGION = new RegionDescriptor(1, PAGE_BYTES, RegionDescriptor.VERSION, false);
 
-    private record Memory(RegionDescriptor descriptor, MemorySegment memory) implements Region {
+    private record Registered(RegionDescriptor descriptor, Memory memory) implements Region {
         @Override
         public void deregister() {}
     }
 
     private static WriteBatch batch(int weight) {
-        Memory memory = new Memory(REGION, MemorySegment.ofArray(new byte[PAGE_BYTES]));
+        Registered memory = new Registered(REGION, Memory.host(MemorySegment.ofArray(new byte[PAGE_BYTES])));
         PageList pages = new PageList(new int[PAGE_COUNT], 0, PAGE_COUNT, PAGE_BYTES, 0);
         WriteBatch batch = new WriteBatch();
         batch.set(

@@ -1,25 +1,25 @@
 package io.kvmessenger.transfer.engine;
 
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.RemoteKey;
-import java.lang.foreign.MemorySegment;
 import java.util.HashMap;
 import java.util.Map;
 
-/** Host memory registered with one engine. Held and released by the messenger's thread, read by the worker. */
-final class HostRegion implements Region {
+/** Memory registered with one engine. Held and released by the messenger's thread, read by the worker. */
+final class RegisteredRegion implements Region {
     private final RegionTable table;
     private final RegionDescriptor descriptor;
-    private final MemorySegment memory;
+    private final Memory memory;
     /** Complete before the worker can see the region. */
     private final Map<Domain, RemoteKey> keys = new HashMap<>();
 
     private int holdCount;
     private boolean live = true;
 
-    HostRegion(RegionTable table, RegionDescriptor descriptor, MemorySegment memory) {
+    RegisteredRegion(RegionTable table, RegionDescriptor descriptor, Memory memory) {
         this.table = table;
         this.descriptor = descriptor;
         this.memory = memory;
@@ -31,16 +31,21 @@ final class HostRegion implements Region {
     }
 
     @Override
-    public MemorySegment memory() {
+    public Memory memory() {
         return memory;
     }
 
     /** Lets peers reach it through a domain, where that can. */
-    void offerTo(Domain domain, int memfd) {
-        RemoteKey key = domain.register(this, memfd);
+    void offerTo(Domain domain) {
+        RemoteKey key = domain.register(this);
         if (key != null) {
             keys.put(domain, key);
         }
+    }
+
+    /** Whether some domain reaches it. */
+    boolean isReachable() {
+        return !keys.isEmpty();
     }
 
     /** Of all domains that it was offered to. */
