@@ -90,7 +90,7 @@ def exchange(messenger: ScriptedMessenger) -> Exchange:
 
 def fetch(exchange: Exchange, room: int = 5) -> Any:
     return exchange.fetch(
-        room, [THERE], prompt_tokens=32, first_token=0, pages=[3, 4], context_slot=2, limit_seconds=1.5
+        room, [THERE], prompt_tokens=32, first_token=0, pages=[[3, 4]], context_slot=2, limit_seconds=1.5
     )
 
 
@@ -99,10 +99,10 @@ def test_should_end_a_prefill_once_and_wait_for_its_release(exchange: Exchange, 
     messenger.events = [Granted(out.request, 32, 16)]
     exchange.drain()
     assert out.granted == Granted(out.request, 32, 16)
-    exchange.computed(out, 32, 32, Pages(0, [7]))
+    exchange.computed(out, 32, 32, [Pages(0, [7])])
     exchange.finish(out, 3)
     exchange.finish(out, 3)
-    exchange.computed(out, 32, 32, Pages(1, [8]))
+    exchange.computed(out, 32, 32, [Pages(1, [8])])
     assert [told["do"] for told in messenger.told] == ["announce", "computed", "prefillEnded"]
     assert messenger.told[-1]["contextSlot"] == 3
     assert exchange.held() == {"outgoing": 1}

@@ -1,10 +1,14 @@
-"""Which of a prefiller's ranks hold the heads of a decoder's rank; no SGLang."""
+"""What SGLang says of its pools as a geometry, and which ranks hold a decoder's heads; no SGLang."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from kv_connector.sglang.geometry import Place, ranks_with_heads_of
+from kv_connector import OptionError
+from kv_connector.sglang.geometry import Place, describe, kv_buffers, ranks_with_heads_of, windowed_buffers
 
 
 @pytest.mark.parametrize(
@@ -24,3 +28,55 @@ def test_should_name_every_rank_that_may_send(
     tp_rank: int, tp_size: int, kv_head_count: int, source_tp_size: int, expected: list[int]
 ) -> None:
     assert ranks_with_heads_of(Place(tp_size, tp_rank, 1, 0), kv_head_count, source_tp_size) == expected
+
+
+def two_pools(windowed_item_bytes: int = 64) -> SimpleNamespace:
+    """One layer with full attention, and two with a window, as SGLang describes them."""
+    return SimpleNamespace(
+        kv_data_ptrs=[1000, 2000],
+        kv_data_lens=[640, 640],
+        kv_item_lens=[64, 64],
+        num_draft_entries=0,
+        state_types=["swa"],
+        state_data_ptrs=[[3000, 4000, 5000, 6000]],
+        state_data_lens=[[4 * windowed_item_bytes] * 4],
+        state_item_lens=[[windowed_item_bytes] * 4],
+    )
+
+
+def described(kv_args: Any, window_tokens: int = 39) -> Any:
+    return describe(
+        kv_buffers(kv_args, latent=False),
+        windowed_buffers(kv_args),
+        window_tokens=window_tokens,
+        model="tiny@0",
+        dtype="bfloat16",
+        element_bytes=2,
+        page_tokens=16,
+        latent=False,
+        kv_head_count=2,
+        place=Place(1, 0, 1, 0),
+    )
+
+
+def test_should_describe_layers_with_a_window_as_a_group_of_their_own() -> None:
+    found = described(two_pools())
+    told = [(group["kind"], group["windowTokens"], group["pageCount"]) for group in found["groups"]]
+    assert told == [("full", 0, 10), ("window", 39, 4)]
+    (rank,) = found["ranks"]
+    assert [(layer["name"], layer["groupIndex"], layer["memoryIndex"]) for layer in rank["layers"]] == [
+        ("layer.0.k", 0, 0),
+        ("layer.0.v", 0, 1),
+        ("window.0.k", 1, 2),
+        ("window.0.v", 1, 3),
+        ("window.1.k", 1, 4),
+        ("window.1.v", 1, 5),
+    ]
+    assert [memory["address"] for memory in rank["memories"]] == [1000, 2000, 3000, 5000, 4000, 6000]
+
+
+def test_should_say_why_a_pool_of_windowed_layers_is_not_served() -> None:
+    with pytest.raises(OptionError, match=r"have \[128\] bytes and others \[64\], expected the same in all"):
+        described(two_pools(windowed_item_bytes=128))
+    with pytest.raises(OptionError, match="says no window's length, expected one"):
+        described(two_pools(), window_tokens=0)

@@ -52,6 +52,9 @@ class TransferEndpoint(CommonEndpoint):
         """A prefiller's forward passes; None when chunks leave after them."""
         self.prefillers = Prefillers()
         self.next_prompt_digest = NO_DIGEST
+        self.next_prompt_tokens = 0
+        self.window_tokens = 0
+        """Of layers that have a pool of their own; 0 = there are none."""
         self._server_args = server_args
         self._exit_when_lost = True
         self._latent = bool(is_mla_backend)
@@ -87,6 +90,9 @@ class TransferEndpoint(CommonEndpoint):
             self._watch_layers(messenger, layer_names)
 
     def _watch_layers(self, messenger: MessengerPort, layer_names: Sequence[str]) -> None:
+        if self.window_tokens:
+            logger.info("chunks leave after their forward pass: only then it is known what the model's windows keep")
+            return
         missing = HOOKS.missing(layer_names)
         if missing:
             logger.warning(
@@ -105,11 +111,14 @@ class TransferEndpoint(CommonEndpoint):
 
     def _open_messenger(self) -> tuple[MessengerPort, list[str]]:
         facts = engine_facts.read(self._server_args, self.kv_args, self._mode)
-        kv = geometry.kv_buffers(self.kv_args, self._latent)
+        kv, windowed = geometry.kv_buffers(self.kv_args, self._latent), geometry.windowed_buffers(self.kv_args)
+        self.window_tokens = HOOKS.window_tokens if windowed else 0
         metadata = geometry.metadata_buffers(self.kv_args)
         self._kv_head_count = 1 if self._latent else facts.kv_head_count
         described = geometry.describe(
             kv,
+            windowed,
+            window_tokens=self.window_tokens,
             model=facts.model,
             dtype=facts.dtype,
             element_bytes=facts.element_bytes,
@@ -129,7 +138,7 @@ class TransferEndpoint(CommonEndpoint):
             described["model"],
             group["pageCount"],
             group["pageTokens"],
-            len(kv),
+            len(names),
             group["layout"],
             len(metadata),
         )
@@ -163,6 +172,11 @@ class TransferEndpoint(CommonEndpoint):
         """Of the request whose sender is being made."""
         digest, self.next_prompt_digest = self.next_prompt_digest, NO_DIGEST
         return digest
+
+    def take_prompt_tokens(self) -> int:
+        """How many that request has; 0 = not said."""
+        tokens, self.next_prompt_tokens = self.next_prompt_tokens, 0
+        return tokens
 
     def tell_stages(self, room: int, state: int) -> None:
         """Lets the first pipeline stage know what has become of a room on this one."""

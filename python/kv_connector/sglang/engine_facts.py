@@ -15,6 +15,9 @@ from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Op
 OPTIONS_VARIABLE = SGLANG_OPTIONS_VARIABLE
 """SGLang has no argument for a backend's own options, so they come as JSON in this variable."""
 
+_WINDOWED = "swa"
+"""SGLang's word for pages of layers with a sliding window."""
+
 _ROLES: Mapping[str, Role] = {"prefill": "prefiller", "decode": "decoder"}
 
 
@@ -110,11 +113,14 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
             "pages of an aborted request must not be reused while a prefiller may write to them",
         )
     states = [getattr(state, "value", str(state)) for state in kv_args.state_types]
-    if states:
+    if states and states != [_WINDOWED]:
         raise OptionError(
-            f"the model keeps state of the kinds {', '.join(states)} beside its KV pages, expected none: serve a model"
-            " whose layers all have full attention, or choose another --disaggregation-transfer-backend"
+            f"the model keeps state of the kinds {', '.join(states)} beside its KV pages, expected none, or {_WINDOWED}"
+            " alone: serve a model whose layers have full attention or a sliding window, or choose another"
+            " --disaggregation-transfer-backend"
         )
+    if states:
+        _require("--pp-size", parallel.pp_size, 1, "sliding windows are not served in several pipeline stages")
 
 
 def _require(option: str, seen: object, expected: object, why: str) -> None:

@@ -117,8 +117,8 @@ class Exchange:
             self._lose(out)
         return out
 
-    def computed(self, out: Outgoing, prompt_tokens: int, end_token: int, told: Pages) -> None:
-        """Tokens before ``end_token`` are in place."""
+    def computed(self, out: Outgoing, prompt_tokens: int, end_token: int, told: Sequence[Pages]) -> None:
+        """Tokens before ``end_token`` are in place, in each group's pages."""
         if out.ended:
             return
         if not self._submit([{"do": "computed", **chunk_fields(out, prompt_tokens, end_token, told)}]):
@@ -191,14 +191,14 @@ class Exchange:
         *,
         prompt_tokens: int,
         first_token: int,
-        pages: Sequence[int],
+        pages: Sequence[Sequence[int]],
         context_slot: int,
         limit_seconds: float,
         prompt_digest: str = "",
     ) -> Incoming:
         """Asks all ranks that hold some of it for the KV of tokens ``[first_token, prompt_tokens)``.
 
-        The pages may be written to until it has ended.
+        The pages, a list for each group, may be written to until it has ended.
         """
         incoming = Incoming(f"{room}#{next(self._count)}", room)
         command = {
@@ -208,7 +208,7 @@ class Exchange:
             "prefillers": _named(prefillers),
             "promptTokens": prompt_tokens,
             "firstToken": first_token,
-            "groups": [{"pages": list(pages)}],
+            "groups": [{"pages": list(of_group)} for of_group in pages],
             "contextSlot": context_slot,
             "promptDigest": prompt_digest,
             "limitMillis": max(1, round(limit_seconds * 1000)),
@@ -326,14 +326,14 @@ class Exchange:
         self._incoming.clear()
 
 
-def chunk_fields(out: Outgoing, prompt_tokens: int, end_token: int, told: Pages) -> dict[str, Any]:
+def chunk_fields(out: Outgoing, prompt_tokens: int, end_token: int, told: Sequence[Pages]) -> dict[str, Any]:
     """What both commands that tell of a chunk say of it."""
     return {
         "request": out.request,
         "transfer": out.transfer,
         "promptTokens": prompt_tokens,
         "endToken": end_token,
-        "groups": [{"firstPage": told.first_page, "pages": told.pages}],
+        "groups": [{"firstPage": of_group.first_page, "pages": of_group.pages} for of_group in told],
         "promptDigest": out.prompt_digest,
     }
 

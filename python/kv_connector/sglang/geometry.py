@@ -76,6 +76,22 @@ def _names(kind: str, count: int, latent: bool, first: int) -> Iterable[tuple[tu
     ]
 
 
+def windowed_buffers(kv_args: Any) -> list[Buffer]:
+    """The buffers of the pool that layers with a sliding window have of their own; none where there is no such pool."""
+    if not kv_args.state_types:
+        return []
+    count = len(kv_args.state_data_ptrs[0])
+    described = zip(
+        _names("window", count, count % 2 == 1, 0),
+        kv_args.state_data_ptrs[0],
+        kv_args.state_data_lens[0],
+        kv_args.state_item_lens[0],
+        strict=True,
+    )
+    ordered = sorted(described, key=lambda entry: entry[0][0])
+    return [Buffer(name, int(address), int(length), int(item)) for (_, name), address, length, item in ordered]
+
+
 def metadata_buffers(kv_args: Any) -> list[Buffer]:
     """The metadata's buffers in SGLang's order, in which the room's word is behind all that it announces."""
     described = zip(kv_args.aux_data_ptrs, kv_args.aux_data_lens, kv_args.aux_item_lens, strict=True)
@@ -87,7 +103,9 @@ def metadata_buffers(kv_args: Any) -> list[Buffer]:
 
 def describe(
     kv: Sequence[Buffer],
+    windowed: Sequence[Buffer] = (),
     *,
+    window_tokens: int = 0,
     model: str,
     dtype: str,
     element_bytes: int,
@@ -96,45 +114,78 @@ def describe(
     kv_head_count: int,
     place: Place,
 ) -> Geometry:
-    """The geometry of one rank. Raises OptionError if its pages cannot be addressed."""
+    """The geometry of one rank, with a second group where there are ``windowed`` buffers.
+
+    Raises OptionError if its pages cannot be addressed.
+    """
     if not kv:
         raise OptionError("SGLang registered no KV buffers, expected one or more: this model has nothing to transfer")
-    page_counts = {buffer.length_bytes // buffer.item_bytes for buffer in kv}
-    unwhole = next((buffer for buffer in kv if buffer.length_bytes % buffer.item_bytes), None)
-    if unwhole is not None or len(page_counts) != 1:
-        raise OptionError(
-            f"SGLang's KV buffers have {sorted(page_counts)} pages, expected the same whole number in all:"
-            " this kind of KV pool is not supported"
-        )
-    memories = [Memory(kind="host", address=buffer.address, lengthBytes=buffer.length_bytes, memfd=-1) for buffer in kv]
+    pools = [(kv, 0)]
+    if windowed:
+        _check_windowed(kv, windowed, window_tokens)
+        pools.append((windowed, window_tokens))
+    buffers = [(buffer, index) for index, (pool, _) in enumerate(pools) for buffer in pool]
+    memories = [
+        Memory(kind="host", address=buffer.address, lengthBytes=buffer.length_bytes, memfd=-1) for buffer, _ in buffers
+    ]
     layers = [
         Layer(
             name=buffer.name,
-            groupIndex=0,
+            groupIndex=group,
             memoryIndex=index,
             offsetBytes=0,
             pageStrideBytes=buffer.item_bytes,
             pageBytes=buffer.item_bytes,
         )
-        for index, buffer in enumerate(kv)
+        for index, (buffer, group) in enumerate(buffers)
     ]
-    group = Group(
-        kind="full",
-        windowTokens=0,
-        dtype=dtype,
-        elementBytes=element_bytes,
-        pageTokens=page_tokens,
-        layout="LATENT" if latent else "NHD",
-        kvHeadCount=kv_head_count,
-        pageCount=page_counts.pop(),
-    )
+    groups = [
+        Group(
+            kind="window" if window else "full",
+            windowTokens=window,
+            dtype=dtype,
+            elementBytes=element_bytes,
+            pageTokens=page_tokens,
+            layout="LATENT" if latent else "NHD",
+            kvHeadCount=kv_head_count,
+            pageCount=_page_count(pool),
+        )
+        for pool, window in pools
+    ]
     return Geometry(
         model=model,
         tpSize=place.tp_size,
         ppSize=place.pp_size,
-        groups=[group],
+        groups=groups,
         ranks=[Rank(tpRank=place.tp_rank, ppRank=place.pp_rank, memories=memories, layers=layers)],
     )
+
+
+def _check_windowed(kv: Sequence[Buffer], windowed: Sequence[Buffer], window_tokens: int) -> None:
+    """One number of heads is said for all layers, and one window for those that have any."""
+    page_bytes, others = ({buffer.item_bytes for buffer in pool} for pool in (windowed, kv))
+    if page_bytes - others:
+        raise OptionError(
+            f"pages of layers with a sliding window have {sorted(page_bytes)} bytes and others {sorted(others)},"
+            " expected the same in all: heads of different numbers or sizes are not served, choose another"
+            " --disaggregation-transfer-backend"
+        )
+    if not window_tokens:
+        raise OptionError(
+            "SGLang has a pool for layers with a sliding window and says no window's length, expected one:"
+            " start with --disable-hybrid-swa-memory"
+        )
+
+
+def _page_count(pool: Sequence[Buffer]) -> int:
+    """Of every buffer of a pool."""
+    counts = {buffer.length_bytes // buffer.item_bytes for buffer in pool}
+    if len(counts) != 1 or any(buffer.length_bytes % buffer.item_bytes for buffer in pool):
+        raise OptionError(
+            f"SGLang's KV buffers have {sorted(counts)} pages, expected the same whole number in all:"
+            " this kind of KV pool is not supported"
+        )
+    return counts.pop()
 
 
 def context_rows(metadata: Sequence[Buffer]) -> list[ContextRow]:

@@ -31,6 +31,8 @@ class AttentionHooks:
         self._names: dict[int, Sequence[str]] = {}
         self.layers: set[int] = set()
         """Layers whose attention is hooked."""
+        self.window_tokens = 0
+        """What the model's sliding windows keep behind a token; 0 = it has none."""
 
     def install(self, model: Any) -> None:
         """Hooks every attention layer of a model."""
@@ -125,17 +127,18 @@ class LayerwiseSteps:
 
 
 def install_hooks(_result: None, runner: Any) -> None:
-    """After ``ModelRunner.load_model``, before any graph is captured."""
+    """After ``ModelRunner.load_model``, before any graph is captured; a decoder's model tells of its windows only."""
     from sglang.srt.runtime_context import get_disagg
 
     from kv_connector.sglang import BACKEND_NAME
 
     disaggregation = get_disagg()
-    if (
-        disaggregation.disaggregation_transfer_backend == BACKEND_NAME
-        and disaggregation.disaggregation_mode == "prefill"
-        and not runner.is_draft_worker  # its layers have the numbers of the target's
-    ):
+    if disaggregation.disaggregation_transfer_backend != BACKEND_NAME:
+        return
+    if runner.is_draft_worker:  # its layers have the numbers of the target's
+        return
+    HOOKS.window_tokens = runner.sliding_window_size or 0
+    if disaggregation.disaggregation_mode == "prefill":
         HOOKS.install(runner.model)
 
 

@@ -18,10 +18,17 @@ def digest_of(request: Any) -> str:
     """
     if request.multimodal_inputs is not None or request.input_embeds or request.positional_embed_overrides is not None:
         return NO_DIGEST
-    tokens = request.origin_input_ids
-    if getattr(request, "pd_rebootstrap_in_progress", False):
-        tokens = tokens + request.output_ids
-    return prompt_digest(tokens, lora="an adapter" if request.lora_id else "")
+    return prompt_digest(_tokens(request), lora="an adapter" if request.lora_id else "")
+
+
+def length_of(request: Any) -> int:
+    """How many tokens a prefiller computes for this request."""
+    return len(_tokens(request))
+
+
+def _tokens(request: Any) -> Any:
+    computed_again = getattr(request, "pd_rebootstrap_in_progress", False)
+    return request.origin_input_ids + request.output_ids if computed_again else request.origin_input_ids
 
 
 def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -30,6 +37,7 @@ def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
 
     if isinstance(queue.kv_manager, TransferEndpoint):
         queue.kv_manager.next_prompt_digest = digest_of(request)
+        queue.kv_manager.next_prompt_tokens = length_of(request)
 
 
 def name_new_receiver(waiting: Any, queue: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -43,3 +51,4 @@ def name_receiver(_queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> Non
 
     if isinstance(waiting.kv_receiver, Receiver):
         waiting.kv_receiver.prompt_digest = digest_of(waiting.req)
+        waiting.kv_receiver.prompt_tokens = length_of(waiting.req)

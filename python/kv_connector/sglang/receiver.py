@@ -12,6 +12,7 @@ from kv_connector.sglang.exchange import Incoming, PrefillerAddress
 from kv_connector.sglang.prefillers import Lookup, RankPlace
 from kv_connector.sglang.prompt_name import NO_DIGEST
 from kv_connector.sglang.sglang_api import BaseKVReceiver, KVPoll, KVTransferError
+from kv_connector.sglang.window_pages import WindowPages
 
 _ABORTED = "Aborted by AbortReq."
 
@@ -28,6 +29,8 @@ class Receiver(BaseKVReceiver):
         self.conclude_state: int | None = None
         self.require_staging = False
         self.prompt_digest = NO_DIGEST
+        self.prompt_tokens = 0
+        """Said where the model has sliding windows; of others whole pages are counted."""
         self.abort_notified = False
         """Whether the pages may still be written to although the request has failed: SGLang holds them then."""
         self.bootstrap_infos: Sequence[PrefillerAddress] = ()
@@ -78,7 +81,7 @@ class Receiver(BaseKVReceiver):
         self,
         kv_indices: Any,
         aux_index: int | None = None,
-        state_indices: Sequence[Any] | None = None,  # noqa: ARG002 - pools with state are refused at start
+        state_indices: Sequence[Any] | None = None,
         decode_prefix_len: int | None = None,
         destination: Any = None,
         device_kv_indices: Any = None,
@@ -97,9 +100,18 @@ class Receiver(BaseKVReceiver):
                 " start it without --disaggregation-decode-enable-radix-cache"
             )
             return
-        pages = [int(page) for page in kv_indices]
+        pages = [[int(page) for page in kv_indices]]
+        prompt_tokens = prefix + len(pages[0]) * page_tokens
+        if self.kv_mgr.window_tokens:
+            prompt_tokens = self.prompt_tokens
+            pages += [[int(page) for page in indices] for indices in state_indices or ()]
+            window = WindowPages(prompt_tokens, prefix, self.kv_mgr.window_tokens, page_tokens)
+            misfit = window.misfit(prefix // page_tokens + len(pages[0]), pages[-1])
+            if misfit:
+                self._fail(misfit)
+                return
         self._ask = {
-            "prompt_tokens": prefix + len(pages) * page_tokens,
+            "prompt_tokens": prompt_tokens,
             "first_token": prefix,
             "pages": pages,
             "context_slot": -1 if aux_index is None else int(aux_index),

@@ -11,8 +11,9 @@ from typing import Any
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import chunk_fields
 from kv_connector.sglang.layerwise import PlannedChunk
-from kv_connector.sglang.page_list import PageList, PagesMovedError
+from kv_connector.sglang.page_list import PageList, Pages, PagesMovedError
 from kv_connector.sglang.sglang_api import BaseKVSender, KVPoll, KVTransferError, KVTransferMetric
+from kv_connector.sglang.window_pages import WindowPages
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class _Chunk:
 
     end_page: int
     last: bool
+    windowed_pages: Sequence[int]
+    """Of layers with a window; they come with the last chunk."""
     wait_event: Any
     """Of the device; None when they are complete."""
 
@@ -53,6 +56,9 @@ class Sender(BaseKVSender):
         """What the first pipeline stage knows of it."""
         self._with_stages = True
         """Whether the stages have yet to agree that it is computed, or is not."""
+        self._said_tokens = mgr.take_prompt_tokens()
+        self._window: WindowPages | None = None
+        """Of a model with sliding windows; None: whole pages are counted, in one pool."""
         self._outgoing = mgr.exchange.announce(bootstrap_room, mgr.take_prompt_digest())
         self._tell_stages(KVPoll.Bootstrapping)
         refusal = mgr.place_room(bootstrap_addr, bootstrap_room, req_has_disagg_prefill_dp_rank)
@@ -71,6 +77,10 @@ class Sender(BaseKVSender):
         self._leave_stages()
         decoders_count = self.pop_decode_prefix_len() // self.kv_mgr.kv_args.page_size
         self._pages = PageList(decoders_count, num_kv_indices)
+        if self.kv_mgr.window_tokens:
+            first_token = self.pop_decode_prefix_len()
+            page_tokens = int(self.kv_mgr.kv_args.page_size)
+            self._window = WindowPages(self._said_tokens, first_token, self.kv_mgr.window_tokens, page_tokens)
         self._begun = True
         self._context_slot = -1 if aux_index is None else int(aux_index)
 
@@ -87,7 +97,7 @@ class Sender(BaseKVSender):
     def send(
         self,
         kv_indices: Any,
-        state_indices: Sequence[Any] | None = None,  # noqa: ARG002 - pools with state are refused at start
+        state_indices: Sequence[Any] | None = None,
         num_kv_tokens: int | None = None,  # noqa: ARG002 - whole pages are sent
         indices_event: Any = None,
     ) -> None:
@@ -102,19 +112,36 @@ class Sender(BaseKVSender):
         except PagesMovedError as moved:
             self._fail(f"SGLang moved a page while it was sent ({moved}): please report this with SGLang's arguments")
             return
+        last, windowed_pages = self._pages.complete, [int(page) for of in state_indices or () for page in of]
+        misfit = self._window.misfit(self._pages.total, windowed_pages) if self._window and last else ""
+        if misfit:
+            self._fail(misfit)
+            return
         self._sent = True
-        self._chunks.append(_Chunk(self._pages.given, self._pages.complete, wait_event))
+        self._chunks.append(_Chunk(self._pages.given, last, windowed_pages, wait_event))
         self._flush()
 
     def _flush(self) -> None:
         """Tells the messenger all chunks that may be read, in order."""
         while self._chunks and _is_over(self._chunks[0].wait_event):
             chunk = self._chunks.popleft()
-            told = self._pages.unreported(chunk.end_page)
-            self.kv_mgr.exchange.computed(self._outgoing, self._prompt_tokens(), self._tokens(chunk.end_page), told)
-            self._pages.on_told(told)
+            self._tell(chunk)
             if chunk.last:
                 self.kv_mgr.exchange.finish(self._outgoing, self._context_slot)
+
+    def _tell(self, chunk: _Chunk) -> None:
+        """Pages from the window's first position on wait for the last chunk, which names those of windowed layers."""
+        window, end_page = self._window, chunk.end_page
+        if window is not None and not chunk.last:
+            end_page = max(self._pages.told, min(end_page, window.first_page))
+        told = self._pages.unreported(end_page)
+        groups = [told]
+        if window is not None:
+            named = window.named(told.first_page, end_page, chunk.windowed_pages)
+            groups.append(Pages(told.first_page, named))
+        end_token = min(self._tokens(end_page), self._prompt_tokens())
+        self.kv_mgr.exchange.computed(self._outgoing, self._prompt_tokens(), end_token, groups)
+        self._pages.on_told(told)
 
     def leave_to_send(self) -> None:
         """SGLang's cache may have these pages already, and may then free what a pass computes before it is read.
@@ -135,18 +162,20 @@ class Sender(BaseKVSender):
         out = self._outgoing
         if self.conclude_state is not None or out.ended or out.failure or not self._begun or self._kept:
             return None
+        if self._window is not None:
+            return None  # which pages windowed layers keep is known when the pass is over
         page_tokens = self.kv_mgr.kv_args.page_size
         end_page = self._pages.total if end_token >= prompt_tokens else end_token // page_tokens
         planned = self._pages.plan(end_page, pages_of)
         if planned is None:
             return None
-        told = chunk_fields(out, self._prompt_tokens(), self._tokens(end_page), planned)
+        told = chunk_fields(out, self._prompt_tokens(), self._tokens(end_page), [planned])
         told |= {"cachedTokens": 0, "firstToken": self._tokens(planned.first_page)}
         return PlannedChunk(told, lambda: self._pages.on_told(planned))
 
     def _prompt_tokens(self) -> int:
-        """Both sides count whole pages."""
-        return self._tokens(self._pages.total)
+        """Both sides count whole pages, but where a window's first page depends on the last token's place."""
+        return self._tokens(self._pages.total) if self._window is None else self._window.prompt_tokens
 
     def _tokens(self, page_count: int) -> int:
         return page_count * int(self.kv_mgr.kv_args.page_size)

@@ -159,6 +159,8 @@ _ATTRIBUTES = (
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.cache_salt"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.positional_embed_overrides"),
     ("sglang.srt.model_executor.model_runner.ModelRunner.__init__", "self.is_draft_worker"),
+    ("sglang.srt.model_executor.model_runner.ModelRunner.load_model", "self.sliding_window_size"),
+    (f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin._send_kv_chunk", "self.sliding_window_size"),
 )
 """Attributes that the backend reads or sets, and functions that must name them: setting one that has gone harms nothing
 that would be seen, but the KV."""

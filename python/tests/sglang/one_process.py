@@ -26,6 +26,7 @@ from sglang.srt.disaggregation.utils import (
 )
 from sglang.srt.distributed.utils import get_pp_indices
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.runtime_context import SpawnRanks, get_parallel, publish
 from sglang.srt.server_args import ServerArgs
 
@@ -130,6 +131,8 @@ class Shape:
     dp_size: int = 1
     page_tokens: int = PAGE_TOKENS
     page_count: int = PAGE_COUNT
+    windowed_page_count: int = 0
+    """Of the pool of its own that all layers but the last then have: they have a sliding window."""
 
     def ranks(self, dp_rank: int = 0) -> list[RankInEngine]:
         stages, ranks = range(self.pp_size), range(self.tp_size)
@@ -150,6 +153,18 @@ class Shape:
         slots = self.page_count * self.page_tokens
         layers = self.layers_of(pp_rank)
         held = {"start_layer": layers.start, "end_layer": layers.stop}
+        if self.windowed_page_count:
+            return SWAKVPool(
+                slots,
+                self.windowed_page_count * self.page_tokens,
+                self.page_tokens,
+                torch.bfloat16,
+                self.heads_of(0).stop,
+                HEAD_SIZE,
+                list(layers[:-1]),
+                list(layers[-1:]),
+                "cpu",
+            )
         if self.latent:
             return MLATokenToKVPool(
                 slots,
@@ -200,7 +215,16 @@ class Side:
         return cls(pool, metadata, endpoint, shape, rank)
 
     def buffers(self) -> list[Any]:
-        return list(self.pool.kv_buffer) if self.shape.latent else [*self.pool.k_buffer, *self.pool.v_buffer]
+        if self.shape.windowed_page_count:
+            return self._buffers_of(self.pool.full_kv_pool)
+        return list(self.pool.kv_buffer) if self.shape.latent else self._buffers_of(self.pool)
+
+    def windowed_buffers(self) -> list[Any]:
+        return self._buffers_of(self.pool.swa_kv_pool)
+
+    @staticmethod
+    def _buffers_of(pool: Any) -> list[Any]:
+        return [*pool.k_buffer, *pool.v_buffer]
 
     def buffers_by_name(self) -> dict[str, Any]:
         """Each buffer by its layer's number in the whole model and K or V, whichever stage it is on."""
@@ -250,10 +274,10 @@ def as_rank(shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Any:
 class Pair:
     """A prefiller and a decoder that know each other by a bootstrap server."""
 
-    def __init__(self, folder: Path, page_tokens: int = PAGE_TOKENS, page_count: int = PAGE_COUNT) -> None:
+    def __init__(self, folder: Path, shape: Shape | None = None) -> None:
         self.port = free_port()
-        arguments = publish_arguments(folder, self.port, page_tokens)
-        shape = Shape(page_tokens=page_tokens, page_count=page_count)
+        shape = shape or Shape()
+        arguments = publish_arguments(folder, self.port, shape.page_tokens)
         self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", self.port)
         until(lambda: listens(self.port), "the bootstrap server listens")
         self.prefiller = Side.open("prefill", arguments, shape)

@@ -66,8 +66,8 @@ def hooks(monkeypatch: pytest.MonkeyPatch, counter: LayerCounter) -> AttentionHo
     return layerwise.HOOKS
 
 
-def model_runner(model: Any, *, is_draft_worker: bool) -> SimpleNamespace:
-    return SimpleNamespace(model=model, is_draft_worker=is_draft_worker)
+def model_runner(model: Any, *, is_draft_worker: bool, window: int | None = None) -> SimpleNamespace:
+    return SimpleNamespace(model=model, is_draft_worker=is_draft_worker, sliding_window_size=window)
 
 
 def test_should_not_count_a_draft_models_layers_for_the_targets(
@@ -79,10 +79,12 @@ def test_should_not_count_a_draft_models_layers_for_the_targets(
     from kv_connector.sglang.layerwise import install_hooks
 
     draft = torch.nn.ModuleList([RadixAttention(8, 8, 1.0, 4, 0)])
-    install_hooks(None, model_runner(draft, is_draft_worker=True))
+    install_hooks(None, model_runner(draft, is_draft_worker=True, window=7))
     assert hooks.missing(NAMES) == list(NAMES)
-    install_hooks(None, model_runner(attention, is_draft_worker=False))
+    assert hooks.window_tokens == 0
+    install_hooks(None, model_runner(attention, is_draft_worker=False, window=39))
     assert hooks.missing(NAMES) == []
+    assert hooks.window_tokens == 39
 
     counter.begin_step()
     draft[0]()

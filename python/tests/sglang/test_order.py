@@ -29,9 +29,9 @@ def pair(
 ) -> Iterator[Pair]:
     assert sglang_plugins is None
     with warnings.catch_warnings(action="ignore"):
-        from one_process import Pair
+        from one_process import Pair, Shape
 
-        opened = Pair(tmp_path_factory.mktemp("model"), request.param)
+        opened = Pair(tmp_path_factory.mktemp("model"), Shape(page_tokens=request.param))
     yield opened
     opened.close()
 

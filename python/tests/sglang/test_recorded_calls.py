@@ -31,9 +31,10 @@ POOL_PAGES = {"pages-of-16": 64, "pages-of-1-overlap": 768}
 def pairs(sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pair]]:
     assert sglang_plugins is None
     with warnings.catch_warnings(action="ignore"):
-        from one_process import Pair
+        from one_process import Pair, Shape
 
-        opened = {name: Pair(tmp_path_factory.mktemp(name), PAGE_TOKENS[name], POOL_PAGES[name]) for name in ALL}
+        shapes = {name: Shape(page_tokens=PAGE_TOKENS[name], page_count=POOL_PAGES[name]) for name in ALL}
+        opened = {name: Pair(tmp_path_factory.mktemp(name), shape) for name, shape in shapes.items()}
     yield opened
     for pair in opened.values():
         pair.assert_nothing_held()

@@ -530,5 +530,7 @@ def test_should_refuse_pools_with_state(pair: Pair) -> None:
     args = kv_args("decode", pair.decoder.pool, pair.decoder.metadata, RankInEngine())
     refuse_unsupported(args, "decode")
     args.state_types = ["swa"]
-    with pytest.raises(OptionError, match=r"state of the kinds swa .* full attention"):
+    refuse_unsupported(args, "decode")
+    args.state_types = ["swa", "mamba"]
+    with pytest.raises(OptionError, match=r"state of the kinds swa, mamba .*, expected none, or swa alone"):
         refuse_unsupported(args, "decode")

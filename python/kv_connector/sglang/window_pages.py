@@ -1,0 +1,50 @@
+"""Which pages of a prompt SGLang keeps for layers with a sliding window, by their positions. Pure.
+
+Such layers have a pool of their own, and a page list that is given with the last chunk: of the pages that the prompt's
+last window touches. Those before it have been given to others, and are on no page any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_ANY_PAGE = 0
+"""Stands for a page before the window, which is not sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPages:
+    """Of one prompt; positions count from its first page."""
+
+    prompt_tokens: int
+    first_token: int
+    """The decoder has those before it."""
+    window_tokens: int
+    page_tokens: int
+
+    @property
+    def first_page(self) -> int:
+        """The first position that is sent."""
+        return max(self.first_token, self.prompt_tokens - self.window_tokens) // self.page_tokens
+
+    @property
+    def end_page(self) -> int:
+        """The position behind the last one."""
+        return -(-self.prompt_tokens // self.page_tokens)
+
+    def misfit(self, page_count: int, windowed_pages: Sequence[int]) -> str:
+        """Why so many pages in all, and these of windowed layers, are not the prompt's; "" if they are."""
+        in_window = self.end_page - self.first_page
+        if page_count == self.end_page and len(windowed_pages) == in_window:
+            return ""
+        return (
+            f"SGLang gives {page_count} pages and {len(windowed_pages)} of the layers with a window of"
+            f" {self.window_tokens} tokens, expected {self.end_page} and {in_window} for {self.prompt_tokens} tokens:"
+            " please report this with SGLang's arguments"
+        )
+
+    def named(self, first_page: int, end_page: int, windowed_pages: Sequence[int]) -> list[int]:
+        """A page for every position between the two; ``windowed_pages`` are those from ``self.first_page`` on."""
+        before = [_ANY_PAGE] * max(0, min(end_page, self.first_page) - first_page)
+        return before + list(windowed_pages[max(0, first_page - self.first_page) : max(0, end_page - self.first_page)])
