@@ -329,6 +329,11 @@ public final class Messenger {
         return prefiller.watching();
     }
 
+    /** How many requests have been looked at in walks over several of them: a turn's cost must not grow with a queue. */
+    long looks() {
+        return prefiller.looks() + decoder.looks();
+    }
+
     public HeldCounts held() {
         return new HeldCounts(
                 decoder.fetchCount(),

@@ -183,7 +183,7 @@ public final class Decoder {
                 if (source.holdsWindow() && proofNeeded) {
                     source.state = FetchSource.State.AWAITING_PROOF;
                 } else {
-                    source.end(FetchSource.State.DRAINED);
+                    fetches.end(source, FetchSource.State.DRAINED);
                 }
                 ends.fail(source.fetch, reason);
                 ends.reportQuarantined(source.fetch);
@@ -206,7 +206,7 @@ public final class Decoder {
         }
         for (FetchSource source : fetches.sourcesAt(session)) {
             if (!source.over()) {
-                source.end(FetchSource.State.DRAINED);
+                fetches.end(source, FetchSource.State.DRAINED);
                 ends.conclude(source.fetch);
             }
         }
@@ -220,13 +220,27 @@ public final class Decoder {
     public int tick(long nowNs) {
         int work = 0;
         ends.beginTurn();
-        for (Fetch fetch : fetches.snapshot()) {
-            work += isolated(fetch, () -> tick(fetch, nowNs));
+        for (Fetch fetch : fetches.filled()) {
+            work += isolated(fetch, () -> ends.verify(fetch));
         }
-        if (grants.takeNoSlotLeft()) {
-            fetches.snapshot().forEach(this::grantAll);
+        for (Fetch late = fetches.takeLate(nowNs); late != null; late = fetches.takeLate(nowNs)) {
+            Fetch fetch = late;
+            work += isolated(fetch, () -> endLate(fetch));
         }
+        for (FetchSource source : fetches.ending()) {
+            work += isolated(source.fetch, () -> tick(source, nowNs));
+        }
+        grantToSlotless();
         return work;
+    }
+
+    /** Imm slots that have become free go to those that have waited longest. */
+    private void grantToSlotless() {
+        FetchSource next = fetches.nextSlotless();
+        while (next != null) {
+            grantAll(next.fetch);
+            next = next.state == FetchSource.State.WAITING ? null : fetches.nextSlotless();
+        }
     }
 
     public long nextDeadlineNs(long nowNs) {
@@ -234,7 +248,12 @@ public final class Decoder {
     }
 
     public int fetchCount() {
-        return fetches.all().size();
+        return fetches.count();
+    }
+
+    /** How many fetches and their sources have been looked at in walks over several. */
+    public long looks() {
+        return fetches.looks();
     }
 
     public int windowCount() {
@@ -245,29 +264,28 @@ public final class Decoder {
         return fetches.quarantinedPageCount();
     }
 
-    private int tick(Fetch fetch, long nowNs) {
-        int work = ends.verify(fetch);
-        if (!fetch.ended && !fetch.failing() && nowNs - fetch.deadlineNs >= 0) {
-            String missing = fetch.over() ? "page checksums" : "KV";
-            ends.fail(
-                    fetch,
-                    "the " + missing + " of transfer " + fetch.ask.transferId() + " did not arrive from "
-                            + fetch.prefillerNames() + " within " + (fetch.deadlineNs - fetch.askedNs) / 1_000_000
-                            + " ms (fetch_limit_seconds)");
-            work++;
+    private int endLate(Fetch fetch) {
+        String missing = fetch.over() ? "page checksums" : "KV";
+        ends.fail(
+                fetch,
+                "the " + missing + " of transfer " + fetch.ask.transferId() + " did not arrive from "
+                        + fetch.prefillerNames() + " within " + (fetch.deadlineNs - fetch.askedNs) / 1_000_000
+                        + " ms (fetch_limit_seconds)");
+        return 1;
+    }
+
+    private int tick(FetchSource source, long nowNs) {
+        if (ends.endIfDrained(source)) {
+            return 1;
         }
-        for (FetchSource source : fetch.sources) {
-            if (ends.endIfDrained(source)) {
-                work++;
-            } else if (source.mustEndBy(nowNs)) {
-                sessions.end(
-                        source.session,
-                        source.session.peerName() + source.overdue() + " within " + limits.silenceLimitNs() / 1_000_000
-                                + " ms (silence_limit_seconds)");
-                work++;
-            }
+        if (source.mustEndBy(nowNs)) {
+            sessions.end(
+                    source.session,
+                    source.session.peerName() + source.overdue() + " within " + limits.silenceLimitNs() / 1_000_000
+                            + " ms (silence_limit_seconds)");
+            return 1;
         }
-        return work;
+        return 0;
     }
 
     /** Grants to every source that can be granted to now. */

@@ -58,7 +58,7 @@ final class FetchEnds {
     /** The fetch will fail, as soon as no source can write any more; the first reason counts. */
     void fail(Fetch fetch, String reason) {
         if (!fetch.failing()) {
-            fetch.failure = reason;
+            fetches.fail(fetch, reason);
             fetch.sources.forEach(this::giveUp);
         }
         conclude(fetch);
@@ -67,12 +67,13 @@ final class FetchEnds {
     private void giveUp(FetchSource source) {
         switch (source.state) {
             case WAITING -> {
-                source.end(FetchSource.State.DRAINED);
+                fetches.end(source, FetchSource.State.DRAINED);
                 links.decline(source.session, source.fetch.transfer);
             }
             case GRANTED -> {
                 source.state = FetchSource.State.CANCELLING;
                 source.confirmDeadlineNs = clock.nowNs() + limits.silenceLimitNs();
+                fetches.endBegins(source);
                 tally.add(MessengerMetric.CANCELS_SENT, 1);
                 sessions.send(
                         source.session,
@@ -96,7 +97,7 @@ final class FetchEnds {
     void onWindowFilled(long grantId) {
         FetchSource source = fetches.grantedBy(grantId);
         if (source != null && !source.over() && !endIfDrained(source)) {
-            source.end(FetchSource.State.FILLED);
+            fetches.end(source, FetchSource.State.FILLED);
             conclude(source.fetch);
         }
     }
@@ -160,6 +161,7 @@ final class FetchEnds {
             return false;
         }
         source.drain(postedWeight, again, clock.nowNs() + limits.silenceLimitNs());
+        fetches.endBegins(source);
         return true;
     }
 
@@ -171,15 +173,15 @@ final class FetchEnds {
         if (source.arrivedWeight() > source.postedWeight) {
             onWindowOvershot(source.grantId, source.arrivedWeight(), source.postedWeight);
         } else if (source.grantAgain && source.hasAll() && verifier.hasChecksums(source)) {
-            source.end(FetchSource.State.FILLED);
+            fetches.end(source, FetchSource.State.FILLED);
             declineNextAttempt(source.session, source.fetch.transfer);
             conclude(source.fetch);
         } else if (source.grantAgain) {
-            source.end(FetchSource.State.WAITING);
+            fetches.end(source, FetchSource.State.WAITING);
             tally.add(MessengerMetric.FETCHES_REGRANTED, 1);
             grants.send(source);
         } else {
-            source.end(FetchSource.State.DRAINED);
+            fetches.end(source, FetchSource.State.DRAINED);
             conclude(source.fetch);
         }
         return true;

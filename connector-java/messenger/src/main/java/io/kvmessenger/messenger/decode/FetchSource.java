@@ -106,9 +106,14 @@ final class FetchSource {
         };
     }
 
+    /** A word of the prefiller, or the count of what it posted, ends it; that has a limit. */
+    boolean ending() {
+        return state == State.CANCELLING || state == State.DRAINING;
+    }
+
     /** Whether a limit of its present state is over. */
     boolean mustEndBy(long nowNs) {
-        return (state == State.CANCELLING || state == State.DRAINING) && nowNs - confirmDeadlineNs >= 0;
+        return ending() && nowNs - confirmDeadlineNs >= 0;
     }
 
     /** What has not happened then; completes a sentence that begins with the prefiller. */

@@ -28,8 +28,6 @@ final class GrantSender {
     private final TransferEngine transfer;
     private final Tally tally;
     private final NanoClock clock;
-    /** A source waits although its session is ready: all imm slots are taken. */
-    private boolean noSlotLeft;
     /** Ids of grants grow over all sessions of this incarnation: none is used again. */
     private long lastGrantId;
 
@@ -52,7 +50,7 @@ final class GrantSender {
         this.clock = ports.clock();
     }
 
-    /** Opens a window for the source and sends its grant; {@link #takeNoSlotLeft} tells when there is none to be had. */
+    /** Opens a window for the source and sends its grant; where none is to be had it waits for an imm slot. */
     void send(FetchSource source) {
         Session session = source.session;
         Fetch fetch = source.fetch;
@@ -69,13 +67,13 @@ final class GrantSender {
         long pieces = coverage.pieceCountFrom(KvPeer.of(session).geometry(), ask);
         if (pieces == 0 && (rows == 0 || !mayBeSentBy(session))) {
             links.decline(session, fetch.transfer, prompt); // others send this transfer
-            source.end(FetchSource.State.FILLED);
+            fetches.end(source, FetchSource.State.FILLED);
             return;
         }
         long grantId = lastGrantId + 1;
         ImmWindow window = transfer.openWindow(session.admission, fetch.area, pieces + rows, grantId);
         if (window == null) {
-            noSlotLeft = true;
+            fetches.awaitSlot(source);
             return;
         }
         lastGrantId = grantId;
@@ -89,12 +87,5 @@ final class GrantSender {
     /** Whether the source waits for a word of these ranks in every transfer. */
     private boolean mayBeSentBy(Session session) {
         return EngineRanks.needing(KvPeer.of(session).geometry(), geometry).intersects(EngineRanks.of(geometry));
-    }
-
-    /** Whether a source has had to wait for an imm slot since this was last asked. */
-    boolean takeNoSlotLeft() {
-        boolean waits = noSlotLeft;
-        noSlotLeft = false;
-        return waits;
     }
 }

@@ -107,7 +107,7 @@ final class DecoderFrames {
                 prefill.rejected = true;
                 long deadlineNs = nowNs + limits.rejectedWaitNs();
                 if (prefill.engineEnded && deadlineNs - prefill.grantDeadlineNs < 0) {
-                    prefill.grantDeadlineNs = deadlineNs;
+                    prefills.expireAt(prefill, deadlineNs);
                 }
             }
         }
@@ -124,9 +124,15 @@ final class DecoderFrames {
         for (Prefill prefill : prefills.meantBy(transfer)) {
             if (prefill.rejected) {
                 prefill.rejected = false;
-                prefill.grantDeadlineNs = clock.nowNs() + limits.grantWaitNs();
+                prefills.expireAt(prefill, clock.nowNs() + limits.grantWaitNs());
             }
         }
+    }
+
+    /** A word of the session has come, which it may have announced. */
+    private void answered(Session session, TransferKey transfer) {
+        expectations.remove(session, transfer);
+        prefills.expectLess(transfer);
     }
 
     /** Tells decoders that expect a prompt that the engine has ended it. */
@@ -152,7 +158,7 @@ final class DecoderFrames {
     void onGrant(Session session, Grant wire, long nowNs) {
         tally.add(MessengerMetric.GRANTS_RECEIVED, 1);
         PageGrant grant = PageGrant.of(session, wire, nowNs, limits.grantWaitNs());
-        expectations.remove(session, grant.transfer());
+        answered(session, grant.transfer());
         asked(grant.transfer());
         EngineCommand.Prompt prompt = PromptWire.decode(wire.getPrompt());
         String unfit = writer.unfit(grant);
@@ -209,6 +215,7 @@ final class DecoderFrames {
             return;
         }
         prefill.addAnswer(grant.ranks(), KvPeer.of(grant.session()).needingRanks());
+        prefills.touch(prefill);
         deliveries.begin(prefill, grant, area);
     }
 
@@ -241,7 +248,7 @@ final class DecoderFrames {
 
     void onDecline(Session session, Decline decline) {
         TransferKey transfer = new TransferKey(decline.getTransferId(), decline.getPromptDigest());
-        expectations.remove(session, transfer);
+        answered(session, transfer);
         if (prefills.any(transfer) || !ended.takeOwed(session, transfer, clock.nowNs())) {
             waiting.enqueue(transfer, KvPeer.of(session).ranks(), PromptWire.decode(decline.getPrompt()));
             dismiss(session, transfer);
@@ -273,7 +280,7 @@ final class DecoderFrames {
         Set<TransferKey> expected = expectations.drop(session);
         for (Prefill prefill : prefills.all()) {
             if (prefill.engineEnded && expected.contains(prefill.transfer())) {
-                prefill.grantDeadlineNs = deadlineNs;
+                prefills.expireAt(prefill, deadlineNs);
             }
         }
     }

@@ -61,6 +61,22 @@ final class Deliveries {
         return submitted;
     }
 
+    /** Whether there is nothing to submit of a prefill before something happens to it or to a peer. */
+    boolean atRest(Prefill prefill) {
+        if (prefill.inFlight()) {
+            return false;
+        }
+        for (int i = 0; i < prefill.deliveries.size(); i++) {
+            Delivery delivery = prefill.deliveries.get(i);
+            boolean over = delivery.stopped || delivery.sent || !delivery.grant.session().peerReady;
+            boolean contextToSend = prefill.engineEnded && writer.contextPending(delivery);
+            if (!over && (contextToSend || !delivery.isExhausted())) {
+                return false;
+            }
+        }
+        return true;
+    }
+
     /** Submits every complete page not yet submitted. Returns how many writes were taken. */
     int advance(Delivery delivery) {
         PageGrant grant = delivery.grant;

@@ -109,6 +109,7 @@ public final class Prefiller {
         for (Chunk chunk : step.chunks()) {
             Prefill prefill = take(chunk);
             if (prefill != null) {
+                prefills.touch(prefill);
                 prefill.begin(chunk, begun, writer.layerCount(), nowNs);
                 advance(prefill); // pages of the prefix cache are in place and go out at once
             }
@@ -148,6 +149,7 @@ public final class Prefiller {
         Prefill prefill = take(chunk);
         if (prefill != null) {
             prefill.onComputed(chunk, writer.layerCount(), nowNs);
+            prefills.touch(prefill);
             deliveries.advance(prefill);
             settle(prefill);
         }
@@ -182,6 +184,7 @@ public final class Prefiller {
         for (StepInFlight over = steps.takeOver(); over != null; over = steps.takeOver()) {
             for (Prefill prefill : over.prefills) {
                 prefill.stepOver(over, nowNs);
+                prefills.touch(prefill);
                 advance(prefill);
                 settle(prefill);
             }
@@ -205,7 +208,8 @@ public final class Prefiller {
         }
         prefill.engineEnded = true;
         words.reportPrefilled(prefill);
-        prefill.grantDeadlineNs = nowNs + grantWaitNs(prefill);
+        prefills.expireAt(prefill, nowNs + grantWaitNs(prefill));
+        prefills.touch(prefill); // its context rows may leave
         prefill.contextSlot = ended.contextSlot();
         String unfit = writer.unfitEnd(ended, prefill.begunToItsEnd());
         if (!unfit.isEmpty()) {
@@ -300,7 +304,10 @@ public final class Prefiller {
         Session session = byPeer.get(peer);
         if (session != null) {
             session.peerReady = true;
-            prefills.deliveriesTo(session).forEach(deliveries::advance);
+            for (Delivery delivery : prefills.deliveriesTo(session)) {
+                prefills.touch(delivery.prefill);
+                deliveries.advance(delivery);
+            }
         }
     }
 
@@ -357,10 +364,15 @@ public final class Prefiller {
         int work = 0;
         noteSteps(nowNs);
         work += deliveries.doWork();
-        for (Prefill prefill : List.copyOf(prefills.all())) {
+        for (Prefill prefill : prefills.active()) {
             work += advance(prefill);
-            if (mayExpire(prefill) && nowNs - prefill.grantDeadlineNs >= 0) {
-                expire(prefill);
+            if (deliveries.atRest(prefill)) {
+                prefills.rest(prefill);
+            }
+        }
+        for (Prefill late = prefills.takeLate(nowNs); late != null; late = prefills.takeLate(nowNs)) {
+            if (mayExpire(late)) {
+                expire(late);
                 work++;
             }
         }
@@ -369,12 +381,7 @@ public final class Prefiller {
     }
 
     public long nextDeadlineNs(long nowNs) {
-        long earliest = nowNs + limits.heartbeatNs();
-        for (Prefill prefill : prefills.all()) {
-            if (mayExpire(prefill) && prefill.grantDeadlineNs - earliest < 0) {
-                earliest = prefill.grantDeadlineNs;
-            }
-        }
+        long earliest = prefills.earliestNs(nowNs + limits.heartbeatNs());
         return waiting.earliestNs(fences.earliestNs(words.earliestNs(earliest), limits.fenceLimitNs()));
     }
 
@@ -404,7 +411,12 @@ public final class Prefiller {
     }
 
     public int prefillCount() {
-        return prefills.all().size() + fences.count();
+        return prefills.count() + fences.count();
+    }
+
+    /** How many prompts have been looked at in walks over several. */
+    public long looks() {
+        return prefills.looks();
     }
 
     /** Decoders wait for the end of so many. */

@@ -2,13 +2,16 @@ package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.kv.EngineRanks;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.messenger.session.Deadlines;
 import io.kvmessenger.messenger.session.Session;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.function.Predicate;
 
 /**
@@ -26,6 +29,12 @@ final class Prefills {
     private final Map<String, Prefill> byRequest = new LinkedHashMap<>();
     /** In the order in which they began. */
     private final Map<String, List<Prefill>> byTransferId = new HashMap<>();
+    /** Those that may have something to submit, now or when a layer becomes readable. */
+    private final Set<Prefill> active = new LinkedHashSet<>();
+    /** Of those that the engine has ended: when they give up waiting for grants, unless one is expected. */
+    private final Deadlines<Prefill> expiries = new Deadlines<>();
+
+    private long looks;
 
     /** @param contextFollows a transfer has rows that belong to its request */
     Prefills(boolean contextFollows) {
@@ -56,9 +65,12 @@ final class Prefills {
         byTransferId
                 .computeIfAbsent(prefill.transfer().id(), unknown -> new ArrayList<>(1))
                 .add(prefill);
+        active.add(prefill);
     }
 
     void remove(Prefill prefill) {
+        active.remove(prefill);
+        expiries.remove(prefill);
         if (byRequest.remove(prefill.request, prefill)) {
             List<Prefill> namesakes = byTransferId.get(prefill.transfer().id());
             namesakes.remove(prefill);
@@ -66,6 +78,57 @@ final class Prefills {
                 byTransferId.remove(prefill.transfer().id());
             }
         }
+    }
+
+    /** Something has happened to it: it may have something to submit. */
+    void touch(Prefill prefill) {
+        if (has(prefill)) {
+            active.add(prefill);
+        }
+    }
+
+    /** It has nothing to submit before something happens to it. */
+    void rest(Prefill prefill) {
+        active.remove(prefill);
+    }
+
+    /** All that may have something to submit; a copy. */
+    List<Prefill> active() {
+        looks += active.size();
+        return List.copyOf(active);
+    }
+
+    /** When it gives up waiting for grants, from the moment on in which the engine has ended it. */
+    void expireAt(Prefill prefill, long deadlineNs) {
+        prefill.grantDeadlineNs = deadlineNs;
+        if (prefill.engineEnded && has(prefill)) {
+            expiries.set(prefill, deadlineNs);
+        }
+    }
+
+    /** A word of a decoder that was expected has come: who still waits under that name is looked at again. */
+    void expectLess(TransferKey transfer) {
+        meantBy(transfer).forEach(prefill -> expireAt(prefill, prefill.grantDeadlineNs));
+    }
+
+    /** One whose time is over, whether or not it still waits; each is returned once. Null when there is none. */
+    Prefill takeLate(long nowNs) {
+        Prefill late = expiries.takeOver(nowNs);
+        looks += late == null ? 0 : 1;
+        return late;
+    }
+
+    long earliestNs(long latestNs) {
+        return expiries.earliestNs(latestNs);
+    }
+
+    /** How many have been looked at in all walks over several: what turns cost is bounded by it. */
+    long looks() {
+        return looks;
+    }
+
+    int count() {
+        return byRequest.size();
     }
 
     boolean has(Prefill prefill) {
@@ -131,14 +194,16 @@ final class Prefills {
     }
 
     List<Delivery> deliveriesTo(Session session) {
+        looks += byRequest.size();
         return byRequest.values().stream()
                 .flatMap(prefill -> prefill.deliveries.stream())
                 .filter(delivery -> delivery.isOf(session))
                 .toList();
     }
 
-    /** All, for a look; a change needs a copy. */
+    /** All, for a look that no turn of the duty cycle needs; a change needs a copy. */
     Collection<Prefill> all() {
+        looks += byRequest.size();
         return byRequest.values();
     }
 

@@ -1,0 +1,102 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
+import java.util.function.IntConsumer;
+import org.junit.jupiter.api.Test;
+
+/** What a turn of the duty cycle looks at, counted: it must not grow with the requests that wait. */
+class LongQueuesTest extends MessengerPair {
+    private static final int QUEUED = 10_000;
+    private static final int TURNS = 100;
+
+    private void each(IntConsumer request) {
+        for (int i = 0; i < QUEUED; i++) {
+            request.accept(i);
+        }
+        carry();
+        carry(); // what the first turn finds at rest it looks at once
+    }
+
+    /** Requests that turns of both sides look at, deadlines and gauges included. */
+    private long looksOfTurns() {
+        long before = prefiller.messenger.looks() + decoder.messenger.looks();
+        for (int turn = 0; turn < TURNS; turn++) {
+            turn(prefiller);
+            turn(decoder);
+        }
+        return prefiller.messenger.looks() + decoder.messenger.looks() - before;
+    }
+
+    private static void turn(Side side) {
+        side.messenger.onGarbage(); // counted, and harmless
+        side.messenger.doWork();
+        side.messenger.nextDeadlineNs();
+        side.messenger.held();
+    }
+
+    @Test
+    void shouldLookAtNothingThatWaitsInBothQueues() {
+        decoder.transfer.freeSlots = 4000;
+        each(i -> announce("r" + i));
+        each(i -> fetch("r" + i, 1, 0));
+        assertThat(prefiller.messenger.held().prefills()).isEqualTo(QUEUED);
+        assertThat(decoder.messenger.held().windowsOpen()).isEqualTo(4000);
+
+        assertThat(looksOfTurns()).as("the first that waits for a slot").isEqualTo(TURNS);
+
+        beginPass("r7");
+        assertThat(looksOfTurns()).as("and one that is computed").isEqualTo(2 * TURNS);
+    }
+
+    @Test
+    void shouldLookAtFinishedPromptsWhenTheirTimeIsOver() {
+        each(i -> {
+            tellComputed("r" + i, PROMPT_TOKENS, PROMPT_TOKENS, 0, 5, 6);
+            end("r" + i, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        });
+        assertThat(prefiller.messenger.nextDeadlineNs()).isEqualTo(nowNs + LIMITS.heartbeatNs());
+        assertThat(looksOfTurns()).isZero();
+
+        nowNs += LIMITS.grantWaitNs() - 1;
+        prefiller.messenger.doWork();
+        assertThat(prefiller.told).isEmpty();
+        nowNs++;
+        prefiller.messenger.doWork();
+        assertThat(prefiller.told).hasSize(QUEUED).startsWith("released r0", "released r1");
+    }
+
+    @Test
+    void shouldLookAtTheFirstOfTheFetchesThatWaitForASlot() {
+        decoder.transfer.freeSlots = 0;
+        each(i -> fetch("r" + i, 1, 0));
+        assertThat(looksOfTurns()).isEqualTo(TURNS);
+
+        decoder.transfer.freeSlots = 2;
+        decoder.messenger.doWork();
+        assertThat(decoder.wire.take())
+                .extracting(frame -> frame.getGrant().getTransferId())
+                .containsExactly("t-r0", "t-r1");
+        decoder.messenger.onCommand(new EngineCommand.Abandon("r2"));
+        decoder.transfer.freeSlots = 1;
+        decoder.messenger.doWork();
+        assertThat(decoder.wire.take())
+                .extracting(frame -> frame.getGrant().getTransferId())
+                .contains("t-r3")
+                .doesNotContain("t-r2");
+    }
+
+    @Test
+    void shouldEndFetchesInTheOrderOfTheirLimits() {
+        each(i -> fetch("r" + i, 1, 50 + QUEUED - i));
+        nowNs += 50;
+        assertThat(looksOfTurns()).as("the first that waits for a slot").isEqualTo(TURNS);
+        assertThat(decoder.told).isEmpty();
+        nowNs += 2;
+        decoder.messenger.doWork();
+        assertThat(decoder.told).hasSize(2).startsWith("failed r" + (QUEUED - 1));
+    }
+}
