@@ -36,6 +36,9 @@ EXAMPLE_FOLDERS = ("examples", "e2e-tests", ".ci")
 CPU_KERNELS = ("-o", f"pythonpath=. tests {ROOT}/examples/sglang-1p1d/cpu_kernels")
 """SGLang without a GPU needs a stand-in for its kernels, beside what python/pyproject.toml puts on the path."""
 
+LOOP_APART = "0.32.0"
+"""The release of vLLM whose loop has a suite of its own; the other suite has whatever is not of it."""
+
 LIMIT_SECONDS = 25 * 60.0
 """Several times what a suite needs on two busy cores: one that is still at it then will not end."""
 ENGINES_LIMIT_SECONDS = 60 * 60.0
@@ -44,8 +47,10 @@ INTERRUPTED_SECONDS = 90.0
 TIMED_OUT = 124
 INTERRUPTED = 130
 POLL_SECONDS = 0.2
+SIDE_BY_SIDE = 2
+"""Suites that run at a time, where they may: each of them uses little more than one core of two."""
 STOPPED = threading.Event()
-"""Set by an interrupt, for the threads of the lanes."""
+"""Set by an interrupt, for the threads of suites that run side by side."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,8 @@ class Suite:
     reports: str | None = None
     quick: bool = True
     limit_seconds: float = LIMIT_SECONDS
-    lane: str = ""
-    """Neighbours in the list that have lanes run side by side, those of one lane one after the other; "" runs alone."""
+    beside: bool = False
+    """Neighbours in the list that have it run side by side, begun in the order of the list; any other runs alone."""
 
 
 @dataclass
@@ -121,8 +126,31 @@ def style() -> list[Suite]:
 
 
 def without_servers() -> list[Suite]:
-    """In two lanes of about the same length: each of them uses little more than one core."""
+    """Two of them at a time, the longest first, so that both ends come at about the same moment."""
     return [
+        Suite(
+            "engine in the loop",
+            in_engine(*pytest("python/tests/engine_loop", "engine-loop"), "-k", f"not {LOOP_APART}"),
+            "build/reports/engine-loop.xml",
+            quick=False,
+            limit_seconds=ENGINES_LIMIT_SECONDS,
+            beside=True,
+        ),
+        Suite(
+            f"engine in the loop, vLLM {LOOP_APART}",
+            in_engine(*pytest("python/tests/engine_loop", "engine-loop-apart"), "-k", LOOP_APART),
+            "build/reports/engine-loop-apart.xml",
+            quick=False,
+            limit_seconds=ENGINES_LIMIT_SECONDS,
+            beside=True,
+        ),
+        Suite(
+            "python, with SGLang",
+            in_sglang(*pytest("python/tests/sglang", "python-sglang"), *CPU_KERNELS),
+            "build/reports/python-sglang.xml",
+            quick=False,
+            beside=True,
+        ),
         Suite(
             "python",
             in_tools(
@@ -130,13 +158,13 @@ def without_servers() -> list[Suite]:
                 *("--ignore=python/tests/sglang", "--ignore=python/tests/engine_loop"),
             ),
             "build/reports/python.xml",
-            lane="python",
+            beside=True,
         ),
         Suite(
             "house rules and test bed",
             in_tools(*pytest("e2e-tests/quick", "quick")),
             "build/reports/quick.xml",
-            lane="python",
+            beside=True,
         ),
         Suite(
             "python, with vLLM",
@@ -145,22 +173,7 @@ def without_servers() -> list[Suite]:
             ),
             "build/reports/vllm.xml",
             quick=False,
-            lane="python",
-        ),
-        Suite(
-            "python, with SGLang",
-            in_sglang(*pytest("python/tests/sglang", "python-sglang"), *CPU_KERNELS),
-            "build/reports/python-sglang.xml",
-            quick=False,
-            lane="python",
-        ),
-        Suite(
-            "engine in the loop",
-            in_engine(*pytest("python/tests/engine_loop", "engine-loop")),
-            "build/reports/engine-loop.xml",
-            quick=False,
-            limit_seconds=ENGINES_LIMIT_SECONDS,
-            lane="loop",
+            beside=True,
         ),
     ]
 
@@ -242,17 +255,12 @@ def run_suite(suite: Suite, beside: bool = False) -> Outcome:
 
 
 def run_side_by_side(neighbours: Sequence[Suite]) -> list[Outcome]:
-    """Each lane in a thread. An interrupt ends what runs, and nothing more begins."""
-    lanes: dict[str, list[Suite]] = {}
-    for suite in neighbours:
-        lanes.setdefault(suite.lane, []).append(suite)
+    """Each in a thread. An interrupt ends what runs, and nothing more begins."""
     print(f"\n=== side by side: {', '.join(suite.name for suite in neighbours)}", flush=True)
-    with ThreadPoolExecutor(len(lanes)) as pool:
-        running: list[Future[list[Outcome]]] = [
-            pool.submit(lambda lane: [run_suite(suite, beside=True) for suite in lane], lane) for lane in lanes.values()
-        ]
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        running: list[Future[Outcome]] = [pool.submit(run_suite, suite, True) for suite in neighbours]
         try:
-            return [outcome for lane in running for outcome in lane.result()]
+            return [suite.result() for suite in running]
         except BaseException:
             STOPPED.set()
             raise
@@ -289,7 +297,7 @@ def status_of(suite: Suite, output: IO[bytes] | None = None) -> int:
 
 
 def wait_for(command: subprocess.Popen[bytes], limit_seconds: float) -> int:
-    """In a lane the interrupt comes to another thread, which says so by `STOPPED`."""
+    """Beside others the interrupt comes to another thread, which says so by `STOPPED`."""
     deadline = time.monotonic() + limit_seconds
     while not STOPPED.is_set():
         try:
@@ -335,9 +343,9 @@ def run(chosen: Sequence[Suite]) -> int:
 
 
 def outcomes(chosen: Sequence[Suite]) -> Iterator[Outcome]:
-    for _in_lanes, group in itertools.groupby(chosen, lambda suite: bool(suite.lane)):
+    for beside, group in itertools.groupby(chosen, lambda suite: suite.beside):
         neighbours = list(group)
-        if len({suite.lane for suite in neighbours}) > 1:
+        if beside and len(neighbours) > 1:
             yield from run_side_by_side(neighbours)
         else:
             yield from map(run_suite, neighbours)

@@ -107,25 +107,27 @@ def test_later_suites_run_after_a_failure(suites: ModuleType, capsys: pytest.Cap
     assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
 
 
-def test_lanes_run_side_by_side_and_each_in_order(suites: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each of the first two waits for the other one's file."""
+def test_two_suites_run_side_by_side_and_the_next_when_one_is_over(
+    suites: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of the first two waits for the other one's file, and the first then for the third's."""
     meet = "echo {0} says; touch {0}; until [ -e {1} ]; do sleep 0.05; done"
     chosen = [
-        suites.Suite("a", ["bash", "-c", meet.format("a", "b")], lane="one"),
-        suites.Suite("b", ["bash", "-c", meet.format("b", "a")], lane="two"),
-        suites.Suite("after a", ["bash", "-c", "test -e a && test ! -e alone && touch after"], lane="one"),
+        suites.Suite("a", ["bash", "-c", f"{meet.format('a', 'b')}; {meet.format('a', 'after')}"], beside=True),
+        suites.Suite("b", ["bash", "-c", f"test ! -e after && {meet.format('b', 'a')}"], beside=True),
+        suites.Suite("after b", ["bash", "-c", "test -e b && test ! -e alone && touch after"], beside=True),
         suites.Suite("alone", ["bash", "-c", "test -e after && touch alone"]),
     ]
     assert suites.run(chosen) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[-1] == "4 passed, 0 failed, 0 skipped"
-    assert "=== b\nb says\n\n=== b: 1 passed" in out, "a lane's suite is printed in one piece"
+    assert "=== b\nb says\n\n=== b: 1 passed" in out, "one that runs beside others is printed in one piece"
 
 
-def test_suite_in_a_lane_that_does_not_end_fails(suites: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_suite_beside_another_that_does_not_end_fails(suites: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = [
-        suites.Suite("hangs", ["sleep", "600"], limit_seconds=1.0, lane="one"),
-        suites.Suite("fails", ["false"], lane="two"),
+        suites.Suite("hangs", ["sleep", "600"], limit_seconds=1.0, beside=True),
+        suites.Suite("fails", ["false"], beside=True),
     ]
     assert suites.run(chosen) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -133,10 +135,10 @@ def test_suite_in_a_lane_that_does_not_end_fails(suites: ModuleType, capsys: pyt
     assert lines[-1] == "0 passed, 2 failed, 0 skipped"
 
 
-def test_interrupt_ends_what_runs_in_the_lanes(suites: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes to the main thread; `result` of a lane is where that waits."""
-    both = [suites.Suite(name, ["bash", "-c", f"touch {name}; exec sleep 600"], lane=name) for name in ("a", "b")]
-    later = suites.Suite("later", ["touch", "later"], lane="a")
+def test_interrupt_ends_what_runs_side_by_side(suites: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes to the main thread; `result` of a suite is where that waits."""
+    both = [suites.Suite(name, ["bash", "-c", f"touch {name}; exec sleep 600"], beside=True) for name in ("a", "b")]
+    later = suites.Suite("later", ["touch", "later"], beside=True)
 
     def interrupted(_future: object) -> None:
         wait_until(lambda: all((suites.ROOT / name).exists() for name in ("a", "b")), 30, "both run")
