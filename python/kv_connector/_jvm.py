@@ -36,6 +36,8 @@ JVM_OPTIONS = (
     "-Xmn8m",  # short-lived things only; a larger nursery would only add resident memory
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",  # no file in /tmp
+    # What the JVM itself has to say goes to standard output; where that is a full pipe all its threads stood still.
+    "-Xlog:async",
     "--enable-native-access=ALL-UNNAMED",
     "-Dsun.misc.unsafe.memory.access=allow",  # Netty and protobuf still use it; without this they are warned about
     "-Dio.netty.transport.noNative=true",

@@ -59,6 +59,26 @@ def test_should_boot_whatever_the_environment_gives_to_every_jvm(
     )
 
 
+def test_should_go_on_while_nothing_takes_what_the_jvm_prints(run_with_jvm: RunPython) -> None:
+    run_with_jvm("""
+        import os, signal
+        import simulated_jvm
+        from kv_connector import _jvm
+        signal.alarm(30)  # ends this process where the JVM stands still
+        unread, full = os.pipe()
+        os.set_blocking(full, False)
+        try:
+            while True:
+                os.write(full, bytes(4096))
+        except BlockingIOError:
+            os.set_blocking(full, True)
+        os.dup2(full, 1)
+        m = simulated_jvm.open_messenger(options=(*_jvm.JVM_OPTIONS, "-Xlog:safepoint=info"))
+        assert m.poll() == []
+        os._exit(0)  # at its end the JVM would wait for what it has not printed yet
+    """)
+
+
 def test_should_boot_once_for_several_messengers(run_with_jvm: RunPython) -> None:
     run_with_jvm("""
         import simulated_jvm
