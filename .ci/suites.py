@@ -31,6 +31,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "build" / "reports"
 ENVIRONMENT = "examples/setup/environment"
+MAVEN = ("examples/setup/with-jdk", "mvn", "-B", "-q", "-Dstyle.color=never")
 PYTHON_FOLDERS = ("python", "examples", "e2e-tests", ".ci")
 EXAMPLE_FOLDERS = ("examples", "e2e-tests", ".ci")
 CPU_KERNELS = ("-o", f"pythonpath=. tests {ROOT}/examples/sglang-1p1d/cpu_kernels")
@@ -104,24 +105,36 @@ def jep_folder() -> str:
 
 
 def suites() -> list[Suite]:
-    return [*java_and_wheel(), *style(), *without_servers(), *with_servers()]
+    return [*java_and_wheel(), *without_servers(), *style(), *with_servers()]
 
 
 def java_and_wheel() -> list[Suite]:
-    maven = ["examples/setup/with-jdk", "mvn", "-B", "-q", "-Dstyle.color=never", "-Dmaven.test.failure.ignore=true"]
     return [
-        Suite("java format", [*maven, "spotless:check"]),
-        Suite("java", [*maven, "verify", f"-Dkvmessenger.jep={jep_folder()}"], "**/target/surefire-reports/TEST-*.xml"),
+        Suite(
+            "java",
+            [*MAVEN, "-Dmaven.test.failure.ignore=true", "verify", f"-Dkvmessenger.jep={jep_folder()}"],
+            "**/target/surefire-reports/TEST-*.xml",
+        ),
         Suite("wheel", ["make", "--no-print-directory", "wheel"]),
     ]
 
 
 def style() -> list[Suite]:
+    """Short ones: they fill what is left of a core beside the last of the others."""
     return [
-        Suite("python format", in_tools("-m", "ruff", "format", "--check", *PYTHON_FOLDERS)),
-        Suite("python lint", in_tools("-m", "ruff", "check", *PYTHON_FOLDERS)),
-        Suite("python types", in_tools("-m", "mypy", "--config-file", "python/pyproject.toml", "python/kv_connector")),
-        Suite("example types", in_tools("-m", "mypy", "--config-file", "e2e-tests/pyproject.toml", *EXAMPLE_FOLDERS)),
+        Suite("java format", [*MAVEN, "spotless:check"], beside=True),
+        Suite("python format", in_tools("-m", "ruff", "format", "--check", *PYTHON_FOLDERS), beside=True),
+        Suite("python lint", in_tools("-m", "ruff", "check", *PYTHON_FOLDERS), beside=True),
+        Suite(
+            "python types",
+            in_tools("-m", "mypy", "--config-file", "python/pyproject.toml", "python/kv_connector"),
+            beside=True,
+        ),
+        Suite(
+            "example types",
+            in_tools("-m", "mypy", "--config-file", "e2e-tests/pyproject.toml", *EXAMPLE_FOLDERS),
+            beside=True,
+        ),
     ]
 
 
