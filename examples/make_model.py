@@ -131,7 +131,72 @@ class TinyMistral:
         )
 
 
-Shape = TinyModel | TinyLatentModel | TinyGemma | TinyMistral
+@dataclass(frozen=True)
+class TinyLfm2:
+    """An LFM2: short convolutions, which keep the last inputs of a request, and one layer of attention."""
+
+    family: ClassVar[str] = "lfm2"
+    layer_count: int = 4
+    hidden_size: int = 256
+    head_count: int = 4
+    kv_head_count: int = 2
+    vocabulary_size: int = 512
+    positions_max: int = 4096
+    initializer_range: float = 0.2
+    seed: int = 20
+
+    def config(self) -> Any:
+        from transformers import Lfm2Config
+
+        return Lfm2Config(
+            intermediate_size=2 * self.hidden_size,
+            num_key_value_heads=self.kv_head_count,
+            block_dim=self.hidden_size,
+            block_ff_dim=2 * self.hidden_size,
+            block_multiple_of=32,
+            block_ffn_dim_multiplier=1.0,
+            block_auto_adjust_ff_dim=False,
+            conv_L_cache=3,
+            conv_dim=self.hidden_size,
+            conv_dim_out=self.hidden_size,
+            layer_types=["conv", "conv", "full_attention", "conv"],
+            **shared_settings(self),
+        )
+
+
+@dataclass(frozen=True)
+class TinyFalconH1:
+    """A Falcon-H1: each layer has attention and, beside it, a Mamba-2 with two tensors of state."""
+
+    family: ClassVar[str] = "falcon-h1"
+    layer_count: int = 3
+    hidden_size: int = 256
+    head_count: int = 4
+    kv_head_count: int = 2
+    head_dim: int = 64
+    vocabulary_size: int = 512
+    positions_max: int = 4096
+    initializer_range: float = 0.2
+    seed: int = 20
+
+    def config(self) -> Any:
+        from transformers import FalconH1Config
+
+        return FalconH1Config(
+            intermediate_size=2 * self.hidden_size,
+            num_key_value_heads=self.kv_head_count,
+            head_dim=self.head_dim,
+            mamba_d_ssm=self.hidden_size,
+            mamba_n_heads=8,
+            mamba_d_head=self.hidden_size // 8,
+            mamba_n_groups=1,
+            mamba_d_state=64,
+            mamba_chunk_size=64,
+            **shared_settings(self),
+        )
+
+
+Shape = TinyModel | TinyLatentModel | TinyGemma | TinyMistral | TinyLfm2 | TinyFalconH1
 
 
 def shared_settings(shape: Shape) -> dict[str, Any]:

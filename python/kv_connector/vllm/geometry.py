@@ -103,7 +103,7 @@ def _group(
         )
     first_name, first = next(iter(owned.items()))
     if group.state:
-        return _state_group(owned, tp_size)
+        return _state_group(group, owned, tp_size)
     layout, head_count, page_tokens = _page_layout(first_name, first, group.latent)
     for name, tensor in owned.items():
         _check_alike(name, tensor, first_name, first, group.latent)
@@ -130,7 +130,7 @@ def _group(
     )
 
 
-def _state_group(owned: Mapping[str, KvTensor], tp_size: int) -> Group:
+def _state_group(group: KvGroup, owned: Mapping[str, KvTensor], tp_size: int) -> Group:
     """Layers that keep one state of all tokens in a slot, whose inside is the engine's own business."""
     first_name, first = next(iter(owned.items()))
     if tp_size > 1:
@@ -155,7 +155,7 @@ def _state_group(owned: Mapping[str, KvTensor], tp_size: int) -> Group:
     return Group(
         kind="state",
         windowTokens=0,
-        dtype=str(first.dtype).removeprefix("torch."),
+        dtype=group.state_format,
         elementBytes=first.element_size(),
         pageTokens=STATE_PAGE_TOKENS,
         layout="LATENT",

@@ -7,7 +7,7 @@ window, vLLM puts its null block into the places of the table that lie before th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kv_connector.exceptions import OptionError
@@ -16,7 +16,7 @@ _FULL = ("FullAttentionSpec", "MLAAttentionSpec")
 _WINDOWED = ("SlidingWindowSpec",)
 _LATENT = ("MLAAttentionSpec",)
 _STATE = ("MambaSpec",)
-_STATES_SHOWN = ("SHORT_CONV",)
+_STATES_SHOWN = ("SHORT_CONV", "MAMBA2")
 """Of vLLM's names of what computes a state: those with which both engines were shown to go on from the same one."""
 
 STATE_PAGE_TOKENS = 1 << 30
@@ -38,6 +38,8 @@ class KvGroup:
     latent: bool = False
     state: bool = False
     """What is kept of all tokens together: a request has one block of it."""
+    state_format: str = ""
+    """Which numbers a slot of state holds: vLLM registers it as bytes."""
 
     @property
     def kind(self) -> Literal["full", "window", "state"]:
@@ -132,12 +134,12 @@ def read_groups(kv_cache_config: Any) -> tuple[KvGroup, ...]:
     if not groups:
         raise OptionError("the model has no KV caches, expected at least one: there is nothing to transfer")
     found = tuple(_read(group, index, len(groups)) for index, group in enumerate(groups))
-    if has_state(found) and any(group.window_tokens for group in found):
-        raise OptionError(
-            f"the model's {len(found)} groups of KV caches hold state and have sliding windows, expected one of these:"
-            " start with --disable-hybrid-kv-cache-manager if vLLM allows it for this model"
-        )
-    return found
+    return tuple(_behind_the_last(group) for group in found) if has_state(found) else found
+
+
+def _behind_the_last(group: KvGroup) -> KvGroup:
+    """What the token needs that comes after those that are transferred: it has a place in its window itself."""
+    return replace(group, window_tokens=group.window_tokens - 1) if group.window_tokens > 1 else group
 
 
 def _read(group: Any, index: int, count: int) -> KvGroup:
@@ -180,7 +182,17 @@ def _read_state(group: Any, specs: Sequence[Any], where: str) -> KvGroup:
         )
     if any(s.num_speculative_blocks for s in specs):
         raise OptionError(f"{where} holds states of drafted tokens, expected none: start without speculative decoding")
-    return KvGroup(tuple(group.layer_names), STATE_PAGE_TOKENS, latent=True, state=True)
+    formats = sorted({_state_format(s) for s in specs})
+    if len(formats) != 1:
+        raise OptionError(f"{where} holds state of formats {' and '.join(formats)}, expected one for all its layers")
+    return KvGroup(tuple(group.layer_names), STATE_PAGE_TOKENS, latent=True, state=True, state_format=formats[0])
+
+
+def _state_format(spec: Any) -> str:
+    """What the state is made of, in the order in which a slot holds it: a convolution's inputs and the rest."""
+    kind = str(getattr(spec.mamba_type, "name", spec.mamba_type))
+    types = [str(dtype).removeprefix("torch.") for dtype in spec.dtypes]
+    return f"{kind}: {' '.join(f'{name}{list(shape)}' for name, shape in zip(types, spec.shapes, strict=True))}"
 
 
 def _window(spec: Any) -> int:

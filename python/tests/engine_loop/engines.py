@@ -77,6 +77,10 @@ class EnginePlan:
     recompute: bool = False
     windows: tuple[int, ...] = (0,) * len(LAYERS)
     """How many of the last tokens each layer reads; 0 = all, STATE = one state of all."""
+    one_group: bool = False
+    """Started with --disable-hybrid-kv-cache-manager: all layers have all pages, whatever they read."""
+    state_type: str = "SHORT_CONV"
+    """vLLM's name of what computes the states."""
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -124,9 +128,9 @@ class LoopExecutor(Executor):
         shape = {"block_size": BLOCK_TOKENS, "num_kv_heads": heads, "head_size": 1, "dtype": torch.float32}
         slot = MambaSpec(
             block_size=self.plan.model_tokens_max,
-            shapes=((2 * heads * BLOCK_TOKENS,),),
-            dtypes=(torch.float32,),
-            mamba_type=MambaAttentionBackendEnum.SHORT_CONV,
+            shapes=((heads * BLOCK_TOKENS,), (heads, 2 * BLOCK_TOKENS)),
+            dtypes=(torch.float32, torch.bfloat16),
+            mamba_type=MambaAttentionBackendEnum[self.plan.state_type],
         )
         specs = {
             name: slot
@@ -155,13 +159,20 @@ class LoopExecutor(Executor):
             connector.open_messenger = self._open
             with connector.get_mem_pool_context() or nullcontext():
                 pages = KvPages(config.num_blocks, tp_rank, self.plan.tp_size, self._places(config))
-            connector.register_kv_caches(pages.tensors)
+            connector.register_kv_caches(self._registered(pages))
             connector.set_host_xfer_buffer_ops(lambda *_: None)
             self.ranks.append(Rank(pages, connector))
         self.layers = self._layers(configs[0])
         self.runner = ModelRunner(
             self.plan.name, self.vllm_config, self.ranks, self.layers, self.report, self.meanwhile
         )
+
+    def _registered(self, pages: KvPages) -> dict[str, Any]:
+        """As vLLM shows them to a connector: a slot of state, of however many tensors, is a row of bytes."""
+        return {
+            name: tensor.view(torch.int8).reshape(len(tensor), 1, 1, -1) if window == STATE else tensor
+            for (name, tensor), window in zip(pages.tensors.items(), self.plan.windows, strict=True)
+        }
 
     def _layers(self, config: Any) -> list[LayerGroup]:
         group_of = {name: at for at, group in enumerate(config.kv_cache_groups) for name in group.layer_names}
@@ -260,6 +271,7 @@ def _vllm_config(plan: EnginePlan) -> VllmConfig:
             is_encoder_decoder=False,
             enable_chunked_prefill=True,
             scheduler_reserve_full_isl=plan.whole_prompt_must_fit,
+            disable_hybrid_kv_cache_manager=plan.one_group,
         ),
         parallel_config=ParallelConfig(distributed_executor_backend="uni"),
         kv_transfer_config=KVTransferConfig(

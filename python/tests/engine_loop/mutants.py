@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from kv_connector.vllm import scheduler_half
+from kv_connector.vllm import kv_groups, scheduler_half
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.scheduler_half import SchedulerHalf
 from kv_connector.vllm.window_blocks import WindowBlocks
@@ -137,5 +137,10 @@ MUTANTS = (
         "a prefiller's state has the last token in it, which the decoder computes again",
         *("states", 1, "error logged"),
         *(scheduler_half, "leave_out_last_token", lambda request: request.num_prompt_tokens),
+    ),
+    Mutant(
+        "a window beside state begins with a page that vLLM has dropped",
+        *("states", 6, "error logged"),
+        *(kv_groups, "_behind_the_last", lambda group: group),
     ),
 )

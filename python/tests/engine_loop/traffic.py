@@ -409,7 +409,7 @@ def _preemption(t: Traffic) -> None:
 
 
 def _windows(t: Traffic) -> None:
-    """A layer of two, or both, reads a window of the last tokens; any other traffic."""
+    """A layer of two, or both, reads a window of the last tokens; any other traffic. A world in five has one group."""
     draw = t.random
     windows = [draw.choice([1, 2, 15, 16, 17, 18, 31, 32, 33, 40, 48, 64, 100, 256]) for _ in range(2)]
     both = draw.random() < 0.2
@@ -417,20 +417,26 @@ def _windows(t: Traffic) -> None:
     draw.choice([_beginnings, _preemption, _crossed, _routes, _aborts, _mixed, _mixed])(t)
     for side in ("prefiller", "decoder"):
         blocks = getattr(t.plan, side).blocks
-        t.set(side, windows=chosen, blocks=len(set(chosen)) * blocks)
+        t.set(side, windows=chosen, blocks=len(set(chosen)) * blocks, one_group=t.plan.seed % 5 == 0)
     t.plan.prefill_tokens_max = draw.choice([1, 40])
 
 
 def _states(t: Traffic) -> None:
-    """The second layer keeps a state, of which each request has one slot; without prefix caching, as vLLM wants it."""
+    """The second layer keeps a state, of which each request has one slot; the first one has a window, in half of them.
+
+    Without prefix caching, as vLLM wants it.
+    """
     draw = t.random
     tight = draw.random() < 0.4
+    kind = draw.choice(["SHORT_CONV", "MAMBA2"])
+    window = draw.choice([2, 15, 16, 17, 18, 31, 32, 33, 64, 100, 256]) if draw.random() < 0.5 else 0
     if not tight:
         t.roomy()
     for side in ("prefiller", "decoder"):
         engine: EnginePlan = getattr(t.plan, side)
         options = {name: value for name, value in engine.options.items() if name != "messenger_per"}
-        t.set(side, windows=(0, STATE), prefix_caching=False, tp_size=1, options=options, blocks=engine.blocks + 80)
+        t.set(side, windows=(window, STATE), state_type=kind, prefix_caching=False, tp_size=1, options=options)
+        t.set(side, blocks=engine.blocks + 80)
     t.plan.open_groups = draw.choice([1, 3, 8])
 
     def group() -> list[Ask]:

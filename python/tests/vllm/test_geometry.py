@@ -223,8 +223,9 @@ def test_should_describe_groups_that_lie_in_the_same_place() -> None:
 
 def test_should_describe_a_slot_of_state_as_one_run() -> None:
     slots = changed(tensors(4, layers=("state",)), shape=(4, 1000), strides=(1024, 1))
-    group = KvGroup(("state",), STATE_PAGE_TOKENS, latent=True, state=True)
+    group = KvGroup(("state",), STATE_PAGE_TOKENS, latent=True, state=True, state_format="MAMBA2: float32[1000]")
     found = described(slots, groups=[group])
+    assert found["groups"][0]["dtype"] == "MAMBA2: float32[1000]"
     assert (found["groups"][0]["kind"], found["groups"][0]["pageTokens"]) == ("state", STATE_PAGE_TOKENS)
     (layer,) = found["ranks"][0]["layers"]
     assert (layer["pageBytes"], layer["pageStrideBytes"]) == (4000, 4096)

@@ -36,6 +36,9 @@ class MambaSpec:
     block_size = 2048
     tokens_per_state = -1
 
+    shapes = ((3, 640), (8, 64, 16))
+    dtypes = ("torch.bfloat16", "torch.float32")
+
     def __init__(self, mode: str = "none", drafted: int = 0, mamba_type: str = "SHORT_CONV") -> None:
         self.mamba_type = SimpleNamespace(name=mamba_type)
         self.mamba_cache_mode = mode
@@ -134,12 +137,33 @@ def test_should_read_state_and_say_what_keeps_it_from_being_served() -> None:
         OptionError, match=r"kept for prefixes too \(mamba_cache_mode align\), expected 'none': start with"
     ):
         read_groups(config(FullAttentionSpec(), MambaSpec("align")))
-    with pytest.raises(OptionError, match="holds state of MAMBA2 layers, expected of SHORT_CONV layers only"):
-        read_groups(config(FullAttentionSpec(), MambaSpec(mamba_type="MAMBA2")))
+    with pytest.raises(OptionError, match="holds state of GDN_ATTN layers, expected of SHORT_CONV, MAMBA2 layers only"):
+        read_groups(config(FullAttentionSpec(), MambaSpec(mamba_type="GDN_ATTN")))
     with pytest.raises(OptionError, match="states of drafted tokens, expected none"):
         read_groups(config(FullAttentionSpec(), MambaSpec(drafted=2)))
-    with pytest.raises(OptionError, match="2 groups of KV caches hold state and have sliding windows"):
-        read_groups(config(SlidingWindowSpec(), MambaSpec()))
+
+
+def test_should_say_what_numbers_a_slot_holds_that_vllm_registers_as_bytes() -> None:
+    found = {read_groups(config(MambaSpec(mamba_type=kind)))[0].state_format for kind in ("MAMBA2", "SHORT_CONV")}
+    assert found == {f"{kind}: bfloat16[3, 640] float32[8, 64, 16]" for kind in ("MAMBA2", "SHORT_CONV")}
+    two = MambaSpec()
+    two.dtypes = ("torch.float32", "torch.float32")
+    uniform = SimpleNamespace(kv_cache_specs={"a": MambaSpec(), "b": two})
+    with pytest.raises(OptionError, match=r"of formats SHORT_CONV: bfloat16\[3, 640\] .* and SHORT_CONV: float32"):
+        read_groups(config(uniform))
+
+
+@pytest.mark.parametrize("window", range(2, 12))
+def test_should_leave_out_of_a_window_beside_state_the_token_that_the_decoder_computes(window: int) -> None:
+    """vLLM drops what lies before the window of the first token that is computed; the rest of it is transferred."""
+    windowed_group, _state = groups = read_groups(config(SlidingWindowSpec(window), MambaSpec()))
+    for prompt_tokens in range(2, 24):
+        transferred = transferred_tokens(groups, prompt_tokens)
+        needed = windowed_group.needed(0, transferred)
+        first_kept = kept_by_vllm(windowed(window), loaded_tokens(groups, prompt_tokens))
+        assert needed == slice(first_kept, windowed_group.blocks_of(transferred))
+        attended_to = attended(window, 0, prompt_tokens) - {prompt_tokens - 1}
+        assert {token // 4 for token in attended_to} == set(range(needed.start, needed.stop))
 
 
 def test_should_transfer_state_as_one_block_of_all_tokens_but_the_last() -> None:

@@ -1,0 +1,110 @@
+"""Models of which some layers keep one state of all tokens: it goes with the pages, and the decoder goes on from it.
+
+Prefix caching is off, as it has to be, so that an engine asked without a transfer computes the whole prompt: the
+prefiller's own answers are the reference, and no third engine has to start.
+
+A decoder computes a prompt's last token in a pass of its own. What vLLM answers with an LFM2 depends on how a prompt is
+cut into passes: on CPU, in float32, log-probabilities differ by 0.01. So its prompts end one token behind a pass, where
+one engine cuts them as two do.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+from bed import Messenger, decoder, decoder_waits, messenger, prefiller, serial, start_messengers, together
+from make_model import TinyFalconH1, TinyLfm2, cached_model
+from prompts import cache_home, random_prompt
+from server_process import complete, words_of
+from traffic import words
+
+PAGE_TOKENS: Final = 128
+CHUNK_TOKENS: Final = 512
+ANSWER_TOKENS: Final = 8
+WAYS: Final = (serial, decoder_waits, together)
+BEGINNING: Final = 60
+ENDINGS: Final = (1, 20, 60, 90)
+"""All of these prompts fit into one pass."""
+MODELS: Final = (
+    (TinyLfm2(), (1, 2, 3, 513, 1025, 1537)),
+    (TinyFalconH1(), (1, 2, 64, 128, 129, 257, 514, 1024, 1700)),
+)
+"""With the lengths of their prompts; one of 1 is computed by the decoder alone."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    prefiller: Messenger
+    decoder: Messenger
+    lengths: tuple[int, ...]
+
+    def alone(self, prompt: str) -> list[str]:
+        """What one engine answers by itself."""
+        return words_of(complete(self.prefiller.server, prompt, ANSWER_TOKENS))
+
+    def arrived(self) -> float:
+        return self.decoder.metric("kv_messenger_fetches_arrived_total")
+
+    def is_at_rest(self) -> None:
+        self.prefiller.wait_at_rest()
+        self.decoder.wait_at_rest()
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=lambda model: model[0].family)
+def pair(request: pytest.FixtureRequest, run_folder: Path) -> Iterator[Pair]:
+    shape, lengths = request.param
+    family, model = shape.family, cached_model(cache_home(), shape)
+    arguments = ("--max-num-batched-tokens", str(CHUNK_TOKENS))
+    options = {"page_tokens": PAGE_TOKENS, "prefix_caching": False, "arguments": arguments}
+    with ExitStack() as stack:
+        source = messenger(prefiller(f"prefiller-{family}", options=options), model, run_folder)
+        target = messenger(decoder(f"decoder-{family}", options=options), model, run_folder)
+        start_messengers(stack, [source, target])
+        yield Pair(source, target, lengths)
+
+
+def test_tokens_are_those_of_one_engine(pair: Pair) -> None:
+    before = pair.arrived()
+    for index, length in enumerate(pair.lengths):
+        prompt = random_prompt(length, 500)
+        answer = WAYS[index % len(WAYS)](pair.prefiller, pair.decoder, prompt, ANSWER_TOKENS)
+        assert words_of(answer) == pair.alone(prompt), f"prompt of {length} tokens"
+    assert pair.arrived() - before == len(pair.lengths) - 1
+    pair.is_at_rest()
+
+
+def test_prompts_at_once_that_share_a_beginning_are_answered_as_one_after_the_other(pair: Pair) -> None:
+    draw = random.Random(501)
+    common = words(BEGINNING, draw)
+    prompts = [f"{common} {words(ending, draw)}" for ending in ENDINGS]
+    with ThreadPoolExecutor(len(prompts)) as clients:
+        answers = list(clients.map(lambda p: together(pair.prefiller, pair.decoder, p, ANSWER_TOKENS), prompts))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        by_itself = serial(pair.prefiller, pair.decoder, prompt, ANSWER_TOKENS)
+        assert words_of(answer) == words_of(by_itself), f"prompt of {len(prompt.split())} tokens"
+    pair.is_at_rest()
+
+
+def test_state_is_sent_once_whatever_the_length(pair: Pair) -> None:
+    """Two prompts of as many pages differ in nothing that is sent; a page more is all that a longer one costs."""
+    sent = [bytes_for(pair, length) for length in (2 * PAGE_TOKENS + 2, 3 * PAGE_TOKENS, 4 * PAGE_TOKENS)]
+    page, state = sent[2] - sent[1], sent[0] - 3 * (sent[2] - sent[1])
+    print(f"{page:.0f} bytes for each page of {PAGE_TOKENS} tokens and {state:.0f} of state were sent")
+    assert sent[0] == sent[1]
+    assert state > 0
+    assert math.isclose(bytes_for(pair, 1000), 8 * page + state)
+
+
+def bytes_for(pair: Pair, length: int) -> float:
+    before = pair.prefiller.metric("kv_messenger_sent_bytes_total")
+    words_of(serial(pair.prefiller, pair.decoder, random_prompt(length, 502), 1))
+    pair.is_at_rest()
+    return pair.prefiller.metric("kv_messenger_sent_bytes_total") - before
