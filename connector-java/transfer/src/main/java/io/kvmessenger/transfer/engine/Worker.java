@@ -99,7 +99,9 @@ final class Worker {
         }
         work += links.poll(nowNs);
         for (int i = 0; i < domains.size(); i++) {
-            work += domains.get(i).poll(nowNs);
+            int done = domains.get(i).poll(nowNs);
+            lookSoon |= done == Domain.LOOK_SOON;
+            work += Math.max(0, done);
         }
         return work;
     }

@@ -185,8 +185,10 @@ public final class ControlStream implements Pollable {
         if (refusing && broken && !closed) {
             // The receiver is back-pressured, and level-triggered epoll would report EPOLLHUP forever.
             end("the peer closed the path", false);
-        } else if (broken || (ready & Epoll.EPOLLIN) != 0) {
+        } else if (broken) {
             drain(nowNs);
+        } else if ((ready & Epoll.EPOLLIN) != 0) {
+            readReady(nowNs);
         }
     }
 
@@ -195,29 +197,47 @@ public final class ControlStream implements Pollable {
         reader.onError(error);
     }
 
+    /** What is left is reported again, and to ask for it now would cost a system call. */
+    private void readReady(long nowNs) {
+        boolean more = true;
+        while (more) {
+            int roomBytes = IN_BYTES - inBytes;
+            long count = read(nowNs);
+            more = count > 0 && (count == roomBytes || loop.seals().holdsBytes(fd));
+        }
+    }
+
     /** Reads all that has arrived. */
     public void drain(long nowNs) {
-        while (!closed && !ended && !refusing) {
-            IoVector.set(vector, 0, in.address() + inBytes, IN_BYTES - inBytes);
-            MessageHeader.vectors(header, vector, 0, 1);
-            MessageHeader.control(header, control, descriptorsMax == 0 || discarding ? 0 : control.byteSize());
-            long count = libC.recvmsg(fd, header, SocketApi.MSG_CMSG_CLOEXEC);
-            if (IoResult.wouldBlock(count)) {
-                return;
-            }
-            if (count <= 0) {
-                end(IoResult.endOf(count), false);
-                return;
-            }
-            if (discarding) {
-                inBytes = 0;
-            } else if (!keepDescriptors()) {
-                end("the peer sent descriptors that were not asked for", true);
-            } else {
-                inBytes += (int) count;
-                dispatch(nowNs);
-            }
+        long count = 1;
+        while (count > 0) {
+            count = read(nowNs);
         }
+    }
+
+    /** Reads once and hands over what is complete; returns how many bytes came, not positive when none can be taken. */
+    private long read(long nowNs) {
+        if (closed || ended || refusing) {
+            return 0;
+        }
+        IoVector.set(vector, 0, in.address() + inBytes, IN_BYTES - inBytes);
+        MessageHeader.vectors(header, vector, 0, 1);
+        MessageHeader.control(header, control, descriptorsMax == 0 || discarding ? 0 : control.byteSize());
+        long count = libC.recvmsg(fd, header, SocketApi.MSG_CMSG_CLOEXEC);
+        if (IoResult.wouldBlock(count)) {
+            return 0;
+        }
+        if (count <= 0) {
+            end(IoResult.endOf(count), false);
+        } else if (discarding) {
+            inBytes = 0;
+        } else if (!keepDescriptors()) {
+            end("the peer sent descriptors that were not asked for", true);
+        } else {
+            inBytes += (int) count;
+            dispatch(nowNs);
+        }
+        return count;
     }
 
     /** Whether the peer sent no more descriptors than it may. */

@@ -12,6 +12,9 @@ import java.lang.foreign.MemorySegment;
  * {@link InboundPort} that it was opened with.
  */
 public interface Domain {
+    /** There is something to do soon, and nothing will tell when. */
+    int LOOK_SOON = OutboundPaths.LOOK_SOON;
+
     /** Its transport's. */
     String name();
 
@@ -53,7 +56,7 @@ public interface Domain {
         return 0;
     }
 
-    /** Does what no descriptor tells of; returns how much was done, 0 when idle. */
+    /** Does what no descriptor tells of; returns how much was done, 0 when idle, or {@link #LOOK_SOON}. */
     int poll(long nowNs);
 
     /** The window was closed: whatever is half received for it must let go, by {@link OpenWindow#endLanding}. */

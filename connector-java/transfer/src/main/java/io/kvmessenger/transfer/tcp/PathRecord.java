@@ -8,7 +8,7 @@ import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
 
 /**
- * What the two ends of a link say about one data socket: its role, its number among the sockets of that role, and how many
+ * What the two ends of a link say about data sockets: of each its role, its number among the sockets of that role, and how many
  * frames the target has taken from it. Reads and writes one segment; allocates nothing.
  */
 final class PathRecord {
@@ -22,27 +22,53 @@ final class PathRecord {
 
     private PathRecord() {}
 
+    /** Of one socket. */
     static MemorySegment encode(MemorySegment record, int role, int serial, long frames) {
-        record.set(INT, ROLE_OFFSET, role);
-        record.set(INT, SERIAL_OFFSET, serial);
-        record.set(LONG, FRAMES_OFFSET, frames);
+        encode(record, 0, role, serial, frames);
         return record;
     }
 
-    /** Whether the record is one, of a link with so many roles. */
+    /** The entry of that index, of a record of several sockets. */
+    static void encode(MemorySegment record, int index, int role, int serial, long frames) {
+        long at = (long) index * LENGTH_BYTES;
+        record.set(INT, at + ROLE_OFFSET, role);
+        record.set(INT, at + SERIAL_OFFSET, serial);
+        record.set(LONG, at + FRAMES_OFFSET, frames);
+    }
+
+    /** Whether the record is one of one socket, of a link with so many roles. */
     static boolean isSound(MemorySegment record, int roleCount) {
-        return record.byteSize() == LENGTH_BYTES && role(record) >= 1 && role(record) <= roleCount;
+        return record.byteSize() == LENGTH_BYTES && areSound(record, roleCount);
     }
 
-    static int role(MemorySegment record) {
-        return record.get(INT, ROLE_OFFSET);
+    /** Whether the record is one, of one socket or more, of a link with so many roles. */
+    static boolean areSound(MemorySegment record, int roleCount) {
+        int count = count(record);
+        if (count < 1 || count > roleCount || record.byteSize() != (long) count * LENGTH_BYTES) {
+            return false;
+        }
+        for (int i = 0; i < count; i++) {
+            if (role(record, i) < 1 || role(record, i) > roleCount) {
+                return false;
+            }
+        }
+        return true;
     }
 
-    static int serial(MemorySegment record) {
-        return record.get(INT, SERIAL_OFFSET);
+    /** Of how many sockets it is. */
+    static int count(MemorySegment record) {
+        return (int) (record.byteSize() / LENGTH_BYTES);
     }
 
-    static long frames(MemorySegment record) {
-        return record.get(LONG, FRAMES_OFFSET);
+    static int role(MemorySegment record, int index) {
+        return record.get(INT, (long) index * LENGTH_BYTES + ROLE_OFFSET);
+    }
+
+    static int serial(MemorySegment record, int index) {
+        return record.get(INT, (long) index * LENGTH_BYTES + SERIAL_OFFSET);
+    }
+
+    static long frames(MemorySegment record, int index) {
+        return record.get(LONG, (long) index * LENGTH_BYTES + FRAMES_OFFSET);
     }
 }

@@ -108,13 +108,14 @@ final class TcpDomain implements Domain {
 
     @Override
     public int poll(long nowNs) {
+        boolean more = false;
         for (int i = inbound.size() - 1; i >= 0; i--) {
-            inbound.get(i).poll(nowNs);
+            more |= inbound.get(i).poll(nowNs);
             if (inbound.get(i).isOver()) {
                 inbound.remove(i);
             }
         }
-        return 0;
+        return more ? LOOK_SOON : 0;
     }
 
     @Override

@@ -15,7 +15,7 @@ import java.util.Arrays;
 /**
  * All data sockets of one admitted peer.
  *
- * <p>Worker only. A socket that ends is closed before the peer is told how many of its frames were taken, so that the peer may
+ * <p>Worker only. The peer is told how many frames were taken at a {@link ProgressPace}, by one record for all sockets. A socket that ends is closed before the peer is told how many of its frames were taken, so that the peer may
  * send the others again; it may then open another in the same place. When the peer has gone, what is on its way may still land:
  * then the paths are over when the last socket is.
  */
@@ -29,12 +29,16 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     private final TcpReceivePath[] paths;
     /** By place: the lowest number that a socket may have. */
     private final int[] serials;
-    /** By place: what the peer was told. */
-    private final long[] framesTold;
-    /** By place: what the end of a path is to be told by, until there is room for it. */
-    private final boolean[] endsUntold;
+    /** By place: what was taken of the path that has ended. */
+    private final long[] framesAtEnd;
+    /** By place: whether the end of a path is still to be told. */
+    private final boolean[] endsUnreported;
 
-    private final MemorySegment record = MemorySegment.ofArray(new long[PathRecord.LENGTH_BYTES / Long.BYTES]);
+    private final MemorySegment record;
+    /** By the number of sockets that it is of: the record's beginning. */
+    private final MemorySegment[] records;
+
+    private final ProgressPace pace = new ProgressPace();
     private int pathsOpened;
     private boolean ready;
     private boolean peerGone;
@@ -60,8 +64,11 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         this.readyDeadlineNs = readyDeadlineNs;
         paths = new TcpReceivePath[pathCount];
         serials = new int[pathCount];
-        framesTold = new long[pathCount];
-        endsUntold = new boolean[pathCount];
+        framesAtEnd = new long[pathCount];
+        endsUnreported = new boolean[pathCount];
+        record = MemorySegment.ofArray(new long[pathCount * PathRecord.LENGTH_BYTES / Long.BYTES]);
+        records = new MemorySegment[pathCount + 1];
+        Arrays.setAll(records, count -> record.asSlice(0, (long) count * PathRecord.LENGTH_BYTES));
         channel.tell(TcpRecord.ACCEPTED, MemorySegment.NULL);
     }
 
@@ -71,12 +78,11 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
             return false;
         }
         int place = lane - 1;
-        if (paths[place] != null || endsUntold[place] || serial < serials[place]) {
+        if (paths[place] != null || endsUnreported[place] || serial < serials[place]) {
             return false;
         }
         paths[place] = new TcpReceivePath(loop, fd, port, from, figures, scrap, this);
         serials[place] = serial + 1;
-        framesTold[place] = 0;
         pathsOpened++;
         figures.increment(TransferCounter.PATHS_OPENED);
         if (!ready && pathsOpened == paths.length) {
@@ -95,28 +101,31 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         }
     }
 
-    /** Tells the peer what was taken, and keeps the time limit. */
-    void poll(long nowNs) {
+    /** Tells the peer what was taken, and keeps the time limit; returns whether the peer is to be told more before long. */
+    boolean poll(long nowNs) {
         try {
-            advance(nowNs);
+            return advance(nowNs);
         } catch (RuntimeException | Error error) {
             channel.onError(error);
+            return false;
         }
     }
 
-    private void advance(long nowNs) {
+    private boolean advance(long nowNs) {
         if (!ready && !closed && nowNs - readyDeadlineNs > 0) {
             end("the peer did not open all its paths in time");
         }
-        if (!closed && !peerGone) {
-            tellProgress();
+        if (closed || peerGone) {
+            return false;
         }
+        tellEnds();
+        return tellProgress(nowNs);
     }
 
     @Override
     public boolean onRecord(int kind, MemorySegment payload, long nowNs) {
         if (kind == TcpRecord.PATH_BROKEN && PathRecord.isSound(payload, paths.length)) {
-            onBroken(PathRecord.role(payload) - 1, PathRecord.serial(payload));
+            onBroken(PathRecord.role(payload, 0) - 1, PathRecord.serial(payload, 0));
         } else {
             onGarbage("unexpected control record " + kind);
         }
@@ -132,8 +141,8 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
             endPath(place);
         } else if (paths[place] == null && serial >= serials[place]) {
             serials[place] = serial + 1;
-            framesTold[place] = 0;
-            endsUntold[place] = true;
+            framesAtEnd[place] = 0;
+            endsUnreported[place] = true;
         }
     }
 
@@ -143,26 +152,56 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         paths[place] = null;
         path.close();
         figures.increment(TransferCounter.PATHS_LOST);
-        framesTold[place] = path.framesTaken();
-        endsUntold[place] = true;
+        framesAtEnd[place] = path.framesTaken();
+        endsUnreported[place] = true;
     }
 
-    private void tellProgress() {
+    private void tellEnds() {
         for (int place = 0; place < paths.length; place++) {
-            TcpReceivePath path = paths[place];
-            if (path != null && path.framesTaken() != framesTold[place]) {
-                long frames = path.framesTaken();
-                if (tell(TcpRecord.PATH_PROGRESS, place, frames)) {
-                    framesTold[place] = frames;
-                }
-            } else if (endsUntold[place]) {
-                endsUntold[place] = !tell(TcpRecord.PATH_ENDED, place, framesTold[place]);
+            if (endsUnreported[place]) {
+                MemorySegment ended = PathRecord.encode(records[1], place + 1, serials[place] - 1, framesAtEnd[place]);
+                endsUnreported[place] = !channel.tell(TcpRecord.PATH_ENDED, ended);
             }
         }
     }
 
-    private boolean tell(int type, int place, long frames) {
-        return channel.tell(type, PathRecord.encode(record, place + 1, serials[place] - 1, frames));
+    /** Returns whether there is something to tell whose time has not come. */
+    private boolean tellProgress(long nowNs) {
+        long frames = 0;
+        long bytes = 0;
+        for (TcpReceivePath path : paths) {
+            if (path != null) {
+                frames += path.framesUnreported();
+                bytes += path.bytesUnreported();
+            }
+        }
+        if (frames == 0) {
+            pace.onTold();
+            return false;
+        }
+        if (!pace.isDue(frames, bytes, nowNs)) {
+            return true;
+        }
+        tellAllProgress();
+        return false;
+    }
+
+    /** By one record, if there is room for it now. */
+    private void tellAllProgress() {
+        int count = 0;
+        for (int place = 0; place < paths.length; place++) {
+            if (paths[place] != null && paths[place].framesUnreported() > 0) {
+                PathRecord.encode(record, count++, place + 1, serials[place] - 1, paths[place].framesTaken());
+            }
+        }
+        if (count > 0 && channel.tell(TcpRecord.PATH_PROGRESS, records[count])) {
+            pace.onTold();
+            for (TcpReceivePath path : paths) {
+                if (path != null) {
+                    path.onTold();
+                }
+            }
+        }
     }
 
     private boolean hasNoPath() {
@@ -238,6 +277,10 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
                 path.close();
                 figures.increment(TransferCounter.PATHS_LOST);
             }
+        }
+        if (!peerGone) {
+            // Nothing more can land: this is the last that the peer hears of it.
+            tellAllProgress();
         }
         Arrays.fill(paths, null);
     }

@@ -143,14 +143,17 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     }
 
     private void onProgress(MemorySegment payload, boolean ended) {
-        if (!ready || !PathRecord.isSound(payload, pathCount)) {
+        boolean sound = ended ? PathRecord.isSound(payload, pathCount) : PathRecord.areSound(payload, pathCount);
+        if (!ready || !sound) {
             lose(TransferFault.PROTOCOL, "the peer reports on a data path that does not exist");
             return;
         }
-        int role = PathRecord.role(payload);
-        long frames = PathRecord.frames(payload);
-        if (!lanes.get(role - 1).onProgress(PathRecord.serial(payload), frames, ended)) {
-            lose(TransferFault.PROTOCOL, "the peer claims " + frames + " frames of data path " + role);
+        for (int i = 0; i < PathRecord.count(payload) && !closed; i++) {
+            int role = PathRecord.role(payload, i);
+            long frames = PathRecord.frames(payload, i);
+            if (!lanes.get(role - 1).onProgress(PathRecord.serial(payload, i), frames, ended)) {
+                lose(TransferFault.PROTOCOL, "the peer claims " + frames + " frames of data path " + role);
+            }
         }
     }
 

@@ -57,6 +57,8 @@ final class TcpReceivePath implements Pollable {
     private int frameBytes;
     private long payloadLeftBytes;
     private long framesTaken;
+    private long framesTold;
+    private long bytesUnreported;
     /** Where the payload lands; null while there is none, or while it is discarded. */
     private OpenWindow target;
 
@@ -107,6 +109,7 @@ final class TcpReceivePath implements Pollable {
                 return;
             }
             turnBytes -= count;
+            boolean drained = target != null && count < run.leftBytes();
             if (payloadLeftBytes > 0) {
                 onPayload(count);
             } else {
@@ -114,6 +117,13 @@ final class TcpReceivePath implements Pollable {
             }
             if (payloadLeftBytes == 0) {
                 onFrameBytes();
+            }
+            if (drained
+                    && payloadLeftBytes == 0
+                    && frameBytes == 0
+                    && !loop.seals().holdsBytes(fd)) {
+                // Between two frames: what comes later is reported, and to ask now would cost a system call.
+                return;
             }
         }
     }
@@ -245,11 +255,27 @@ final class TcpReceivePath implements Pollable {
             port.onArrived(from, imm, weight);
         }
         framesTaken++;
+        bytesUnreported += pageCount * pageBytes;
     }
 
     /** Frames whose payload is in place and counted, or was discarded: none of them may be sent again. */
     long framesTaken() {
         return framesTaken;
+    }
+
+    /** Of the frames taken, those that the peer has not been told. */
+    long framesUnreported() {
+        return framesTaken - framesTold;
+    }
+
+    long bytesUnreported() {
+        return bytesUnreported;
+    }
+
+    /** The peer has been told of all frames taken. */
+    void onTold() {
+        framesTold = framesTaken;
+        bytesUnreported = 0;
     }
 
     private void letGo() {

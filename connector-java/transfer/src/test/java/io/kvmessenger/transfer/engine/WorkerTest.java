@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.FakeDomain;
 import io.kvmessenger.transfer.spi.FakeLinks;
 import io.kvmessenger.transfer.spi.Figures;
@@ -117,6 +118,15 @@ final class WorkerTest {
         while (!done.get()) {
             worker.park(Integer.MAX_VALUE, () -> false);
         }
+    }
+
+    /** A worker that sleeps nevertheless shows as a test that does not end. */
+    @Test
+    @Timeout(value = 20, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
+    void shouldSleepShortlyWhileADomainHasSomethingToDoSoon() {
+        domain.done = Domain.LOOK_SOON;
+        worker.park(Integer.MAX_VALUE, () -> false);
+        assertThat(worker.doWork()).as("that is no work").isZero();
     }
 
     private static void runElsewhere(Runnable action) {

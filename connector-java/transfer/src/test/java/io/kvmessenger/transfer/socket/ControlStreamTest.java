@@ -6,7 +6,9 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.SocketApi;
 import java.io.IOException;
+import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.lang.reflect.Proxy;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.AfterEach;
@@ -18,13 +20,23 @@ final class ControlStreamTest {
     /** Half a prefix, so that no record is complete and nothing is taken. */
     private static final byte[] HALF_A_PREFIX = {1, 0, 0, 0};
 
-    private final EventLoop loop = new EventLoop(LIB_C, () -> 0);
+    private final EventLoop loop = new EventLoop(countingReceives(), () -> 0);
     private final String name = "kvmessenger-stream-" + ProcessHandle.current().pid();
     private final int listenFd = SOCKETS.listenAbstract(name);
     private final int peerFd = SOCKETS.connectAbstract(name);
     private final int gift = Descriptors.gift();
     private final List<String> ends = new ArrayList<>();
     private ControlStream stream;
+    private int receives;
+    private int records;
+
+    private LibC countingReceives() {
+        return (LibC) Proxy.newProxyInstance(
+                LibC.class.getClassLoader(), new Class<?>[] {LibC.class}, (proxy, method, arguments) -> {
+                    receives += method.getName().equals("recvmsg") ? 1 : 0;
+                    return method.invoke(LIB_C, arguments);
+                });
+    }
 
     private void open(int descriptorsMax) {
         int fd = LIB_C.accept4(
@@ -35,6 +47,7 @@ final class ControlStreamTest {
                 new ControlStream.Reader() {
                     @Override
                     public boolean onRecord(int type, MemorySegment payload, long nowNs) {
+                        records++;
                         return true;
                     }
 
@@ -82,6 +95,28 @@ final class ControlStreamTest {
         assertThat(ends).containsExactly("the peer sent descriptors that were not asked for true");
         stream.close();
         assertThat(Descriptors.gifts()).isEqualTo(1);
+    }
+
+    /** Readiness is reported again: to ask whether there is more would cost each record a system call. */
+    @Test
+    void shouldReceiveOnceForARecordThatCameAlone() {
+        open(0);
+        MemorySegment record = MemorySegment.ofArray(new long[] {1}).asReadOnly();
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment copy = arena.allocate(record.byteSize()).copyFrom(record);
+            for (int i = 1; i <= 3; i++) {
+                LIB_C.write(peerFd, copy, copy.byteSize());
+                loop.poll(0);
+                assertThat(records).isEqualTo(i);
+                assertThat(receives).isEqualTo(i);
+            }
+            LIB_C.write(peerFd, copy, copy.byteSize());
+            stream.drain(0);
+            assertThat(records).as("when asked for all").isEqualTo(4);
+        }
+        LIB_C.shutdown(peerFd, SocketApi.SHUT_WR);
+        loop.poll(0);
+        assertThat(ends).as("the end is noticed").hasSize(1);
     }
 
     @Test

@@ -21,6 +21,9 @@ public class FakeDomain implements Domain {
 
     public String thrownAt = "";
     public Runnable onTurn = () -> {};
+    /** What a poll returns. */
+    public int done;
+
     /** Where closings are remembered as well, when there is such a place. */
     public List<String> ended = new ArrayList<>();
 
@@ -83,7 +86,7 @@ public class FakeDomain implements Domain {
     @Override
     public int poll(long nowNs) {
         onTurn.run();
-        return 0;
+        return done;
     }
 
     @Override

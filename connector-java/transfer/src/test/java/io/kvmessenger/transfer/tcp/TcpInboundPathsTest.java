@@ -16,9 +16,12 @@ import io.kvmessenger.transfer.spi.InboundAdmission;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.lang.reflect.Proxy;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -33,7 +36,7 @@ final class TcpInboundPathsTest {
 
     private final Arena arena = Arena.ofConfined();
     private final AtomicLong clockNs = new AtomicLong();
-    private final EventLoop loop = new EventLoop(LIB_C, clockNs::get);
+    private final EventLoop loop = new EventLoop(countingReads(), clockNs::get);
     private final Figures figures = new Figures();
     private final InboundAdmission admission =
             new InboundAdmission(new Admission(1, "writer", new byte[Admission.KEY_LENGTH_BYTES]));
@@ -41,9 +44,18 @@ final class TcpInboundPathsTest {
     private final String name = "kvmessenger-link-" + ProcessHandle.current().pid();
     private final int listenFd = SOCKETS.listenAbstract(name);
     private final List<Integer> writerFds = new ArrayList<>();
-    private final FakeInboundChannel channel = new FakeInboundChannel(
-            record -> PathRecord.role(record) + " " + PathRecord.serial(record) + " " + PathRecord.frames(record));
+    private final FakeInboundChannel channel = new FakeInboundChannel(TcpInboundPathsTest::words);
     private TcpInboundPaths paths;
+    private boolean looksSoon;
+    private int reads;
+
+    private LibC countingReads() {
+        return (LibC) Proxy.newProxyInstance(
+                LibC.class.getClassLoader(), new Class<?>[] {LibC.class}, (proxy, method, arguments) -> {
+                    reads += method.getName().startsWith("read") ? 1 : 0;
+                    return method.invoke(LIB_C, arguments);
+                });
+    }
 
     @AfterEach
     void close() {
@@ -77,10 +89,23 @@ final class TcpInboundPathsTest {
         writerFds.set(index, -1);
     }
 
+    private static String words(MemorySegment record) {
+        return IntStream.range(0, PathRecord.count(record))
+                .mapToObj(i -> PathRecord.role(record, i) + " " + PathRecord.serial(record, i) + " "
+                        + PathRecord.frames(record, i))
+                .collect(Collectors.joining(", "));
+    }
+
     private int turn() {
         int called = loop.poll(0);
-        paths.poll(clockNs.get());
+        looksSoon = paths.poll(clockNs.get());
         return called;
+    }
+
+    /** So much later that whatever was taken is told. */
+    private void turnLater() {
+        clockNs.addAndGet(ProgressPace.AGE_MAX_NS);
+        turn();
     }
 
     /** One page at the region's start, of weight 1, and its payload. */
@@ -232,9 +257,74 @@ final class TcpInboundPathsTest {
         assertThat(paths.take(connect(), 1, 1)).isTrue();
         send(4, frame, 0, frame.length);
         turn();
-        turn();
+        turnLater();
         assertThat(port.arrivedWeight).isEqualTo(2);
         assertThat(told()).containsExactly(record(TcpRecord.PATH_PROGRESS, 1, 1, 1));
+    }
+
+    @Test
+    void shouldTellManyFramesOfAllPathsByFewRecords() {
+        open(2);
+        told();
+        byte[] frame = frame();
+        int frames = 4 * ProgressPace.FRAMES_MAX;
+        for (int i = 0; i < frames; i++) {
+            send(1 + i % 2, frame, 0, frame.length);
+            turn();
+        }
+        assertThat(port.arrivedWeight).isEqualTo(frames);
+        assertThat(told())
+                .hasSize(4)
+                .last()
+                .isEqualTo(TcpRecord.PATH_PROGRESS + " 1 0 " + frames / 2 + ", 2 0 " + frames / 2);
+        assertThat(looksSoon).as("all is told").isFalse();
+    }
+
+    /** No event tells when the time has come: the worker may not sleep for long. */
+    @Test
+    void shouldAskToBeTurnedSoonWhileAFrameIsUnreported() {
+        open(1);
+        told();
+        byte[] frame = frame();
+        send(1, frame, 0, frame.length);
+        turn();
+        assertThat(told()).isEmpty();
+        assertThat(looksSoon).isTrue();
+        turnLater();
+        assertThat(told()).containsExactly(record(TcpRecord.PATH_PROGRESS, 1, 0, 1));
+        assertThat(looksSoon).isFalse();
+    }
+
+    /** What was taken is not to be sent again by a writer that goes on another way. */
+    @Test
+    void shouldTellWhatItTookBeforeItStops() {
+        open(1);
+        told();
+        byte[] frame = frame();
+        send(1, frame, 0, frame.length);
+        turn();
+        paths.stop();
+        assertThat(told()).containsExactly(record(TcpRecord.PATH_PROGRESS, 1, 0, 1));
+    }
+
+    /** To ask once more would cost each write to and fro a system call. */
+    @Test
+    void shouldNotReadAgainAfterAFrameThatCameAlone() {
+        open(1);
+        byte[] frame = frame();
+        send(1, frame, 0, frame.length);
+        reads = 0;
+        turn();
+        assertThat(port.arrivedWeight).isEqualTo(1);
+        assertThat(reads).as("header, and payload").isEqualTo(2);
+        send(1, frame, 0, frame.length);
+        send(1, frame, 0, frame.length);
+        send(1, frame, 0, 10);
+        turn();
+        turn();
+        send(1, frame, 10, frame.length);
+        turn();
+        assertThat(port.arrivedWeight).isEqualTo(4);
     }
 
     /** The writer has seen a break that the target has not: nothing of that socket may land after the answer. */

@@ -1,0 +1,93 @@
+package io.kvmessenger.transfer.tcp;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import org.junit.jupiter.api.Test;
+
+/** When a peer is told what was taken, in time that the test moves. */
+final class ProgressPaceTest {
+    private static final long PAGE_BYTES = 4 << 10;
+    private static final long STEP_NS = 1_000;
+    private static final long PING_NS = 60_000;
+    private static final int PINGS = 1_000;
+
+    private final ProgressPace pace = new ProgressPace();
+    private long nowNs = 7 * ProgressPace.AGE_MAX_NS;
+    private long unreported;
+    private int told;
+
+    /** A duty cycle in which so many frames came. */
+    private void turn(int frames, long stepNs) {
+        nowNs += stepNs;
+        unreported += frames;
+        if (unreported > 0 && pace.isDue(unreported, unreported * PAGE_BYTES, nowNs)) {
+            pace.onTold();
+            unreported = 0;
+            told++;
+        }
+    }
+
+    @Test
+    void shouldTellFramesToAndFroTogether() {
+        for (int i = 0; i < PINGS; i++) {
+            turn(1, STEP_NS);
+            for (long idleNs = STEP_NS; idleNs < PING_NS; idleNs += STEP_NS) {
+                turn(0, STEP_NS);
+            }
+        }
+        // The first may be told alone: how far apart they come is not known yet.
+        assertThat(told).isBetween(1, PINGS / (ProgressPace.FRAMES_MAX - 1) + 2);
+    }
+
+    @Test
+    void shouldTellAtOnceWhatIsManyFramesOrManyBytes() {
+        assertThat(pace.isDue(ProgressPace.FRAMES_MAX, 1, nowNs)).isTrue();
+        pace.onTold();
+        assertThat(pace.isDue(1, ProgressPace.BYTES_MAX, nowNs)).isTrue();
+        pace.onTold();
+        assertThat(pace.isDue(1, ProgressPace.BYTES_MAX - 1, nowNs + 1)).isFalse();
+    }
+
+    /** The writer waits for its completions: a stop is told long before the oldest is old. */
+    @Test
+    void shouldTellSoonWhenFramesStop() {
+        for (int frame = 0; frame < 3; frame++) {
+            turn(1, 4 * STEP_NS);
+        }
+        assertThat(told).isZero();
+        for (int i = 0; i <= 4 * ProgressPace.STOPPED_FACTOR && told == 0; i++) {
+            turn(0, STEP_NS);
+        }
+        assertThat(told).isEqualTo(1);
+        assertThat(unreported).isZero();
+    }
+
+    /** Several in one turn: nothing is known of their distance. */
+    @Test
+    void shouldTellInTheNextIdleTurnWhatCameAtOnce() {
+        turn(2, STEP_NS);
+        assertThat(told).isZero();
+        turn(0, 1);
+        assertThat(told).isEqualTo(1);
+    }
+
+    @Test
+    void shouldTellALoneFrameWhenItIsOld() {
+        turn(1, 10 * ProgressPace.AGE_MAX_NS);
+        turn(0, ProgressPace.AGE_MAX_NS - 1);
+        assertThat(told).isZero();
+        turn(0, 1);
+        assertThat(told).isEqualTo(1);
+    }
+
+    @Test
+    void shouldCountTheAgeOfTheOldest() {
+        turn(1, STEP_NS);
+        turn(1, ProgressPace.AGE_MAX_NS / 2);
+        assertThat(told).isZero();
+        turn(1, ProgressPace.AGE_MAX_NS / 2);
+        assertThat(told).isEqualTo(1);
+        turn(1, STEP_NS);
+        assertThat(told).as("a new age begins").isEqualTo(1);
+    }
+}
