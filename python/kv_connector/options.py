@@ -172,6 +172,14 @@ class Options:
         minimum=1,
         maximum=16,
     )
+    transfer_workers: int = _integer(
+        "Threads over which a messenger's peers are spread, each of which moves the bytes of its own; a single peer is"
+        " never spread. 0: one for every 8 cores, at most 4.",
+        0,
+        boundary="transferWorkers",
+        minimum=0,
+        maximum=16,
+    )
     grant_wait_seconds: float = _seconds(
         "How long a finished prefill keeps its pages while no decoder has asked for them.",
         120.0,

@@ -51,6 +51,7 @@ def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
         ({"listen_port": True}, "option 'listen_port' is True, expected an integer"),
         ({"listen_port": 70_000}, "option 'listen_port' is 70000, expected a value from 0 to 65535"),
         ({"streams_per_peer": 17}, "option 'streams_per_peer' is 17, expected a value from 1 to 16"),
+        ({"transfer_workers": 17}, "option 'transfer_workers' is 17, expected a value from 0 to 16"),
         ({"data_port": 65_536}, "option 'data_port' is 65536, expected a value from 0 to 65535"),
         ({"metrics_port": -2}, "option 'metrics_port' is -2, expected a value from -1 to 65535"),
         ({"fetch_limit_seconds": "5"}, "option 'fetch_limit_seconds' is '5', expected a number of seconds"),

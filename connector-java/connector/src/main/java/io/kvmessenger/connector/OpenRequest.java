@@ -21,6 +21,7 @@ import java.util.concurrent.TimeUnit;
  * @param engineApiKey what {@code engineApiUrl} is asked with; "" = nothing
  * @param tls what control links are secured with
  * @param tcpInClear whether KV over tcp is in clear although control links are not
+ * @param transferWorkers over so many threads the peers are spread; 0 = as many as suit the machine
  * @param dataPort where data paths are listened for; 0 = any port
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
  * @param context rows that go with a transfer beside its KV
@@ -37,6 +38,7 @@ record OpenRequest(
         String sharedSecret,
         List<String> transports,
         int streamsPerPeer,
+        int transferWorkers,
         String engineApiUrl,
         String engineApiKey,
         TlsFiles tls,
@@ -93,6 +95,7 @@ record OpenRequest(
                 options.text("sharedSecret"),
                 options.texts("transports"),
                 options.count("streamsPerPeer"),
+                options.has("transferWorkers") ? options.count("transferWorkers") : 0,
                 options.text("engineApiUrl"),
                 options.textIfSaid("engineApiKey"),
                 new TlsFiles(

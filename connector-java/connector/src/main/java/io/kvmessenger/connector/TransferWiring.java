@@ -25,6 +25,8 @@ final class TransferWiring {
     private TransferWiring() {}
 
     static TransferEngine open(OpenRequest request) {
+        int coreCount = Runtime.getRuntime().availableProcessors();
+        int workers = request.transferWorkers();
         TransferEngine engine = TransferEngines.open(new TransferOptions(
                 request.listenHost(),
                 request.advertiseHost(),
@@ -34,7 +36,8 @@ final class TransferWiring {
                 REQUESTS_PER_PEER_MAX,
                 request.limits().connectLimitNs(),
                 request.sealsTcp(),
-                Driver.forCores(Runtime.getRuntime().availableProcessors())));
+                Driver.forCores(coreCount),
+                workers == 0 ? TransferOptions.workersForCores(coreCount) : workers));
         return decorated(engine, request);
     }
 

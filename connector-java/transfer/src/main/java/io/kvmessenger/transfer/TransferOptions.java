@@ -15,6 +15,7 @@ import java.util.Set;
  * @param connectLimitNs how long one transport may take to reach a peer
  * @param sealTcp whether what travels on tcp sockets is encrypted and protected from changes; both sides say the same
  * @param driver which thread moves the bytes
+ * @param workers over so many the peers are spread; each moves the bytes of its own
  */
 public record TransferOptions(
         String listenHost,
@@ -25,11 +26,18 @@ public record TransferOptions(
         int requestsPerPeerMax,
         long connectLimitNs,
         boolean sealTcp,
-        Driver driver) {
+        Driver driver,
+        int workers) {
     public static final String SHM = "shm";
     public static final String TCP = "tcp";
-    /** One worker moves the bytes of all streams: more of them move no more. */
+    /** One worker moves the bytes of all streams to a peer: more of them move no more. */
     public static final int STREAMS_PER_PEER_MAX = 16;
+
+    public static final int WORKERS_MAX = 16;
+    /** A worker that is busy needs a core, and so does its peer's on the same host; most are for the engine. */
+    private static final int CORES_PER_WORKER = 8;
+
+    private static final int WORKERS_CHOSEN_MAX = 4;
 
     public static final int PORT_MAX = 65_535;
     public static final int REQUESTS_PER_PEER_MAX = 1 << 12;
@@ -55,13 +63,14 @@ public record TransferOptions(
                 "requestsPerPeerMax",
                 requestsPerPeerMax,
                 "a power of two, 2 to " + REQUESTS_PER_PEER_MAX);
+        require(workers >= 1 && workers <= WORKERS_MAX, "transfer_workers", workers, "1 to " + WORKERS_MAX);
         require(connectLimitNs > 0, "connectLimitNs", connectLimitNs, "more than 0");
     }
 
-    /** Loopback, shared memory before tcp, a thread of its own. */
+    /** Loopback, shared memory before tcp, one worker with a thread of its own. */
     public static TransferOptions defaults() {
         return new TransferOptions(
-                "127.0.0.1", "", 0, List.of(SHM, TCP), 2, 512, 5_000_000_000L, false, Driver.OWN_THREAD);
+                "127.0.0.1", "", 0, List.of(SHM, TCP), 2, 512, 5_000_000_000L, false, Driver.OWN_THREAD, 1);
     }
 
     public TransferOptions withHosts(String listen, String advertise) {
@@ -74,7 +83,8 @@ public record TransferOptions(
                 requestsPerPeerMax,
                 connectLimitNs,
                 sealTcp,
-                driver);
+                driver,
+                workers);
     }
 
     public TransferOptions withDataPort(int port) {
@@ -87,7 +97,8 @@ public record TransferOptions(
                 requestsPerPeerMax,
                 connectLimitNs,
                 sealTcp,
-                driver);
+                driver,
+                workers);
     }
 
     public TransferOptions withTransports(String... names) {
@@ -100,7 +111,8 @@ public record TransferOptions(
                 requestsPerPeerMax,
                 connectLimitNs,
                 sealTcp,
-                driver);
+                driver,
+                workers);
     }
 
     public TransferOptions withStreamsPerPeer(int count) {
@@ -113,7 +125,8 @@ public record TransferOptions(
                 requestsPerPeerMax,
                 connectLimitNs,
                 sealTcp,
-                driver);
+                driver,
+                workers);
     }
 
     public TransferOptions withRequestsPerPeerMax(int count) {
@@ -126,7 +139,8 @@ public record TransferOptions(
                 count,
                 connectLimitNs,
                 sealTcp,
-                driver);
+                driver,
+                workers);
     }
 
     public TransferOptions withConnectLimitNs(long limitNs) {
@@ -139,7 +153,8 @@ public record TransferOptions(
                 requestsPerPeerMax,
                 limitNs,
                 sealTcp,
-                driver);
+                driver,
+                workers);
     }
 
     public TransferOptions withSealTcp(boolean sealed) {
@@ -152,7 +167,8 @@ public record TransferOptions(
                 requestsPerPeerMax,
                 connectLimitNs,
                 sealed,
-                driver);
+                driver,
+                workers);
     }
 
     public TransferOptions withDriver(Driver chosen) {
@@ -165,7 +181,27 @@ public record TransferOptions(
                 requestsPerPeerMax,
                 connectLimitNs,
                 sealTcp,
-                chosen);
+                chosen,
+                workers);
+    }
+
+    public TransferOptions withWorkers(int count) {
+        return new TransferOptions(
+                listenHost,
+                advertiseHost,
+                dataPort,
+                transports,
+                streamsPerPeer,
+                requestsPerPeerMax,
+                connectLimitNs,
+                sealTcp,
+                driver,
+                count);
+    }
+
+    /** How many workers suit a machine with so many cores. */
+    public static int workersForCores(int coreCount) {
+        return Math.clamp(coreCount / CORES_PER_WORKER, 1, WORKERS_CHOSEN_MAX);
     }
 
     private static void require(boolean holds, String option, Object seen, String expected) {

@@ -4,7 +4,7 @@ import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.TransferOptions;
 
 /** The whole contract once more, with engines that have no thread of their own. */
-final class TcpCallerDrivenContractTest extends TcpTransportContractTest {
+class TcpCallerDrivenContractTest extends TcpTransportContractTest {
     @Override
     protected TransferOptions options() {
         return super.options().withDriver(Driver.CALLER);

@@ -20,7 +20,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
 
-final class TcpHostilePeerTest extends HostilePeerContractTest {
+class TcpHostilePeerTest extends HostilePeerContractTest {
     private static final LibC LIB_C = new FfmLibC();
     private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
     private static final int RECORD_PREFIX_BYTES = 8;

@@ -22,6 +22,7 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -117,12 +118,22 @@ final class TransportChoiceTest {
     }
 
     @Test
-    void shouldAllowAsManyStreamsAsTheOptionsPageSays() throws IOException {
-        String row = Files.readAllLines(Path.of("../../docs/options.md")).stream()
-                .filter(line -> line.startsWith("| `streams_per_peer` |"))
+    void shouldAllowAsMuchAsTheOptionsPageSays() throws IOException {
+        assertThat(optionsPage("streams_per_peer")).contains("| 1 to " + TransferOptions.STREAMS_PER_PEER_MAX + " |");
+        assertThat(optionsPage("transfer_workers")).contains("| 0 to " + TransferOptions.WORKERS_MAX + " |");
+    }
+
+    private static String optionsPage(String option) throws IOException {
+        return Files.readAllLines(Path.of("../../docs/options.md")).stream()
+                .filter(line -> line.startsWith("| `" + option + "` |"))
                 .findFirst()
                 .orElseThrow();
-        assertThat(row).contains("| 1 to " + TransferOptions.STREAMS_PER_PEER_MAX + " |");
+    }
+
+    @Test
+    void shouldHaveMoreThanOneWorkerOnlyWhereThereAreManyCores() {
+        assertThat(IntStream.of(1, 8, 15, 16, 24, 32, 256).map(TransferOptions::workersForCores))
+                .containsExactly(1, 1, 1, 2, 3, 4, 4);
     }
 
     @Test
@@ -130,6 +141,7 @@ final class TransportChoiceTest {
         TransferOptions defaults = TransferOptions.defaults();
         assertThatThrownBy(() -> defaults.withTransports("rdma")).hasMessageContaining("option transports is rdma");
         assertThatThrownBy(() -> defaults.withStreamsPerPeer(0)).hasMessageContaining("option streams_per_peer is 0");
+        assertThatThrownBy(() -> defaults.withWorkers(17)).hasMessageContaining("option transfer_workers is 17");
         assertThatThrownBy(() -> new DrivenEngine(defaults.withHosts("192.0.2.1", ""), "x", MEMORY_BYTES))
                 .hasMessageContaining("option listen_host is 192.0.2.1");
         assertThatThrownBy(() -> new DrivenEngine(defaults.withHosts("0.0.0.0", ""), "x", MEMORY_BYTES))

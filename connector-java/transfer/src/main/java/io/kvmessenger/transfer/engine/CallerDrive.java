@@ -1,6 +1,8 @@
 package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.spi.Poller;
+import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
@@ -8,7 +10,8 @@ import java.util.function.Consumer;
 import java.util.function.LongSupplier;
 
 /**
- * The polling thread turns the worker's duty cycle itself: one cycle in each poll, and as many as it takes in a wait.
+ * The polling thread turns the workers' duty cycles itself, one after the other: one of each in each poll, and as many as it
+ * takes in a wait. All of them wait by one poller.
  *
  * <p>Threading as {@link Drive}. Bytes move only while it is called.
  */
@@ -16,16 +19,24 @@ final class CallerDrive implements Drive {
     /** A yield is a system call as well: so many turns without a find may cost one. */
     private static final int TURNS_PER_YIELD = 32;
 
-    private final Worker worker;
+    private final List<Worker> workers;
+    private final Poller poller;
     private final LongSupplier clock;
     private final Consumer<Throwable> onBug;
     private final boolean yields;
     private volatile boolean running = true;
     private volatile boolean woken;
 
-    /** @param onBug told of an error that ended the worker */
-    CallerDrive(Worker worker, LongSupplier clock, int coreCount, Consumer<Throwable> onBug) {
-        this.worker = worker;
+    /**
+     * @param workers all with the same poller
+     * @param onBug told of an error that ended a worker
+     */
+    CallerDrive(List<Worker> workers, LongSupplier clock, int coreCount, Consumer<Throwable> onBug) {
+        this.workers = List.copyOf(workers);
+        poller = workers.getFirst().poller();
+        if (workers.stream().anyMatch(worker -> worker.poller() != poller)) {
+            throw new IllegalArgumentException("one thread cannot wait by several pollers");
+        }
         this.clock = clock;
         this.onBug = onBug;
         yields = coreCount < Driver.OWN_THREAD_CORES_MIN;
@@ -48,11 +59,19 @@ final class CallerDrive implements Drive {
             return 0;
         }
         try {
-            return worker.doWork();
+            return turnAll();
         } catch (RuntimeException | Error bug) {
             fail(bug);
             return 0;
         }
+    }
+
+    private int turnAll() {
+        int work = 0;
+        for (int i = 0; i < workers.size(); i++) {
+            work += workers.get(i).doWork();
+        }
+        return work;
     }
 
     private void fail(Throwable bug) {
@@ -77,7 +96,7 @@ final class CallerDrive implements Drive {
         int idleTurns = 0;
         while (running && !woken && !pollable.getAsBoolean()) {
             boolean idle = turn() == 0;
-            long nowNs = worker.nowNs();
+            long nowNs = poller.nowNs();
             if (nowNs - deadlineNs >= 0) {
                 return;
             }
@@ -94,22 +113,34 @@ final class CallerDrive implements Drive {
     private void park(long limitNs, BooleanSupplier pollable) {
         long limitMillis = Math.min(Worker.PARK_MILLIS, TimeUnit.NANOSECONDS.toMillis(limitNs) + 1);
         try {
-            worker.park((int) limitMillis, () -> woken || pollable.getAsBoolean());
+            workers.forEach(Worker::arm);
+            if (turnAll() == 0 && !woken && !pollable.getAsBoolean()) {
+                poller.poll(sleepMillis((int) limitMillis));
+            }
+            workers.forEach(Worker::disarm);
         } catch (RuntimeException | Error bug) {
             fail(bug);
         }
+    }
+
+    private int sleepMillis(int limitMillis) {
+        int millis = limitMillis;
+        for (int i = 0; i < workers.size(); i++) {
+            millis = workers.get(i).sleepMillis(millis);
+        }
+        return millis;
     }
 
     @Override
     public void wake() {
         if (!woken) {
             woken = true;
-            worker.wake();
+            workers.getFirst().wake();
         }
     }
 
     @Override
-    public void yieldToWorker() {
+    public void yieldToWorkers() {
         turn();
     }
 
@@ -122,7 +153,7 @@ final class CallerDrive implements Drive {
     public void end() {
         if (running) {
             running = false;
-            worker.end();
+            Drive.end(workers);
         }
     }
 }

@@ -9,19 +9,29 @@ import java.util.function.LongSupplier;
 import java.util.random.RandomGenerator;
 
 /**
- * What an engine does not make itself: time, randomness, how its worker waits, and the transports. A value.
+ * What an engine does not make itself: time, randomness, how its workers wait, and the transports. A value.
  *
  * @param libC asked about the memory that is registered
  * @param clock monotonic, in ns
  * @param random of what keys are made
- * @param poller the engine's own, closed with it
- * @param links the engine's own, closed with it
- * @param transports opened with the engine, the first preferred
+ * @param workers at least one; all have domains of the same places, which the first one's listen at
  */
-public record EnginePorts(
-        LibC libC,
-        LongSupplier clock,
-        RandomGenerator random,
-        Poller poller,
-        Links links,
-        List<Transport> transports) {}
+public record EnginePorts(LibC libC, LongSupplier clock, RandomGenerator random, List<WorkerPorts> workers) {
+    public EnginePorts {
+        workers = List.copyOf(workers);
+        if (workers.isEmpty()) {
+            throw new IllegalArgumentException("an engine needs a worker");
+        }
+    }
+
+    /** Of an engine with one worker. */
+    public EnginePorts(
+            LibC libC,
+            LongSupplier clock,
+            RandomGenerator random,
+            Poller poller,
+            Links links,
+            List<Transport> transports) {
+        this(libC, clock, random, List.of(new WorkerPorts(poller, links, transports)));
+    }
+}

@@ -18,37 +18,34 @@ import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
-import io.kvmessenger.transfer.spi.Domain;
-import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.OpenWindow;
-import io.kvmessenger.transfer.spi.Poller;
 import java.lang.foreign.MemorySegment;
-import java.util.HashSet;
+import java.util.HashMap;
 import java.util.List;
-import java.util.Set;
+import java.util.Map;
 import java.util.function.BooleanSupplier;
 
 /**
  * The engine for host memory: what the messenger's thread sees of it.
  *
- * <p>All methods on the messenger's thread. It checks, queues and hands out; the worker does the rest.
+ * <p>All methods on the messenger's thread. It checks, queues and hands out; the workers do the rest. A peer's writes are one
+ * worker's from first to last, and so are an admission's arrivals: whatever either has is that worker's alone. What all
+ * workers see is changed by the messenger's thread only (regions, windows, admissions), but for the weight that has arrived
+ * for a window, which any of them may add to.
  */
 final class HostTransferEngine implements TransferEngine {
     private final EngineLimits limits;
     private final EnginePorts ports;
-    private final Figures figures = new Figures();
     private final RegionTable regions;
     private final WindowTable windows;
-    private final CompletionRing completions;
-    private final InboundDesk desk;
     private final BooleanSupplier pollable = this::isPollable;
-    private final Poller poller;
-    private final Worker worker;
     private final Drive drive;
-    private final Domains domains;
+    private final Stations stations;
     private final EngineAddress address;
-    private final Set<Integer> liveAdmissions = new HashSet<>();
-    private final Set<OutboundPeer> peers = new HashSet<>();
+    /** By id: where each is served. */
+    private final Map<Integer, Station> liveAdmissions = new HashMap<>();
+
+    private final Map<OutboundPeer, Station> peers = new HashMap<>();
     private final GroupPosts groupPosts = new GroupPosts();
     private volatile Throwable bug;
     private int lastPeerId;
@@ -63,24 +60,14 @@ final class HostTransferEngine implements TransferEngine {
         this.ports = ports;
         regions = new RegionTable(ports.libC());
         windows = new WindowTable(limits, this::letGo);
-        poller = ports.poller();
-        worker = new Worker(poller);
-        drive = driver.make(worker, this::onBug);
-        completions = new CompletionRing(limits.completions(), drive::onCompletion);
-        desk = new InboundDesk(windows, regions, completions, figures);
-        try {
-            domains = Domains.open(ports.transports(), desk, figures);
-        } catch (RuntimeException | Error e) {
-            ports.links().close();
-            poller.close();
-            throw e;
-        }
-        address = new EngineAddress(domains.open().stream()
+        List<Worker> workers =
+                ports.workers().stream().map(each -> new Worker(each.poller())).toList();
+        drive = driver.make(workers, this::onBug);
+        stations = new Stations(limits, ports.workers(), workers, drive::onCompletion, windows, regions);
+        address = new EngineAddress(stations.first().domains().stream()
                 .map(domain -> new TransportAddress(domain.name(), domain.location()))
                 .toList());
-        regions.use(domains.open());
-        ports.links().use(domains.open());
-        worker.use(ports.links(), domains.open());
+        regions.use(stations.domains());
         start();
     }
 
@@ -88,9 +75,7 @@ final class HostTransferEngine implements TransferEngine {
         try {
             drive.start();
         } catch (RuntimeException | Error e) {
-            ports.links().close();
-            domains.open().forEach(Domain::close);
-            poller.close();
+            stations.closePollers();
             throw e;
         }
     }
@@ -101,7 +86,7 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     private boolean isPollable() {
-        return bug != null || completions.size() > 0 || groupPosts.hasUnsent();
+        return bug != null || stations.waiting() > 0 || groupPosts.hasUnsent();
     }
 
     @Override
@@ -111,7 +96,7 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public List<String> unavailable() {
-        return domains.unavailable();
+        return stations.first().unavailable();
     }
 
     @Override
@@ -125,14 +110,19 @@ final class HostTransferEngine implements TransferEngine {
         byte[] key = new byte[Admission.KEY_LENGTH_BYTES];
         ports.random().nextBytes(key);
         Admission admission = new Admission(++lastAdmissionId, peerName, key);
-        liveAdmissions.add(admission.id());
-        desk.admit(admission);
+        Station station = stations.forAdmission();
+        station.addAdmissions(1);
+        liveAdmissions.put(admission.id(), station);
+        station.desk().admit(admission);
         return admission;
     }
 
     @Override
     public void revoke(Admission admission) {
-        worker.execute(() -> desk.revoke(admission, "revoked"));
+        Station station = liveAdmissions.get(admission.id());
+        if (station != null) {
+            station.worker().execute(() -> station.desk().revoke(admission, "revoked"));
+        }
     }
 
     @Override
@@ -142,23 +132,25 @@ final class HostTransferEngine implements TransferEngine {
             throw new IllegalArgumentException("the admission key of " + peerName + " has " + admissionKey.length
                     + " bytes, expected " + Admission.KEY_LENGTH_BYTES);
         }
+        Station station = stations.forPeer();
         OutboundPeer peer = new OutboundPeer(
                 ++lastPeerId,
                 peerName,
-                new OutboundPeer.Target(target, admissionKey.clone(), ports.links(), domains.open()),
+                new OutboundPeer.Target(target, admissionKey.clone(), station.links(), station.domains()),
                 limits.requestsPerPeer(),
                 new Allowances(regions),
-                completions,
-                figures,
+                station.completions(),
+                station.figures(),
                 ports.clock());
-        peers.add(peer);
-        worker.execute(() -> worker.add(peer));
+        station.addPeers(1);
+        peers.put(peer, station);
+        station.worker().execute(() -> station.worker().add(peer));
         return peer;
     }
 
     private void requireRoom(int count, String what) {
-        if (count >= limits.peers() || completions.size() > completions.capacity() / 2) {
-            throw new IllegalStateException(count + " " + what + " are live and " + completions.size()
+        if (count >= limits.peers() || stations.waiting() > stations.ringCapacity() / 2) {
+            throw new IllegalStateException(count + " " + what + " are live and " + stations.waiting()
                     + " completions wait; poll, and end some first");
         }
     }
@@ -166,11 +158,13 @@ final class HostTransferEngine implements TransferEngine {
     @Override
     public void disconnect(Peer peer) {
         OutboundPeer outbound = (OutboundPeer) peer;
-        if (peers.remove(outbound)) {
+        Station station = peers.remove(outbound);
+        if (station != null) {
+            station.addPeers(-1);
             outbound.forget();
-            worker.execute(() -> {
+            station.worker().execute(() -> {
                 outbound.disconnect(TransferFault.DISCONNECTED, "disconnected by this engine");
-                worker.remove(outbound);
+                station.worker().remove(outbound);
             });
         }
     }
@@ -188,7 +182,8 @@ final class HostTransferEngine implements TransferEngine {
     @Override
     public int submit(Peer peer, TransferRequest request, long cookie) {
         OutboundPeer outbound = (OutboundPeer) peer;
-        if (isGone(outbound)) {
+        Station station = stationOf(outbound);
+        if (station == null) {
             return PEER_LOST;
         }
         if (!outbound.writes().hasRoom() || !completionsHaveRoom(1)) {
@@ -202,14 +197,14 @@ final class HostTransferEngine implements TransferEngine {
         }
         outbound.writes().offer(request, cookie);
         requestsInFlight++;
-        worker.wake();
+        station.worker().wake();
         return ACCEPTED;
     }
 
     @Override
     public PeerGroup group(String name, List<Peer> members) {
         for (Peer member : members) {
-            if (!(member instanceof OutboundPeer outbound) || !peers.contains(outbound)) {
+            if (!(member instanceof OutboundPeer outbound) || !peers.containsKey(outbound)) {
                 throw new IllegalArgumentException(
                         member.name() + " cannot be in group " + name + ": it is no live peer of this engine");
             }
@@ -234,27 +229,28 @@ final class HostTransferEngine implements TransferEngine {
             return REFUSED;
         }
         requestsInFlight += groupPosts.begin(members, request, cookie);
-        worker.wake();
+        stations.wake();
         return ACCEPTED;
     }
 
-    private boolean isGone(OutboundPeer peer) {
-        return closed || bug != null || peer.isLost() || !peers.contains(peer);
+    /** Null when the peer is gone. */
+    private Station stationOf(OutboundPeer peer) {
+        return closed || bug != null || peer.isLost() ? null : peers.get(peer);
     }
 
-    /** Waits until nothing is half received for a closed window: the worker is told, and never blocks. */
+    /** Waits until nothing is half received for a closed window, at any worker: each is told, and none of them ever blocks. */
     private void letGo(OpenWindow window) {
-        worker.execute(() -> domains.open().forEach(domain -> domain.onWindowClosed(window)));
+        stations.letGo(window);
         while (((Window) window).isLanding() && drive.isRunning()) {
-            drive.yieldToWorker();
+            drive.yieldToWorkers();
         }
     }
 
-    /** Everything that can still happen must fit into the ring, with what waits there to be polled. */
+    /** Everything that can still happen must fit into the ring of any worker, with what waits to be polled. */
     private boolean completionsHaveRoom(int more) {
-        int half = completions.capacity() / 2;
+        int half = stations.ringCapacity() / 2;
         int possible = requestsInFlight + 2 * windows.openCount() + 2 * peers.size() + 2 * liveAdmissions.size();
-        return possible <= half - more && completions.size() < half;
+        return possible <= half - more && stations.waiting() < half;
     }
 
     @Override
@@ -265,7 +261,8 @@ final class HostTransferEngine implements TransferEngine {
     @Override
     public int send(Peer peer, MemorySegment message) {
         OutboundPeer outbound = (OutboundPeer) peer;
-        if (isGone(outbound)) {
+        Station station = stationOf(outbound);
+        if (station == null) {
             return PEER_LOST;
         }
         if (message.byteSize() > MESSAGE_MAX_BYTES) {
@@ -276,13 +273,13 @@ final class HostTransferEngine implements TransferEngine {
             backPressured++;
             return BACK_PRESSURE;
         }
-        worker.wake();
+        station.worker().wake();
         return ACCEPTED;
     }
 
     @Override
     public ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie) {
-        if (!liveAdmissions.contains(from.id())) {
+        if (!liveAdmissions.containsKey(from.id())) {
             throw new IllegalArgumentException("the admission of " + from.peerName() + " has ended");
         }
         if (expectedWeight < 1) {
@@ -296,7 +293,7 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public int poll(CompletionHandler handler, int limit) {
-        if (completions.size() == 0) {
+        if (stations.waiting() == 0) {
             drive.advance();
         }
         if (bug != null && !drive.isRunning()) { // its last act was to end all paths
@@ -304,16 +301,16 @@ final class HostTransferEngine implements TransferEngine {
         }
         int told = groupPosts.tellUnsent(handler, limit);
         return told
-                + completions.drain(
-                        (kind, cookie, value, subject, detail) ->
-                                dispatch(handler, kind, cookie, value, subject, detail),
+                + stations.drain(
+                        (at, kind, cookie, value, subject, detail) ->
+                                dispatch(handler, at, kind, cookie, value, subject, detail),
                         limit - told);
     }
 
-    /** Of an ended worker: what has happened before its end is still handed out. */
+    /** Of ended workers: what has happened before their end is still handed out. */
     private void requireMore(Throwable ended) {
-        desk.closeUnused("this engine has ended by an error of its own");
-        if (completions.size() == 0) {
+        stations.closeUnused("this engine has ended by an error of its own");
+        if (stations.waiting() == 0) {
             throw new EngineEndedException(ended);
         }
     }
@@ -330,7 +327,8 @@ final class HostTransferEngine implements TransferEngine {
         drive.wake();
     }
 
-    private void dispatch(CompletionHandler handler, int kind, long cookie, long value, Object subject, String detail) {
+    private void dispatch(
+            CompletionHandler handler, Station at, int kind, long cookie, long value, Object subject, String detail) {
         switch (kind) {
             case CompletionRing.WRITE_COMPLETED -> {
                 requestsInFlight--;
@@ -368,16 +366,17 @@ final class HostTransferEngine implements TransferEngine {
             case CompletionRing.ADMISSION_CLOSED -> {
                 Admission admission = (Admission) subject;
                 liveAdmissions.remove(admission.id());
+                at.addAdmissions(-1);
                 windows.onAdmissionClosed(admission);
                 handler.onAdmissionClosed(admission, detail);
             }
             case CompletionRing.WRITE_REFUSED -> handler.onWriteRefused((Admission) subject, detail);
             case CompletionRing.MESSAGE -> {
                 try {
-                    handler.onMessage((Admission) subject, desk.messages().peek());
+                    handler.onMessage((Admission) subject, at.desk().messages().peek());
                 } finally {
-                    if (desk.releaseMessage()) {
-                        worker.wake();
+                    if (at.desk().releaseMessage()) {
+                        at.worker().wake();
                     }
                 }
             }
@@ -392,7 +391,7 @@ final class HostTransferEngine implements TransferEngine {
             case WINDOWS_OPEN -> windows.openCount();
             case REGIONS_OPEN -> regions.count();
             case REQUESTS_IN_FLIGHT -> requestsInFlight;
-            default -> figures.of(counter);
+            default -> stations.figure(counter);
         });
     }
 
@@ -401,7 +400,7 @@ final class HostTransferEngine implements TransferEngine {
         if (!closed) {
             closed = true;
             drive.end();
-            poller.close();
+            stations.closePollers();
         }
     }
 }

@@ -6,7 +6,8 @@ import java.util.concurrent.atomic.AtomicLongArray;
 /**
  * How much has arrived for each open immediate, and how much is expected. Primitive arrays indexed by slot.
  *
- * <p>The messenger's thread reserves, publishes, retires and frees slots; the worker counts arrivals. A slot that was
+ * <p>The messenger's thread reserves, publishes, retires and frees slots; any worker counts arrivals: a slot has one word to
+ * which all add, so that one of them, and no other, sees the sum become what is expected. A slot that was
  * retired without proof that nothing can follow stays out of use until it is freed. Slots are reused in turn, each time
  * with the next generation.
  */
@@ -66,7 +67,7 @@ final class ImmCounters {
         return Imm.of(slot, generations[slot]);
     }
 
-    /** From now on arrivals count; everything written before is visible to the worker that counts them. */
+    /** From now on arrivals count; everything written before is visible to workers that count them. */
     void publish(int imm) {
         states.setRelease(Imm.slot(imm), opened(imm));
     }

@@ -15,7 +15,8 @@ import java.lang.invoke.VarHandle;
 import java.util.concurrent.CopyOnWriteArrayList;
 
 /**
- * Where peers' writes are checked and counted. Worker only, except {@link #admit} and the message queue's reading end.
+ * Where the writes of one worker's peers are checked and counted. That worker only, except {@link #admit}, {@link #admissionOf}
+ * and the message queue's reading end. The windows are those of all workers.
  */
 final class InboundDesk implements InboundPort {
     static final int MESSAGES_MAX = 256;

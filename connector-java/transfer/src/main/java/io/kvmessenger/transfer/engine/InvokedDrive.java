@@ -1,31 +1,43 @@
 package io.kvmessenger.transfer.engine;
 
+import java.util.List;
 import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 
-/** The worker's duty cycle is called from outside, and nothing waits. Threading as {@link InvokedEngine}. */
+/** The workers' duty cycles are called from outside, and nothing waits. Threading as {@link InvokedEngine}. */
 final class InvokedDrive implements Drive {
-    private final Worker worker;
+    private final List<Worker> workers;
     private final Consumer<Throwable> onBug;
     private final Runnable onCompletion;
     private boolean running = true;
 
-    /** @param onBug told of an error that ended the worker */
-    InvokedDrive(Worker worker, Consumer<Throwable> onBug, Runnable onCompletion) {
-        this.worker = worker;
+    /** @param onBug told of an error that ended a worker */
+    InvokedDrive(List<Worker> workers, Consumer<Throwable> onBug, Runnable onCompletion) {
+        this.workers = List.copyOf(workers);
         this.onBug = onBug;
         this.onCompletion = onCompletion;
     }
 
     @Override
     public void start() {
-        worker.rest();
+        workers.forEach(Worker::rest);
     }
 
+    /** One duty cycle of every worker. */
     int turn() {
+        int work = 0;
+        for (int i = 0; i < workers.size(); i++) {
+            work += turn(i);
+        }
+        return work;
+    }
+
+    /** One duty cycle of one worker. */
+    int turn(int index) {
         if (!running) {
             return 0;
         }
+        Worker worker = workers.get(index);
         try {
             int work = worker.doWork();
             worker.rest();
@@ -55,11 +67,11 @@ final class InvokedDrive implements Drive {
     @Override
     public void wake() {}
 
-    /** One duty cycle, which must bring the caller further: it would wait for ever otherwise. */
+    /** One duty cycle of each, which must bring the caller further: it would wait for ever otherwise. */
     @Override
-    public void yieldToWorker() {
+    public void yieldToWorkers() {
         if (turn() == 0 && running) {
-            throw new AssertionError("the worker is waited for and has nothing to do");
+            throw new AssertionError("the workers are waited for and have nothing to do");
         }
     }
 
@@ -72,7 +84,7 @@ final class InvokedDrive implements Drive {
     public void end() {
         if (running) {
             running = false;
-            worker.end();
+            Drive.end(workers);
         }
     }
 }

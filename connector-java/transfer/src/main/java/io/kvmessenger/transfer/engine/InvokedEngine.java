@@ -3,10 +3,10 @@ package io.kvmessenger.transfer.engine;
 import io.kvmessenger.transfer.TransferEngine;
 
 /**
- * An engine whose worker has no thread: the owner calls each of its duty cycles. The worker tells its poller when there is
+ * An engine whose workers have no thread: the owner calls each of their duty cycles. A worker tells its poller when there is
  * something to do, and nothing in it parks, spins or sleeps.
  *
- * <p>One thread for the engine and its worker, or two that exclude each other.
+ * <p>One thread for the engine and its workers, or several that exclude each other.
  */
 public final class InvokedEngine {
     private final TransferEngine engine;
@@ -16,7 +16,7 @@ public final class InvokedEngine {
     public InvokedEngine(EngineLimits limits, EnginePorts ports, Runnable onCompletion) {
         InvokedDrive[] made = new InvokedDrive[1];
         engine = new HostTransferEngine(
-                limits, ports, (worker, onBug) -> made[0] = new InvokedDrive(worker, onBug, onCompletion));
+                limits, ports, (workers, onBug) -> made[0] = new InvokedDrive(workers, onBug, onCompletion));
         drive = made[0];
     }
 
@@ -24,8 +24,13 @@ public final class InvokedEngine {
         return engine;
     }
 
-    /** One duty cycle of the worker; returns how much was done. With 0, nothing is left to do until the poller is woken. */
+    /** One duty cycle of each worker; returns how much was done. With 0, nothing is left to do until a poller is woken. */
     public int doWork() {
         return drive.turn();
+    }
+
+    /** One duty cycle of one worker. */
+    public int doWork(int worker) {
+        return drive.turn(worker);
     }
 }

@@ -14,6 +14,8 @@ import io.kvmessenger.transfer.tcp.TcpTransport;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.security.SecureRandom;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.function.Consumer;
 import java.util.function.LongSupplier;
 
@@ -40,20 +42,37 @@ public final class TransferEngines {
                     + ", which no peer can connect to; set it to an address of this machine");
         }
         LongSupplier clock = System::nanoTime;
-        EventLoop loop = loop(options, libC, clock);
-        SocketLinks links = new SocketLinks(loop, options.connectLimitNs());
+        List<EventLoop> loops = loops(options, libC, clock);
+        SocketLinks first = new SocketLinks(loops.getFirst(), options.connectLimitNs());
+        List<WorkerPorts> workers = new ArrayList<>();
+        for (EventLoop loop : loops) {
+            SocketLinks links = workers.isEmpty() ? first : first.beside(loop);
+            workers.add(new WorkerPorts(
+                    loop,
+                    links,
+                    options.transports().stream()
+                            .map(name -> transport(name, options, listenHost, advertiseHost, loop, links))
+                            .toList()));
+        }
         return new HostTransferEngine(
                 EngineLimits.of(options),
-                new EnginePorts(
-                        loop.libC(),
-                        clock,
-                        new SecureRandom(),
-                        loop,
-                        links,
-                        options.transports().stream()
-                                .map(name -> transport(name, options, listenHost, advertiseHost, loop, links))
-                                .toList()),
-                (worker, onBug) -> drive(options.driver(), worker, clock, onBug));
+                new EnginePorts(loops.getFirst().libC(), clock, new SecureRandom(), workers),
+                (turned, onBug) -> drive(options.driver(), turned, clock, onBug));
+    }
+
+    /** One for each worker; where one thread turns all of them, the same one, since it can wait by one only. */
+    private static List<EventLoop> loops(TransferOptions options, LibC libC, LongSupplier clock) {
+        List<EventLoop> loops = new ArrayList<>();
+        try {
+            while (loops.size() < options.workers()) {
+                boolean shared = options.driver() == Driver.CALLER && !loops.isEmpty();
+                loops.add(shared ? loops.getFirst() : loop(options, libC, clock));
+            }
+        } catch (RuntimeException | Error e) {
+            loops.forEach(EventLoop::close);
+            throw e;
+        }
+        return loops;
     }
 
     private static EventLoop loop(TransferOptions options, LibC libC, LongSupplier clock) {
@@ -64,11 +83,11 @@ public final class TransferEngines {
         return new EventLoop(sealing, sealing, clock);
     }
 
-    private static Drive drive(Driver driver, Worker worker, LongSupplier clock, Consumer<Throwable> onBug) {
+    private static Drive drive(Driver driver, List<Worker> workers, LongSupplier clock, Consumer<Throwable> onBug) {
         int coreCount = Runtime.getRuntime().availableProcessors();
         return switch (driver) {
-            case OWN_THREAD -> new ThreadDrive("kvm-transfer", worker, clock, coreCount, onBug);
-            case CALLER -> new CallerDrive(worker, clock, coreCount, onBug);
+            case OWN_THREAD -> new ThreadDrive("kvm-transfer", workers, clock, coreCount, onBug);
+            case CALLER -> new CallerDrive(workers, clock, coreCount, onBug);
         };
     }
 

@@ -14,7 +14,7 @@ import java.util.function.Consumer;
 /**
  * The open windows, by slot: who may write where, and the counter beside.
  *
- * <p>Opened and closed by the messenger's thread, looked up by the worker. A window closed without proof keeps its slot
+ * <p>Opened and closed by the messenger's thread, looked up by all workers. A window closed without proof keeps its slot
  * and its hold on its regions until its admission has ended.
  */
 final class WindowTable {
@@ -23,7 +23,7 @@ final class WindowTable {
     private final Window[] windows;
     private int openCount;
 
-    /** @param release makes the worker let go of what is half received for a closed window */
+    /** @param release makes every worker let go of what is half received for a closed window */
     WindowTable(EngineLimits limits, Consumer<OpenWindow> release) {
         counters = new ImmCounters(limits.slots(), limits.generations());
         windows = new Window[limits.slots()];
@@ -75,7 +75,7 @@ final class WindowTable {
         return window != null && window.imm == (imm & ~Imm.WEIGHT_MAX) ? window : null;
     }
 
-    /** One window; its final fields are read by the worker. */
+    /** One window; its final fields are read by workers, each of which may have writes landing. */
     final class Window implements ImmWindow, OpenWindow {
         final int imm;
         final Admission from;
@@ -135,7 +135,7 @@ final class WindowTable {
             }
             closed = true;
             finalWeight = counters.retire(imm);
-            // Either the worker sees the retired slot before it lets a write land, or we see that write here.
+            // Either a worker sees the retired slot before it lets a write land, or we see that write here.
             if (landings.get() > 0) {
                 release.accept(this);
             }

@@ -82,12 +82,18 @@ final class Worker {
     int doWork() {
         lookSoon = false;
         int work = poller.tick() - socketsAskedNs > SOCKETS_AGE_MAX_NS ? askSockets() : 0;
+        work += runCommands();
+        work += moveBytes(poller.nowNs());
+        return work > 0 ? work : askSockets();
+    }
+
+    private int runCommands() {
+        int work = 0;
         for (Runnable command = commands.poll(); command != null; command = commands.poll()) {
             command.run();
             work++;
         }
-        work += moveBytes(poller.nowNs());
-        return work > 0 ? work : askSockets();
+        return work;
     }
 
     private int moveBytes(long nowNs) {
@@ -118,16 +124,34 @@ final class Worker {
      * @param awake whether there is no reason to sleep any more; its producer calls {@link #wake} afterwards
      */
     void park(int limitMillis, BooleanSupplier awake) {
+        arm();
+        // A producer that could not see the flag yet did not wake this thread: look once more.
+        if (doWork() == 0 && !awake.getAsBoolean()) {
+            poller.poll(sleepMillis(limitMillis));
+        }
+        disarm();
+    }
+
+    /** From now on whatever comes wakes the poller. What came before does not: a duty cycle has to follow before a sleep. */
+    void arm() {
         parked.set(true);
         // Before the queues are looked at: a volatile write alone is not ordered before a later acquiring read.
         VarHandle.fullFence();
         domains.forEach(Domain::arm);
-        // A producer that could not see the flag yet did not wake this thread: look once more.
-        if (doWork() == 0 && !awake.getAsBoolean()) {
-            poller.poll(lookSoon ? Math.min(LOOK_SOON_MILLIS, limitMillis) : limitMillis);
-        }
+    }
+
+    /** How long may be slept after the last duty cycle. */
+    int sleepMillis(int limitMillis) {
+        return lookSoon ? Math.min(LOOK_SOON_MILLIS, limitMillis) : limitMillis;
+    }
+
+    void disarm() {
         parked.set(false);
         domains.forEach(Domain::disarm);
+    }
+
+    Poller poller() {
+        return poller;
     }
 
     /** No duty cycle follows by itself: the next {@link #wake} is passed on to the poller. */
@@ -135,12 +159,16 @@ final class Worker {
         parked.set(true);
     }
 
-    /** Ends all paths. No duty cycle may follow. */
+    /** Ends all paths, also of a peer that no duty cycle has taken in yet. None may follow. */
     void end() {
-        for (OutboundPeer peer : peers) {
-            peer.disconnect(TransferFault.DISCONNECTED, "this engine is closed");
+        try {
+            runCommands();
+        } finally {
+            for (OutboundPeer peer : peers) {
+                peer.disconnect(TransferFault.DISCONNECTED, "this engine is closed");
+            }
+            links.close();
+            domains.forEach(Domain::close);
         }
-        links.close();
-        domains.forEach(Domain::close);
     }
 }

@@ -22,6 +22,8 @@ import java.security.SecureRandom;
 import java.util.ArrayList;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.function.IntPredicate;
 import java.util.function.IntUnaryOperator;
 
@@ -30,9 +32,17 @@ import java.util.function.IntUnaryOperator;
  * any two. Worker only, except where said.
  *
  * <p>Where both reach a peer the Unix socket is taken, since descriptors can travel on it, so that every domain may be used.
+ *
+ * <p>An engine has one of these for each worker. The first listens for all; a socket that names an admission of another
+ * worker's is handed to that one, which looks whether the admission still lives and whether the peer has its key.
  */
 public final class SocketLinks implements Links {
     private static final int NAME_RANDOM_BYTES = 16;
+
+    /** The one that listens. */
+    private final SocketLinks first;
+    /** Of all workers, where this is the first; complete before a worker begins. */
+    private final List<SocketLinks> all = new ArrayList<>();
 
     private final EventLoop loop;
     private final long connectLimitNs;
@@ -40,8 +50,16 @@ public final class SocketLinks implements Links {
     private final IntPredicate ofThisUser;
     private final IntUnaryOperator deathOfPeer;
     private final Farewells farewells;
-    /** Those for Unix sockets first. */
+    /** Of the first: those for Unix sockets first. */
     private final List<Door> doors = new ArrayList<>();
+    /** Sockets that another worker has let in for this one. */
+    private final Queue<Arrival> arrivals = new ConcurrentLinkedQueue<>();
+
+    private boolean takesNoArrivals;
+    /** Null until this worker has a domain. */
+    private InboundPort port;
+
+    private Figures figures;
 
     private final List<AdmittedLink> admitted = new ArrayList<>();
     private List<Domain> domains = List.of();
@@ -56,34 +74,56 @@ public final class SocketLinks implements Links {
      * @param deathOfPeer a descriptor that becomes readable when the process at a Unix socket's other end has ended
      */
     SocketLinks(EventLoop loop, long connectLimitNs, IntPredicate ofThisUser, IntUnaryOperator deathOfPeer) {
+        this(null, loop, connectLimitNs, ofThisUser, deathOfPeer);
+    }
+
+    private SocketLinks(
+            SocketLinks first,
+            EventLoop loop,
+            long connectLimitNs,
+            IntPredicate ofThisUser,
+            IntUnaryOperator deathOfPeer) {
+        this.first = first == null ? this : first;
         this.loop = loop;
         this.connectLimitNs = connectLimitNs;
         this.ofThisUser = ofThisUser;
         this.deathOfPeer = deathOfPeer;
         farewells = new Farewells(loop);
+        this.first.all.add(this);
+    }
+
+    /** Those of another worker of the engine, of which these are the first's. Before a worker begins. */
+    public SocketLinks beside(EventLoop ofOther) {
+        return new SocketLinks(
+                this, ofOther, connectLimitNs, ofOther.sockets()::isOfThisUser, ofOther.sockets()::deathOfPeer);
     }
 
     /**
-     * Listens on a Unix socket of a name that nothing else has; before the worker begins.
+     * Listens on a Unix socket of a name that nothing else has, or lets the first worker's do so; before a worker begins.
      *
      * @param transport peers that have it dial there
      * @return the name
      * @throws IllegalStateException when the operating system refuses
      */
-    public String listenLocal(String transport, InboundPort port, Figures figures) {
+    public String listenLocal(String transport, InboundPort inbound, Figures counted) {
+        port = inbound;
+        figures = counted;
+        if (first != this) {
+            return first.locationOf(transport);
+        }
         byte[] name = new byte[NAME_RANDOM_BYTES];
         random.nextBytes(name);
         String location = "kvmessenger-" + HexFormat.of().formatHex(name);
         int fd = loop.sockets().listenAbstract(location);
-        doors.addFirst(new Door(transport, true, location, fd, port, figures));
+        doors.addFirst(new Door(transport, true, location, fd));
         return location;
     }
 
     /**
-     * Listens on an internet socket; before the worker begins.
+     * Listens on an internet socket, or lets the first worker's do so; before a worker begins.
      *
      * @param transport peers that have it dial there
-     * @param port 0 for any that is free
+     * @param portNumber 0 for any that is free
      * @return where peers reach it
      * @throws IllegalArgumentException naming the option that is wrong
      * @throws IllegalStateException when the operating system refuses
@@ -92,14 +132,28 @@ public final class SocketLinks implements Links {
             String transport,
             InetAddress listenHost,
             InetAddress advertiseHost,
-            int port,
+            int portNumber,
             InboundPort inbound,
-            Figures figures) {
-        int fd = loop.sockets().listenInet(listenHost, port);
+            Figures counted) {
+        port = inbound;
+        figures = counted;
+        if (first != this) {
+            return first.locationOf(transport);
+        }
+        int fd = loop.sockets().listenInet(listenHost, portNumber);
         String location = SocketLocation.format(
                 advertiseHost, loop.sockets().port(fd), loop.seals().sealing());
-        doors.addLast(new Door(transport, false, location, fd, inbound, figures));
+        doors.addLast(new Door(transport, false, location, fd));
         return location;
+    }
+
+    private String locationOf(String transport) {
+        for (Door door : doors) {
+            if (door.transport.equals(transport)) {
+                return door.location;
+            }
+        }
+        throw new IllegalStateException("the first worker does not listen for " + transport);
     }
 
     @Override
@@ -110,7 +164,7 @@ public final class SocketLinks implements Links {
     @Override
     public OutboundLink connect(EngineAddress target, byte[] admissionKey, LinkEvents events, long nowNs) {
         List<DialledLink.Way> ways = new ArrayList<>();
-        for (Door door : doors) {
+        for (Door door : first.doors) {
             for (TransportAddress offered : target.transports()) {
                 if (offered.transport().equals(door.transport)) {
                     ways.add(new DialledLink.Way(door.transport, door.local, offered.location()));
@@ -123,6 +177,10 @@ public final class SocketLinks implements Links {
     @Override
     public int poll(long nowNs) {
         int work = 0;
+        for (Arrival arrival = arrivals.poll(); arrival != null; arrival = arrivals.poll()) {
+            receive(arrival);
+            work++;
+        }
         for (int i = 0; i < doors.size(); i++) {
             work += doors.get(i).listener.doWork(nowNs);
         }
@@ -137,11 +195,93 @@ public final class SocketLinks implements Links {
 
     @Override
     public void close() {
+        refuseArrivals();
         doors.forEach(door -> door.listener.close());
         farewells.close();
         admitted.forEach(AdmittedLink::abandon);
         admitted.clear();
     }
+
+    private synchronized void refuseArrivals() {
+        takesNoArrivals = true;
+        arrivals.forEach(arrival -> loop.libC().close(arrival.fd));
+        arrivals.clear();
+    }
+
+    /** First worker: the socket is this worker's from now on. */
+    private synchronized void hand(Arrival arrival) {
+        if (takesNoArrivals) {
+            loop.libC().close(arrival.fd);
+        } else {
+            arrivals.add(arrival);
+            loop.wake();
+        }
+    }
+
+    /** An error of this engine keeps the socket, and is the end of nothing else. */
+    private void receive(Arrival arrival) {
+        try {
+            admit(arrival);
+        } catch (RuntimeException | Error error) {
+            figures.increment(TransferCounter.PATHS_REJECTED);
+        }
+    }
+
+    /** The admission is looked up by its own worker: only there it cannot end meanwhile. */
+    private void admit(Arrival arrival) {
+        int fd = arrival.fd;
+        Hello hello = arrival.hello;
+        boolean local = arrival.door.local;
+        InboundAdmission admission = hello.admissionAt(port, arrival.asked, arrival.door.location);
+        if (admission == null) {
+            reject(fd, TransferFault.NOT_ADMITTED, "the peer has shown no key of a live admission");
+            return;
+        }
+        if (!local) {
+            loop.seals()
+                    .onAccepted(fd, arrival.asked, hello, admission.admission().key());
+        }
+        if (hello.role() != Hello.CONTROL) {
+            take(fd, hello, admission);
+        } else if (admission.link() != null) {
+            reject(fd, TransferFault.NOT_ADMITTED, "the admission is in use");
+        } else {
+            open(fd, local, admission);
+        }
+    }
+
+    private void take(int fd, Hello hello, InboundAdmission admission) {
+        try {
+            if (!(admission.link() instanceof AdmittedLink link) || !link.take(fd, hello)) {
+                reject(fd, TransferFault.PROTOCOL, "no place for data path " + Hello.lane(hello.role()));
+            }
+        } catch (IllegalStateException e) {
+            reject(fd, TransferFault.UNREACHABLE, e.getMessage());
+        }
+    }
+
+    private void open(int fd, boolean local, InboundAdmission admission) {
+        if (!local) {
+            loop.sockets().setNoDelay(fd);
+        }
+        int deathFd = local ? deathOfPeer.applyAsInt(fd) : -1;
+        AdmittedLink link;
+        try {
+            link = new AdmittedLink(loop, port, admission, figures, domains, local, fd, deathFd, connectLimitNs);
+        } catch (IllegalStateException e) {
+            reject(fd, TransferFault.UNREACHABLE, e.getMessage());
+            return;
+        }
+        admitted.add(link);
+    }
+
+    private void reject(int fd, TransferFault fault, String detail) {
+        figures.increment(TransferCounter.PATHS_REJECTED);
+        farewells.say(fd, fault, detail);
+    }
+
+    /** A socket that has said its hello. */
+    private record Arrival(Door door, int fd, Hello hello, Challenge asked) {}
 
     /** Where peers come in. */
     private final class Door {
@@ -149,15 +289,11 @@ public final class SocketLinks implements Links {
         final boolean local;
         final String location;
         final Listener listener;
-        private final InboundPort port;
-        private final Figures figures;
 
-        Door(String transport, boolean local, String location, int fd, InboundPort port, Figures figures) {
+        Door(String transport, boolean local, String location, int fd) {
             this.transport = transport;
             this.local = local;
             this.location = location;
-            this.port = port;
-            this.figures = figures;
             IntPredicate mayEnter = local ? ofThisUser : any -> true;
             listener = new Listener(loop, fd, figures, mayEnter, random, this::onHello);
         }
@@ -167,51 +303,14 @@ public final class SocketLinks implements Links {
                 reject(fd, TransferFault.PROTOCOL, Hello.versionFault(hello.version()));
                 return;
             }
-            InboundAdmission admission = hello.admissionAt(port, asked, location);
-            if (admission == null) {
-                reject(fd, TransferFault.NOT_ADMITTED, "the peer has shown no key of a live admission");
-                return;
-            }
-            if (!local) {
-                loop.seals().onAccepted(fd, asked, hello, admission.admission().key());
-            }
-            if (hello.role() != Hello.CONTROL) {
-                take(fd, hello, admission);
-            } else if (admission.link() != null) {
-                reject(fd, TransferFault.NOT_ADMITTED, "the admission is in use");
-            } else {
-                open(fd, admission);
-            }
-        }
-
-        private void take(int fd, Hello hello, InboundAdmission admission) {
-            try {
-                if (!(admission.link() instanceof AdmittedLink link) || !link.take(fd, hello)) {
-                    reject(fd, TransferFault.PROTOCOL, "no place for data path " + Hello.lane(hello.role()));
+            Arrival arrival = new Arrival(this, fd, hello, asked);
+            for (SocketLinks other : all) {
+                if (other != SocketLinks.this && other.port != null && hello.isNamedAt(other.port)) {
+                    other.hand(arrival);
+                    return;
                 }
-            } catch (IllegalStateException e) {
-                reject(fd, TransferFault.UNREACHABLE, e.getMessage());
             }
-        }
-
-        private void open(int fd, InboundAdmission admission) {
-            if (!local) {
-                loop.sockets().setNoDelay(fd);
-            }
-            int deathFd = local ? deathOfPeer.applyAsInt(fd) : -1;
-            AdmittedLink link;
-            try {
-                link = new AdmittedLink(loop, port, admission, figures, domains, local, fd, deathFd, connectLimitNs);
-            } catch (IllegalStateException e) {
-                reject(fd, TransferFault.UNREACHABLE, e.getMessage());
-                return;
-            }
-            admitted.add(link);
-        }
-
-        private void reject(int fd, TransferFault fault, String detail) {
-            figures.increment(TransferCounter.PATHS_REJECTED);
-            farewells.say(fd, fault, detail);
+            admit(arrival);
         }
     }
 }

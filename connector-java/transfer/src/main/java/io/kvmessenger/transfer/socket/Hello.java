@@ -69,6 +69,11 @@ public record Hello(int version, int role, int count, byte[] keyName, byte[] pro
         return KeyProof.of(key, statement.put(place).array());
     }
 
+    /** Whether there is a live admission whose key it names; whether the peer has that key is not looked at. */
+    public boolean isNamedAt(InboundPort port) {
+        return port.admissionOf(keyName) != null;
+    }
+
     /**
      * The live admission whose key the peer has proven to have, or null.
      *

@@ -2,9 +2,15 @@ package io.kvmessenger.transfer.spi;
 
 import java.lang.foreign.MemorySegment;
 
-/** The target half of an engine, as a domain sees it: who may write what where, and what has arrived. Worker only. */
+/**
+ * The target half of an engine, as a worker's domains see it: who may write what where, and what has arrived. Worker only,
+ * except {@link #admissionOf}.
+ */
 public interface InboundPort {
-    /** The live admission whose key has this name, or null; that a peer has the key must still be shown. */
+    /**
+     * The live admission of this worker's whose key has this name, or null; that a peer has the key must still be shown. Another
+     * worker may ask: what it hears may have ended already.
+     */
     InboundAdmission admissionOf(byte[] keyName);
 
     /** The open window with this slot and generation, or null; whose it is must still be asked. */

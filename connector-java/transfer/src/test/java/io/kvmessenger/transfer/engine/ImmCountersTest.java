@@ -3,6 +3,11 @@ package io.kvmessenger.transfer.engine;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.transfer.Imm;
+import java.util.List;
+import java.util.concurrent.BrokenBarrierException;
+import java.util.concurrent.CyclicBarrier;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
 final class ImmCountersTest {
@@ -135,5 +140,40 @@ final class ImmCountersTest {
         few.free(second);
         assertThat(second).isEqualTo(Imm.of(1, 1));
         assertThat(few.reserve(1)).isEqualTo(first);
+    }
+
+    /** Whatever turns they take, nothing is lost and one of them sees the sum. */
+    @Test
+    void shouldLoseNothingThatSeveralWorkersCount() throws InterruptedException {
+        int each = 300_000;
+        ImmCounters shared = new ImmCounters(2, 1);
+        int imm = shared.reserve(2L * each);
+        shared.publish(imm);
+        AtomicInteger filled = new AtomicInteger();
+        CyclicBarrier start = new CyclicBarrier(2);
+        List<Thread> workers = Stream.generate(() -> Thread.ofPlatform().unstarted(() -> {
+                    await(start);
+                    for (int i = 0; i < each; i++) {
+                        if (shared.arrive(imm, 1) == ImmCounters.FILLED) {
+                            filled.incrementAndGet();
+                        }
+                    }
+                }))
+                .limit(2)
+                .toList();
+        workers.forEach(Thread::start);
+        for (Thread worker : workers) {
+            worker.join();
+        }
+        assertThat(shared.arrivedWeight(imm)).isEqualTo(2L * each);
+        assertThat(filled).hasValue(1);
+    }
+
+    private static void await(CyclicBarrier barrier) {
+        try {
+            barrier.await();
+        } catch (InterruptedException | BrokenBarrierException e) {
+            throw new AssertionError(e);
+        }
     }
 }

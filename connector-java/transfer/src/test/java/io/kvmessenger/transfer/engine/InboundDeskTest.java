@@ -17,6 +17,7 @@ import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.KeyProof;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
@@ -39,9 +40,13 @@ final class InboundDeskTest {
     }
 
     private Window window(InboundAdmission of) {
+        return window(of, 1);
+    }
+
+    private Window window(InboundAdmission of, long expectedWeight) {
         RegisteredRegion region = regions.add(Memory.host(Arena.ofAuto().allocate(LENGTH_BYTES)));
         WindowArea area = WindowArea.of(region.descriptor(), WindowRanges.ofEqual(new long[] {0}, LENGTH_BYTES));
-        return windows.open(of.admission(), List.of(region), area, 1, 7);
+        return windows.open(of.admission(), List.of(region), area, expectedWeight, 7);
     }
 
     @Test
@@ -56,6 +61,34 @@ final class InboundDeskTest {
         desk.onArrived(owner, Imm.withWeight(window.imm(), 1), 1);
         assertThat(window.arrivedWeight()).isEqualTo(1);
         assertThat(completions.size()).isEqualTo(1);
+    }
+
+    /** A window is one word for all workers: whichever counts the last of it tells, and no other does. */
+    @Test
+    void shouldFillAWindowAtTheSumOfWhatAllWorkersCounted() {
+        CompletionRing ofOther = new CompletionRing(1 << 10, () -> {});
+        InboundDesk other = new InboundDesk(windows, regions, ofOther, new Figures());
+        InboundAdmission here = admit(1);
+        other.admit(here.admission());
+        InboundAdmission there =
+                other.admissionOf(KeyProof.nameOf(here.admission().key()));
+        Window window = window(here, 5);
+        desk.onArrived(here, window.imm(), 2);
+        other.onArrived(there, window.imm(), 2);
+        assertThat(completions.size() + ofOther.size()).isZero();
+        other.onArrived(there, window.imm(), 1);
+        assertThat(window.arrivedWeight()).isEqualTo(5);
+        assertThat(kindsOf(ofOther)).containsExactly(CompletionRing.WINDOW_FILLED);
+        assertThat(kindsOf(completions)).isEmpty();
+        desk.onArrived(here, window.imm(), 1);
+        assertThat(kindsOf(completions)).containsExactly(CompletionRing.WINDOW_OVERSHOT);
+        assertThat(kindsOf(ofOther)).isEmpty();
+    }
+
+    private static List<Integer> kindsOf(CompletionRing ring) {
+        List<Integer> kinds = new ArrayList<>();
+        ring.drain((kind, cookie, value, subject, detail) -> kinds.add(kind), 64);
+        return kinds;
     }
 
     @Test

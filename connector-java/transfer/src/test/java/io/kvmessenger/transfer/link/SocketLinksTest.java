@@ -41,6 +41,7 @@ final class SocketLinksTest {
     private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
     private static final byte[] KEY = new byte[Admission.KEY_LENGTH_BYTES];
     private static final byte[] WRONG_KEY = new byte[] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+    private static final byte[] ITS_KEY = new byte[] {2, 2, 2, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
     private static final long CONNECT_LIMIT_NS = 1_000;
     private static final String MAPPED = "mapped";
     private static final String SENT = "sent";
@@ -337,5 +338,87 @@ final class SocketLinksTest {
         assertThat(other.channel(new FakeDomain(SENT, 0)).carriesDescriptors()).isFalse();
         other.close();
         turns();
+    }
+
+    /** Another worker of the engine, whose admission the key is. */
+    private final class OtherWorker implements AutoCloseable {
+        private final EventLoop itsLoop = new EventLoop(LIB_C, () -> nowNs);
+        private final Figures itsFigures = new Figures();
+        private final InboundAdmission itsAdmission = new InboundAdmission(new Admission(2, "writer", ITS_KEY));
+        private final FakePort itsPort = new FakePort(itsAdmission, arena.allocate(4096), Imm.of(1, 0), 4096);
+        private final SocketLinks itsLinks = links.beside(itsLoop);
+
+        OtherWorker() {
+            assertThat(itsLinks.listenLocal(MAPPED, itsPort, itsFigures)).isEqualTo(here);
+        }
+
+        void turn() {
+            itsLoop.poll(0);
+            itsLinks.poll(nowNs);
+        }
+
+        @Override
+        public void close() {
+            itsLinks.close();
+            itsLoop.close();
+        }
+    }
+
+    @Test
+    void shouldHandAnotherWorkersPeerToThatWorker() {
+        try (OtherWorker other = new OtherWorker()) {
+            int fd = peer(ITS_KEY);
+            assertThat(other.itsAdmission.link()).as("only its worker opens it").isNull();
+            other.turn();
+            assertThat(other.itsAdmission.link()).isNotNull();
+            assertThat(admission.link()).isNull();
+            LIB_C.close(fd);
+        }
+    }
+
+    /** Between the look of the worker that listens and the turn of the other the admission has ended: nothing may follow. */
+    @Test
+    void shouldTurnAwayAPeerWhoseAdmissionEndedWhileItWasHandedOver() {
+        try (OtherWorker other = new OtherWorker()) {
+            int fd = peer(ITS_KEY);
+            other.itsPort.live = false;
+            other.turn();
+            assertThat(other.itsAdmission.link()).isNull();
+            assertThat(other.itsFigures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
+            LIB_C.close(fd);
+        }
+    }
+
+    @Test
+    void shouldTurnAwayAPeerOfAnotherWorkersThatHasNotTheKey() {
+        try (OtherWorker other = new OtherWorker()) {
+            int fd = SOCKETS.connectAbstract(here);
+            turns();
+            MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
+            assertThat(LIB_C.read(fd, said, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
+            Hello right = Hello.answer(Challenge.parse(said), here, Hello.CONTROL, 0, ITS_KEY);
+            MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
+            new Hello(right.version(), right.role(), right.count(), right.keyName(), new byte[right.proof().length])
+                    .encode(hello);
+            assertThat(LIB_C.write(fd, hello, Hello.LENGTH_BYTES)).isEqualTo(Hello.LENGTH_BYTES);
+            turns();
+            other.turn();
+            assertThat(other.itsAdmission.link()).isNull();
+            assertThat(other.itsFigures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
+            LIB_C.close(fd);
+        }
+    }
+
+    @Test
+    void shouldHangUpOnAPeerWhoseWorkerHasEnded() {
+        try (OtherWorker other = new OtherWorker()) {
+            int waiting = peer(ITS_KEY);
+            other.itsLinks.close();
+            assertThat(read(waiting)).isZero();
+            int late = peer(ITS_KEY);
+            assertThat(read(late)).isZero();
+            LIB_C.close(waiting);
+            LIB_C.close(late);
+        }
     }
 }

@@ -17,6 +17,8 @@ public final class FakePort implements InboundPort {
     public long arrivedWeight;
     public int landings;
     public int strays;
+    /** Whether the admission has not ended. */
+    public boolean live = true;
     /** Thrown when something arrives. */
     public Error thrown;
 
@@ -34,7 +36,7 @@ public final class FakePort implements InboundPort {
 
     @Override
     public InboundAdmission admissionOf(byte[] keyName) {
-        return admission.isNamed(keyName) ? admission : null;
+        return live && admission.isNamed(keyName) ? admission : null;
     }
 
     @Override

@@ -1,0 +1,11 @@
+package io.kvmessenger.testkit.transfer;
+
+import io.kvmessenger.transfer.TransferOptions;
+
+/** The same with two workers that one thread turns. */
+final class ShmCallerDrivenTwoWorkersContractTest extends ShmCallerDrivenContractTest {
+    @Override
+    protected TransferOptions options() {
+        return super.options().withWorkers(2);
+    }
+}

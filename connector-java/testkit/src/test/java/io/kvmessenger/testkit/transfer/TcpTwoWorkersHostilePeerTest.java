@@ -1,0 +1,11 @@
+package io.kvmessenger.testkit.transfer;
+
+import io.kvmessenger.transfer.TransferOptions;
+
+/** The same against an engine with two workers. */
+final class TcpTwoWorkersHostilePeerTest extends TcpHostilePeerTest {
+    @Override
+    protected TransferOptions options() {
+        return super.options().withWorkers(2);
+    }
+}

@@ -1,0 +1,94 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.Links;
+import io.kvmessenger.transfer.spi.Poller;
+import java.util.List;
+
+/**
+ * One worker with all that is its alone: the domains and links that it moves bytes by, the desk where the writes of its peers
+ * arrive, its completions and figures. A peer has one station for as long as it lives, in each direction.
+ *
+ * <p>What it holds says which thread may do what. The messenger's thread chooses stations, and counts peers and admissions here.
+ */
+final class Station {
+    private final Poller poller;
+    private final Links links;
+    private final Worker worker;
+    private final CompletionRing completions;
+    private final InboundDesk desk;
+    private final Figures figures = new Figures();
+    private Domains domains = new Domains(List.of(), List.of());
+    private int peerCount;
+    private int admissionCount;
+
+    Station(WorkerPorts ports, Worker worker, CompletionRing completions, WindowTable windows, RegionTable regions) {
+        poller = ports.poller();
+        links = ports.links();
+        this.worker = worker;
+        this.completions = completions;
+        desk = new InboundDesk(windows, regions, completions, figures);
+    }
+
+    /** Opens the domains; before the worker begins, and once. */
+    void open(WorkerPorts ports) {
+        domains = Domains.open(ports.transports(), desk, figures);
+        links.use(domains.open());
+        worker.use(links, domains.open());
+    }
+
+    /** Of a worker that has not begun. */
+    void abandon() {
+        links.close();
+        domains.open().forEach(Domain::close);
+    }
+
+    Poller poller() {
+        return poller;
+    }
+
+    Links links() {
+        return links;
+    }
+
+    Worker worker() {
+        return worker;
+    }
+
+    CompletionRing completions() {
+        return completions;
+    }
+
+    InboundDesk desk() {
+        return desk;
+    }
+
+    Figures figures() {
+        return figures;
+    }
+
+    List<Domain> domains() {
+        return domains.open();
+    }
+
+    List<String> unavailable() {
+        return domains.unavailable();
+    }
+
+    int peerCount() {
+        return peerCount;
+    }
+
+    void addPeers(int count) {
+        peerCount += count;
+    }
+
+    int admissionCount() {
+        return admissionCount;
+    }
+
+    void addAdmissions(int count) {
+        admissionCount += count;
+    }
+}
