@@ -131,13 +131,11 @@ def _group(
 
 
 def _state_group(group: KvGroup, owned: Mapping[str, KvTensor], tp_size: int) -> Group:
-    """Layers that keep one state of all tokens in a slot, whose inside is the engine's own business."""
+    """Layers that keep one state of all tokens in a slot, whose inside is the engine's own business.
+
+    So a rank's part of it is what a head is elsewhere: it goes whole to the same rank of an engine with as many.
+    """
     first_name, first = next(iter(owned.items()))
-    if tp_size > 1:
-        raise OptionError(
-            f"layer {first_name!r} keeps a state and tensor_parallel_size is {tp_size}, expected 1: a rank's part of a"
-            " state is not transferred by heads yet"
-        )
     for name, tensor in owned.items():
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
         dense = [math.prod(shape[place + 1 :]) for place in range(1, len(shape))]
@@ -158,8 +156,8 @@ def _state_group(group: KvGroup, owned: Mapping[str, KvTensor], tp_size: int) ->
         dtype=group.state_format,
         elementBytes=first.element_size(),
         pageTokens=STATE_PAGE_TOKENS,
-        layout="LATENT",
-        kvHeadCount=1,
+        layout="LATENT" if group.latent else "HND",
+        kvHeadCount=1 if group.latent else tp_size,
         pageCount=int(first.shape[0]),
     )
 

@@ -16,7 +16,7 @@ _FULL = ("FullAttentionSpec", "MLAAttentionSpec")
 _WINDOWED = ("SlidingWindowSpec",)
 _LATENT = ("MLAAttentionSpec",)
 _STATE = ("MambaSpec",)
-_STATES_SHOWN = ("SHORT_CONV", "MAMBA2")
+_STATES_SHOWN = ("SHORT_CONV", "MAMBA2", "GDN_ATTN")
 """Of vLLM's names of what computes a state: those with which both engines were shown to go on from the same one."""
 
 STATE_PAGE_TOKENS = 1 << 30
@@ -36,6 +36,7 @@ class KvGroup:
     window_tokens: int = 0
     """How many of the last tokens a token attends to, itself included; 0 = all."""
     latent: bool = False
+    """Every tensor-parallel rank has all of it."""
     state: bool = False
     """What is kept of all tokens together: a request has one block of it."""
     state_format: str = ""
@@ -185,7 +186,9 @@ def _read_state(group: Any, specs: Sequence[Any], where: str) -> KvGroup:
     formats = sorted({_state_format(s) for s in specs})
     if len(formats) != 1:
         raise OptionError(f"{where} holds state of formats {' and '.join(formats)}, expected one for all its layers")
-    return KvGroup(tuple(group.layer_names), STATE_PAGE_TOKENS, latent=True, state=True, state_format=formats[0])
+    on_each_rank = all(getattr(s, "tp_replicated", False) for s in specs)
+    names = tuple(group.layer_names)
+    return KvGroup(names, STATE_PAGE_TOKENS, latent=on_each_rank, state=True, state_format=formats[0])
 
 
 def _state_format(spec: Any) -> str:

@@ -424,18 +424,19 @@ def _windows(t: Traffic) -> None:
 def _states(t: Traffic) -> None:
     """The second layer keeps a state, of which each request has one slot; the first one has a window, in half of them.
 
-    Without prefix caching, as vLLM wants it.
+    Without prefix caching, as vLLM wants it, and with one rank or two, as many on both sides.
     """
     draw = t.random
     tight = draw.random() < 0.4
-    kind = draw.choice(["SHORT_CONV", "MAMBA2"])
+    kind = draw.choice(["SHORT_CONV", "MAMBA2", "GDN_ATTN"])
     window = draw.choice([2, 15, 16, 17, 18, 31, 32, 33, 64, 100, 256]) if draw.random() < 0.5 else 0
     if not tight:
         t.roomy()
+    ranks = 2 if t.plan.seed % 4 == 3 else 1
     for side in ("prefiller", "decoder"):
         engine: EnginePlan = getattr(t.plan, side)
-        options = {name: value for name, value in engine.options.items() if name != "messenger_per"}
-        t.set(side, windows=(window, STATE), state_type=kind, prefix_caching=False, tp_size=1, options=options)
+        options = engine.options | {"messenger_per": "rank" if ranks > 1 else "node"}
+        t.set(side, windows=(window, STATE), state_type=kind, prefix_caching=False, tp_size=ranks, options=options)
         t.set(side, blocks=engine.blocks + 80)
     t.plan.open_groups = draw.choice([1, 3, 8])
 

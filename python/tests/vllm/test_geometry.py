@@ -223,13 +223,16 @@ def test_should_describe_groups_that_lie_in_the_same_place() -> None:
 
 def test_should_describe_a_slot_of_state_as_one_run() -> None:
     slots = changed(tensors(4, layers=("state",)), shape=(4, 1000), strides=(1024, 1))
-    group = KvGroup(("state",), STATE_PAGE_TOKENS, latent=True, state=True, state_format="MAMBA2: float32[1000]")
+    group = KvGroup(("state",), STATE_PAGE_TOKENS, state=True, state_format="MAMBA2: float32[1000]")
     found = described(slots, groups=[group])
     assert found["groups"][0]["dtype"] == "MAMBA2: float32[1000]"
     assert (found["groups"][0]["kind"], found["groups"][0]["pageTokens"]) == ("state", STATE_PAGE_TOKENS)
     (layer,) = found["ranks"][0]["layers"]
     assert (layer["pageBytes"], layer["pageStrideBytes"]) == (4000, 4096)
-    with pytest.raises(OptionError, match="tensor_parallel_size is 2, expected 1"):
-        described(slots, groups=[group], tp=(0, 2))
+    (of_two,) = described(slots, groups=[group], tp=(0, 2))["groups"]
+    assert (of_two["layout"], of_two["kvHeadCount"]) == ("HND", 2), "each rank has a part of its own"
+    alike = dataclasses.replace(group, latent=True)
+    (of_two,) = described(slots, groups=[alike], tp=(0, 2))["groups"]
+    assert (of_two["layout"], of_two["kvHeadCount"]) == ("LATENT", 1), "each rank has all of it"
     with pytest.raises(OptionError, match="expected slots that are one run of bytes"):
         described(changed(slots, strides=(1024, 2)), groups=[group])

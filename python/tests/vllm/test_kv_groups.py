@@ -137,8 +137,10 @@ def test_should_read_state_and_say_what_keeps_it_from_being_served() -> None:
         OptionError, match=r"kept for prefixes too \(mamba_cache_mode align\), expected 'none': start with"
     ):
         read_groups(config(FullAttentionSpec(), MambaSpec("align")))
-    with pytest.raises(OptionError, match="holds state of GDN_ATTN layers, expected of SHORT_CONV, MAMBA2 layers only"):
-        read_groups(config(FullAttentionSpec(), MambaSpec(mamba_type="GDN_ATTN")))
+    with pytest.raises(
+        OptionError, match="holds state of MAMBA1 layers, expected of SHORT_CONV, MAMBA2, GDN_ATTN layers only"
+    ):
+        read_groups(config(FullAttentionSpec(), MambaSpec(mamba_type="MAMBA1")))
     with pytest.raises(OptionError, match="states of drafted tokens, expected none"):
         read_groups(config(FullAttentionSpec(), MambaSpec(drafted=2)))
 

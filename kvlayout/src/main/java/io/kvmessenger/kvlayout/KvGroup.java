@@ -5,7 +5,8 @@ package io.kvmessenger.kvlayout;
  *
  * @param dtype the engine's name of the element type
  * @param pageTokens tokens in a page
- * @param kvHeadCount KV heads of each layer, over all ranks; 1 when the layout is latent
+ * @param kvHeadCount KV heads of each layer, over all ranks; 1 when the layout is latent; of a state that is not, the number
+ *     of ranks, each of which has a part that only its twin on the other side can read
  * @param pageCount pages that every rank has of it
  */
 public record KvGroup(
@@ -28,10 +29,10 @@ public record KvGroup(
         requirePositive("kvHeadCount", kvHeadCount);
         requirePositive("pageCount", pageCount);
         boolean state = kind instanceof GroupKind.State;
-        if (state != (pageTokens == STATE_PAGE_TOKENS) || (state && !(layout instanceof PageLayout.Latent))) {
+        if (state != (pageTokens == STATE_PAGE_TOKENS) || (state && layout instanceof PageLayout.Nhd)) {
             throw new IllegalArgumentException("a KV group of kind \"" + kind.name() + "\" has pages of " + pageTokens
                     + " tokens with layout " + layout.name() + ", expected " + STATE_PAGE_TOKENS
-                    + " with LATENT for state, and no other kind with so many");
+                    + " with HND or LATENT for state, and no other kind with so many");
         }
         if (layout instanceof PageLayout.Latent && kvHeadCount != 1) {
             throw new IllegalArgumentException(

@@ -5,6 +5,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
 /** Geometries of several groups: each is planned, expected and drawn for itself, over pages of its own. */
@@ -103,6 +104,30 @@ class GroupsTest {
                 .satisfies(piece -> assertThat(piece.lengthBytes()).isEqualTo(40));
         assertThatThrownBy(() -> new KvGroup(GroupKind.STATE, "float32", 1, 16, PageLayout.LATENT, 1, 4))
                 .hasMessageContaining("kind \"state\" has pages of 16 tokens with layout LATENT, expected 1073741824");
+    }
+
+    /** What a rank keeps of a state is a whole to its engine: it goes to the twin, and to no engine of other ranks. */
+    @Test
+    void shouldSendEachRanksPartOfAStateToItsTwin() {
+        KvGeometry two = stateOf(2);
+        LayoutPlanner.plan(two, two)
+                .piecesOfLayer(0)
+                .forEach(piece -> assertThat(piece.sourceRankIndex()).isEqualTo(piece.targetRankIndex()));
+        assertThat(LayoutPlanner.plan(two, two).piecesOfLayer(0)).hasSize(2);
+        for (int rank = 0; rank < 2; rank++) {
+            assertThat(ExpectedWrites.pieceCount(two, two, rank, 0, 9)).isEqualTo(1);
+        }
+        assertThat(Compatibility.check(two, stateOf(1)))
+                .hasValueSatisfying(mismatch -> assertThat(mismatch.field()).isEqualTo("kvHeadCount"));
+    }
+
+    private static KvGeometry stateOf(int tpSize) {
+        KvGroup state = new KvGroup(
+                GroupKind.STATE, "float32", 1, KvGroup.STATE_PAGE_TOKENS, PageLayout.HND, tpSize, Shapes.PAGE_COUNT);
+        List<RankGeometry> ranks = IntStream.range(0, tpSize)
+                .mapToObj(rank -> new RankGeometry(rank, 0, List.of(new LayerGeometry("a", 0, 0, 0, 40, 40))))
+                .toList();
+        return new KvGeometry("m", new Sharding(tpSize, 1, 1), List.of(state), ranks);
     }
 
     /** The smaller pages before the window are given away, and the larger one keeps their place. */
