@@ -136,9 +136,9 @@ final class WritePair implements AutoCloseable {
         targetMemory.close();
     }
 
-    private static final class Counting implements CompletionHandler {
-        private long completed;
-        private int ready;
+    static final class Counting implements CompletionHandler {
+        long completed;
+        int ready;
 
         private static void fault(String detail) {
             throw new IllegalStateException(detail);

@@ -25,6 +25,8 @@ final class MappedFile {
     private final MemorySegment memory;
     private final MemorySegment residency = arena.allocate(CHUNK_BYTES / PAGE_MIN_BYTES);
     private final BitSet chunksSeen;
+    /** Of the chunks: the first that was not looked at by {@link #mapNextAhead}. */
+    private int nextChunk;
 
     private MappedFile(LibC libC, long address, long lengthBytes) {
         this.libC = libC;
@@ -88,24 +90,45 @@ final class MappedFile {
         for (long at = offset - offset % CHUNK_BYTES; at < end; at += CHUNK_BYTES) {
             int chunk = (int) (at / CHUNK_BYTES);
             if (!chunksSeen.get(chunk)) {
+                mapChunk(chunk);
                 chunksSeen.set(chunk);
-                mapChunk(memory.address() + at, Math.min(CHUNK_BYTES, memory.byteSize() - at));
             }
         }
     }
 
-    private void mapChunk(long address, long lengthBytes) {
+    /**
+     * Maps the next so many pages ahead, without a write that needs them; returns false when none are left. What its owner has
+     * not touched yet is looked at again when it is written.
+     */
+    boolean mapNextAhead() {
+        nextChunk = chunksSeen.nextClearBit(nextChunk);
+        if (nextChunk * CHUNK_BYTES >= memory.byteSize()) {
+            return false;
+        }
+        if (mapChunk(nextChunk)) {
+            chunksSeen.set(nextChunk);
+        }
+        nextChunk++;
+        return true;
+    }
+
+    /** Returns false when not all of its pages are in memory. */
+    private boolean mapChunk(int chunk) {
+        long at = chunk * CHUNK_BYTES;
+        long address = memory.address() + at;
+        long lengthBytes = Math.min(CHUNK_BYTES, memory.byteSize() - at);
         residency.fill(RESIDENT);
         if (libC.mincore(address, lengthBytes, residency) < 0) {
-            return;
+            return false;
         }
         for (long i = 0; i < residency.byteSize(); i++) {
             if ((residency.get(ValueLayout.JAVA_BYTE, i) & RESIDENT) == 0) {
-                return;
+                return false;
             }
         }
         // Older kernels do not know it: then pages are mapped when they are written.
         libC.madvise(address, lengthBytes, MemoryApi.MADV_POPULATE_READ);
+        return true;
     }
 
     void close() {

@@ -32,6 +32,7 @@ final class ShmDomain implements Domain {
     private final Figures figures;
     private final String location;
     private final List<ShmInboundPaths> inbound = new ArrayList<>();
+    private final OfferedRegions offered = new OfferedRegions();
 
     ShmDomain(EventLoop loop, long connectLimitNs, InboundPort port, Figures figures, String location) {
         this.loop = loop;
@@ -54,9 +55,17 @@ final class ShmDomain implements Domain {
     @Override
     public RemoteKey register(Region region) {
         RegionDescriptor descriptor = region.descriptor();
-        return region.memory() instanceof Memory.Host host && host.isShareable()
-                ? new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), host.memfd())
-                : null;
+        if (!(region.memory() instanceof Memory.Host host) || !host.isShareable()) {
+            return null;
+        }
+        RemoteKey key = new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), host.memfd());
+        offered.add(key);
+        return key;
+    }
+
+    @Override
+    public void deregister(RemoteKey key) {
+        offered.remove(key);
     }
 
     @Override
@@ -74,7 +83,14 @@ final class ShmDomain implements Domain {
             throw new IllegalArgumentException("memory is handed over on a Unix socket only");
         }
         ShmInboundPaths paths = new ShmInboundPaths(
-                loop, port, wanted -> port.keyOf(this, wanted), from, figures, channel, nowNs + connectLimitNs);
+                loop,
+                port,
+                wanted -> port.keyOf(this, wanted),
+                offered,
+                from,
+                figures,
+                channel,
+                nowNs + connectLimitNs);
         inbound.add(paths);
         return paths;
     }

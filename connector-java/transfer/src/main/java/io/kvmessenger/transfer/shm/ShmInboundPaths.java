@@ -32,6 +32,8 @@ final class ShmInboundPaths implements InboundPaths {
     /** By the region's id. */
     private final IntFunction<RemoteKey> keys;
 
+    private final OfferedRegions offered;
+
     private final InboundAdmission from;
     private final Figures figures;
     private final InboundChannel channel;
@@ -40,6 +42,8 @@ final class ShmInboundPaths implements InboundPaths {
     private final long readyDeadlineNs;
     /** Until the peer has it. */
     private int ringFd;
+
+    private int lastOfferedId = OfferedRegions.NONE;
 
     private boolean ready;
     private boolean stopped;
@@ -52,6 +56,7 @@ final class ShmInboundPaths implements InboundPaths {
             EventLoop loop,
             InboundPort port,
             IntFunction<RemoteKey> keys,
+            OfferedRegions offered,
             InboundAdmission from,
             Figures figures,
             InboundChannel channel,
@@ -60,6 +65,7 @@ final class ShmInboundPaths implements InboundPaths {
         wakeDescriptor = loop.wakeDescriptor();
         this.port = port;
         this.keys = keys;
+        this.offered = offered;
         this.from = from;
         this.figures = figures;
         this.channel = channel;
@@ -106,7 +112,21 @@ final class ShmInboundPaths implements InboundPaths {
             channel.onOver("the peer did not map its ring in time");
             return 0;
         }
+        if (ready && !stopped) {
+            offer();
+        }
         return drain();
+    }
+
+    /** The peer may map what it will write to before it has to. */
+    private void offer() {
+        for (RemoteKey key = offered.after(lastOfferedId); key != null; key = offered.after(lastOfferedId)) {
+            RegionRecord region = new RegionRecord(key.regionId(), key.lengthBytes());
+            if (!channel.tell(ShmRecord.REGION_OFFERED, region.encode(), key.descriptor())) {
+                return;
+            }
+            lastOfferedId = key.regionId();
+        }
     }
 
     private int drain() {

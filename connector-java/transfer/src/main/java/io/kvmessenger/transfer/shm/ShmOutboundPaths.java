@@ -16,18 +16,22 @@ import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.util.ArrayDeque;
 import java.util.HashMap;
 import java.util.Map;
 
 /**
  * One peer whose memory this engine maps: copies pages, then pushes their immediate.
  *
- * <p>Worker only. Regions are mapped when first written to. It never writes once it is closed. What was copied is pushed with
+ * <p>Worker only. Regions are mapped when the peer offers them, or when they are first written to; their pages are mapped ahead
+ * while there is nothing else to do, a few at a time, or when they are first written to. It never writes once it is closed. What was copied is pushed with
  * it, so that nothing of it has to be sent again when the mapping is lost.
  */
 final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Reader {
     private static final int BATCH_PAGES_MAX = 256;
     private static final long BATCH_BYTES = 256 << 10;
+    /** How many regions are mapped before they are needed. */
+    private static final int REGIONS_OFFERED_MAX = 64;
     /** Batches that were copied and not yet told as sent. */
     private static final int COPIED_MAX = 1 << 10;
 
@@ -37,6 +41,9 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
     private final Figures figures;
     private final long connectDeadlineNs;
     private final Map<Integer, MappedFile> regions = new HashMap<>();
+    /** Those whose pages are mapped ahead while there is nothing else to do. */
+    private final ArrayDeque<MappedFile> partlyMapped = new ArrayDeque<>();
+
     private final RunCopier copier = new RunCopier(StreamingCopy.ofThisProcess());
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_LONG, 1L);
@@ -71,6 +78,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         switch (kind) {
             case ShmRecord.ACCEPTED -> onAccepted();
             case ShmRecord.REGION -> onRegion(RegionRecord.parse(payload));
+            case ShmRecord.REGION_OFFERED -> onOffered(RegionRecord.parse(payload));
             default -> lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
         }
     }
@@ -111,6 +119,9 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
             return;
         }
         waitingForRegion = false;
+        if (region != null && regions.containsKey(region.regionId())) {
+            return; // it was offered meanwhile
+        }
         if (region == null || region.lengthBytes() == RegionRecord.NOT_SHAREABLE) {
             lose(
                     TransferFault.WRITE_REFUSED,
@@ -124,9 +135,30 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
             return;
         }
         try {
-            regions.put(region.regionId(), MappedFile.map(libC, fd, region.lengthBytes()));
+            MappedFile wanted = MappedFile.map(libC, fd, region.lengthBytes());
+            regions.put(region.regionId(), wanted);
+            partlyMapped.add(wanted);
         } catch (IllegalStateException e) {
             lose(TransferFault.UNREACHABLE, e.getMessage());
+        } finally {
+            libC.close(fd);
+        }
+    }
+
+    /** One that cannot be mapped now is asked for when it is written to: then that is told. */
+    private void onOffered(RegionRecord region) {
+        int fd = channel.takeDescriptor();
+        if (fd < 0) {
+            return;
+        }
+        try {
+            if (region != null && regions.size() < REGIONS_OFFERED_MAX && !regions.containsKey(region.regionId())) {
+                MappedFile offered = MappedFile.map(libC, fd, region.lengthBytes());
+                regions.put(region.regionId(), offered);
+                partlyMapped.add(offered);
+            }
+        } catch (IllegalStateException e) {
+            figures.increment(TransferCounter.PATHS_REJECTED);
         } finally {
             libC.close(fd);
         }
@@ -172,7 +204,16 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         if (copyFault != null) {
             lose(TransferFault.PROTOCOL, copyFault);
         }
-        return ringFull && work == 0 ? LOOK_SOON : work;
+        return work == 0 && (ringFull || mapAhead()) ? LOOK_SOON : work;
+    }
+
+    /** Maps a few pages of what will be written one day; returns whether there are more. */
+    private boolean mapAhead() {
+        MappedFile next = closed ? null : partlyMapped.peek();
+        if (next != null && !next.mapNextAhead()) {
+            partlyMapped.remove();
+        }
+        return next != null;
     }
 
     /** Wakes the target for what was copied since the last turn, and tells the engine of it. */
@@ -251,6 +292,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         lastRegion = null;
         regions.values().forEach(MappedFile::close);
         regions.clear();
+        partlyMapped.clear();
         if (ringFile != null) {
             ringFile.close();
             figures.increment(TransferCounter.PATHS_LOST);

@@ -16,5 +16,8 @@ final class ShmRecord {
     /** Target: the {@link RegionRecord}, with its descriptor. */
     static final int REGION = PeerChannel.FIRST_KIND + 3;
 
+    /** Target: a {@link RegionRecord} that was not asked for, with its descriptor, so that it can be mapped before it is needed. */
+    static final int REGION_OFFERED = PeerChannel.FIRST_KIND + 4;
+
     private ShmRecord() {}
 }

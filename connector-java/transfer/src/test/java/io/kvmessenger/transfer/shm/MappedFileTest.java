@@ -59,6 +59,28 @@ final class MappedFileTest {
     }
 
     @Test
+    void shouldMapAheadAFewPagesAtATimeUntilAllAreMapped() throws IOException {
+        owner.memory().fill((byte) 7);
+        peer.mapAhead(MappedFile.CHUNK_BYTES, 1);
+        int turns = 0;
+        while (peer.mapNextAhead()) {
+            turns++;
+        }
+        assertThat(turns).as("the others").isEqualTo((int) (LENGTH_BYTES / MappedFile.CHUNK_BYTES) - 1);
+        assertThat(mappedBytes(peer)).isEqualTo(LENGTH_BYTES);
+    }
+
+    @Test
+    void shouldLookAgainAtWhatTheOwnerHadNotTouched() throws IOException {
+        while (peer.mapNextAhead()) {
+            assertThat(mappedBytes(peer)).isZero();
+        }
+        owner.memory().fill((byte) 7);
+        peer.mapAhead(0, LENGTH_BYTES);
+        assertThat(mappedBytes(peer)).isEqualTo(LENGTH_BYTES);
+    }
+
+    @Test
     void shouldMakeNoPageThatTheOwnerHasNotTouched() throws IOException {
         MemorySegment all = owner.memory();
         for (long page = 0; page < LENGTH_BYTES; page += 8192) {

@@ -13,12 +13,14 @@ import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.socket.Descriptors;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.FakeInboundChannel;
 import io.kvmessenger.transfer.spi.FakePort;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
+import io.kvmessenger.transfer.spi.RemoteKey;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.io.IOException;
 import java.lang.foreign.Arena;
@@ -163,6 +165,54 @@ final class ShmDomainTest {
             assertThat(Descriptors.gifts()).isEqualTo(1);
             assertThat(writer.paths.doWork(NOW_NS)).isZero();
         }
+    }
+
+    @Test
+    void shouldMapWhatIsOfferedWhileThereIsNothingElseToDo() {
+        int fd = MappedFile.createFile(LIB_C, "offered", 2 * MappedFile.CHUNK_BYTES);
+        try (Accepted writer = new Accepted()) {
+            assertThat(writer.paths.doWork(NOW_NS)).isZero();
+            channel.say(ShmRecord.REGION_OFFERED, new RegionRecord(3, 2 * MappedFile.CHUNK_BYTES).encode(), fd);
+            channel.say(ShmRecord.REGION_OFFERED, new RegionRecord(4, MappedFile.CHUNK_BYTES).encode());
+            channel.say(ShmRecord.REGION_OFFERED, new RegionRecord(5, 4 * MappedFile.CHUNK_BYTES).encode(), fd);
+            assertThat(lost).as("what cannot be mapped now is asked for later").isEmpty();
+            writer.post(1);
+            assertThat(writer.paths.doWork(NOW_NS)).as("a write goes first").isEqualTo(1);
+            int turns = 0;
+            while (writer.paths.doWork(NOW_NS) == OutboundPaths.LOOK_SOON) {
+                turns++;
+            }
+            assertThat(turns).as("two pieces, and the end").isEqualTo(3);
+            assertThat(writer.paths.doWork(NOW_NS)).isZero();
+        }
+        LIB_C.close(fd);
+    }
+
+    @Test
+    void shouldOfferEachRegionOnceToAPeerThatIsReady() {
+        FakeInboundChannel peers = new FakeInboundChannel(
+                record -> String.valueOf(RegionRecord.parse(record).regionId()));
+        peers.carriesDescriptors = true;
+        OfferedRegions regions = new OfferedRegions();
+        regions.add(new RemoteKey(1, 4096, gift));
+        regions.add(new RemoteKey(2, 4096, gift));
+        ShmInboundPaths paths =
+                new ShmInboundPaths(loop, port, id -> null, regions, admission, figures, peers, Long.MAX_VALUE / 2);
+        paths.poll(NOW_NS);
+        assertThat(peers.told).as("not to one that is not ready").containsExactly(String.valueOf(ShmRecord.ACCEPTED));
+        paths.onRecord(ShmRecord.READY, MemorySegment.NULL, NOW_NS);
+        paths.poll(NOW_NS);
+        paths.poll(NOW_NS);
+        regions.remove(new RemoteKey(1, 4096, gift));
+        regions.add(new RemoteKey(3, 4096, gift));
+        paths.poll(NOW_NS);
+        assertThat(peers.told)
+                .containsExactly(
+                        String.valueOf(ShmRecord.ACCEPTED),
+                        ShmRecord.REGION_OFFERED + " 1",
+                        ShmRecord.REGION_OFFERED + " 2",
+                        ShmRecord.REGION_OFFERED + " 3");
+        paths.close();
     }
 
     @Test

@@ -1,5 +1,7 @@
 package io.kvmessenger.transfer.spi;
 
+import static org.assertj.core.api.Assertions.assertThat;
+
 import io.kvmessenger.transfer.TransferFault;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -13,6 +15,7 @@ public final class FakeInboundChannel implements InboundChannel {
     public final List<String> dismissed = new ArrayList<>();
     public final List<Throwable> errors = new ArrayList<>();
     public int readies;
+    public boolean carriesDescriptors;
 
     private final Function<MemorySegment, String> words;
 
@@ -28,7 +31,7 @@ public final class FakeInboundChannel implements InboundChannel {
 
     @Override
     public boolean carriesDescriptors() {
-        return false;
+        return carriesDescriptors;
     }
 
     @Override
@@ -39,7 +42,8 @@ public final class FakeInboundChannel implements InboundChannel {
 
     @Override
     public boolean tell(int kind, MemorySegment payload, int... descriptors) {
-        throw new AssertionError("it carries no descriptors");
+        assertThat(carriesDescriptors).isTrue();
+        return tell(kind, payload);
     }
 
     @Override

@@ -1,0 +1,36 @@
+package io.kvmessenger.transfer.shm;
+
+import io.kvmessenger.transfer.spi.RemoteKey;
+import java.util.concurrent.ConcurrentSkipListMap;
+
+/**
+ * The regions that peers may map, in the order of registration: each peer is offered them one after the other, also those that
+ * come later.
+ *
+ * <p>Messenger's thread writes, the worker reads.
+ */
+final class OfferedRegions {
+    /** Before the first. */
+    static final int NONE = 0;
+
+    private final ConcurrentSkipListMap<Integer, RemoteKey> keys = new ConcurrentSkipListMap<>();
+    private volatile int lastRegionId = NONE;
+
+    void add(RemoteKey key) {
+        keys.put(key.regionId(), key);
+        lastRegionId = Math.max(lastRegionId, key.regionId());
+    }
+
+    void remove(RemoteKey key) {
+        keys.remove(key.regionId());
+    }
+
+    /** The first region after the one of this id, or null. */
+    RemoteKey after(int regionId) {
+        if (regionId >= lastRegionId) {
+            return null;
+        }
+        var next = keys.higherEntry(regionId);
+        return next == null ? null : next.getValue();
+    }
+}
