@@ -5,6 +5,7 @@ import io.kvmessenger.transfer.spi.InboundAdmission;
 /** A data path from a link to an admission, as far as each end still has it. State only. */
 final class FabricPath {
     final SimulatedOutboundLink link;
+    final FabricLink control;
     final SimulatedTransport source;
     final SimulatedTransport target;
     final InboundAdmission admission;
@@ -16,6 +17,7 @@ final class FabricPath {
 
     FabricPath(SimulatedOutboundLink link, SimulatedTransport target, InboundAdmission admission) {
         this.link = link;
+        this.control = link.control;
         this.source = link.transport;
         this.target = target;
         this.admission = admission;

@@ -7,7 +7,7 @@ import java.util.SplittableRandom;
  *
  * @param takesAll whether links take and join as many pages as they can; else each draws how many, and whether it joins them
  */
-record FabricShape(FabricKind kind, Lanes lanes, Swarm swarm, boolean takesAll) {
+record FabricShape(FabricKind kind, Lanes lanes, Fall fall, Swarm swarm, boolean takesAll) {
     static final int PAGES_PER_POST_MAX = 8;
 
     int drawPagesPerPost(SplittableRandom random) {

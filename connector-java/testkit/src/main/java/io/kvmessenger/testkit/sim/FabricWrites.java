@@ -86,7 +86,9 @@ final class FabricWrites {
         }
         trace.add(facts.source(), "submit", write.describe());
         listener.writeSubmitted(facts);
-        clock.after(fabric.delayNs(), () -> beginRead(write));
+        if (write.post.lane == null || !write.post.lane.swallows) {
+            clock.after(fabric.delayNs(), () -> beginRead(write));
+        }
     }
 
     private void beginRead(FabricWrite write) {
@@ -178,7 +180,7 @@ final class FabricWrites {
             listener.writeRefused(write.facts.target(), detail);
             path.target.port.onRefused(path.admission, detail);
             gone(write);
-            fabric.closeTarget(path, TransferFault.WRITE_REFUSED, "refused a write", detail);
+            fabric.dismiss(path.control, TransferFault.WRITE_REFUSED, "refused a write", detail);
             return false;
         }
         if (window != null && window.beginLanding()) {

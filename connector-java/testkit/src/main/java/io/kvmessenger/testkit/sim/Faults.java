@@ -26,6 +26,9 @@ final class Faults {
         if (world.scenario().lanes().breakPeriodNs() > 0) {
             scheduleLane();
         }
+        if (world.scenario().fall().swallowPeriodNs() > 0) {
+            scheduleSwallowing(new SplittableRandom(world.scenario().seed() * 0xD6E8FEB86659FD93L + 2));
+        }
     }
 
     private void scheduleLane() {
@@ -34,6 +37,16 @@ final class Faults {
             if (!ended) {
                 world.fabric().breakAnyLane(lanes);
                 scheduleLane();
+            }
+        });
+    }
+
+    private void scheduleSwallowing(SplittableRandom swallowing) {
+        long periodNs = world.scenario().fall().swallowPeriodNs();
+        world.clock().after(swallowing.nextLong(2 * periodNs), () -> {
+            if (!ended) {
+                world.fabric().swallowOnAnyLane(swallowing);
+                scheduleSwallowing(swallowing);
             }
         });
     }

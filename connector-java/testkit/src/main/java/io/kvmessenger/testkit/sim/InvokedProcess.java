@@ -29,24 +29,30 @@ record InvokedProcess(TransferEngine engine, SimulatedTransport transport) {
             Runnable onCompletion) {
         SimulatedWorker worker = new SimulatedWorker(clock, random.split(), node, fabric);
         SimulatedTransport[] made = new SimulatedTransport[1];
-        Transport transport = simulated(port -> {
+        Transport first = simulated(SimulatedTransport.NAME, port -> {
             made[0] = new SimulatedTransport(node, fabric, worker, port, random.split());
             return made[0];
         });
+        Transport next = simulated(NextDomain.NAME, port -> new NextDomain(made[0]));
         InvokedEngine invoked = new InvokedEngine(
                 limits,
                 new EnginePorts(
-                        LIB_C, node::nowNs, random.split(), worker, new SimulatedLinks(fabric), List.of(transport)),
+                        LIB_C,
+                        node::nowNs,
+                        random.split(),
+                        worker,
+                        new SimulatedLinks(fabric),
+                        fabric.shape().fall().domains() == 1 ? List.of(first) : List.of(first, next)),
                 onCompletion);
         worker.start(invoked);
         return new InvokedProcess(invoked.engine(), made[0]);
     }
 
-    private static Transport simulated(Function<InboundPort, Domain> opened) {
+    private static Transport simulated(String name, Function<InboundPort, Domain> opened) {
         return new Transport() {
             @Override
             public String name() {
-                return SimulatedTransport.NAME;
+                return name;
             }
 
             @Override

@@ -74,6 +74,12 @@ public enum Mutation {
     LOST_AND_NOT_REPEATED(Weather.QUIET),
     /** What a lane has read is taken as sent, and not posted again when the lane breaks. */
     SENT_WHEN_READ(Weather.QUIET),
+    /** What a lane had is posted again before its target has said that nothing more of it lands. */
+    REPEATED_UNPROVEN,
+    /** What the last lane of a domain had is not posted to the next domain. */
+    FALL_FORGETS(Weather.QUIET),
+    /** A path is not given up, however long nothing is heard of what it has. */
+    SILENCE_BORNE(Weather.QUIET),
     /** An engine that waits for grants does not hear of them. */
     GRANT_NOT_TOLD;
 

@@ -35,6 +35,7 @@ record Scenario(
         boolean announces,
         Traffic traffic,
         Lanes lanes,
+        Fall fall,
         Swarm swarm) {
     static final long MICRO = 1_000;
     static final long MILLI = 1_000_000;
@@ -84,6 +85,7 @@ record Scenario(
         SplittableRandom engines = new SplittableRandom(seed * 0x8CB92BA72F3D8DD7L + 1);
         SplittableRandom shards = new SplittableRandom(seed * 0xD1B54A32D192ED03L + 1);
         SplittableRandom lanes = new SplittableRandom(seed * 0x1D8E4E27C47D124FL + 1);
+        SplittableRandom falls = new SplittableRandom(seed * 0xD6E8FEB86659FD93L + 1);
         SplittableRandom traffic = new SplittableRandom(seed * 0xE7037ED1A0B428DBL + 1);
         boolean announces =
                 seed % 3 == 0 && weather != Weather.SOUND; // how long an announced prompt waits has no bound
@@ -97,6 +99,7 @@ record Scenario(
         FabricKind fabric = fabrics.nextInt(4) == 0 ? FabricKind.RDM : drawn;
         int slotCount = random.nextInt(3) == 0 ? 2 + random.nextInt(4) : SLOTS_ENOUGH;
         boolean slotsReusedSoon = random.nextBoolean();
+        Lanes drawnLanes = shardable ? Lanes.draw(lanes, fabric) : Lanes.ONE;
         int queueLimit = Integer.highestOneBit(1 + random.nextInt(8));
         return new Scenario(
                 seed,
@@ -116,7 +119,8 @@ record Scenario(
                 List.of(ChecksumMode.values()).get(checksums.nextInt(ChecksumMode.values().length)),
                 announces,
                 shardable ? Traffic.draw(traffic, weather, announces) : Traffic.PLAIN,
-                shardable ? Lanes.draw(lanes, fabric) : Lanes.ONE,
+                drawnLanes,
+                shardable && weather != Weather.SOUND ? Fall.draw(falls, drawnLanes) : Fall.NONE,
                 switch (weather) {
                     case FAULTY -> Swarm.draw(random);
                     case SOUND -> Swarm.sound(random);
@@ -163,7 +167,7 @@ record Scenario(
     }
 
     FabricShape fabricShape() {
-        return new FabricShape(fabric, lanes, swarm, false);
+        return new FabricShape(fabric, lanes, fall, swarm, false);
     }
 
     /** How long what comes after all faults stands in its queue: for longer than a transfer waits for its other side. */
@@ -188,6 +192,7 @@ record Scenario(
                 announces,
                 traffic,
                 lanes,
+                fall,
                 swarm);
     }
 

@@ -42,7 +42,7 @@ public final class SimulatedEngines {
         fabric = new SimulatedFabric(
                 clock,
                 new Trace(clock),
-                new FabricShape(FabricKind.valueOf(kind), new Lanes(laneCount, 0), none, true),
+                new FabricShape(FabricKind.valueOf(kind), new Lanes(laneCount, 0), Fall.NONE, none, true),
                 random.split(),
                 new WorldListener() {},
                 new Partitions(),

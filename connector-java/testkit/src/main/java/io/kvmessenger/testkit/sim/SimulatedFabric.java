@@ -3,7 +3,6 @@ package io.kvmessenger.testkit.sim;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.spi.InboundAdmission;
-import io.kvmessenger.transfer.spi.InboundLink;
 import io.kvmessenger.transfer.spi.KeyProof;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.WriteBatch;
@@ -36,7 +35,7 @@ final class SimulatedFabric {
     private final Partitions partitions;
     private final FabricWrites writes;
     private final Map<String, SimulatedTransport> byProcess = new LinkedHashMap<>();
-    private final List<FabricPath> silent = new ArrayList<>();
+    private final List<FabricLink> silent = new ArrayList<>();
     private Throwable error;
     private boolean healed;
 
@@ -108,6 +107,14 @@ final class SimulatedFabric {
         clock.after(delayNs(), () -> transport.run(action));
     }
 
+    /** Where a lane broke, once it may be opened again. */
+    void afterRest(SimulatedOutboundLink link, Runnable action) {
+        long restNs = link.next || shape.fall().restMaxNs() == 0
+                ? 0
+                : random.nextLong(shape.fall().restMaxNs());
+        clock.after(delayNs() + restNs, () -> link.transport.run(action));
+    }
+
     /** On the worker of the engine there, in a while, once it can be reached; never, when there is none. */
     void laterAt(SimulatedTransport from, String location, Consumer<SimulatedTransport> action) {
         SimulatedTransport target = byProcess.get(location);
@@ -130,11 +137,11 @@ final class SimulatedFabric {
 
     // ---- paths
 
-    void connect(SimulatedOutboundLink link, String location, byte[] key) {
-        clock.after(delayNs(), () -> whenConnected(link.transport, location, () -> knock(link, location, key)));
+    void connect(SimulatedOutboundLink link, String location) {
+        clock.after(delayNs(), () -> whenConnected(link.transport, location, () -> knock(link, location)));
     }
 
-    private void knock(SimulatedOutboundLink link, String location, byte[] key) {
+    private void knock(SimulatedOutboundLink link, String location) {
         SimulatedTransport target = byProcess.get(location);
         if (target == null || !target.node.alive() || target.isClosed()) {
             refuse(link, TransferFault.UNREACHABLE, location);
@@ -143,30 +150,32 @@ final class SimulatedFabric {
         target.knocking.add(link);
         target.run(() -> {
             target.knocking.remove(link);
-            letIn(link, target, key);
+            letIn(link, target);
         });
     }
 
-    private void letIn(SimulatedOutboundLink link, SimulatedTransport target, byte[] key) {
+    private void letIn(SimulatedOutboundLink link, SimulatedTransport target) {
         if (link.isClosed() || !link.transport.node.alive()) {
             return;
         }
-        InboundAdmission admission = target.port.admissionOf(KeyProof.nameOf(key));
+        FabricLink control = link.control;
+        InboundAdmission admission = target.port.admissionOf(KeyProof.nameOf(control.key));
         if (admission == null
-                || admission.link() != null
-                || !Arrays.equals(admission.admission().key(), key)) {
+                || !Arrays.equals(admission.admission().key(), control.key)
+                || !control.isAdmitted(target, admission)) {
             refuse(link, TransferFault.NOT_ADMITTED, target.node.process());
             return;
         }
         FabricPath path = new FabricPath(link, target, admission);
         link.path = path;
         target.inbound.add(path);
-        admission.claim(inboundLink(path));
+        control.paths.add(path);
         clock.after(
                 delayNs(),
                 () -> link.transport.run(() -> {
                     if (!path.sourceGone) {
-                        trace.add(link.transport.node.process(), "path", "ready to " + target.node.process());
+                        String kindOfPath = link.next ? "nextPath" : "path";
+                        trace.add(link.transport.node.process(), kindOfPath, "ready to " + target.node.process());
                         link.onReady();
                     }
                 }));
@@ -176,50 +185,52 @@ final class SimulatedFabric {
         clock.after(delayNs(), () -> link.transport.run(() -> link.lose(fault, "no data path to " + location)));
     }
 
-    private InboundLink inboundLink(FabricPath path) {
-        return detail -> {
-            trace.add(
-                    path.target.node.process(),
-                    "revoke",
-                    path.admission.admission().peerName());
-            if (kind.writerCopies() && path.source.node.alive()) {
-                askWriter(path, detail);
-            } else if (kind.targetChecks) {
-                closeTarget(path, detail);
-            } else {
-                clock.after(HOP_NS, () -> path.target.run(() -> closeTarget(path, detail)));
-            }
-        };
+    /** The target wants nothing more of a writer, by whatever path. */
+    void revoke(FabricLink link, String detail) {
+        trace.add(
+                link.target.node.process(), "revoke", link.admission.admission().peerName());
+        dismiss(link, TransferFault.PEER_CLOSED, detail, "revoked by the peer");
     }
 
-    /** Where the writer itself copies, only its word or its death ends it. */
-    private void askWriter(FabricPath path, String detail) {
-        clock.after(
-                HOP_NS,
-                () -> path.source.run(() -> {
-                    path.link.lose(TransferFault.PEER_CLOSED, "revoked by the peer");
+    /** @param told to the writer */
+    void dismiss(FabricLink link, TransferFault fault, String detail, String told) {
+        link.dismissed = true;
+        if (!kind.writerCopies() || !link.source.node.alive()) { // else only the writer's word or its death ends it
+            for (FabricPath path : List.copyOf(link.paths)) {
+                if (kind.targetChecks) {
+                    endTarget(path, detail);
+                } else {
                     clock.after(HOP_NS, () -> path.target.run(() -> endTarget(path, detail)));
-                }));
+                }
+            }
+        }
+        tellWriter(link, fault, told);
+        link.endIfOver(detail);
     }
 
-    /** The target has had enough; the source hears of it later. */
-    private void closeTarget(FabricPath path, String detail) {
-        closeTarget(path, TransferFault.PEER_CLOSED, detail, "closed by the peer");
-    }
-
-    /** @param told to the source */
-    void closeTarget(FabricPath path, TransferFault fault, String detail, String told) {
-        endTarget(path, detail);
-        tellSource(path, fault, told);
-    }
-
-    private void tellSource(FabricPath path, TransferFault fault, String detail) {
+    private void tellWriter(FabricLink link, TransferFault fault, String told) {
         clock.after(
-                delayNs(),
+                kind.writerCopies() ? HOP_NS : delayNs(),
                 () -> whenConnected(
-                        path.target,
-                        path.source.node.process(),
-                        () -> path.source.run(() -> path.link.lose(fault, detail))));
+                        link.target,
+                        link.source.node.process(),
+                        () -> link.source.run(() -> link.writer.lose(fault, told))));
+    }
+
+    /** The writer wants no more of its target, which hears of it later. */
+    void writerClosed(FabricLink link) {
+        if (link.target != null) {
+            clock.after(
+                    delayNs(),
+                    () -> whenConnected(
+                            link.source,
+                            link.target.node.process(),
+                            () -> link.target.run(() -> link.onWriterGone("the peer disconnected"))));
+        }
+    }
+
+    void endTargets(FabricLink link, String detail) {
+        List.copyOf(link.paths).forEach(path -> endTarget(path, detail));
     }
 
     /** The source's engine wants no more of it; the target hears of it later. */
@@ -248,19 +259,27 @@ final class SimulatedFabric {
             path.targetGone = true;
             writes.dropAtTarget(path);
             path.target.inbound.remove(path);
-            path.target.port.onClosed(path.admission, detail);
+            path.control.paths.remove(path);
+            path.control.endIfOver(detail);
         }
     }
 
     /** The target's engine is closed, and hears of nothing any more. What copies into its memory itself goes on until it dies. */
     void closeTargets(SimulatedTransport target) {
+        if (!kind.writerCopies()) {
+            dropTargets(target);
+        }
+        for (FabricLink link : List.copyOf(target.admitted)) {
+            tellWriter(link, TransferFault.PEER_CLOSED, "closed by the peer");
+        }
+    }
+
+    private void dropTargets(SimulatedTransport target) {
         for (FabricPath path : List.copyOf(target.inbound)) {
-            if (!kind.writerCopies()) {
-                path.targetGone = true;
-                writes.dropAtTarget(path);
-                target.inbound.remove(path);
-            }
-            tellSource(path, TransferFault.PEER_CLOSED, "closed by the peer");
+            path.targetGone = true;
+            writes.dropAtTarget(path);
+            target.inbound.remove(path);
+            path.control.paths.remove(path);
         }
     }
 
@@ -285,7 +304,7 @@ final class SimulatedFabric {
         clock.after(
                 delayNs(),
                 () -> path.source.run(() -> {
-                    path.link.lose(TransferFault.PEER_CLOSED, "the path broke");
+                    loseAtSource(path, "the path broke");
                     if (kind.writerCopies()) {
                         path.target.run(() -> endTarget(path, "the path broke"));
                     }
@@ -295,15 +314,18 @@ final class SimulatedFabric {
         }
     }
 
+    /** What was told as sent and has not landed is lost with its path: then nothing of the link can be trusted. */
+    private void loseAtSource(FabricPath path, String detail) {
+        if (kind.completionIsDelivery || path.link.hasLanes()) {
+            path.link.lose(TransferFault.PEER_CLOSED, detail);
+        } else {
+            path.control.writer.lose(TransferFault.PEER_CLOSED, detail);
+        }
+    }
+
     /** Some lane breaks: the source stops, the target says what it took, and the source opens another one. */
     void breakAnyLane(SplittableRandom random) {
-        List<SimulatedLane> open = byProcess.values().stream()
-                .filter(transport -> transport.node.alive())
-                .flatMap(transport -> transport.links.stream())
-                .filter(SimulatedOutboundLink::isOpen)
-                .flatMap(link -> link.lanes.stream())
-                .filter(lane -> !lane.broken)
-                .toList();
+        List<SimulatedLane> open = openLanes();
         if (!open.isEmpty()) {
             SimulatedLane lane = open.get(random.nextInt(open.size()));
             trace.add(lane.link.transport.node.process(), "laneLoss", "to " + lane.link.path.target.node.process());
@@ -311,10 +333,40 @@ final class SimulatedFabric {
         }
     }
 
+    private List<SimulatedLane> openLanes() {
+        return byProcess.values().stream()
+                .filter(transport -> transport.node.alive())
+                .flatMap(transport -> transport.links.stream())
+                .filter(SimulatedOutboundLink::isOpen)
+                .flatMap(link -> link.lanes.stream())
+                .filter(lane -> !lane.broken)
+                .toList();
+    }
+
+    /** The source's engine has given a lane up; called on its worker. */
+    void giveUp(SimulatedLane lane) {
+        trace.add(lane.link.transport.node.process(), "giveUp", "to " + lane.link.path.target.node.process());
+        stop(lane);
+    }
+
+    /** Some lane takes posts from now on that reach nothing, and nothing says so. */
+    void swallowOnAnyLane(SplittableRandom random) {
+        List<SimulatedLane> open = openLanes();
+        if (!open.isEmpty()) {
+            SimulatedLane lane = open.get(random.nextInt(open.size()));
+            trace.add(lane.link.transport.node.process(), "swallow", "to " + lane.link.path.target.node.process());
+            lane.swallows = true;
+        }
+    }
+
     private void stop(SimulatedLane lane) {
         FabricPath path = lane.link.path;
         if (!lane.broken && !path.sourceGone) {
             lane.broken = true;
+            if (mutation == Mutation.REPEATED_UNPROVEN) {
+                lane.link.lose(lane);
+                return;
+            }
             writes.dropAtSource(lane);
             clock.after(delayNs(), () -> whenConnected(path, () -> path.target.run(() -> endAtTarget(lane))));
         }
@@ -331,44 +383,40 @@ final class SimulatedFabric {
     /** The process is dead. A silent death is that of its machine: nobody tells its peers. */
     void died(SimulatedTransport dead, boolean silentDeath) {
         boolean heard = kind.writerCopies() || !silentDeath;
-        for (SimulatedOutboundLink link : List.copyOf(dead.links)) {
-            link.end();
-            FabricPath path = link.path;
-            if (path != null) {
-                tellOtherEnd(heard, path, () -> path.target.run(() -> endTarget(path, "the peer died")));
+        List.copyOf(dead.links).forEach(SimulatedOutboundLink::end);
+        for (FabricLink link : List.copyOf(dead.opened)) {
+            if (link.target != null) {
+                tellOtherEnd(heard, link, () -> link.target.run(() -> link.onWriterGone("the peer died")));
             }
         }
-        for (FabricPath path : List.copyOf(dead.inbound)) {
-            path.targetGone = true;
-            writes.dropAtTarget(path);
-            tellOtherEnd(
-                    heard,
-                    path,
-                    () -> path.source.run(() -> path.link.lose(TransferFault.PEER_CLOSED, "the peer died")));
+        dropTargets(dead);
+        for (FabricLink link : List.copyOf(dead.admitted)) {
+            Runnable end = () -> link.source.run(() -> link.writer.lose(TransferFault.PEER_CLOSED, "the peer died"));
+            tellOtherEnd(heard, link, end);
+            if (!heard && kind == FabricKind.RDMA) {
+                clock.after(RETRIES_EXHAUSTED_NS, end);
+            }
         }
         List.copyOf(dead.knocking).forEach(link -> refuse(link, TransferFault.UNREACHABLE, dead.node.process()));
     }
 
-    private void tellOtherEnd(boolean heard, FabricPath path, Runnable end) {
+    private void tellOtherEnd(boolean heard, FabricLink link, Runnable end) {
         if (heard) {
-            clock.after(delayNs(), () -> whenConnected(path.source, path.target.node.process(), end));
+            clock.after(delayNs(), () -> whenConnected(link.source, link.target.node.process(), end));
         } else {
-            silent.add(path);
-            if (kind == FabricKind.RDMA && path.targetGone) {
-                clock.after(RETRIES_EXHAUSTED_NS, end);
-            }
+            silent.add(link);
         }
     }
 
     /** A machine that died silently is back: what still belongs to its old life is reset. */
     void restarted(String nodeName) {
-        for (FabricPath path : List.copyOf(silent)) {
-            boolean sourceDied = path.source.node.name().equals(nodeName);
-            if (sourceDied || path.target.node.name().equals(nodeName)) {
-                silent.remove(path);
+        for (FabricLink link : List.copyOf(silent)) {
+            boolean sourceDied = link.source.node.name().equals(nodeName);
+            if (sourceDied || link.target.node.name().equals(nodeName)) {
+                silent.remove(link);
                 clock.after(delayNs(), () -> {
-                    path.target.run(() -> endTarget(path, "the peer restarted"));
-                    path.source.run(() -> path.link.lose(TransferFault.PEER_CLOSED, "the peer restarted"));
+                    link.target.run(() -> link.onWriterGone("the peer restarted"));
+                    link.source.run(() -> link.writer.lose(TransferFault.PEER_CLOSED, "the peer restarted"));
                 });
             }
         }

@@ -8,6 +8,8 @@ final class SimulatedLane implements Endpoint {
     final SimulatedOutboundLink link;
     /** Nothing more leaves on it; what it had waits for the word of the target. */
     boolean broken;
+    /** What it takes reaches nothing, and nothing says so. */
+    boolean swallows;
 
     SimulatedLane(SimulatedOutboundLink link) {
         this.link = link;
@@ -16,5 +18,10 @@ final class SimulatedLane implements Endpoint {
     @Override
     public int post(WriteBatch batch, long postId) {
         return broken ? 0 : link.post(batch, postId, this);
+    }
+
+    @Override
+    public void giveUp() {
+        link.giveUp(this);
     }
 }

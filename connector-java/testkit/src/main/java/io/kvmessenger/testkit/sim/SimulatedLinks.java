@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
 import io.kvmessenger.transfer.EngineAddress;
+import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.Links;
@@ -14,8 +15,8 @@ import java.util.ArrayDeque;
 import java.util.List;
 
 /**
- * Links that are open at once and carry messages alone: the {@link SimulatedFabric} itself shows who is who, and ends paths.
- * Worker only.
+ * Links that are open at once and carry messages alone: the {@link SimulatedFabric} itself shows who is who, and ends links and
+ * paths. Worker only.
  */
 final class SimulatedLinks implements Links {
     private static final int MESSAGES_ON_THEIR_WAY_MAX = 16;
@@ -45,10 +46,10 @@ final class SimulatedLinks implements Links {
     @Override
     public void close() {}
 
-    private final class Link implements OutboundLink, OutboundChannel {
-        private final byte[] admissionKey;
+    private final class Link implements OutboundLink, FabricLink.Writer {
         private final LinkEvents events;
         private final String location;
+        private final FabricLink link;
         /** On their way, the first of them at the target or before it. */
         private final ArrayDeque<MemorySegment> sent = new ArrayDeque<>();
 
@@ -57,8 +58,9 @@ final class SimulatedLinks implements Links {
 
         Link(String location, byte[] admissionKey, LinkEvents events) {
             this.location = location;
-            this.admissionKey = admissionKey;
             this.events = events;
+            link = new FabricLink(fabric, transport, admissionKey, this);
+            transport.opened.add(link);
         }
 
         @Override
@@ -69,6 +71,13 @@ final class SimulatedLinks implements Links {
             opened = true;
             events.onOpened();
             return 1;
+        }
+
+        @Override
+        public void lose(TransferFault fault, String detail) {
+            if (!closed) {
+                events.onLost(fault, detail);
+            }
         }
 
         @Override
@@ -90,7 +99,7 @@ final class SimulatedLinks implements Links {
         }
 
         private void arrive(SimulatedTransport target) {
-            if (closed || target.take(admissionKey, sent.element())) {
+            if (closed || target.take(link.key, sent.element())) {
                 sent.remove();
                 transport.wakeWorker();
             }
@@ -101,53 +110,19 @@ final class SimulatedLinks implements Links {
 
         @Override
         public OutboundChannel channel(Domain domain) {
-            return this;
+            return new LinkChannel(link);
         }
 
         @Override
-        public void detach(PeerChannel channel) {}
+        public void detach(PeerChannel channel) {
+            fabric.sourceClosed(((LinkChannel) channel).paths);
+        }
 
         @Override
         public void close() {
             closed = true;
-        }
-
-        @Override
-        public boolean open(MemorySegment wish, Reader reader) {
-            return true;
-        }
-
-        @Override
-        public byte[] admissionKey() {
-            return admissionKey;
-        }
-
-        @Override
-        public int takeDescriptor() {
-            return NO_DESCRIPTOR;
-        }
-
-        @Override
-        public void drain(long nowNs) {}
-
-        @Override
-        public int number() {
-            return 0;
-        }
-
-        @Override
-        public boolean carriesDescriptors() {
-            return false;
-        }
-
-        @Override
-        public boolean tell(int kind, MemorySegment payload) {
-            return false;
-        }
-
-        @Override
-        public boolean tell(int kind, MemorySegment payload, int... descriptors) {
-            return false;
+            transport.opened.remove(link);
+            fabric.writerClosed(link);
         }
     }
 }

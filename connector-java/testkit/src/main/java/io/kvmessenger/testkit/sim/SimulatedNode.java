@@ -82,6 +82,10 @@ final class SimulatedNode {
         return clock.nowNs() + clockOffsetNs;
     }
 
+    long worldNs() {
+        return clock.nowNs();
+    }
+
     boolean alive() {
         return alive;
     }

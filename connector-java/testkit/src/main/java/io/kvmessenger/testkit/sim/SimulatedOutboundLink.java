@@ -18,6 +18,10 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
     private static final long POST_BYTES_MAX = 1 << 20;
 
     final SimulatedTransport transport;
+    final FabricLink control;
+    /** Of the domain that is fallen to. */
+    final boolean next;
+
     final Set<FabricWrite.Post> posts = new LinkedHashSet<>();
     /** Null until the target has let it in. */
     FabricPath path;
@@ -34,8 +38,15 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
     private boolean closed;
 
     SimulatedOutboundLink(
-            SimulatedTransport transport, SimulatedFabric fabric, PathEvents events, SplittableRandom random) {
+            SimulatedTransport transport,
+            SimulatedFabric fabric,
+            FabricLink control,
+            boolean next,
+            PathEvents events,
+            SplittableRandom random) {
         this.transport = transport;
+        this.control = control;
+        this.next = next;
         this.fabric = fabric;
         this.events = events;
         this.random = random;
@@ -45,6 +56,10 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
 
     boolean isOpen() {
         return ready && !closed;
+    }
+
+    boolean hasLanes() {
+        return fabric.shape().lanes().several();
     }
 
     boolean isClosed() {
@@ -94,7 +109,7 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
         for (FabricWrite.Post post : List.copyOf(posts)) {
             if (post.lane == lane) {
                 boolean told = fabric.mutation() != Mutation.REPEATED_THOUGH_TAKEN && post.taken;
-                if (told || fabric.mutation() == Mutation.LOST_AND_NOT_REPEATED) {
+                if (told || fabric.mutation() == Mutation.LOST_AND_NOT_REPEATED || isFallMutant()) {
                     tellSent(post);
                 } else {
                     posts.remove(post);
@@ -102,7 +117,20 @@ final class SimulatedOutboundLink implements OutboundPaths, Endpoint {
             }
         }
         events.onPathLost(lane);
-        fabric.later(transport, this::openLane);
+        fabric.afterRest(this, this::openLane);
+    }
+
+    /** Nothing is heard of what the lane has. */
+    void giveUp(SimulatedLane lane) {
+        if (fabric.mutation() != Mutation.SILENCE_BORNE) {
+            fabric.giveUp(lane);
+        }
+    }
+
+    private boolean isFallMutant() {
+        return fabric.mutation() == Mutation.FALL_FORGETS
+                && lanes.isEmpty()
+                && fabric.shape().fall().domains() > 1;
     }
 
     @Override

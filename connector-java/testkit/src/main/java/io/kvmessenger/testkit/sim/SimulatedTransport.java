@@ -37,6 +37,10 @@ final class SimulatedTransport implements Domain {
     final Set<FabricPath> inbound = new LinkedHashSet<>();
     /** Peers' links that wait to be let in. */
     final Set<SimulatedOutboundLink> knocking = new LinkedHashSet<>();
+    /** To peers that this process writes to. */
+    final Set<FabricLink> opened = new LinkedHashSet<>();
+    /** Of peers that write here. */
+    final Set<FabricLink> admitted = new LinkedHashSet<>();
     /** By window, for the mutant that shows it: what peers have posted for it. */
     final Map<Integer, Long> postedWeights = new LinkedHashMap<>();
 
@@ -133,10 +137,20 @@ final class SimulatedTransport implements Domain {
 
     @Override
     public OutboundPaths attach(OutboundChannel channel, String location, PathEvents events, long nowNs) {
-        SimulatedOutboundLink link = new SimulatedOutboundLink(this, fabric, events, random.split());
-        links.add(link);
-        fabric.connect(link, location, channel.admissionKey());
-        return link;
+        return attach((LinkChannel) channel, location, events, false);
+    }
+
+    OutboundPaths attachNext(OutboundChannel channel, String location, PathEvents events) {
+        return attach((LinkChannel) channel, location, events, true);
+    }
+
+    private OutboundPaths attach(LinkChannel channel, String location, PathEvents events, boolean next) {
+        SimulatedOutboundLink paths =
+                new SimulatedOutboundLink(this, fabric, channel.link, next, events, random.split());
+        channel.paths = paths;
+        links.add(paths);
+        fabric.connect(paths, location);
+        return paths;
     }
 
     /** The fabric itself lets peers in: there is no control socket to ask by. */
@@ -145,10 +159,15 @@ final class SimulatedTransport implements Domain {
         throw new AssertionError("no peer asks for simulated paths");
     }
 
-    /** A broken lane comes back as long as its link lives, however late. */
+    /** A broken lane comes back as long as its link lives; where there is another domain, perhaps too late. */
     @Override
     public long repairLimitNs() {
-        return Long.MAX_VALUE / 2;
+        return fabric.shape().fall().repairLimitNs();
+    }
+
+    @Override
+    public long silenceLimitNs() {
+        return fabric.shape().fall().silenceLimitNs();
     }
 
     @Override

@@ -9,6 +9,9 @@ import java.util.SplittableRandom;
  * it was woken, in its own time.
  */
 final class SimulatedWorker implements Poller {
+    /** Where there are time limits to keep, they are looked at as often. */
+    private static final long PARK_NS = Scenario.MILLI;
+
     private final SimulatedNode node;
     private final SimulatedFabric fabric;
     private final SimulatedThread thread;
@@ -29,6 +32,8 @@ final class SimulatedWorker implements Poller {
         fabric.rethrow();
         if (work > 0) {
             wake();
+        } else if (fabric.shape().fall().hasLimits()) {
+            thread.turnAt(node.worldNs() + PARK_NS);
         }
     }
 

@@ -2,7 +2,10 @@ package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.ForeignMemory;
+import io.kvmessenger.foreign.IoVector;
 import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.MessageHeader;
 import io.kvmessenger.foreign.SocketApi;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -11,8 +14,10 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Random;
+import java.util.Set;
 
 /**
  * The real C library, which knows the internet sockets that were connected or accepted through it and breaks them when it is
@@ -28,6 +33,7 @@ final class BreakingLibC {
     /** In the order of connecting. */
     private final List<Integer> connected = new ArrayList<>();
 
+    private final Set<Integer> swallowed = new HashSet<>();
     private boolean refusing;
     private final LibC breaking = (LibC) Proxy.newProxyInstance(
             LibC.class.getClassLoader(),
@@ -67,6 +73,11 @@ final class BreakingLibC {
         return count;
     }
 
+    /** From now on nothing that is sent on the socket connected first arrives, and nothing says so. */
+    synchronized void swallowOne() {
+        swallowed.add(connected.getFirst());
+    }
+
     /** Breaks a socket that was spared and is still open. */
     synchronized void breakSpared(int fd) {
         destroy(fd, true);
@@ -101,6 +112,8 @@ final class BreakingLibC {
                 accept((int) arguments[0], (MemorySegment) arguments[1], (MemorySegment) arguments[2], (int)
                         arguments[3]);
             case "close" -> close((int) arguments[0]);
+            case "send" -> isSwallowing((int) arguments[0]) ? arguments[2] : method.invoke(real, arguments);
+            case "sendmsg" -> sendmsg((int) arguments[0], (MemorySegment) arguments[1], (int) arguments[2]);
             default -> {
                 try {
                     yield method.invoke(real, arguments);
@@ -131,7 +144,26 @@ final class BreakingLibC {
         return accepted;
     }
 
+    private synchronized boolean isSwallowing(int fd) {
+        return swallowed.contains(fd);
+    }
+
+    private long sendmsg(int fd, MemorySegment message, int flags) {
+        if (!isSwallowing(fd)) {
+            return real.sendmsg(fd, message, flags);
+        }
+        long count = message.get(ValueLayout.JAVA_LONG, MessageHeader.VECTOR_COUNT_OFFSET);
+        MemorySegment vectors = ForeignMemory.at(
+                message.get(ValueLayout.JAVA_LONG, MessageHeader.VECTORS_OFFSET), count * IoVector.SIZE_BYTES);
+        long lengthBytes = 0;
+        for (int i = 0; i < count; i++) {
+            lengthBytes += IoVector.lengthBytes(vectors, i);
+        }
+        return lengthBytes;
+    }
+
     private synchronized int close(int fd) {
+        swallowed.remove(fd);
         connected.remove((Integer) fd);
         return real.close(fd);
     }

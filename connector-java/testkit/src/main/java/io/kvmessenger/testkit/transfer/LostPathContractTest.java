@@ -49,6 +49,7 @@ public abstract class LostPathContractTest {
     private static final long BREAK_INTERVAL_NS = 100_000_000L;
     private static final long LONG_RUN_NS = TimeUnit.SECONDS.toNanos(Long.getLong("kvmessenger.paths.seconds", 0));
     private static final double SPEED_SHARE_MIN = 0.9;
+    private static final int SWALLOWED_ROUNDS = 10;
     private static final long SHORT_LIMIT_NS = 300_000_000L;
 
     private final BreakingLibC breaking = new BreakingLibC();
@@ -244,6 +245,28 @@ public abstract class LostPathContractTest {
                 .hasSize(submitted)
                 .allSatisfy((cookie, times) -> assertThat(times).isEqualTo(1));
         target.await("the end of the admission", () -> target.closedAdmissions.containsKey(admission.id()));
+    }
+
+    /** Nothing tells of it but that the target says nothing. */
+    @Test
+    void shouldRepeatWhatADataSocketSwallows() {
+        close();
+        connect(options().withConnectLimitNs(SHORT_LIMIT_NS));
+        boolean[] swallowing = {false};
+        round(0, () -> {
+            if (!swallowing[0]) {
+                swallowing[0] = true;
+                breaking.swallowOne();
+            }
+        });
+        // The first of them that posts to it waits for the limit.
+        for (long round = 1; round < SWALLOWED_ROUNDS; round++) {
+            round(round * PAGE_COUNT, () -> {});
+        }
+        assertNothingLost();
+        assertThat(writer.engine().counters().of(TransferCounter.PATHS_LOST)).isPositive();
+        assertThat(writer.engine().counters().of(TransferCounter.WRITES_REPEATED))
+                .isPositive();
     }
 
     @Test

@@ -274,6 +274,9 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
             work += Math.max(0, done);
         }
         if (ready && link != null) {
+            giveUpSilentPaths(nowNs);
+        }
+        if (ready && link != null) {
             watch(nowNs);
         }
         return lookSoon && work == 0 ? OutboundPaths.LOOK_SOON : work;
@@ -296,6 +299,16 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
             }
         }
         return false;
+    }
+
+    /** What they had is posted again once it is known that it cannot land any more. */
+    private void giveUpSilentPaths(long nowNs) {
+        for (int i = 0; i < routes.size() && link != null; i++) {
+            List<Endpoint> silent = routes.get(i).silentPaths(writes, nowNs);
+            for (int j = 0; j < silent.size() && link != null; j++) {
+                silent.get(j).giveUp();
+            }
+        }
     }
 
     /** Sees to it that there is a route, and looks for a better one. */

@@ -35,6 +35,7 @@ final class Route implements PathEvents {
     private final String location;
     private final Owner owner;
     private List<Endpoint> paths = new ArrayList<>(2);
+    private final PathWatch watch;
     private OutboundChannel channel;
     private OutboundPaths attached;
     private boolean tried;
@@ -47,6 +48,7 @@ final class Route implements PathEvents {
         this.domain = domain;
         this.location = location;
         this.owner = owner;
+        watch = new PathWatch(domain.silenceLimitNs());
     }
 
     String name() {
@@ -87,6 +89,11 @@ final class Route implements PathEvents {
         restNs = Math.min(2 * restNs, REST_MAX_NS);
         channel = link.channel(domain);
         attached = domain.attach(channel, location, this, nowNs);
+    }
+
+    /** Open paths of whose writes nothing was heard for too long. */
+    List<Endpoint> silentPaths(WriteLedger writes, long nowNs) {
+        return paths.isEmpty() ? List.of() : watch.silent(paths, writes, nowNs);
     }
 
     int doWork(long nowNs) {

@@ -33,7 +33,7 @@ final class WriteLedger {
     private record Slice(long position, int firstUnit, int unitCount) {}
 
     private static final int POSTS_MIN = 64;
-    private static final long NO_POST = -1;
+    static final long NO_POST = -1;
 
     private final Completions completions;
     private final int mask;
@@ -192,6 +192,19 @@ final class WriteLedger {
             }
         }
         return false;
+    }
+
+    /** Worker: of what the path has and was not told as sent, what was posted first; or {@link #NO_POST}. */
+    long oldestPost(Endpoint by) {
+        long oldest = NO_POST;
+        for (int post = 0; post < posts.capacity; post++) {
+            if (posts.isUnderWay(post)
+                    && posts.endpoints[post] == by
+                    && (oldest == NO_POST || posts.ids[post] < oldest)) {
+                oldest = posts.ids[post];
+            }
+        }
+        return oldest;
     }
 
     private void complete(int entry) {

@@ -56,6 +56,11 @@ public interface Domain {
         return 0;
     }
 
+    /** How long nothing may be heard of what a path was given, before it is given up; 0 = it hears of each loss itself. */
+    default long silenceLimitNs() {
+        return 0;
+    }
+
     /** Does what no descriptor tells of; returns how much was done, 0 when idle, or {@link #LOOK_SOON}. */
     int poll(long nowNs);
 

@@ -15,4 +15,10 @@ public interface Endpoint {
      * @return the units taken (a page is one, and so is a batch without pages); 0 when there is no room: offer it again
      */
     int post(WriteBatch batch, long postId);
+
+    /**
+     * Nothing was heard of what it has for {@link Domain#silenceLimitNs}: it takes no more posts. It is told as lost as soon as it
+     * is known what of them has arrived, or its paths as failed. Idempotent.
+     */
+    default void giveUp() {}
 }

@@ -27,6 +27,12 @@ import java.util.List;
 
 /** Opens data sockets to peers, and takes theirs. Worker only, except where said. */
 final class TcpDomain implements Domain {
+    /**
+     * A firewall that has forgotten a connection swallows what is sent on it, and the kernel tries for a quarter of an hour. A
+     * stopped target is given up as well, which costs what it had not taken once more.
+     */
+    private static final long SILENCE_LIMIT_MAX_NS = 5_000_000_000L;
+
     private static final long SCRAP_BYTES = 1 << 16;
     private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
@@ -104,6 +110,11 @@ final class TcpDomain implements Domain {
     @Override
     public long repairLimitNs() {
         return connectLimitNs;
+    }
+
+    @Override
+    public long silenceLimitNs() {
+        return Math.min(connectLimitNs, SILENCE_LIMIT_MAX_NS);
     }
 
     @Override

@@ -132,7 +132,8 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
             return;
         }
         state = State.BROKEN;
-        deadlineNs = owner.loop().nowNs() + TcpOutboundPaths.ANSWER_LIMIT_NS;
+        deadlineNs = owner.loop().nowNs()
+                + (path.wasGivenUp() ? TcpOutboundPaths.PATIENT_ANSWER_LIMIT_NS : TcpOutboundPaths.ANSWER_LIMIT_NS);
         asked = false;
         path.close();
         owner.onBroken(this);

@@ -28,6 +28,9 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     /** How long the target may take to say what it has got of a broken data path. */
     static final long ANSWER_LIMIT_NS = 5_000_000_000L;
 
+    /** The same of one that was given up: the target may be stopped, and how long that may last is its session's to say. */
+    static final long PATIENT_ANSWER_LIMIT_NS = 120_000_000_000L;
+
     private final EventLoop loop;
     private final String location;
     private final InetSocketAddress target;

@@ -54,6 +54,7 @@ final class TcpSendPath implements Pollable, Endpoint {
     private boolean closed;
     private boolean failed;
     private boolean broken;
+    private boolean givenUp;
 
     /**
      * Takes the socket over.
@@ -161,6 +162,17 @@ final class TcpSendPath implements Pollable, Endpoint {
             events.onSent(postIds[(int) framesTold++ & (FRAMES_MAX - 1)]);
         }
         return true;
+    }
+
+    /** The target does not say that it takes what was sent. */
+    @Override
+    public void giveUp() {
+        givenUp = true;
+        broke();
+    }
+
+    boolean wasGivenUp() {
+        return givenUp;
     }
 
     private void broke() {

@@ -29,6 +29,7 @@ final class OutboundPeerTest {
     private static final int PAGE_BYTES = 1 << 20;
     private static final int PAGES_PER_TURN = (int) (OutboundPeer.TURN_BYTES / PAGE_BYTES);
     private static final int REQUESTS_MAX = 8;
+    private static final long SILENCE_LIMIT_NS = 1_000_000;
     private static final long REPAIR_LIMIT_NS = 100;
 
     private record Registered(RegionDescriptor descriptor, Memory memory) implements Region {
@@ -41,6 +42,7 @@ final class OutboundPeerTest {
         final List<Integer> pages = new ArrayList<>();
         final List<Long> postIds = new ArrayList<>();
         int room = Integer.MAX_VALUE;
+        int givenUp;
 
         @Override
         public int post(WriteBatch batch, long postId) {
@@ -51,6 +53,11 @@ final class OutboundPeerTest {
             pages.add(batch.firstUnit());
             postIds.add(postId);
             return 1;
+        }
+
+        @Override
+        public void giveUp() {
+            givenUp++;
         }
     }
 
@@ -64,6 +71,11 @@ final class OutboundPeerTest {
     private final FakeDomain other = new FakeDomain("other", 0);
     private final FakeLinks links = new FakeLinks();
     private PathEvents events;
+
+    {
+        preferred.silenceLimitNs = SILENCE_LIMIT_NS;
+    }
+
     private final OutboundPeer peer = new OutboundPeer(
             1,
             "peer",
@@ -139,6 +151,42 @@ final class OutboundPeerTest {
         while (peer.doWork(0) > 0) {}
         assertThat(full.pages).hasSize(1);
         assertThat(free.pages).hasSize(2 * PAGES_PER_TURN - 1);
+    }
+
+    /** A write that is the oldest of its path in two looks was silent for the limit between them. */
+    @Test
+    void shouldGiveUpAPathOfWhoseOldestWriteNothingIsHeard() {
+        open();
+        FakePath silent = path();
+        silent.room = 2;
+        FakePath heard = path();
+        heard.room = 2;
+        FakePath idle = path();
+        idle.room = 0;
+        submit(4, 1);
+        peer.doWork(0);
+        assertThat(silent.pages).hasSize(2);
+        assertThat(heard.pages).hasSize(2);
+        events.onSent(heard.postIds.getFirst());
+        peer.doWork(SILENCE_LIMIT_NS - 1);
+        assertThat(silent.givenUp).isZero();
+        peer.doWork(SILENCE_LIMIT_NS);
+        assertThat(List.of(silent.givenUp, heard.givenUp, idle.givenUp)).containsExactly(1, 0, 0);
+        peer.doWork(2 * SILENCE_LIMIT_NS);
+        assertThat(heard.givenUp).isEqualTo(1);
+    }
+
+    /** Whatever the clock began with. */
+    @Test
+    void shouldGiveUpNoPathBeforeItsFirstLimit() {
+        open();
+        FakePath path = path();
+        submit(1, 1);
+        peer.doWork(Long.MAX_VALUE - SILENCE_LIMIT_NS);
+        peer.doWork(Long.MAX_VALUE - 1);
+        assertThat(path.givenUp).isZero();
+        peer.doWork(Long.MAX_VALUE + SILENCE_LIMIT_NS);
+        assertThat(path.givenUp).isEqualTo(1);
     }
 
     @Test

@@ -16,6 +16,8 @@ public class FakeDomain implements Domain {
     public PathEvents events;
 
     public int attached;
+    /** Read when a peer is made. */
+    public long silenceLimitNs;
     /** Thrown by the turns of paths to this location. */
     public Error thrown;
 
@@ -81,6 +83,11 @@ public class FakeDomain implements Domain {
     @Override
     public long repairLimitNs() {
         return repairLimitNs;
+    }
+
+    @Override
+    public long silenceLimitNs() {
+        return silenceLimitNs;
     }
 
     @Override

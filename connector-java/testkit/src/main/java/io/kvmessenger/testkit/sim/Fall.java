@@ -1,0 +1,39 @@
+package io.kvmessenger.testkit.sim;
+
+import java.util.SplittableRandom;
+
+/**
+ * By how many domains each simulated process reaches its peers, and how a writer comes to fall from one to the next. A value.
+ *
+ * @param domains 1, or 2
+ * @param repairLimitNs how long the first may be without a lane before the next is taken
+ * @param restMaxNs how long a broken lane of the first stays closed, at most
+ * @param swallowPeriodNs some lane begins to swallow what it is given about that often; 0 = none ever does
+ * @param silenceLimitNs how long nothing may be heard of what a lane was given; 0 = for ever
+ */
+record Fall(int domains, long repairLimitNs, long restMaxNs, long swallowPeriodNs, long silenceLimitNs) {
+    static final Fall NONE = new Fall(1, Long.MAX_VALUE / 2, 0, 0, 0);
+
+    static Fall draw(SplittableRandom random, Lanes lanes) {
+        boolean falls = random.nextInt(3) == 0;
+        boolean swallows = random.nextInt(3) == 0;
+        long repairLimitNs = random.nextLong(4 * Scenario.MILLI);
+        long restMaxNs = random.nextLong(10 * Scenario.MILLI);
+        long swallowPeriodNs = (2 + random.nextInt(8)) * Scenario.MILLI;
+        long silenceLimitNs = (1 + random.nextInt(4)) * Scenario.MILLI;
+        if (!falls && !(swallows && lanes.several())) {
+            return NONE;
+        }
+        return new Fall(
+                falls ? 2 : 1,
+                falls ? repairLimitNs : NONE.repairLimitNs,
+                falls ? restMaxNs : 0,
+                swallows && lanes.several() ? swallowPeriodNs : 0,
+                silenceLimitNs);
+    }
+
+    /** Whether workers have time limits to keep. */
+    boolean hasLimits() {
+        return !equals(NONE);
+    }
+}
