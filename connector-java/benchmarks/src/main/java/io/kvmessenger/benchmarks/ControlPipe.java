@@ -73,7 +73,22 @@ final class ControlPipe {
         }
     }
 
-    void sendHello(Hello hello) throws IOException {
+    void sendHellos(List<Hello> hellos) throws IOException {
+        out.writeInt(hellos.size());
+        for (Hello hello : hellos) {
+            sendHello(hello);
+        }
+    }
+
+    List<Hello> receiveHellos() throws IOException {
+        List<Hello> hellos = new ArrayList<>();
+        for (int left = in.readInt(); left > 0; left--) {
+            hellos.add(receiveHello());
+        }
+        return hellos;
+    }
+
+    private void sendHello(Hello hello) throws IOException {
         out.writeInt(hello.address().transports().size());
         for (TransportAddress transport : hello.address().transports()) {
             out.writeUTF(transport.transport());
@@ -89,7 +104,7 @@ final class ControlPipe {
         out.flush();
     }
 
-    Hello receiveHello() throws IOException {
+    private Hello receiveHello() throws IOException {
         List<TransportAddress> transports = new ArrayList<>();
         for (int left = in.readInt(); left > 0; left--) {
             transports.add(new TransportAddress(in.readUTF(), in.readUTF()));

@@ -16,9 +16,11 @@ import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.engine.TransferEngines;
 import java.lang.foreign.MemorySegment;
+import java.util.List;
+import java.util.stream.Stream;
 
 /**
- * One side of the benchmark: an engine with one pool and one peer, and the record of what it has completed.
+ * One side of the benchmark: an engine with one pool and a peer, or the same one several times, and the record of what it has completed.
  *
  * <p>For one thread, which must be the one that opened it. A fault ends the run: there is nothing to measure then.
  */
@@ -35,11 +37,11 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     private final TransferEngine engine;
     private final PagePool pool;
     private final Region region;
-    private final Admission admission;
+    private final List<Admission> admissions;
     private final String peerName;
-    private Peer peer;
+    private List<Peer> peers = List.of();
     private RegionDescriptor peerRegion;
-    private boolean peerReady;
+    private int readyCount;
     private String fault = "";
 
     private long[] submittedNs = new long[0];
@@ -53,31 +55,39 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
         engine = TransferEngines.open(engineOptions(options));
         pool = PagePool.allocate(options.poolBytes(), options.pageBytes());
         region = engine.register(pool.shared());
-        admission = engine.admit(peerName);
+        admissions = Stream.generate(() -> engine.admit(peerName))
+                .limit(options.peers())
+                .toList();
     }
 
     private static TransferOptions engineOptions(KvPerfOptions options) {
         return TransferOptions.defaults()
                 .withTransports(options.transport())
                 .withStreamsPerPeer(options.streams())
-                .withDriver(options.driver());
+                .withDriver(options.driver())
+                .withWorkers(options.workers());
     }
 
-    Hello hello() {
-        return new Hello(engine.address(), admission.key(), region.descriptor());
+    /** One for each time that the other side is to connect. */
+    List<Hello> hellos() {
+        return admissions.stream()
+                .map(admission -> new Hello(engine.address(), admission.key(), region.descriptor()))
+                .toList();
     }
 
-    void connect(Hello remote) {
-        peerRegion = remote.region();
-        peer = engine.connect(remote.address(), remote.admissionKey(), peerName);
+    void connect(List<Hello> remotes) {
+        peerRegion = remotes.getFirst().region();
+        peers = remotes.stream()
+                .map(remote -> engine.connect(remote.address(), remote.admissionKey(), peerName))
+                .toList();
         long startedNs = System.nanoTime();
-        while (!peerReady) {
-            pollOnce(startedNs, "the data path to the " + peerName);
+        while (readyCount < peers.size()) {
+            pollOnce(startedNs, "the data paths to the " + peerName);
         }
     }
 
     String transport() {
-        return peer.transport();
+        return peers.getFirst().transport();
     }
 
     PagePool pool() {
@@ -100,26 +110,27 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
         filledCount = 0;
     }
 
-    ImmWindow openWindow(WindowRanges ranges, long expectedWeight) {
-        ImmWindow window = engine.openWindow(admission, WindowArea.of(region.descriptor(), ranges), expectedWeight, 0);
+    ImmWindow openWindow(int peer, WindowRanges ranges, long expectedWeight) {
+        ImmWindow window =
+                engine.openWindow(admissions.get(peer), WindowArea.of(region.descriptor(), ranges), expectedWeight, 0);
         if (window == null) {
             throw new IllegalStateException("all imm slots are in use");
         }
         return window;
     }
 
-    RemoteWindow allow(int imm, WindowRanges ranges) {
-        return engine.allow(peer, imm, WindowArea.of(peerRegion, ranges));
+    RemoteWindow allow(int peer, int imm, WindowRanges ranges) {
+        return engine.allow(peers.get(peer), imm, WindowArea.of(peerRegion, ranges));
     }
 
-    void disallow(RemoteWindow window) {
-        engine.disallow(peer, window);
+    void disallow(int peer, RemoteWindow window) {
+        engine.disallow(peers.get(peer), window);
     }
 
-    /** Submits unless the queue is full; the latency of the request runs from here. */
+    /** Submits to the peer whose turn it is, unless its queue is full; the latency of the request runs from here. */
     boolean submit(TransferRequest request, int requestIndex) {
         submittedNs[requestIndex] = System.nanoTime();
-        int result = engine.submit(peer, request, requestIndex);
+        int result = engine.submit(peers.get(requestIndex % peers.size()), request, requestIndex);
         return switch (result) {
             case TransferEngine.ACCEPTED -> true;
             case TransferEngine.BACK_PRESSURE -> false;
@@ -211,7 +222,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
 
     @Override
     public void onPeerReady(Peer ready) {
-        peerReady = true;
+        readyCount++;
     }
 
     @Override

@@ -45,9 +45,9 @@ final class Initiator {
     }
 
     private Round sendPages(RoundPages pages) throws IOException {
-        RemoteWindow window = endpoint.allow(control.receiveInts()[0], pages.targetRanges());
+        RemoteWindow[] windows = allow(control.receiveInts(), pages);
         TransferRequest[] requests =
-                options.op() == KvPerfOptions.Op.SINGLE ? singleWrites(pages, window) : pagedWrites(pages, window);
+                options.op() == KvPerfOptions.Op.SINGLE ? singleWrites(pages, windows) : pagedWrites(pages, windows);
         endpoint.beginRound(requests.length);
         long machineNs = MachineLoad.machineNs();
         long cpuNs = MachineLoad.processNs();
@@ -68,7 +68,9 @@ final class Initiator {
         long durationNs = outcome.filledNs() - startedNs;
         cpuNs += outcome.cpuNs();
         double othersShare = MachineLoad.othersShare(machineNs, cpuNs, durationNs);
-        endpoint.disallow(window);
+        for (int peer = 0; peer < windows.length; peer++) {
+            endpoint.disallow(peer, windows[peer]);
+        }
         return new Round(
                 durationNs,
                 cpuNs,
@@ -78,7 +80,15 @@ final class Initiator {
                 endpoint.latenciesNs());
     }
 
-    private TransferRequest[] singleWrites(RoundPages pages, RemoteWindow window) {
+    private RemoteWindow[] allow(int[] imms, RoundPages pages) {
+        RemoteWindow[] windows = new RemoteWindow[imms.length];
+        for (int peer = 0; peer < imms.length; peer++) {
+            windows[peer] = endpoint.allow(peer, imms[peer], pages.targetRanges());
+        }
+        return windows;
+    }
+
+    private TransferRequest[] singleWrites(RoundPages pages, RemoteWindow[] windows) {
         TransferRequest[] requests = new TransferRequest[options.pageCount()];
         for (int i = 0; i < requests.length; i++) {
             requests[i] = new SingleWrite(
@@ -87,13 +97,13 @@ final class Initiator {
                     endpoint.peerRegion(),
                     pages.targetOffset(i),
                     options.pageBytes(),
-                    window,
+                    windows[i % windows.length],
                     1);
         }
         return requests;
     }
 
-    private TransferRequest[] pagedWrites(RoundPages pages, RemoteWindow window) {
+    private TransferRequest[] pagedWrites(RoundPages pages, RemoteWindow[] windows) {
         int pageBytes = options.pageBytes();
         TransferRequest[] requests = new TransferRequest[Math.ceilDiv(options.pageCount(), options.batchPages())];
         for (int i = 0; i < requests.length; i++) {
@@ -105,7 +115,7 @@ final class Initiator {
                     endpoint.peerRegion(),
                     new PageList(pages.target(), from, count, pageBytes, 0),
                     pageBytes,
-                    window,
+                    windows[i % windows.length],
                     1);
         }
         return requests;

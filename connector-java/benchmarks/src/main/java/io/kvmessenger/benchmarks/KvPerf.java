@@ -47,8 +47,8 @@ public final class KvPerf {
         try (Endpoint endpoint = new Endpoint(options, "target")) {
             ControlPipe control = new ControlPipe(target.getInputStream(), target.getOutputStream());
             control.awaitBegin();
-            ControlPipe.Hello remote = control.receiveHello();
-            control.sendHello(endpoint.hello());
+            List<ControlPipe.Hello> remote = control.receiveHellos();
+            control.sendHellos(endpoint.hellos());
             endpoint.connect(remote);
             control.meanwhile(endpoint::turn);
             requireTransport(options, endpoint);

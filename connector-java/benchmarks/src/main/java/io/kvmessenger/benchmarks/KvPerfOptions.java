@@ -25,6 +25,8 @@ record KvPerfOptions(
         int rounds,
         int seconds,
         Driver driver,
+        int workers,
+        int peers,
         long seed,
         boolean check,
         boolean yardstick,
@@ -50,6 +52,8 @@ record KvPerfOptions(
     /** The most pings of a round: each has a window of its own. */
     static final int PING_COUNT_MAX = 2048;
 
+    private static final int PEERS_MAX = 64;
+
     static final String HELP = """
             kvperf: writes pages from this process into another one through the TransferEngine.
 
@@ -66,6 +70,9 @@ record KvPerfOptions(
               --seconds N             measure for that long instead
               --driver own|caller     which thread moves the bytes: one of the engine's own, or the one that submits
                                       and polls (as a messenger does: caller with fewer than 4 cores)
+              --workers N             threads of each engine over which peers are spread (1)
+              --peers N               times that the two engines are connected; requests go to each in turn (1; pingpong:
+                                      always 1)
               --seed N                of the choice of pages (1)
               --check                 compare every byte of every round
               --yardstick             run a C program doing the same work in turns with ours (not for pingpong)
@@ -112,17 +119,41 @@ record KvPerfOptions(
                 (int) number(given, "--rounds", 11, 1, 1_000_000),
                 (int) number(given, "--seconds", 0, 0, 86_400),
                 parseDriver(given),
+                (int) number(given, "--workers", 1, 1, TransferOptions.WORKERS_MAX),
+                pingpong ? 1 : (int) number(given, "--peers", 1, 1, PEERS_MAX),
                 number(given, "--seed", 1, 0, Long.MAX_VALUE),
                 given.containsKey("--check"),
                 given.containsKey("--yardstick") && !pingpong,
                 given.containsKey("--turns"),
                 given.getOrDefault("--output", ""));
         requireKnown(given);
+        if (!pingpong && options.peers() > options.requestCount()) {
+            throw new IllegalArgumentException("--peers is " + options.peers() + ", expected at most "
+                    + options.requestCount() + ", the requests of a round");
+        }
         return options;
     }
 
     int poolPages() {
         return (int) (poolBytes / pageBytes);
+    }
+
+    private int requestPages() {
+        return op == Op.SINGLE ? 1 : batchPages;
+    }
+
+    /** Of a round, but for op pingpong. */
+    int requestCount() {
+        return Math.ceilDiv(pageCount, requestPages());
+    }
+
+    /** How many pages of a round go to one of the peers: each gets every so manieth request. */
+    long pagesOf(int peer) {
+        long pages = 0;
+        for (int request = peer; request < requestCount(); request += peers) {
+            pages += Math.min(requestPages(), pageCount - request * requestPages());
+        }
+        return pages;
     }
 
     long roundBytes() {
@@ -161,6 +192,8 @@ record KvPerfOptions(
             "--rounds",
             "--seconds",
             "--driver",
+            "--workers",
+            "--peers",
             "--seed",
             "--check",
             "--yardstick",

@@ -4,6 +4,8 @@ import io.kvmessenger.benchmarks.ControlPipe.RoundOutcome;
 import io.kvmessenger.transfer.ImmWindow;
 import java.io.IOException;
 import java.io.PrintStream;
+import java.util.List;
+import java.util.stream.IntStream;
 
 /**
  * The second process: opens a window for each round, waits until it is filled, and looks at what has arrived. Started by
@@ -29,8 +31,8 @@ public final class KvPerfTarget {
         ControlPipe control = new ControlPipe(System.in, pipe);
         try (Endpoint endpoint = new Endpoint(options, "initiator")) {
             control.sendBegin();
-            control.sendHello(endpoint.hello());
-            endpoint.connect(control.receiveHello());
+            control.sendHellos(endpoint.hellos());
+            endpoint.connect(control.receiveHellos());
             control.meanwhile(endpoint::turn);
             control.sendNextRound(true);
             new KvPerfTarget(options, control, endpoint).serve();
@@ -49,13 +51,15 @@ public final class KvPerfTarget {
     private void receivePages() throws IOException {
         RoundPages pages = dealer.next();
         endpoint.beginRound(0);
-        ImmWindow window = endpoint.openWindow(pages.targetRanges(), options.pageCount());
+        List<ImmWindow> windows = IntStream.range(0, options.peers())
+                .mapToObj(peer -> endpoint.openWindow(peer, pages.targetRanges(), options.pagesOf(peer)))
+                .toList();
         long cpuNs = MachineLoad.processNs();
-        control.sendInts(window.imm());
-        endpoint.awaitFilled(1);
+        control.sendInts(windows.stream().mapToInt(ImmWindow::imm).toArray());
+        endpoint.awaitFilled(windows.size());
         cpuNs = MachineLoad.processNs() - cpuNs;
         long filledNs = endpoint.lastFilledNs();
-        window.close(true);
+        windows.forEach(window -> window.close(true));
         control.sendOutcome(new RoundOutcome(filledNs, cpuNs, MachineLoad.compiledMillis()));
         control.sendBadBytes(countBadBytes(pages));
     }

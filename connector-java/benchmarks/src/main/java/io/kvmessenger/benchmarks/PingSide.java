@@ -35,7 +35,7 @@ final class PingSide {
         ImmWindow[] windows = new ImmWindow[pingCount];
         int[] imms = new int[pingCount];
         for (int i = 0; i < pingCount; i++) {
-            windows[i] = endpoint.openWindow(inward.targetRange(i), 1);
+            windows[i] = endpoint.openWindow(0, inward.targetRange(i), 1);
             imms[i] = windows[i].imm();
         }
         control.sendInts(imms);
@@ -43,7 +43,7 @@ final class PingSide {
         RemoteWindow[] remotes = new RemoteWindow[pingCount];
         TransferRequest[] writes = new TransferRequest[pingCount];
         for (int i = 0; i < pingCount; i++) {
-            remotes[i] = endpoint.allow(peerImms[i], outward.targetRange(i));
+            remotes[i] = endpoint.allow(0, peerImms[i], outward.targetRange(i));
             writes[i] = new SingleWrite(
                     endpoint.region(),
                     outward.sourceOffset(i),
@@ -72,7 +72,7 @@ final class PingSide {
         endpoint.awaitCompleted(writes.length);
         for (int i = 0; i < writes.length; i++) {
             windows[i].close(true);
-            endpoint.disallow(remotes[i]);
+            endpoint.disallow(0, remotes[i]);
         }
     }
 }

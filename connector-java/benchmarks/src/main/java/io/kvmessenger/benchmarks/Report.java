@@ -100,6 +100,10 @@ final class Report {
             figures.put("streams", options.streams());
         }
         figures.put("driver", options.driver() == Driver.CALLER ? "caller" : "own");
+        if (options.peers() > 1 || options.workers() > 1) {
+            figures.put("peers", options.peers());
+            figures.put("workers", options.workers());
+        }
         figures.put("poolBytes", options.poolBytes());
         figures.put("gbPerSecondMin", rounded(gbPerSecond(durations[durations.length - 1])));
         figures.put("gbPerSecondMax", rounded(gbPerSecond(durations[0])));

@@ -3,6 +3,7 @@ package io.kvmessenger.benchmarks;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -30,6 +31,14 @@ class KvPerfOptionsTest {
     }
 
     @Test
+    void shouldSpreadThePagesOfARoundOverItsPeers() {
+        KvPerfOptions options =
+                KvPerfOptions.parse(new String[] {"--page-count", "50", "--batch-pages", "8", "--peers", "3"});
+        assertThat(options.requestCount()).isEqualTo(7);
+        assertThat(IntStream.range(0, 3).mapToObj(options::pagesOf)).containsExactly(18L, 16L, 16L);
+    }
+
+    @Test
     void shouldSendOnePingAtATime() {
         KvPerfOptions options =
                 KvPerfOptions.parse(new String[] {"--op", "pingpong", "--in-flight", "8", "--yardstick"});
@@ -47,6 +56,8 @@ class KvPerfOptionsTest {
                 "--page-bytes x | --page-bytes is \"x\", expected a number from 8 to 1073741824",
                 "--page-bytes 12 | --page-bytes is 12, expected a multiple of 8",
                 "--pool-bytes 1M --page-count 17 | --page-count is \"17\", expected a number from 1 to 16",
+                "--page-count 2 --batch-pages 1 --peers 3 | --peers is 3, expected at most 2, the requests of a round",
+                "--workers 17 | --workers is \"17\", expected a number from 1 to 16",
                 "--in-flight 0 | --in-flight is \"0\", expected a number from 1 to 65536",
                 "--seconds 99999999999999999999G"
                         + " | --seconds is \"99999999999999999999G\", expected a number from 0 to 86400",

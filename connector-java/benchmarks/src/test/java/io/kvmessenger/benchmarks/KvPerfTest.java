@@ -8,6 +8,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -54,6 +55,31 @@ class KvPerfTest {
         assertThat(Files.readString(output))
                 .startsWith("{\"transport\": \"" + transport + "\", \"op\": \"" + op + "\", \"pageBytes\": 4096,")
                 .contains("\"checked\": true");
+    }
+
+    @Test
+    void shouldMoveEveryByteOverSeveralPeersAndWorkers() throws Exception {
+        Path output = folder.resolve("line.jsonl");
+        int exitCode = run(
+                "--workers",
+                "2",
+                "--peers",
+                "3",
+                "--batch-pages",
+                "8",
+                "--page-bytes",
+                "4K",
+                "--page-count",
+                "50",
+                "--pool-bytes",
+                "1M",
+                "--rounds",
+                "2",
+                "--check",
+                "--output",
+                output.toString());
+        assertThat(exitCode).as(Files.readString(folder.resolve("log"))).isZero();
+        assertThat(Files.readString(output)).contains("\"peers\": 3, \"workers\": 2", "\"checked\": true");
     }
 
     private int run(String... arguments) throws IOException, InterruptedException {
