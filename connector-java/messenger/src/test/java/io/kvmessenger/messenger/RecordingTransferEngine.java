@@ -10,6 +10,8 @@ import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.PeerGroup;
+import io.kvmessenger.transfer.ReadRequest;
+import io.kvmessenger.transfer.ReadWindow;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.RemoteWindow;
@@ -179,6 +181,16 @@ public final class RecordingTransferEngine implements TransferEngine {
     @Override
     public int submit(PeerGroup group, GroupRequest request, long cookie) {
         throw new UnsupportedOperationException("a messenger writes to one peer at a time");
+    }
+
+    @Override
+    public ReadWindow openForReading(Peer reader, WindowArea area, long cookie) {
+        throw new UnsupportedOperationException("a messenger's peers do not read");
+    }
+
+    @Override
+    public int read(Admission owner, ReadRequest request, long cookie) {
+        throw new UnsupportedOperationException("a messenger does not read");
     }
 
     @Override

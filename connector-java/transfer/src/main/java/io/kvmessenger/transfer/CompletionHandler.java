@@ -24,6 +24,15 @@ public interface CompletionHandler {
     /** More than expected arrived: a protocol error of the peer; the window's content must not be trusted. */
     void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight);
 
+    /** All pages of the read are in place and visible. Empty unless a user reads. */
+    default void onReadCompleted(long cookie) {}
+
+    /** The read will not complete, and nothing of it lands any more; some of its pages may have been written, or partly. */
+    default void onReadFailed(long cookie, TransferFault fault, String detail) {}
+
+    /** Nothing is read from a closed {@link ReadWindow} any more. Empty unless a user opens some. */
+    default void onReadWindowClosed(long cookie) {}
+
     void onPeerReady(Peer peer);
 
     void onPeerLost(Peer peer, TransferFault fault, String detail);

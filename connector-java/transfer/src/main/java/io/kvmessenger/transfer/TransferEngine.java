@@ -12,8 +12,8 @@ import java.util.List;
  * {@link Driver#CALLER}: then everything is done in {@link #poll} and {@link #await}, {@link #close} is for the thread that
  * polls as well, and the polling thread never stays away for long.
  *
- * <p>Threading: {@code submit}, {@code group}, {@code send}, {@code allow}, {@code register}, {@code admit}, {@code connect} and
- * {@code openWindow} may be called from any one thread at a time (the messenger's); {@link #poll} is called by that same thread and is the
+ * <p>Threading: {@code submit}, {@code group}, {@code send}, {@code allow}, {@code register}, {@code admit}, {@code connect},
+ * {@code openWindow}, {@code openForReading} and {@code read} may be called from any one thread at a time (the messenger's); {@link #poll} is called by that same thread and is the
  * only place where a {@link CompletionHandler} runs; so is {@link #await}. Workers never run user code.
  *
  * <p>It does not retry, does not know what a page means to an engine, and does not decide when a peer is dead: it
@@ -100,7 +100,7 @@ public interface TransferEngine extends AutoCloseable {
      */
     int submit(PeerGroup group, GroupRequest request, long cookie);
 
-    /** Why the last {@link #submit} was {@link #REFUSED}; one sentence. */
+    /** Why the last {@link #submit} or {@link #read} was {@link #REFUSED}; one sentence. */
     String refusal();
 
     /** Sends a small message, copied at once, at most {@link #MESSAGE_MAX_BYTES}. Results as {@link #submit}. */
@@ -118,6 +118,27 @@ public interface TransferEngine extends AutoCloseable {
      * @return the window, or {@code null} when all {@link Imm#SLOT_COUNT_MAX} slots are in use
      */
     ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie);
+
+    /**
+     * Lets a peer read from ranges of this engine's regions, by the link over which this engine writes to it: until the window is
+     * closed it may ask for pages in them, which this engine then writes into a window of the peer's own. This engine looks at
+     * every page of every read, on every transport; a read of anything else is refused and moves nothing.
+     *
+     * @param area where the pages that it reads may lie, on regions of this engine
+     * @param cookie comes back in {@code onReadWindowClosed}
+     * @return the window, or {@code null} when there are too many
+     */
+    ReadWindow openForReading(Peer reader, WindowArea area, long cookie);
+
+    /**
+     * Reads pages of an admitted peer, which has opened a window for it. {@code cookie} comes back in exactly one completion
+     * when {@link #ACCEPTED} was returned: when all has arrived; or when it was refused, or the admission has ended, and nothing of
+     * it can land any more. A peer that falls silent ends no read: what ends it is the end of its admission.
+     *
+     * @return {@link #ACCEPTED}; {@link #BACK_PRESSURE}; {@link #PEER_LOST} when the admission has ended; {@link #REFUSED} when the
+     *     read leaves a region, or its target pages overlap
+     */
+    int read(Admission owner, ReadRequest request, long cookie);
 
     /**
      * Hands up to {@code limit} completions to the handler, on the calling thread. Returns how many.

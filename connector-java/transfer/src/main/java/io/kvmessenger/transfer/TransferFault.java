@@ -13,5 +13,7 @@ public enum TransferFault {
     /** The peer speaks another version, or not this protocol. */
     PROTOCOL,
     /** This side ended the path. */
-    DISCONNECTED
+    DISCONNECTED,
+    /** The peer lets none, or not all, of the pages be read. */
+    READ_REFUSED
 }

@@ -8,6 +8,8 @@ import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.PeerGroup;
+import io.kvmessenger.transfer.ReadRequest;
+import io.kvmessenger.transfer.ReadWindow;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounters;
@@ -105,6 +107,16 @@ public abstract class PassingTransferEngine implements TransferEngine {
     }
 
     @Override
+    public ReadWindow openForReading(Peer reader, WindowArea area, long cookie) {
+        return engine.openForReading(reader, area, cookie);
+    }
+
+    @Override
+    public int read(Admission owner, ReadRequest request, long cookie) {
+        return engine.read(owner, request, cookie);
+    }
+
+    @Override
     public int poll(CompletionHandler handler, int limit) {
         return engine.poll(handler, limit);
     }
@@ -160,6 +172,21 @@ public abstract class PassingTransferEngine implements TransferEngine {
         @Override
         public void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
             handler.onWindowOvershot(cookie, arrivedWeight, expectedWeight);
+        }
+
+        @Override
+        public void onReadCompleted(long cookie) {
+            handler.onReadCompleted(cookie);
+        }
+
+        @Override
+        public void onReadFailed(long cookie, TransferFault fault, String detail) {
+            handler.onReadFailed(cookie, fault, detail);
+        }
+
+        @Override
+        public void onReadWindowClosed(long cookie) {
+            handler.onReadWindowClosed(cookie);
         }
 
         @Override

@@ -60,6 +60,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     public final Map<Long, Map<Peer, Failure>> failedMembers = new HashMap<>();
 
     public final List<Long> filled = new ArrayList<>();
+    public final List<Long> closedReadWindows = new ArrayList<>();
     public final Map<Long, Overshoot> overshot = new HashMap<>();
     public final List<Peer> ready = new ArrayList<>();
     public final Map<Integer, Failure> lost = new HashMap<>();
@@ -96,7 +97,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
         return memory.memory();
     }
 
-    /** Runs inside {@code onWindowFilled}: what is visible at that moment. */
+    /** Runs inside {@code onWindowFilled} and {@code onReadCompleted}: what is visible at that moment. */
     public void onFilled(Runnable action) {
         onFilled = action;
     }
@@ -190,6 +191,24 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     @Override
     public void onWindowOvershot(long cookie, long arrivedWeight, long expectedWeight) {
         overshot.put(cookie, new Overshoot(arrivedWeight, expectedWeight));
+    }
+
+    @Override
+    public void onReadCompleted(long cookie) {
+        ended(cookie);
+        completed.add(cookie);
+        onFilled.run();
+    }
+
+    @Override
+    public void onReadFailed(long cookie, TransferFault fault, String detail) {
+        ended(cookie);
+        failed.put(cookie, new Failure(fault, detail));
+    }
+
+    @Override
+    public void onReadWindowClosed(long cookie) {
+        closedReadWindows.add(cookie);
     }
 
     @Override

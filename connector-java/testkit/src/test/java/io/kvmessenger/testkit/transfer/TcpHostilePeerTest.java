@@ -80,6 +80,23 @@ class TcpHostilePeerTest extends HostilePeerContractTest {
         shouldStillAdmitAPeer();
     }
 
+    /** It was asked for nothing, so there is no read that it could end; nor may it ask, which is for its target alone. */
+    @Test
+    void shouldEndAPeerThatAnswersOrAsksForReadsOutOfTurn() {
+        for (int kind : new int[] {ControlRecord.READ_ENDED, ControlRecord.READ}) {
+            Admission admission = target.engine().admit("writer");
+            int control = socket();
+            awaitConnected(control);
+            send(control, hello(control, Hello.CONTROL, admission.key()));
+            awaitRecord(control);
+            ByteBuffer record = ByteBuffer.allocate(RECORD_PREFIX_BYTES + 12).order(ByteOrder.LITTLE_ENDIAN);
+            send(control, record.putInt(kind).putInt(12).array());
+            target.await("the end of its socket", () -> isEnded(control));
+            shouldStillAdmitAPeer();
+        }
+        awaitRejected(2);
+    }
+
     private static boolean isEnded(int fd) {
         try (Arena arena = Arena.ofConfined()) {
             long count = LIB_C.read(fd, arena.allocate(READ_BYTES), READ_BYTES);

@@ -18,6 +18,8 @@ final class CompletionRing {
     static final int ADMISSION_CLOSED = 6;
     static final int WRITE_REFUSED = 7;
     static final int MESSAGE = 8;
+    static final int READ_ASKED = 9;
+    static final int READ_ENDED = 10;
 
     /** Receives what is drained. */
     interface Sink {

@@ -10,6 +10,8 @@ import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.PeerGroup;
+import io.kvmessenger.transfer.ReadRequest;
+import io.kvmessenger.transfer.ReadWindow;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounters;
@@ -18,6 +20,7 @@ import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
+import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import java.lang.foreign.MemorySegment;
 import java.util.HashMap;
@@ -47,6 +50,8 @@ final class HostTransferEngine implements TransferEngine {
 
     private final Map<OutboundPeer, Station> peers = new HashMap<>();
     private final GroupPosts groupPosts = new GroupPosts();
+    private final ReadDesk readDesk = new ReadDesk(new Reading());
+    private final Reads reads;
     private volatile Throwable bug;
     private int lastPeerId;
     private int lastAdmissionId;
@@ -60,6 +65,7 @@ final class HostTransferEngine implements TransferEngine {
         this.ports = ports;
         regions = new RegionTable(ports.libC());
         windows = new WindowTable(limits, this::letGo);
+        reads = new Reads(windows.counters());
         List<Worker> workers =
                 ports.workers().stream().map(each -> new Worker(each.poller())).toList();
         drive = driver.make(workers, this::onBug);
@@ -86,7 +92,7 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     private boolean isPollable() {
-        return bug != null || stations.waiting() > 0 || groupPosts.hasUnsent();
+        return bug != null || stations.waiting() > 0 || groupPosts.hasUnsent() || readDesk.hasNews();
     }
 
     @Override
@@ -249,7 +255,11 @@ final class HostTransferEngine implements TransferEngine {
     /** Everything that can still happen must fit into the ring of any worker, with what waits to be polled. */
     private boolean completionsHaveRoom(int more) {
         int half = stations.ringCapacity() / 2;
-        int possible = requestsInFlight + 2 * windows.openCount() + 2 * peers.size() + 2 * liveAdmissions.size();
+        int possible = requestsInFlight
+                + 2 * windows.openCount()
+                + reads.openParts()
+                + 3 * peers.size()
+                + 2 * liveAdmissions.size();
         return possible <= half - more && stations.waiting() < half;
     }
 
@@ -292,6 +302,43 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     @Override
+    public ReadWindow openForReading(Peer reader, WindowArea area, long cookie) {
+        List<RegisteredRegion> hosts = area.parts().stream()
+                .map(part -> regions.require(part.region()))
+                .toList();
+        return readDesk.open(reader, hosts, area, ports.random().nextLong(), cookie);
+    }
+
+    @Override
+    public int read(Admission owner, ReadRequest request, long cookie) {
+        Station station = closed || bug != null ? null : liveAdmissions.get(owner.id());
+        InboundAdmission entry = station == null ? null : station.desk().entryOf(owner);
+        if (entry == null) {
+            return PEER_LOST;
+        }
+        if (!reads.hasRoom(owner) || !completionsHaveRoom(1 + Reads.PARTS_MAX)) {
+            backPressured++;
+            return BACK_PRESSURE;
+        }
+        WindowArea area;
+        try {
+            area = Reads.areaOf(request, regions);
+        } catch (IllegalArgumentException e) {
+            refusal = e.getMessage();
+            return REFUSED;
+        }
+        List<RegisteredRegion> target = List.of((RegisteredRegion) request.target());
+        Window window = windows.open(owner, target, area, request.targetPages().count(), cookie);
+        if (window == null) {
+            backPressured++;
+            return BACK_PRESSURE;
+        }
+        reads.begin(request, entry, window, cookie);
+        station.worker().wake();
+        return ACCEPTED;
+    }
+
+    @Override
     public int poll(CompletionHandler handler, int limit) {
         if (stations.waiting() == 0) {
             drive.advance();
@@ -299,7 +346,9 @@ final class HostTransferEngine implements TransferEngine {
         if (bug != null && !drive.isRunning()) { // its last act was to end all paths
             requireMore(bug);
         }
+        requestsInFlight += readDesk.serveWaiting();
         int told = groupPosts.tellUnsent(handler, limit);
+        told += readDesk.tellClosed(handler, limit - told);
         return told
                 + stations.drain(
                         (at, kind, cookie, value, subject, detail) ->
@@ -332,28 +381,21 @@ final class HostTransferEngine implements TransferEngine {
         switch (kind) {
             case CompletionRing.WRITE_COMPLETED -> {
                 requestsInFlight--;
-                if (value == WriteLedger.OF_GROUP) {
-                    groupPosts.onCompleted(handler, cookie);
-                } else {
-                    handler.onWriteCompleted(cookie);
-                }
+                onCompleted(handler, (int) value, cookie);
             }
             case CompletionRing.WRITE_FAILED -> {
                 requestsInFlight--;
-                if (value == WriteLedger.OF_GROUP) {
-                    groupPosts.onFailed(handler, cookie, (TransferFault) subject, detail);
-                } else {
-                    handler.onWriteFailed(cookie, (TransferFault) subject, detail);
-                }
+                onFailed(handler, (int) value, cookie, (TransferFault) subject, detail);
             }
             case CompletionRing.WINDOW_FILLED -> {
-                if (!((Window) subject).isClosed()) {
-                    handler.onWindowFilled(((Window) subject).cookie);
+                Window window = (Window) subject;
+                if (!window.isClosed() && !reads.onFilled(handler, window)) {
+                    handler.onWindowFilled(window.cookie);
                 }
             }
             case CompletionRing.WINDOW_OVERSHOT -> {
                 Window window = (Window) subject;
-                if (!window.isClosed()) {
+                if (!window.isClosed() && !reads.onOvershot(handler, window, value)) {
                     handler.onWindowOvershot(window.cookie, value, window.expectedWeight);
                 }
             }
@@ -368,6 +410,7 @@ final class HostTransferEngine implements TransferEngine {
                 liveAdmissions.remove(admission.id());
                 at.addAdmissions(-1);
                 windows.onAdmissionClosed(admission);
+                reads.onAdmissionClosed(handler, admission, detail);
                 handler.onAdmissionClosed(admission, detail);
             }
             case CompletionRing.WRITE_REFUSED -> handler.onWriteRefused((Admission) subject, detail);
@@ -380,7 +423,57 @@ final class HostTransferEngine implements TransferEngine {
                     }
                 }
             }
+            case CompletionRing.READ_ASKED -> {
+                ((OutboundPeer) subject).hearAsked();
+                requestsInFlight += readDesk.onAsked((OutboundPeer) subject);
+            }
+            case CompletionRing.READ_ENDED -> {
+                InboundDesk.Answered answered = (InboundDesk.Answered) subject;
+                if (reads.onAnswer(handler, answered.from(), answered.answer())) {
+                    at.worker().wake();
+                }
+            }
             default -> throw new AssertionError("completion of kind " + kind);
+        }
+    }
+
+    private void onCompleted(CompletionHandler handler, int origin, long cookie) {
+        switch (origin) {
+            case WriteLedger.OF_GROUP -> groupPosts.onCompleted(handler, cookie);
+            case WriteLedger.OF_READ -> readDesk.onPartEnded(cookie, true);
+            default -> handler.onWriteCompleted(cookie);
+        }
+    }
+
+    private void onFailed(CompletionHandler handler, int origin, long cookie, TransferFault fault, String detail) {
+        switch (origin) {
+            case WriteLedger.OF_GROUP -> groupPosts.onFailed(handler, cookie, fault, detail);
+            case WriteLedger.OF_READ -> readDesk.onPartEnded(cookie, false);
+            default -> handler.onWriteFailed(cookie, fault, detail);
+        }
+    }
+
+    /** What the desk of reads needs of this engine. */
+    private final class Reading implements ReadDesk.Engine {
+        @Override
+        public boolean hasRoom() {
+            return completionsHaveRoom(1);
+        }
+
+        @Override
+        public void wake(OutboundPeer peer) {
+            Station station = peers.get(peer);
+            if (station != null) {
+                station.worker().wake();
+            }
+        }
+
+        @Override
+        public void lose(OutboundPeer peer, String detail) {
+            Station station = peers.get(peer);
+            if (station != null) {
+                station.worker().execute(() -> peer.onLost(TransferFault.PROTOCOL, detail));
+            }
         }
     }
 

@@ -21,6 +21,9 @@ import java.util.concurrent.CopyOnWriteArrayList;
 final class InboundDesk implements InboundPort {
     static final int MESSAGES_MAX = 256;
 
+    /** What is pushed when a peer has said what became of a read. */
+    record Answered(Admission from, ReadAnswer answer) {}
+
     private final CopyOnWriteArrayList<InboundAdmission> admissions = new CopyOnWriteArrayList<>();
     private final WindowTable windows;
     private final RegionTable regions;
@@ -62,6 +65,16 @@ final class InboundDesk implements InboundPort {
                 onClosed(entry, detail);
             }
         }
+    }
+
+    /** Any thread: the admission's entry while it lives, or null. */
+    InboundAdmission entryOf(Admission admission) {
+        for (InboundAdmission entry : admissions) {
+            if (entry.admission().id() == admission.id()) {
+                return entry;
+            }
+        }
+        return null;
     }
 
     MessageQueue messages() {
@@ -142,6 +155,16 @@ final class InboundDesk implements InboundPort {
             return false;
         }
         completions.push(CompletionRing.MESSAGE, 0, 0, from.admission(), null);
+        return true;
+    }
+
+    @Override
+    public boolean onReadEnded(InboundAdmission from, MemorySegment record) {
+        ReadAnswer answer = ReadAnswer.parse(record);
+        if (answer == null || !from.endAsk()) {
+            return false;
+        }
+        completions.push(CompletionRing.READ_ENDED, 0, 0, new Answered(from.admission(), answer), null);
         return true;
     }
 

@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.LinkError;
 import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.Links;
@@ -15,8 +16,10 @@ import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.WriteBatch;
+import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.LongSupplier;
 
 /**
@@ -50,6 +53,13 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     private final LongSupplier clock;
     private final WriteLedger writes;
     private final MessageQueue messages = new MessageQueue(MESSAGES_MAX);
+    /** What the peer wants to read. */
+    private final MessageQueue asked = new MessageQueue(InboundAdmission.READS_ASKED_MAX);
+
+    private final AtomicBoolean askedTold = new AtomicBoolean();
+    /** What became of it. */
+    private final MessageQueue answers = new MessageQueue(InboundAdmission.READS_ASKED_MAX);
+
     private final Figures figures;
     private final List<Route> routes = new ArrayList<>(2);
     private final WriteBatch batch = new WriteBatch();
@@ -116,6 +126,20 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         return messages;
     }
 
+    /** What the peer wants to read, for the messenger's thread. */
+    MessageQueue asked() {
+        return asked;
+    }
+
+    /** Messenger's thread, before it looks at {@link #asked}. */
+    void hearAsked() {
+        askedTold.getAndSet(false);
+    }
+
+    MessageQueue answers() {
+        return answers;
+    }
+
     Allowances allowances() {
         return allowances;
     }
@@ -152,6 +176,17 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     @Override
     public void onOpened() {
         tryNext(TransferFault.UNREACHABLE, "no transport in common with " + name, clock.getAsLong());
+    }
+
+    @Override
+    public boolean onAsked(MemorySegment payload) {
+        if (payload.byteSize() > ReadAsk.LENGTH_MAX_BYTES || !asked.offer(payload)) {
+            return false;
+        }
+        if (!askedTold.getAndSet(true)) {
+            completions.push(CompletionRing.READ_ASKED, 0, 0, this, null);
+        }
+        return true;
     }
 
     @Override
@@ -265,7 +300,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
                     ? writes.failAll(TransferFault.PEER_CLOSED, "the peer " + name + " is gone")
                     : 0;
         }
-        int work = ready ? post() + link.send(messages) : 0;
+        int work = ready ? post() + link.send(messages) + link.sendAnswers(answers) : 0;
         work += link.doWork(nowNs);
         boolean lookSoon = false;
         for (int i = 0; i < routes.size() && link != null; i++) {

@@ -28,6 +28,8 @@ final class WriteLedger {
     static final int OF_USER = 0;
     /** A part of a request to a group: its cookie is {@link GroupPosts}'. */
     static final int OF_GROUP = 1;
+    /** A part of what a peer reads: its cookie is {@link ReadDesk}'s. */
+    static final int OF_READ = 2;
 
     /** Pages that a lost path had. */
     private record Slice(long position, int firstUnit, int unitCount) {}

@@ -104,6 +104,9 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         if (!closed) {
             control.resume(nowNs);
         }
+        if (ready && !closed && !dismissed && !peerGone) {
+            control.sendAll(ControlRecord.READ, from.asked());
+        }
         if (!closed && (!ready || peerGone || settled) && nowNs - deadlineNs > 0) {
             closeAll(ready ? "the peer's paths did not end in time" : "the peer was not ready in time");
         }
@@ -124,6 +127,9 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         }
         if (kind == ControlRecord.MESSAGE && number == 0) {
             return port.onMessage(from, payload);
+        }
+        if (kind == ControlRecord.READ_ENDED && number == 0 && port.onReadEnded(from, payload)) {
+            return true;
         }
         if (kind == ControlRecord.ATTACH && number == attachmentCount && number < ATTACHMENTS_MAX) {
             attach(Attach.parse(payload), nowNs);

@@ -163,6 +163,10 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
             channel.reader.onRefused(notice.fault(), notice.detail());
         } else if (channel != null && kind >= PeerChannel.FIRST_KIND) {
             tell(channel, kind, payload, nowNs);
+        } else if (kind == ControlRecord.READ && number == 0 && accepted) {
+            if (!events.onAsked(payload)) {
+                lose(TransferFault.PROTOCOL, "the peer asks for more reads at once than it may");
+            }
         } else if (number >= channelCount || kind < PeerChannel.FIRST_KIND) {
             lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
         } // else it was on its way when the paths ended
@@ -223,6 +227,11 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     @Override
     public int send(MessageQueue messages) {
         return control.sendAll(ControlRecord.MESSAGE, messages);
+    }
+
+    @Override
+    public int sendAnswers(MessageQueue answers) {
+        return control.sendAll(ControlRecord.READ_ENDED, answers);
     }
 
     @Override

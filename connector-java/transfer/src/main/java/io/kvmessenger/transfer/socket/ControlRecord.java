@@ -23,6 +23,12 @@ public final class ControlRecord {
     /** Writer: uses the paths no more. */
     public static final int DETACH = 6;
 
+    /** Target, without an attachment: wants pages of the writer's to be written into its window. */
+    public static final int READ = 7;
+
+    /** Writer, without an attachment: what became of a {@link #READ}. */
+    public static final int READ_ENDED = 8;
+
     private static final int NUMBER_SHIFT = 8;
     private static final int DESCRIPTORS_SHIFT = 16;
     private static final int MASK = 255;

@@ -43,6 +43,7 @@ public record Notice(TransferFault fault, String detail) {
             case WRITE_REFUSED -> 4;
             case PROTOCOL -> 5;
             case DISCONNECTED -> 6;
+            case READ_REFUSED -> 7;
         };
     }
 }

@@ -30,6 +30,9 @@ public interface InboundPort {
     /** Takes a message if there is room for it. */
     boolean onMessage(InboundAdmission from, MemorySegment message);
 
+    /** A peer has said what became of a read; false when it was not asked, or says nothing. */
+    boolean onReadEnded(InboundAdmission from, MemorySegment answer);
+
     /** What a peer needs to write to the region through a domain; null where it cannot, and for no region of this engine. */
     RemoteKey keyOf(Domain domain, int regionId);
 

@@ -8,6 +8,9 @@ public interface OutboundLink {
     /** Sends messages while there is room for them; returns how many. Once opened. */
     int send(MessageQueue messages);
 
+    /** Sends what became of the peer's reads while there is room for it; returns how many. Once opened. */
+    int sendAnswers(MessageQueue answers);
+
     /** For paths of another domain, or of the same once more. */
     OutboundChannel channel(Domain domain);
 

@@ -91,6 +91,19 @@ final class InboundDeskTest {
         return kinds;
     }
 
+    /** A hostile peer could fill the ring with them. */
+    @Test
+    void shouldTakeAsManyAnswersOfAPeerAsItWasAsked() {
+        InboundAdmission owner = admit(1);
+        MemorySegment answer = new ReadAnswer(Imm.of(1, 0), 0, ReadAnswer.SENT).encode();
+        assertThat(desk.onReadEnded(owner, answer)).isFalse();
+        assertThat(owner.ask(message)).isTrue();
+        assertThat(desk.onReadEnded(owner, message)).as("it is no answer").isFalse();
+        assertThat(desk.onReadEnded(owner, answer)).isTrue();
+        assertThat(desk.onReadEnded(owner, answer)).isFalse();
+        assertThat(completions.size()).isEqualTo(1);
+    }
+
     @Test
     void shouldSayOnceThatARefusedMessageWaitsForRoom() {
         InboundAdmission from = admit(1);

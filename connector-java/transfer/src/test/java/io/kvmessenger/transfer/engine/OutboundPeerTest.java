@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
+import io.kvmessenger.transfer.ReadKey;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferFault;
@@ -16,9 +17,11 @@ import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.FakeDomain;
 import io.kvmessenger.transfer.spi.FakeLinks;
 import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.AfterEach;
@@ -128,6 +131,59 @@ final class OutboundPeerTest {
                 },
                 64);
         return completed;
+    }
+
+    /** A hostile peer could take memory and the messenger's thread with them. */
+    @Test
+    void shouldTakeAsManyQuestionsAsAPeerMayHave() {
+        open();
+        int before = completions.size();
+        MemorySegment question = MemorySegment.ofArray(new byte[ReadAsk.LENGTH_MAX_BYTES]);
+        for (int i = 0; i < InboundAdmission.READS_ASKED_MAX; i++) {
+            assertThat(peer.onAsked(question)).isTrue();
+        }
+        assertThat(peer.onAsked(question)).isFalse();
+        assertThat(completions.size() - before).as("one event tells of all").isEqualTo(1);
+        peer.hearAsked();
+        peer.asked().release();
+        assertThat(peer.onAsked(MemorySegment.ofArray(new byte[ReadAsk.LENGTH_MAX_BYTES + 1])))
+                .isFalse();
+        assertThat(peer.onAsked(question)).isTrue();
+        assertThat(completions.size() - before).isEqualTo(2);
+    }
+
+    /** What it asks for is none of what a reader may say, or its answers pile up: the peer is lost, and no other. */
+    @Test
+    void shouldLoseAPeerThatAsksForNonsenseOrTakesNoAnswers() {
+        open();
+        List<String> lost = new ArrayList<>();
+        ReadDesk desk = new ReadDesk(new ReadDesk.Engine() {
+            @Override
+            public boolean hasRoom() {
+                return true;
+            }
+
+            @Override
+            public void wake(OutboundPeer reader) {}
+
+            @Override
+            public void lose(OutboundPeer reader, String detail) {
+                lost.add(detail);
+            }
+        });
+        assertThat(peer.onAsked(MemorySegment.ofArray(new byte[200]))).isTrue();
+        assertThat(desk.onAsked(peer)).isZero();
+        assertThat(lost).containsExactly("the peer asks for a read that is none");
+        PageList pages = new PageList(new int[1], 0, 1, PAGE_BYTES, 0);
+        ReadAsk ask = new ReadAsk(Imm.of(1, 0), 0, new ReadKey(1, 1), 1, pages, 1, pages, PAGE_BYTES);
+        MemorySegment question = ask.encode(MemorySegment.ofArray(new byte[ReadAsk.LENGTH_MAX_BYTES]));
+        for (int i = 0; i <= InboundAdmission.READS_ASKED_MAX; i++) {
+            assertThat(lost).hasSize(1);
+            assertThat(peer.onAsked(question)).isTrue();
+            assertThat(desk.onAsked(peer)).isZero();
+        }
+        assertThat(lost).hasSize(2);
+        assertThat(lost.getLast()).contains("more reads at once");
     }
 
     @Test

@@ -275,6 +275,11 @@ final class SocketLinksTest {
                 KEY,
                 new LinkEvents() {
                     @Override
+                    public boolean onAsked(MemorySegment payload) {
+                        return false;
+                    }
+
+                    @Override
                     public void onOpened() {
                         events.add("opened");
                     }

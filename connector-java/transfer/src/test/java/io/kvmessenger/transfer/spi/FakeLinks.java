@@ -51,6 +51,11 @@ public final class FakeLinks implements Links {
         }
 
         @Override
+        public int sendAnswers(MessageQueue answers) {
+            return 0;
+        }
+
+        @Override
         public OutboundChannel channel(Domain domain) {
             return new FakeChannel(domain.name());
         }

@@ -73,6 +73,11 @@ public final class FakePort implements InboundPort {
     }
 
     @Override
+    public boolean onReadEnded(InboundAdmission from, MemorySegment answer) {
+        return false;
+    }
+
+    @Override
     public RemoteKey keyOf(Domain domain, int regionId) {
         return null;
     }

@@ -1,0 +1,26 @@
+package io.kvmessenger.transfer;
+
+import io.kvmessenger.transfer.TransferRequest.PageList;
+
+/**
+ * Pages of a peer's region that are to be copied into a region of this engine. Its arrays belong to the engine until the
+ * completion.
+ *
+ * @param from the peer's window that they lie in
+ * @param source the peer's region
+ * @param targetPages where they go; no two share a byte
+ */
+public record ReadRequest(
+        ReadKey from,
+        RegionDescriptor source,
+        PageList sourcePages,
+        Region target,
+        PageList targetPages,
+        int pageBytes) {
+    public ReadRequest {
+        if (sourcePages.count() != targetPages.count() || sourcePages.count() == 0 || pageBytes < 1) {
+            throw new IllegalArgumentException(sourcePages.count() + " source pages, " + targetPages.count()
+                    + " target pages of " + pageBytes + " bytes, expected as many of both, at least 1 of each");
+        }
+    }
+}

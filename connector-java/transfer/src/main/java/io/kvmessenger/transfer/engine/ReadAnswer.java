@@ -1,0 +1,41 @@
+package io.kvmessenger.transfer.engine;
+
+import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
+
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteOrder;
+
+/**
+ * What became of a {@link ReadAsk}, in one control record. A value.
+ *
+ * @param imm the reader's window
+ * @param part its number within the read
+ */
+record ReadAnswer(int imm, int part, int outcome) {
+    /** All its pages were written. */
+    static final int SENT = 0;
+    /** No page was or will be written: there is no such window of this reader, or it is closed. */
+    static final int NO_WINDOW = 1;
+    /** No page was or will be written: one of them leaves the window. */
+    static final int OUTSIDE = 2;
+
+    private static final int LENGTH_BYTES = 12;
+    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+
+    MemorySegment encode() {
+        MemorySegment out = MemorySegment.ofArray(new byte[LENGTH_BYTES]);
+        out.set(INT, 0, imm);
+        out.set(INT, 4, part);
+        out.set(INT, 8, outcome);
+        return out;
+    }
+
+    /** What the record says, or null when it says nothing. */
+    static ReadAnswer parse(MemorySegment in) {
+        if (in.byteSize() != LENGTH_BYTES || in.get(INT, 4) < 0 || in.get(INT, 8) < SENT || in.get(INT, 8) > OUTSIDE) {
+            return null;
+        }
+        return new ReadAnswer(in.get(INT, 0), in.get(INT, 4), in.get(INT, 8));
+    }
+}

@@ -1,0 +1,130 @@
+package io.kvmessenger.transfer.engine;
+
+import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
+import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
+
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.ReadKey;
+import io.kvmessenger.transfer.TransferRequest.PageList;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteOrder;
+import java.util.Arrays;
+
+/**
+ * What a reader asks of the owner of pages: to write some of them into its window. A part of a read, in one control record.
+ *
+ * <p>A value. Parsing checks shape, not permission: offsets may be any, but the indices of pages that follow each other do not
+ * wrap around.
+ *
+ * @param imm the reader's window, weight zero
+ * @param part its number within the read
+ */
+record ReadAsk(
+        int imm,
+        int part,
+        ReadKey from,
+        int sourceRegionId,
+        PageList sourcePages,
+        int targetRegionId,
+        PageList targetPages,
+        int pageBytes) {
+    static final int PAGES_MAX = 256;
+    /** What a part aims at; one page may be longer. */
+    static final long PART_AIM_BYTES = 4 << 20;
+
+    /** So that the number of a part of a page never overflows. */
+    static final int PARTS_PER_PAGE_MAX = 1 << 16;
+
+    private static final int LISTS_OFFSET = 40;
+    private static final int LIST_BYTES = 32;
+    private static final int INDICES_OFFSET = LISTS_OFFSET + 2 * LIST_BYTES;
+    /** Pages that are cut in parts may share their first and last. */
+    private static final int INDICES_MAX = PAGES_MAX + 1;
+
+    static final int LENGTH_MAX_BYTES = INDICES_OFFSET + 2 * INDICES_MAX * Integer.BYTES;
+
+    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+    private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+
+    /** The pages that travel in one part. */
+    static int pagesPerPart(int pageBytes) {
+        return Math.clamp(PART_AIM_BYTES / pageBytes, 1, PAGES_MAX);
+    }
+
+    /** @param out at least {@link #LENGTH_MAX_BYTES} long; returns what was written */
+    MemorySegment encode(MemorySegment out) {
+        out.set(INT, 0, imm);
+        out.set(INT, 4, part);
+        out.set(LONG, 8, from.serial());
+        out.set(LONG, 16, from.key());
+        out.set(INT, 24, sourceRegionId);
+        out.set(INT, 28, targetRegionId);
+        out.set(INT, 32, pageBytes);
+        out.set(INT, 36, sourcePages.count());
+        long end = encode(out, LISTS_OFFSET, sourcePages, INDICES_OFFSET);
+        end = encode(out, LISTS_OFFSET + LIST_BYTES, targetPages, end);
+        return out.asSlice(0, end);
+    }
+
+    private static long encode(MemorySegment out, long at, PageList list, long indicesAt) {
+        int perPage = list.partsPerPage();
+        int first = list.from() / perPage;
+        int count = indexCount(list.from() % perPage, list.count(), perPage);
+        out.set(LONG, at, list.strideBytes());
+        out.set(LONG, at + 8, list.offsetBytes());
+        out.set(LONG, at + 16, list.partStrideBytes());
+        out.set(INT, at + 24, perPage);
+        out.set(INT, at + 28, list.from() % perPage);
+        MemorySegment.copy(list.indices(), first, out, INT, indicesAt, count);
+        return indicesAt + (long) count * Integer.BYTES;
+    }
+
+    /** What the record says, or null when it says nothing. */
+    static ReadAsk parse(MemorySegment in) {
+        if (in.byteSize() < INDICES_OFFSET) {
+            return null;
+        }
+        int imm = in.get(INT, 0);
+        int pageBytes = in.get(INT, 32);
+        int count = in.get(INT, 36);
+        if (Imm.slot(imm) == 0 || Imm.weight(imm) != 0 || pageBytes < 1 || count < 1 || count > PAGES_MAX) {
+            return null;
+        }
+        PageList sources = parse(in, LISTS_OFFSET, count, INDICES_OFFSET);
+        if (sources == null) {
+            return null;
+        }
+        long targetsAt = INDICES_OFFSET + (long) sources.indices().length * Integer.BYTES;
+        PageList targets = parse(in, LISTS_OFFSET + LIST_BYTES, count, targetsAt);
+        if (targets == null || in.byteSize() != targetsAt + (long) targets.indices().length * Integer.BYTES) {
+            return null;
+        }
+        ReadKey key = new ReadKey(in.get(LONG, 8), in.get(LONG, 16));
+        return new ReadAsk(imm, in.get(INT, 4), key, in.get(INT, 24), sources, in.get(INT, 28), targets, pageBytes);
+    }
+
+    private static PageList parse(MemorySegment in, long at, int count, long indicesAt) {
+        long strideBytes = in.get(LONG, at);
+        long offsetBytes = in.get(LONG, at + 8);
+        long partStrideBytes = in.get(LONG, at + 16);
+        int perPage = in.get(INT, at + 24);
+        int firstPart = in.get(INT, at + 28);
+        if (perPage < 1 || perPage > PARTS_PER_PAGE_MAX || firstPart < 0 || firstPart >= perPage) {
+            return null;
+        }
+        int indexCount = indexCount(firstPart, count, perPage);
+        if (in.byteSize() < indicesAt + (long) indexCount * Integer.BYTES) {
+            return null;
+        }
+        int[] indices = new int[indexCount];
+        MemorySegment.copy(in, INT, indicesAt, indices, 0, indexCount);
+        return Arrays.stream(indices).anyMatch(index -> index < 0)
+                ? null
+                : new PageList(indices, firstPart, count, strideBytes, offsetBytes, perPage, partStrideBytes);
+    }
+
+    private static int indexCount(int firstPart, int count, int perPage) {
+        return (int) Math.ceilDiv((long) firstPart + count, perPage);
+    }
+}
