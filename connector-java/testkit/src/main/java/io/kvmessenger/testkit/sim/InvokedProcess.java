@@ -6,10 +6,12 @@ import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.engine.EngineLimits;
 import io.kvmessenger.transfer.engine.EnginePorts;
 import io.kvmessenger.transfer.engine.InvokedEngine;
+import io.kvmessenger.transfer.engine.WorkerPorts;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Transport;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.SplittableRandom;
 import java.util.function.Function;
@@ -19,33 +21,40 @@ record InvokedProcess(TransferEngine engine, SimulatedTransport transport) {
     /** The memory of a simulated engine is behind no descriptor, so that nothing of it is called. */
     private static final LibC LIB_C = new FfmLibC();
 
-    /** @param onCompletion run when there is something to poll, and there was nothing before */
+    /**
+     * @param workerCount of the engine; each takes its turns in its own time
+     * @param onCompletion run when there is something to poll, and there was nothing before
+     */
     static InvokedProcess start(
             SimulatedClock clock,
             SplittableRandom random,
             SimulatedNode node,
             SimulatedFabric fabric,
             EngineLimits limits,
+            int workerCount,
             Runnable onCompletion) {
-        SimulatedWorker worker = new SimulatedWorker(clock, random.split(), node, fabric);
-        SimulatedTransport[] made = new SimulatedTransport[1];
-        Transport first = simulated(SimulatedTransport.NAME, port -> {
-            made[0] = new SimulatedTransport(node, fabric, worker, port, random.split());
-            return made[0];
-        });
-        Transport next = simulated(NextDomain.NAME, port -> new NextDomain(made[0]));
-        InvokedEngine invoked = new InvokedEngine(
-                limits,
-                new EnginePorts(
-                        LIB_C,
-                        node::nowNs,
-                        random.split(),
-                        worker,
-                        new SimulatedLinks(fabric),
-                        fabric.shape().fall().domains() == 1 ? List.of(first) : List.of(first, next)),
-                onCompletion);
-        worker.start(invoked);
-        return new InvokedProcess(invoked.engine(), made[0]);
+        List<SimulatedWorker> workers = new ArrayList<>();
+        for (int i = 0; i < workerCount; i++) {
+            workers.add(new SimulatedWorker(clock, random.split(), node, fabric, i));
+        }
+        List<SimulatedTransport> made = new ArrayList<>();
+        List<WorkerPorts> ports = new ArrayList<>();
+        for (SimulatedWorker worker : workers) {
+            Transport first = simulated(SimulatedTransport.NAME, port -> {
+                made.add(new SimulatedTransport(node, fabric, worker, port, random.split()));
+                return made.getLast();
+            });
+            Transport next = simulated(NextDomain.NAME, port -> new NextDomain(made.getLast()));
+            ports.add(new WorkerPorts(
+                    worker,
+                    new SimulatedLinks(fabric),
+                    fabric.shape().fall().domains() == 1 ? List.of(first) : List.of(first, next)));
+        }
+        InvokedEngine invoked =
+                new InvokedEngine(limits, new EnginePorts(LIB_C, node::nowNs, random.split(), ports), onCompletion);
+        workers.forEach(worker -> worker.start(invoked));
+        made.getFirst().leads(made);
+        return new InvokedProcess(invoked.engine(), made.getFirst());
     }
 
     private static Transport simulated(String name, Function<InboundPort, Domain> opened) {

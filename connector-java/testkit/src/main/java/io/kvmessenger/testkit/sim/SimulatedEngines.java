@@ -60,6 +60,7 @@ public final class SimulatedEngines {
                 fabric,
                 new EngineLimits(
                         options.requestsPerPeerMax(), Imm.SLOT_COUNT_MAX, Imm.GENERATION_COUNT, COMPLETIONS, PEERS),
+                options.workers(),
                 () -> {});
         fabric.started(process.transport());
         return new Waiting(process);

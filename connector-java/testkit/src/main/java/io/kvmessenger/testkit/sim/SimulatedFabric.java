@@ -115,12 +115,16 @@ final class SimulatedFabric {
         clock.after(delayNs() + restNs, () -> link.transport.run(action));
     }
 
-    /** On the worker of the engine there, in a while, once it can be reached; never, when there is none. */
-    void laterAt(SimulatedTransport from, String location, Consumer<SimulatedTransport> action) {
+    /** On the worker there that has admitted the key, in a while, once it can be reached; never, when there is none. */
+    void laterAt(SimulatedTransport from, String location, byte[] key, Consumer<SimulatedTransport> action) {
         SimulatedTransport target = byProcess.get(location);
         if (target != null) {
-            clock.after(delayNs(), () -> whenConnected(from, location, () -> target.run(() -> action.accept(target))));
+            clock.after(delayNs(), () -> whenConnected(from, location, () -> run(target.admitting(key), action)));
         }
+    }
+
+    private static void run(SimulatedTransport target, Consumer<SimulatedTransport> action) {
+        target.run(() -> action.accept(target));
     }
 
     void wakeLater(SimulatedTransport transport) {
@@ -142,11 +146,12 @@ final class SimulatedFabric {
     }
 
     private void knock(SimulatedOutboundLink link, String location) {
-        SimulatedTransport target = byProcess.get(location);
-        if (target == null || !target.node.alive() || target.isClosed()) {
+        SimulatedTransport first = byProcess.get(location);
+        if (first == null || !first.node.alive() || first.isClosed()) {
             refuse(link, TransferFault.UNREACHABLE, location);
             return;
         }
+        SimulatedTransport target = first.admitting(link.control.key);
         target.knocking.add(link);
         target.run(() -> {
             target.knocking.remove(link);
@@ -293,6 +298,7 @@ final class SimulatedFabric {
     void breakAnyPath() {
         List<SimulatedOutboundLink> open = byProcess.values().stream()
                 .filter(transport -> transport.node.alive())
+                .flatMap(transport -> transport.ofEngine().stream())
                 .flatMap(transport -> transport.links.stream())
                 .filter(SimulatedOutboundLink::isOpen)
                 .toList();
@@ -336,6 +342,7 @@ final class SimulatedFabric {
     private List<SimulatedLane> openLanes() {
         return byProcess.values().stream()
                 .filter(transport -> transport.node.alive())
+                .flatMap(transport -> transport.ofEngine().stream())
                 .flatMap(transport -> transport.links.stream())
                 .filter(SimulatedOutboundLink::isOpen)
                 .flatMap(link -> link.lanes.stream())
@@ -381,7 +388,11 @@ final class SimulatedFabric {
     }
 
     /** The process is dead. A silent death is that of its machine: nobody tells its peers. */
-    void died(SimulatedTransport dead, boolean silentDeath) {
+    void died(SimulatedTransport first, boolean silentDeath) {
+        first.ofEngine().forEach(transport -> end(transport, silentDeath));
+    }
+
+    private void end(SimulatedTransport dead, boolean silentDeath) {
         boolean heard = kind.writerCopies() || !silentDeath;
         List.copyOf(dead.links).forEach(SimulatedOutboundLink::end);
         for (FabricLink link : List.copyOf(dead.opened)) {

@@ -103,7 +103,7 @@ final class SimulatedLinks implements Links {
         }
 
         private void deliverFirst() {
-            fabric.laterAt(transport, location, this::arrive);
+            fabric.laterAt(transport, location, link.key, this::arrive);
         }
 
         private void arrive(SimulatedTransport target) {

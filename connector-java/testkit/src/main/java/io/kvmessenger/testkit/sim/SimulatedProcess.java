@@ -33,6 +33,7 @@ final class SimulatedProcess {
                 node,
                 world.fabric(),
                 world.mutation().limits(scenario.engineLimits()),
+                1,
                 node::wake);
         transport = invoked.transport();
         transfer = new WatchedTransferEngine(invoked.engine(), node.process(), listener);

@@ -51,6 +51,9 @@ final class SimulatedTransport implements Domain {
     /** By rank, then by kind of context row. */
     private List<Region> regions = List.of();
 
+    /** One for each worker of its engine. The first is found at the location, and knows the others. */
+    private List<SimulatedTransport> ofEngine = List.of(this);
+
     private boolean closed;
 
     SimulatedTransport(
@@ -68,7 +71,24 @@ final class SimulatedTransport implements Domain {
 
     /** Each rank has one region, and so has each kind of context row. */
     void use(List<Region> byRank) {
-        regions = List.copyOf(byRank);
+        ofEngine.forEach(transport -> transport.regions = List.copyOf(byRank));
+    }
+
+    /** The first's: those of all workers, itself among them. */
+    void leads(List<SimulatedTransport> all) {
+        ofEngine = List.copyOf(all);
+    }
+
+    List<SimulatedTransport> ofEngine() {
+        return ofEngine;
+    }
+
+    /** That of the worker whose admission has this key; the first, when none has it. */
+    SimulatedTransport admitting(byte[] key) {
+        return ofEngine.stream()
+                .filter(transport -> transport.port.admissionOf(KeyProof.nameOf(key)) != null)
+                .findFirst()
+                .orElse(this);
     }
 
     boolean looksAtWrites() {

@@ -5,7 +5,7 @@ import io.kvmessenger.transfer.spi.Poller;
 import java.util.SplittableRandom;
 
 /**
- * The worker of one process's transfer engine, as a thread beside that of its messenger: it turns the engine's duty cycle when
+ * One worker of a process's transfer engine, as a thread beside that of its messenger: it turns the engine's duty cycle when
  * it was woken, in its own time.
  */
 final class SimulatedWorker implements Poller {
@@ -15,9 +15,13 @@ final class SimulatedWorker implements Poller {
     private final SimulatedNode node;
     private final SimulatedFabric fabric;
     private final SimulatedThread thread;
+    private final int index;
     private InvokedEngine engine;
 
-    SimulatedWorker(SimulatedClock clock, SplittableRandom random, SimulatedNode node, SimulatedFabric fabric) {
+    /** @param index its place among those of its engine */
+    SimulatedWorker(
+            SimulatedClock clock, SplittableRandom random, SimulatedNode node, SimulatedFabric fabric, int index) {
+        this.index = index;
         this.node = node;
         this.fabric = fabric;
         thread = new SimulatedThread(clock, random, node, this::turn);
@@ -28,7 +32,7 @@ final class SimulatedWorker implements Poller {
     }
 
     private void turn() {
-        int work = engine.doWork();
+        int work = engine.doWork(index);
         fabric.rethrow();
         if (work > 0) {
             wake();
