@@ -176,12 +176,21 @@ record Scenario(
     }
 
     Scenario with(ChecksumMode mode) {
+        return with(fabric, mode);
+    }
+
+    /** With the lanes that were drawn for the fabric of the seed. */
+    Scenario with(FabricKind kind) {
+        return with(kind, checksumMode);
+    }
+
+    private Scenario with(FabricKind kind, ChecksumMode mode) {
         return new Scenario(
                 seed,
                 prefillerCount,
                 decoderCount,
                 requestCount,
-                fabric,
+                kind,
                 engineLimits,
                 secret,
                 prefillerGeometries,

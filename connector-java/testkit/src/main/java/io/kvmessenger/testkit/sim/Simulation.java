@@ -94,6 +94,14 @@ public final class Simulation {
         return run(Scenario.draw(seed, weather), weather, mutation, SimulatedEngine::new);
     }
 
+    /** A run over this fabric, whichever the seed draws. */
+    static Result run(Weather weather, long seed, Mutation mutation, FabricKind fabric) {
+        Scenario scenario = Scenario.draw(seed, weather).with(fabric);
+        return weather == Weather.QUIET
+                ? runQuietly(scenario, mutation, SimulatedEngine::new)
+                : run(scenario, weather, mutation, SimulatedEngine::new);
+    }
+
     /** A run with the bug in it, of the kind that can show it. */
     static Result runMutant(long seed, Mutation mutation) {
         return mutation.weather == Weather.QUIET

@@ -11,16 +11,20 @@ import java.util.stream.LongStream;
 
 /**
  * Runs seeds from the command line: {@code --seed N} one, {@code --seeds A..B} a range, {@code --weather quiet} without faults,
- * so that everything has to arrive, {@code --weather sound} with those of engines, clients and routers alone, {@code --mutation M} with a bug put in. Ends with status 1 when a seed fails.
+ * so that everything has to arrive, {@code --weather sound} with those of engines, clients and routers alone,
+ * {@code --mutation M} with a bug put in, {@code --fabric F} over this one and not over the one that the seed draws (with Java's
+ * engine). Ends with status 1 when a seed fails.
  */
 public final class SimulationMain {
     /** Seeds 1 to this are run by default, here and by the tests: about 10 s of two cores, with Python a minute of one. */
     public static final long SEEDS = 1000;
 
     /** What the command line asks for. */
-    private record Asked(long from, long to, Weather weather, String mutation) {
+    private record Asked(long from, long to, Weather weather, String mutation, String fabric) {
+        private static final String DRAWN = "";
+
         static Asked read(String[] args) {
-            Asked asked = new Asked(1, SEEDS, Weather.FAULTY, "NONE");
+            Asked asked = new Asked(1, SEEDS, Weather.FAULTY, "NONE", DRAWN);
             for (int i = 0; i + 1 < args.length; i += 2) {
                 asked = asked.with(args[i], args[i + 1]);
             }
@@ -31,12 +35,16 @@ public final class SimulationMain {
             String[] ends = value.split("\\.\\.", 2);
             return switch (option) {
                 case "--seed", "--seeds" ->
-                    new Asked(Long.parseLong(ends[0]), Long.parseLong(ends[ends.length - 1]), weather, mutation);
-                case "--weather" -> new Asked(from, to, Weather.valueOf(value.toUpperCase(Locale.ROOT)), mutation);
-                case "--mutation" -> new Asked(from, to, weather, value);
+                    new Asked(
+                            Long.parseLong(ends[0]), Long.parseLong(ends[ends.length - 1]), weather, mutation, fabric);
+                case "--weather" ->
+                    new Asked(from, to, Weather.valueOf(value.toUpperCase(Locale.ROOT)), mutation, fabric);
+                case "--mutation" -> new Asked(from, to, weather, value, fabric);
+                case "--fabric" -> new Asked(from, to, weather, mutation, value.toUpperCase(Locale.ROOT));
                 default ->
                     throw new IllegalArgumentException(option
-                            + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME");
+                            + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME,"
+                            + " --fabric tcp|rdma|shared_memory|rdm");
             };
         }
     }
@@ -52,13 +60,20 @@ public final class SimulationMain {
         Asked asked = Asked.read(args);
         Mutation mutation = Mutation.valueOf(asked.mutation);
         return run(
-                asked,
-                true,
-                switch (asked.weather) {
-                    case FAULTY -> seed -> Simulation.run(seed, mutation);
-                    case SOUND -> seed -> Simulation.runSoundly(seed, mutation);
-                    case QUIET -> Simulation::runQuietly;
-                });
+                asked, true, asked.fabric.equals(Asked.DRAWN) ? drawn(asked.weather, mutation) : over(asked, mutation));
+    }
+
+    private static LongFunction<Simulation.Result> drawn(Weather weather, Mutation mutation) {
+        return switch (weather) {
+            case FAULTY -> seed -> Simulation.run(seed, mutation);
+            case SOUND -> seed -> Simulation.runSoundly(seed, mutation);
+            case QUIET -> Simulation::runQuietly;
+        };
+    }
+
+    private static LongFunction<Simulation.Result> over(Asked asked, Mutation mutation) {
+        FabricKind fabric = FabricKind.valueOf(asked.fabric);
+        return seed -> Simulation.run(asked.weather, seed, mutation, fabric);
     }
 
     /** With the real connector in Python, in this thread; the exit status. */
