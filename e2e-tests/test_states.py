@@ -3,9 +3,11 @@
 Prefix caching is off, as it has to be, so that an engine asked without a transfer computes the whole prompt: the
 prefiller's own answers are the reference, and no third engine has to start.
 
-A decoder computes a prompt's last token in a pass of its own. What vLLM answers with an LFM2 depends on how a prompt is
-cut into passes: on CPU, in float32, log-probabilities differ by 0.01. So its prompts end one token behind a pass, where
-one engine cuts them as two do.
+What vLLM answers with an LFM2 depends on the batch and on how a prompt is cut into passes: on CPU, in float32,
+log-probabilities differ by 0.01, and of four prompts asked at once, without any transfer, one or two were answered
+otherwise than alone in each of eight rounds. So its prompts are asked one at a time, and end one token behind a pass,
+where one engine cuts them as two do: a decoder computes a prompt's last token in a pass of its own. A Falcon-H1 has no
+such differences.
 """
 
 from __future__ import annotations
@@ -33,10 +35,9 @@ WAYS: Final = (serial, decoder_waits, together)
 BEGINNING: Final = 60
 ENDINGS: Final = (1, 20, 60, 90)
 """All of these prompts fit into one pass."""
-MODELS: Final = (
-    (TinyLfm2(), (1, 2, 3, 513, 1025, 1537)),
-    (TinyFalconH1(), (1, 2, 64, 128, 129, 257, 514, 1024, 1700)),
-)
+Model = tuple[TinyLfm2 | TinyFalconH1, tuple[int, ...]]
+FALCON_H1: Final[Model] = (TinyFalconH1(), (1, 2, 64, 128, 129, 257, 514, 1024, 1700))
+MODELS: Final[tuple[Model, ...]] = ((TinyLfm2(), (1, 2, 3, 513, 1025, 1537)), FALCON_H1)
 """With the lengths of their prompts; one of 1 is computed by the decoder alone."""
 
 
@@ -58,7 +59,11 @@ class Pair:
         self.decoder.wait_at_rest()
 
 
-@pytest.fixture(scope="module", params=MODELS, ids=lambda model: model[0].family)
+def family_of(model: Model) -> str:
+    return model[0].family
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=family_of)
 def pair(request: pytest.FixtureRequest, run_folder: Path) -> Iterator[Pair]:
     shape, lengths = request.param
     family, model = shape.family, cached_model(cache_home(), shape)
@@ -81,6 +86,7 @@ def test_tokens_are_those_of_one_engine(pair: Pair) -> None:
     pair.is_at_rest()
 
 
+@pytest.mark.parametrize("pair", [FALCON_H1], indirect=True, ids=family_of)
 def test_prompts_at_once_that_share_a_beginning_are_answered_as_one_after_the_other(pair: Pair) -> None:
     draw = random.Random(501)
     common = words(BEGINNING, draw)
