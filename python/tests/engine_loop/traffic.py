@@ -12,7 +12,7 @@ from engine_loop.kv_pages import BLOCK_TOKENS, TOKENS_ONLY, VOCABULARY, Beside
 
 GRANT_WAIT_SECONDS = 60.0
 """Longer than anything takes here: what is held for so long, and need not be, is found."""
-SHORT_GRANT_WAIT_SECONDS = 1.0
+SHORT_GRANT_WAIT_SECONDS = 2.0
 """Longer than a first contact takes on a machine that is busy with other things."""
 QUEUE_LIMITS = 3
 """A queue lasts so many times the grant wait."""
