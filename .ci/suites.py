@@ -49,7 +49,7 @@ TIMED_OUT = 124
 INTERRUPTED = 130
 POLL_SECONDS = 0.2
 SIDE_BY_SIDE = 2
-"""Suites that run at a time, where they may."""
+"""Suites that run at a time, where they may: each of them uses little more than one core of two."""
 STOPPED = threading.Event()
 """Set by an interrupt, for the threads of suites that run side by side."""
 
@@ -105,8 +105,7 @@ def jep_folder() -> str:
 
 
 def suites() -> list[Suite]:
-    """After Java two at a time: vLLM's servers wait a lot, and the others fit beside them, one by one."""
-    return [*java_and_wheel(), vllm_servers(), *without_servers(), *style(), sglang_servers()]
+    return [*java_and_wheel(), *without_servers(), *style(), *with_servers()]
 
 
 def java_and_wheel() -> list[Suite]:
@@ -140,7 +139,7 @@ def style() -> list[Suite]:
 
 
 def without_servers() -> list[Suite]:
-    """Each of them uses little more than one core. The longest come first."""
+    """Two of them at a time, the longest first, so that both ends come at about the same moment."""
     return [
         Suite(
             "engine in the loop",
@@ -192,27 +191,24 @@ def without_servers() -> list[Suite]:
     ]
 
 
-def vllm_servers() -> Suite:
-    return Suite(
-        "engines",
-        in_engine(*pytest("e2e-tests", "engines")),
-        "build/reports/engines.xml",
-        quick=False,
-        limit_seconds=ENGINES_LIMIT_SECONDS,
-        beside=True,
-    )
-
-
-def sglang_servers() -> Suite:
-    """The last to begin: by then vLLM's servers are at their end, and the memory of both is not needed at once."""
-    return Suite(
-        "engines, SGLang",
-        in_sglang(*pytest("e2e-tests/sglang_pair", "sglang")),
-        "build/reports/sglang.xml",
-        quick=False,
-        limit_seconds=ENGINES_LIMIT_SECONDS,
-        beside=True,
-    )
+def with_servers() -> list[Suite]:
+    """One after the other: several of their tests say after how long a fault is noticed."""
+    return [
+        Suite(
+            "engines",
+            in_engine(*pytest("e2e-tests", "engines")),
+            "build/reports/engines.xml",
+            quick=False,
+            limit_seconds=ENGINES_LIMIT_SECONDS,
+        ),
+        Suite(
+            "engines, SGLang",
+            in_sglang(*pytest("e2e-tests/sglang_pair", "sglang")),
+            "build/reports/sglang.xml",
+            quick=False,
+            limit_seconds=ENGINES_LIMIT_SECONDS,
+        ),
+    ]
 
 
 def report_files(suite: Suite) -> list[Path]:
