@@ -17,6 +17,8 @@ class ThreadCost:
     thread_id: int
     name: str
     cpu_seconds: float
+    wake_up_count: int
+    """How often it has gone to sleep of its own accord, so how often it was woken."""
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -62,16 +64,22 @@ def threads(pid: int) -> list[ThreadCost]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             head, _, tail = (task / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
-        except FileNotFoundError:  # the thread ended meanwhile
+            wake_up_count = status_number(task, "voluntary_ctxt_switches")
+        except (FileNotFoundError, ProcessLookupError):  # the thread ended meanwhile
             continue
         fields = tail.split()
         ticks = int(fields[11]) + int(fields[12])  # utime and stime, counted behind the name
-        found.append(ThreadCost(int(task.name), head.partition("(")[2], ticks / TICKS_A_SECOND))
+        found.append(ThreadCost(int(task.name), head.partition("(")[2], ticks / TICKS_A_SECOND, wake_up_count))
     return found
 
 
 def resident_mib(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise ValueError(f"process {pid} has no VmRSS")
+    return status_number(Path(f"/proc/{pid}"), "VmRSS") / 1024
+
+
+def status_number(folder: Path, name: str) -> int:
+    """A figure of a process's or a thread's `status`, in the unit that stands there."""
+    for line in (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    raise ValueError(f"{folder}/status has no {name}")

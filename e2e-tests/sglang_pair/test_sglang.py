@@ -222,6 +222,7 @@ def test_aborted_requests_leave_the_others_right_and_nothing_held(pair: Pair, by
                     side.server.post("/abort_request", {"rid": name})
             assert legs[given_up[1]].result(NOTICED_LIMIT_SECONDS).failed, "its decoder gave it up"
             assert pair.decoder.held(), "writes are held back, and nothing is confirmed"
+            pair.prefiller.held()  # asked behind the aborts, in the same queue: its scheduler has seen them now
         outcomes = {name: leg.result() for name, leg in legs.items()}
     for (name, outcome), prompt in zip(outcomes.items(), prompts, strict=True):
         assert outcome.failed if name in given_up else outcome.words == by_sglang.to(prompt), outcome
