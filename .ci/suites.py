@@ -48,8 +48,8 @@ INTERRUPTED_SECONDS = 90.0
 TIMED_OUT = 124
 INTERRUPTED = 130
 POLL_SECONDS = 0.2
-SIDE_BY_SIDE = 2
-"""Suites that run at a time, where they may: each of them uses little more than one core of two."""
+SIDE_BY_SIDE = 3
+"""Suites that run at a time, where they may: on two cores, since those of the loop wait for a third of their time."""
 STOPPED = threading.Event()
 """Set by an interrupt, for the threads of suites that run side by side."""
 
@@ -139,7 +139,7 @@ def style() -> list[Suite]:
 
 
 def without_servers() -> list[Suite]:
-    """Two of them at a time, the longest first, so that both ends come at about the same moment."""
+    """Some at a time, the longest first, so that their ends come at about the same moment."""
     return [
         Suite(
             "engine in the loop",

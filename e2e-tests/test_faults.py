@@ -49,7 +49,7 @@ from server_process import LOOPBACK, complete, free_port, start_all, wait_until,
 from timeline import fetches
 from workload import ABORTED, ANSWER_TOKENS, FAULTS
 
-GRANT_WAIT_SECONDS = 20.0
+GRANT_WAIT_SECONDS = 12.0
 CONNECT_LIMIT_SECONDS = 8.0
 SILENCE_LIMIT_SECONDS = 10.0  # the default
 NOTICED_LIMIT_SECONDS = 60.0

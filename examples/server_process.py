@@ -8,6 +8,7 @@ at once, with the end of its log. Runs on the standard library alone.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import random
@@ -110,6 +111,9 @@ class Server:
         self.started_seconds = time.monotonic()
         self._scratch = tempfile.TemporaryDirectory(prefix="kvm-", ignore_cleanup_errors=True)
         self.environment["TMPDIR"] = self._scratch.name  # sockets of engines' own, which engines leave there
+        # Where torch keeps what it compiles if it is not told: in a folder of the server's own each start compiled it anew.
+        compiled = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+        self.environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled))
         with open(self.log_path, "ab") as log:
             log.write(f"$ {' '.join(self.command)}\n".encode())
             log.flush()

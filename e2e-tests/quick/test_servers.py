@@ -76,6 +76,7 @@ def test_what_a_server_leaves_in_its_temporary_folder_goes_with_it(
     end(server)
     assert not left.parent.exists(), "what engines leave there would stay for ever"
     assert left.parent != Path(tempfile.gettempdir())
+    assert Path(server.environment["TORCHINDUCTOR_CACHE_DIR"]).parent != left.parent, "each start would compile anew"
 
 
 def runs(pid: int) -> bool:

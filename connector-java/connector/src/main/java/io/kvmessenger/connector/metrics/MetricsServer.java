@@ -13,6 +13,7 @@ import io.netty.channel.socket.nio.NioServerSocketChannel;
 import io.prometheus.metrics.model.registry.PrometheusRegistry;
 import java.net.InetSocketAddress;
 import java.util.LinkedHashSet;
+import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ThreadFactory;
@@ -82,8 +83,19 @@ final class MetricsServer implements AutoCloseable {
 
     @Override
     public void close() {
+        if (loop.isShuttingDown()) {
+            return;
+        }
         listener.close().awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
+        // a loop that ends closes them too, and then keeps what half a request has come in
+        loop.submit(this::hangUp).awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
         loop.shutdownGracefully(0, CLOSE_LIMIT_MILLIS, TimeUnit.MILLISECONDS).awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
+    }
+
+    private void hangUp() {
+        for (Channel connection : List.copyOf(connections)) {
+            var unused = connection.close();
+        }
     }
 
     private void keep(Channel connection) {
