@@ -22,6 +22,7 @@ from simulated_engine import Status as RequestStatus
 
 from kv_connector import Event, LeakCheck, Opened, Options, Stats
 from kv_connector._facade import decode_event
+from kv_connector.vllm.empty_steps import EmptySteps
 
 RELEASE = "0.32.0"
 CONTROL_PORT = 1
@@ -162,6 +163,8 @@ class HostedEngine(SimulatedEngine):
         )
         self.gate = self.scheduler._half._gate
         self.gate._now_seconds = lambda: float(host.nowSeconds())
+        # A step's time passes in the world that hosts it, between its calls. A wait within a call would be one of real time.
+        self.worker._worker._empty_steps = EmptySteps(lambda: 0.0)
 
     def _open_messenger(self, options: Options, geometry: Any, *, layer_counter_lag: int) -> Any:  # noqa: ARG002
         return HostedMessenger(self.host, self.name, self.incarnation, self.name)
