@@ -12,14 +12,13 @@ from typing import Any
 from kv_connector.exceptions import OptionError
 from kv_connector.handover import why_memory_cannot_be_shared
 from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
+from kv_connector.vllm.drafts import refuse_unserved_layers, refuse_unserved_method
 from kv_connector.vllm.kv_groups import KvGroup, read_groups
 from kv_connector.vllm.rank_groups import RankGroups
 
 logger = logging.getLogger("vllm.kv_messenger")
 
 _ROLES: Mapping[str, Role] = {"kv_producer": "prefiller", "kv_consumer": "decoder", "kv_both": "both"}
-_DRAFTS_WITHOUT_KV = ("ngram", "ngram_gpu", "suffix")
-"""Ways of speculative decoding that need no KV of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,9 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             raise OptionError(f"{name} is {getattr(parallel, name)}, expected 1: KV Messenger moves whole pages only")
-    _refuse_drafts(getattr(vllm_config, "speculative_config", None))
+    refuse_unserved_method(getattr(vllm_config, "speculative_config", None))
     kv_groups = read_groups(kv_cache_config)
+    refuse_unserved_layers(vllm_config, kv_groups)
     names = [name for group in kv_groups for name in group.layer_names]
     built = list(getattr(vllm_config.compilation_config, "static_forward_context", {}))
     place = {name: index for index, name in enumerate(built)}
@@ -116,13 +116,3 @@ def _ranks_that_share(vllm_config: Any, options: Options) -> tuple[int, str]:
 def options_of_messenger(options: Options, messenger_index: int) -> Options:
     """The options of one of the engine's messengers: ports that are fixed count up."""
     return options.of_rank(messenger_index)
-
-
-def _refuse_drafts(speculative_config: Any) -> None:
-    """A draft's KV is written after the model's own hooks, and its prompt is one token behind."""
-    method = getattr(speculative_config, "method", None)
-    if method is not None and method not in _DRAFTS_WITHOUT_KV:
-        raise OptionError(
-            f"speculative decoding is {method!r}, expected none or one of {', '.join(_DRAFTS_WITHOUT_KV)},"
-            " because the KV of a draft model is not transferred: start both engines without --speculative-config"
-        )

@@ -18,6 +18,7 @@ from kv_connector.layer_counter import LayerCounter
 from kv_connector.model_fingerprint import fingerprint
 from kv_connector.options import Options
 from kv_connector.vllm import geometry
+from kv_connector.vllm.drafts import named_with
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.engine_facts import EngineFacts, options_of_messenger
 from kv_connector.vllm.kv_groups import GroupPages
@@ -131,20 +132,14 @@ class RankStart:
             raise
 
     def _describe(self, kv_caches: Mapping[str, Any], tp_rank: int, pp_rank: int) -> Geometry:
-        facts, model = self._facts, self._config.model_config
-        attention_layers = self._config.compilation_config.static_forward_context
+        facts = self._facts
         described = geometry.describe(
             kv_caches,
             layer_names=facts.layer_names,
             groups=facts.kv_groups,
             cache_dtype=self._config.cache_config.cache_dtype,
-            model=fingerprint(
-                model.model,
-                model.hf_text_config,
-                f"{attention_packing(attention_layers, facts.layer_names)}/{own_page_format()}",
-                model_id=facts.options.model_id,
-            ),
-            kv_head_count=model.get_total_num_kv_heads(),
+            model=self._model_name(),
+            kv_head_count=self._config.model_config.get_total_num_kv_heads(),
             tp=(tp_rank, facts.groups.tp_size),
             pp=(pp_rank, facts.groups.pp_size),
         )
@@ -152,6 +147,14 @@ class RankStart:
             for memory in described["ranks"][0]["memories"]:
                 memory["memfd"] = self.allocation.memfd_of(memory["address"], memory["lengthBytes"])
         return described
+
+    def _model_name(self) -> str:
+        facts, model = self._facts, self._config.model_config
+        attention_layers = self._config.compilation_config.static_forward_context
+        packing = f"{attention_packing(attention_layers, facts.layer_names)}/{own_page_format()}"
+        model_id = facts.options.model_id
+        named = fingerprint(model.model, model.hf_text_config, packing, model_id=model_id)
+        return named_with(named, getattr(self._config, "speculative_config", None), model_id=model_id)
 
     def _open(self, group: RankGroup, described: Geometry) -> WorkerHalf:
         facts = self._facts

@@ -106,6 +106,8 @@ class WorkerHalf:
         self._step_computes = False
         self._open_step: StepMetadata | None = None
         """The step whose forward pass runs, if it has chunks."""
+        self._forward_over = False
+        """Whether the model's own layers are done; a drafter's follow, if there is one."""
         self._sending: set[str] = set()
         """Prefills of which the messenger knows, announced or begun, whose end it has not been told."""
         self._ended: set[str] = set()
@@ -161,6 +163,7 @@ class WorkerHalf:
 
     def begin(self, meta: StepMetadata) -> None:
         """Tells the messenger everything that is new, before the forward pass starts."""
+        self._forward_over = False
         self._step_computes = meta.computes
         if meta.fetches or meta.prefill_ends:
             self._empty_steps.interrupted()
@@ -343,8 +346,11 @@ class WorkerHalf:
         return self._open_step is not None
 
     def layer_complete(self, layer_name: str) -> None:
-        """The KV of a layer is written. Layers that share another's KV are passed over."""
-        if layer_name in self._layer_names:
+        """The KV of a layer is written. Layers that share another's KV are passed over.
+
+        So are a drafter's, whose hooks fire in each of its passes: the end of the step releases them.
+        """
+        if layer_name in self._layer_names and not self._forward_over:
             self._counter.layer_complete(layer_name)
 
     def end(self) -> None:
@@ -363,7 +369,11 @@ class WorkerHalf:
     # ---- what has happened
 
     def collect(self) -> Reports:
-        """Takes all that is to be reported now; in a step that computes nothing, with a little patience."""
+        """Takes all that is to be reported now; in a step that computes nothing, with a little patience.
+
+        vLLM asks when the model's forward pass is over, and before it ends the step where a drafter runs.
+        """
+        self._forward_over = True
         if self._has_news() or self._step_computes:
             self._empty_steps.interrupted()
         else:

@@ -189,6 +189,7 @@ class SimulatedEngine:
         layers: Sequence[str] = LAYERS,
         extra: Mapping[str, Any] | None = None,
         model_tokens_max: int = MODEL_TOKENS_MAX,
+        speculative: Any = None,
     ) -> None:
         self.release = release
         self.chunk_tokens = chunk_tokens
@@ -213,6 +214,7 @@ class SimulatedEngine:
         role = release.base.KVConnectorRole
         vllm_config = config(kv_role, layers, extra={"transports": ["tcp"], **(extra or {})})
         vllm_config.model_config.max_model_len = model_tokens_max
+        vllm_config.speculative_config = speculative
         kv_cache_config = caches(layers, FullAttentionSpec(block_tokens))
         self.messengers: list[SimulatedMessenger] = []
         self.worker = cls(vllm_config, role.WORKER, kv_cache_config)

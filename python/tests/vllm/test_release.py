@@ -222,10 +222,6 @@ def test_should_refuse_caches_that_it_cannot_move(vllm_release: Release) -> None
         match=r"group 1 of 2 \(layers local.0, local.1\) is of kind ChunkedLocalAttentionSpec, expected one of",
     ):
         cls(config("kv_producer"), worker, hybrid)
-    drafting = config("kv_producer")
-    drafting.speculative_config = SimpleNamespace(method="eagle3")
-    with pytest.raises(Exception, match="speculative decoding is 'eagle3', expected none or one of ngram"):
-        cls(drafting, worker, caches())
 
 
 def test_should_write_its_figures_to_vllm_s_metrics(vllm_release: Release) -> None:

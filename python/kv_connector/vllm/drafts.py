@@ -1,0 +1,75 @@
+"""Speculative decoding whose draft has KV of its own: its layers lie in the model's pages and go with them. Pure.
+
+A drafter runs behind each forward pass, over the same tokens, and then for each further token that it guesses. What it
+writes of a prompt is right behind the first of these passes. EAGLE's layers keep of a token what follows from the next
+one: for the prompt's last token that is the first of the answer. The decoder computes the last token again and its
+drafter runs behind that, with the token that was sampled there, so this place too is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kv_connector.exceptions import OptionError
+from kv_connector.model_fingerprint import fingerprint
+from kv_connector.vllm.kv_groups import KvGroup
+
+_WITHOUT_KV = ("ngram", "ngram_gpu", "suffix")
+"""Ways of speculative decoding that need no KV of their own."""
+_SERVED = ("draft_model", "eagle", "eagle3")
+"""Those with KV with which a decoder was shown to guess as well as a single engine does."""
+
+
+def refuse_unserved_method(speculative_config: Any) -> None:
+    """Ends the start with a sentence where a draft is of a kind that was not shown; raises OptionError."""
+    method = _method(speculative_config)
+    if method and method not in _WITHOUT_KV + _SERVED:
+        raise OptionError(
+            f"the method in --speculative-config is {method!r}, expected one of {', '.join(_WITHOUT_KV + _SERVED)}:"
+            " take another, or start both engines without --speculative-config"
+        )
+
+
+def refuse_unserved_layers(vllm_config: Any, groups: Sequence[KvGroup]) -> None:
+    """Ends the start where the layers of a draft are not kept as the model's are; raises OptionError."""
+    draft = _with_kv(getattr(vllm_config, "speculative_config", None))
+    if draft is None:
+        return
+    remedy = "take a method without KV (ngram, suffix), or start both engines without --speculative-config"
+    if len(groups) > 1 or groups[0].kind != "full" or groups[0].latent:
+        kinds = ", ".join(f"{'latent' if group.latent else group.kind} in group {i}" for i, group in enumerate(groups))
+        raise OptionError(
+            f"--speculative-config names a draft with KV and the model's layers are of kinds {kinds}, expected full"
+            f" attention in one KV cache group, drafts included: {remedy}"
+        )
+    stages = vllm_config.parallel_config.pipeline_parallel_size
+    if stages > 1:
+        raise OptionError(
+            f"pipeline_parallel_size is {stages} and --speculative-config names a draft with KV, expected 1: {remedy}"
+        )
+    heads = vllm_config.model_config.get_total_num_kv_heads()
+    draft_heads = draft.get_total_num_kv_heads()
+    if draft_heads != heads:
+        raise OptionError(
+            f"the draft in --speculative-config has {draft_heads} KV heads, expected {heads} as the model has: take"
+            f" another draft, {remedy}"
+        )
+
+
+def named_with(model: str, speculative_config: Any, *, model_id: str) -> str:
+    """The model's fingerprint, with that of the draft whose KV lies in the same pages."""
+    draft = _with_kv(speculative_config)
+    if draft is None:
+        return model
+    said = fingerprint(draft.model, draft.hf_text_config, _method(speculative_config), model_id=model_id)
+    return f"{model} with --speculative-config {said}"
+
+
+def _method(speculative_config: Any) -> str:
+    return str(getattr(speculative_config, "method", None) or "")
+
+
+def _with_kv(speculative_config: Any) -> Any:
+    """What vLLM knows of a draft that has KV; None if there is none."""
+    return speculative_config.draft_model_config if _method(speculative_config) in _SERVED else None
