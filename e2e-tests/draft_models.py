@@ -1,0 +1,171 @@
+"""Tiny models with drafts that guess some tokens right and others not, which depends on all that they attend to.
+
+A draft of random weights of its own would guess nothing. These have the model's weights, with a little noise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from make_model import TinyModel, cached_model, write_model
+
+RECIPE: Final = 2  # goes up when the code below makes other weights
+NOISE: Final = 0.02
+SEED: Final = 5
+WEIGHTS: Final = "model.safetensors"
+EMBEDDING: Final = "model.embed_tokens.weight"
+LAYER: Final = "model.layers.0."
+SHARPNESS: Final = 3.0
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A model, and how vLLM is to guess its tokens."""
+
+    model: Path
+    method: str
+    draft: Path | None = None
+
+    def speculative_config(self, guesses: int) -> str:
+        said: dict[str, Any] = {"method": self.method, "num_speculative_tokens": guesses}
+        more = {"model": str(self.draft)} if self.draft else {"prompt_lookup_min": 1, "prompt_lookup_max": 2}
+        return json.dumps(said | more)
+
+
+def ngram(home: Path) -> Drafted:
+    """No draft: words are guessed that once came behind the last one."""
+    return Drafted(cached_model(home), "ngram")
+
+
+def draft_model(home: Path) -> Drafted:
+    """A model and another of the same shape."""
+    model = cached_model(home)
+
+    def write(folder: Path) -> None:
+        shutil.copytree(model, folder)
+        _save(folder, {name: _disturbed(weight) for name, weight in _weights_of(model).items()})
+
+    return Drafted(model, "draft_model", _made_once(home, f"{model.name}-draft", write))
+
+
+def eagle(home: Path) -> Drafted:
+    """A model of one layer, and a head with that layer.
+
+    The head has no norm before its attention, so the model's tokens are of length one already. Of the model's hidden
+    states it takes nothing. So it guesses as the model does, but for the first token, which no EAGLE attends to.
+    """
+
+    def write_target(folder: Path) -> None:
+        write_model(TinyModel(layer_count=1), folder)
+        weights = _weights_of(folder)
+        embedding = weights[EMBEDDING]
+        weights[EMBEDDING] = embedding / embedding.square().mean(-1, keepdim=True).sqrt()
+        _save(folder, weights)
+
+    model = _made_once(home, "tiny-llama-normed", write_target)
+
+    def write_head(folder: Path) -> None:
+        import torch
+
+        shutil.copytree(model, folder)
+        weights = _weights_of(model)
+        size = weights[EMBEDDING].shape[1]
+        head = {
+            name.removeprefix("model."): _disturbed(weight)
+            for name, weight in weights.items()
+            if name.startswith(LAYER) and "input_layernorm" not in name
+        }
+        _save(folder, {**head, "fc.weight": torch.eye(size, 2 * size)})
+
+    return Drafted(model, "eagle", _made_once(home, "tiny-llama-normed-eagle", write_head))
+
+
+def eagle3(home: Path) -> Drafted:
+    """A model of one layer, and a head with two: the first hands each token to the second, which is that layer.
+
+    In the first every token attends to itself only, sharply. Of the model's hidden states the head takes nothing.
+    """
+
+    def write_target(folder: Path) -> None:
+        write_model(TinyModel(layer_count=1, kv_head_count=TinyModel.head_count), folder)
+
+    model = _made_once(home, "tiny-llama-even", write_target)
+
+    def write_head(folder: Path) -> None:
+        import torch
+
+        shutil.copytree(model, folder)
+        weights = _weights_of(model)
+        size = weights[EMBEDDING].shape[1]
+        head = {
+            **_handing_on(weights, size),
+            **{
+                name.replace(LAYER, "layers.1."): _disturbed(w) for name, w in weights.items() if name.startswith(LAYER)
+            },
+            "layers.1.hidden_norm.weight": torch.ones(size),
+            "norm.weight": weights["model.norm.weight"],
+            "lm_head.weight": weights["lm_head.weight"],
+            "fc.weight": torch.zeros(size, size),
+        }
+        _save(folder, head)
+        config = json.loads((folder / "config.json").read_text())
+        config |= {
+            "num_hidden_layers": 2,
+            "draft_vocab_size": config["vocab_size"],
+            "eagle_aux_hidden_state_layer_ids": [1],
+            "num_aux_hidden_states": 1,
+        }
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return Drafted(model, "eagle3", _made_once(home, "tiny-llama-even-eagle3", write_head))
+
+
+def _handing_on(weights: dict[str, Any], size: int) -> dict[str, Any]:
+    """The first layer of an EAGLE-3 head, which takes tokens and hidden states side by side."""
+    import torch
+
+    nothing, itself = torch.zeros(size, size), torch.eye(size)
+    of_layer = {name.removeprefix("model."): weight for name, weight in weights.items() if name.startswith(LAYER)}
+    return {
+        **{name: torch.zeros_like(weight) if "mlp" in name else weight for name, weight in of_layer.items()},
+        **{f"layers.0.self_attn.{part}_proj.weight": torch.cat([SHARPNESS * itself, nothing], 1) for part in "qk"},
+        "layers.0.self_attn.v_proj.weight": torch.cat([itself, nothing], 1),
+        "layers.0.self_attn.o_proj.weight": weights[EMBEDDING].std() * itself,
+        "layers.0.hidden_norm.weight": torch.ones(size),
+    }
+
+
+def _made_once(home: Path, name: str, write: Callable[[Path], None]) -> Path:
+    folder = home / "models" / f"{name}-{RECIPE}"
+    if not folder.exists():
+        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+        write(partial)
+        partial.rename(folder)
+    return folder
+
+
+def _weights_of(folder: Path) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return dict(load_file(folder / WEIGHTS))
+
+
+def _save(folder: Path, weights: dict[str, Any]) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: weight.clone() for name, weight in weights.items()}, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def _disturbed(weight: Any) -> Any:
+    import torch
+
+    if weight.dim() == 1:
+        return weight
+    noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(SEED))
+    return weight + NOISE * weight.std() * noise
