@@ -28,6 +28,7 @@ REAL = (
     "vllm.distributed.kv_transfer.kv_connector.base",
     "vllm.distributed.kv_transfer.kv_connector.factory",
     "vllm.distributed.kv_transfer.kv_connector.v1.metrics",
+    "vllm.distributed.kv_transfer.kv_connector.v1.multi_connector",
 )
 CONNECTOR_PACKAGE = "kv_connector.vllm"
 
@@ -48,6 +49,7 @@ class Release:
     rank_start: ModuleType
     vllm_api: ModuleType
     package: ModuleType
+    multi: ModuleType
 
 
 @contextlib.contextmanager
@@ -72,6 +74,7 @@ def loaded(name: str) -> Iterator[Release]:
             rank_start=importlib.import_module(f"{CONNECTOR_PACKAGE}.rank_start"),
             vllm_api=importlib.import_module(f"{CONNECTOR_PACKAGE}.vllm_api"),
             package=importlib.import_module(CONNECTOR_PACKAGE),
+            multi=sys.modules["vllm.distributed.kv_transfer.kv_connector.v1.multi_connector"],
         )
     finally:
         for module in list(sys.modules):

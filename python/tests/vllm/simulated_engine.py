@@ -210,22 +210,26 @@ class SimulatedEngine:
         self.finished_ids: set[str] = set()
         self.hooked_layers: list[str] = list(layers)
         self.forward_fails = False
-        cls = release.connector.KvMessengerConnector
         role = release.base.KVConnectorRole
         vllm_config = config(kv_role, layers, extra={"transports": ["tcp"], **(extra or {})})
         vllm_config.model_config.max_model_len = model_tokens_max
         vllm_config.speculative_config = speculative
         kv_cache_config = caches(layers, FullAttentionSpec(block_tokens))
         self.messengers: list[SimulatedMessenger] = []
-        self.worker = cls(vllm_config, role.WORKER, kv_cache_config)
-        self.worker.open_messenger = self._open_messenger
+        self.worker, self.own_worker = self._connector(vllm_config, role.WORKER, kv_cache_config)
+        self.own_worker.open_messenger = self._open_messenger
         assert self.worker.get_mem_pool_context() is None
         self.worker.register_kv_caches(tensors(block_count, page_tokens, block_tokens, layers))
         self.worker.set_host_xfer_buffer_ops(lambda *_: None)
-        self.scheduler = cls(vllm_config, role.SCHEDULER, kv_cache_config)
+        self.scheduler, self.own_scheduler = self._connector(vllm_config, role.SCHEDULER, kv_cache_config)
         self.scheduler.bind_kv_cache_manager(SimpleNamespace(block_pool=self.pool))
-        assert self.scheduler.get_finished_count() == 1
+        assert self.own_scheduler.get_finished_count() == 1
         self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): pickled(self.worker.get_handshake_metadata())})
+
+    def _connector(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> tuple[Any, Any]:
+        """(What the engine calls, ours)."""
+        made = self.release.connector.KvMessengerConnector(vllm_config, role, kv_cache_config)
+        return made, made
 
     def _make_pool(self, block_count: int) -> Any:
         return SimulatedBlockPool(block_count)
@@ -295,8 +299,8 @@ class SimulatedEngine:
         return (
             not self.has_work()
             and len(self.free_blocks) == self.block_count
-            and self.scheduler._half.is_idle()
-            and not self.worker._worker.held()
+            and self.own_scheduler._half.is_idle()
+            and not self.own_worker._worker.held()
             and self.messenger.leak_check().clean
         )
 

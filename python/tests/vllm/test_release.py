@@ -60,7 +60,7 @@ CLASSIFIED = {
     "set_xfer_handshake_metadata_pp_aware": HANDLED,
     "shutdown": HANDLED,
     "start_load_kv": HANDLED,
-    "supports_divergent_local_hybrid_hits": "inherited: models with several groups are refused at the start",
+    "supports_divergent_local_hybrid_hits": "inherited: a state is served without prefix caching only",
     "supports_sleep_mode": HANDLED,
     "take_events": "inherited: transferred blocks are cached, and announced, by vLLM itself",
     "unregister_kv_caches": "inherited: sleep mode is refused",

@@ -1,0 +1,223 @@
+"""Inside vLLM's own MultiConnector, beside a connector that keeps KV somewhere else, in both orders."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from release import Release
+from simulated_engine import LAYERS, SimulatedEngine, config, pickled, remote_decode, remote_prefill
+
+REQUEST = "chatcmpl-0123456789abcdef-89abcdef"
+PROMPT_TOKENS = 300
+STORE_MODULE = "a_store_of_kv"
+OURS = {"kv_connector": "KvMessengerConnector", "kv_connector_module_path": "kv_connector.vllm.connector"}
+STORE = {"kv_connector": "Store", "kv_connector_module_path": STORE_MODULE}
+
+
+def store_class(release: Release) -> type:
+    """A connector that has KV of some prompts, and takes one step to load it and three to save it."""
+    base = release.base
+
+    class Store(base.KVConnectorBase_V1, base.SupportsHMA):  # type: ignore[name-defined, misc]
+        def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+            super().__init__(vllm_config, role, kv_cache_config)
+            self.has_tokens = 0
+            """Of every prompt."""
+            self.saves = False
+            self.loads: list[str] = []
+            self.ended: list[str] = []
+            self.saved: list[set[str]] = [set() for _ in range(3)]
+            self.hooks = 0
+
+        def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:  # noqa: ARG002
+            missing = self.has_tokens - num_computed_tokens
+            return (missing, True) if missing > 0 else (0, False)
+
+        def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:  # noqa: ARG002
+            return (0,)
+
+        def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:  # noqa: ARG002
+            if num_external_tokens:
+                self.loads.append(request.request_id)
+
+        def build_connector_meta(self, scheduler_output: Any) -> Any:  # noqa: ARG002
+            meta = SimpleNamespace(loads=self.loads, ended=self.ended)
+            self.loads, self.ended = [], []
+            return meta
+
+        def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:  # noqa: ARG002
+            if self.saves:
+                self.ended.append(request.request_id)
+            return self.saves, None
+
+        def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None: ...
+        def wait_for_layer_load(self, layer_name: str) -> None: ...
+        def wait_for_save(self) -> None: ...
+
+        def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:  # noqa: ARG002
+            self.hooks += 1
+
+        def get_transfer_results(self, finished_req_ids: set[str]) -> Any:  # noqa: ARG002
+            meta = self._get_connector_metadata()
+            self.saved.append(set(meta.ended))
+            return base.KVConnectorTransferResults(
+                finished_sending=self.saved.pop(0), finished_recving=set(meta.loads), failed_recving=set()
+            )
+
+    return Store
+
+
+class SharedEngine(SimulatedEngine):
+    """An engine whose connector is vLLM's MultiConnector around ours and the store."""
+
+    store_first = False
+
+    def _connector(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> tuple[Any, Any]:
+        said = vllm_config.kv_transfer_config
+        ours = OURS | {"kv_role": said.kv_role, "kv_connector_extra_config": said.kv_connector_extra_config}
+        outer = config(said.kv_role)
+        outer.model_config = vllm_config.model_config
+        children = [STORE, ours] if self.store_first else [ours, STORE]
+        outer.kv_transfer_config.kv_connector_extra_config = {"connectors": children}
+        outer.scheduler_config = SimpleNamespace(disable_hybrid_kv_cache_manager=False)
+        made = self.release.multi.MultiConnector(outer, role, kv_cache_config)
+        own = made.sub_connectors[self.store_first]
+        setattr(self, f"{role.name.lower()}_store", made.sub_connectors[not self.store_first])
+        return made, own
+
+    @property
+    def stores(self) -> tuple[Any, Any]:
+        """The scheduler's and the worker's."""
+        return self.__dict__["scheduler_store"], self.__dict__["worker_store"]
+
+    def save_all(self) -> None:
+        for store in self.stores:
+            store.saves = True
+
+
+class _TransferConfig(SimpleNamespace):
+    """As much of vLLM's KVTransferConfig as MultiConnector and the connectors read."""
+
+    def __init__(self, **said: Any) -> None:
+        plain = {"kv_role": "kv_both", "kv_port": 14579, "kv_connector_extra_config": {}}
+        super().__init__(**(plain | said))
+        self.is_kv_producer = self.kv_role != "kv_consumer"
+
+
+@pytest.fixture(params=["messenger first", "store first"])
+def shared(vllm_release: Release, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
+    module = ModuleType(STORE_MODULE)
+    monkeypatch.setattr(module, "Store", store_class(vllm_release), raising=False)
+    monkeypatch.setitem(sys.modules, STORE_MODULE, module)
+    monkeypatch.setattr(vllm_release.multi, "KVTransferConfig", _TransferConfig)
+    kind = type("Ordered", (SharedEngine,), {"store_first": request.param == "store first"})
+    return lambda kv_role, **more: kind(vllm_release, kv_role, **more)
+
+
+def test_should_keep_blocks_until_it_has_sent_and_the_other_has_saved(shared: Any) -> None:
+    prefiller = shared("kv_producer")
+    prefiller.save_all()
+    prefiller.add(REQUEST, PROMPT_TOKENS, remote_decode())
+    prefiller.steps(2)
+    assert prefiller.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    assert prefiller.answers[REQUEST]["remote_port"] == 14579
+    prefiller.steps(4)
+    assert REQUEST in prefiller.requests, "it was saved, and is not sent"
+    prefiller.messenger.release(REQUEST)
+    prefiller.steps(2)
+    assert prefiller.at_rest()
+
+
+def test_should_keep_blocks_until_the_other_has_saved_what_is_sent_already(shared: Any) -> None:
+    prefiller = shared("kv_producer")
+    prefiller.save_all()
+    prefiller.add(REQUEST, PROMPT_TOKENS, remote_decode())
+    prefiller.steps(3)
+    prefiller.messenger.release(REQUEST)
+    prefiller.step()
+    assert prefiller.messenger.leak_check().clean
+    assert REQUEST in prefiller.requests, "it was sent, and is not saved"
+    prefiller.steps(4)
+    assert prefiller.at_rest()
+
+
+def test_should_count_the_layers_of_its_own_steps_only(shared: Any) -> None:
+    """MultiConnector says that there is metadata in every step, so that all layers' hooks are called."""
+    prefiller = shared("kv_producer")
+    prefiller.add("plain", PROMPT_TOKENS, None, max_tokens=3)
+    prefiller.steps(4)
+    assert prefiller.stores[1].hooks == 4 * len(LAYERS)
+    assert prefiller.messenger.count == 41
+    prefiller.add(REQUEST, PROMPT_TOKENS, remote_decode())
+    prefiller.steps(3)
+    assert prefiller.messenger.count == 41 + 2 * len(LAYERS)
+    prefiller.messenger.release(REQUEST)
+    prefiller.steps(2)
+    assert prefiller.at_rest()
+
+
+def test_should_fetch_where_the_other_has_nothing(shared: Any) -> None:
+    decoder = shared("kv_consumer")
+    decoder.add(REQUEST, PROMPT_TOKENS, remote_prefill(), max_tokens=2)
+    decoder.step()
+    assert [fetch["request"] for fetch in decoder.messenger.of_kind("fetch")] == [REQUEST]
+    decoder.messenger.arrive(REQUEST)
+    decoder.steps(4)
+    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    assert decoder.at_rest()
+
+
+def test_should_leave_what_both_have_to_the_first(shared: Any) -> None:
+    decoder = shared("kv_consumer")
+    for store in decoder.stores:
+        store.has_tokens = PROMPT_TOKENS - 1
+    decoder.add(REQUEST, PROMPT_TOKENS, remote_prefill(), max_tokens=2)
+    decoder.steps(2)
+    if decoder.store_first:
+        assert decoder.messenger.of_kind("fetch") == []
+        assert len(decoder.messenger.of_kind("decline")) == 1
+    else:
+        decoder.messenger.arrive(REQUEST)
+    decoder.steps(4)
+    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    assert decoder.at_rest()
+
+
+@pytest.mark.parametrize("goes", ["aborted", "failed"])
+def test_should_free_the_blocks_of_a_fetch_that_came_to_nothing(shared: Any, goes: str) -> None:
+    decoder = shared("kv_consumer")
+    decoder.add(REQUEST, PROMPT_TOKENS, remote_prefill())
+    decoder.step()
+    if goes == "aborted":
+        decoder.abort(REQUEST)
+        decoder.step()
+        assert len(decoder.free_blocks) < decoder.block_count
+    decoder.messenger.fail(REQUEST)
+    decoder.steps(3)
+    assert decoder.ended[REQUEST].name == ("FINISHED_ABORTED" if goes == "aborted" else "FINISHED_ERROR")
+    assert decoder.at_rest()
+
+
+def test_should_let_a_preempted_prompt_be_overwritten_after_its_fence(shared: Any) -> None:
+    prefiller = shared("kv_producer")
+    prefiller.add(REQUEST, PROMPT_TOKENS, remote_decode())
+    prefiller.step()
+    prefiller.preempt(REQUEST)
+    prefiller.steps(3)
+    assert [chunk["endToken"] for chunk in prefiller.messenger.chunks_of(REQUEST)][-1] == PROMPT_TOKENS
+    prefiller.messenger.release(REQUEST)
+    prefiller.steps(2)
+    assert prefiller.at_rest()
+
+
+def test_should_have_its_figures_told_by_its_name(shared: Any) -> None:
+    decoder = shared("kv_consumer")
+    decoder.messenger.totals["kv_messenger_fetches_arrived"] = 2
+    figures = decoder.worker.get_kv_connector_stats()
+    decoder.release.package.register()  # as vLLM does in the process that writes the log and shows the metrics
+    plain = {name: pickled(child.data) for name, child in figures.data.items()}
+    rebuilt = decoder.release.multi.MultiConnector.build_kv_connector_stats(data=plain)
+    assert rebuilt.aggregate(figures).reduce() == {"KvMessengerConnector": {"fetches_arrived": 4}}
