@@ -9,7 +9,7 @@ A set-up that cannot work ends the start of the engine instead, with a sentence 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
@@ -281,10 +281,21 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         """All messengers' addresses; ends the start of the engine if they are not as many as will be waited for."""
+        self._check_addresses(metadata.values())
         expected = self._facts.groups.messenger_count
         if len(metadata) != expected:
             raise AssertionError(f"{len(metadata)} workers host a messenger, expected {expected}")
         self._half.set_addresses(metadata)
+
+    def _check_addresses(self, said: Iterable[object]) -> None:
+        """Inside MultiConnector all connectors are told what the first one that has anything to say has said."""
+        others = sorted({type(each).__name__ for each in said if not isinstance(each, MessengerAddress)})
+        if others and self._facts.options.role != "decoder":
+            raise OptionError(
+                f"KV Messenger was told {' and '.join(others)} in place of its messengers' addresses, expected those,"
+                " because MultiConnector passes on what the first of its connectors says: name KvMessengerConnector"
+                " first, or leave the other one out"
+            )
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
         """All messengers' addresses, without pipeline ranks."""

@@ -221,3 +221,15 @@ def test_should_have_its_figures_told_by_its_name(shared: Any) -> None:
     plain = {name: pickled(child.data) for name, child in figures.data.items()}
     rebuilt = decoder.release.multi.MultiConnector.build_kv_connector_stats(data=plain)
     assert rebuilt.aggregate(figures).reduce() == {"KvMessengerConnector": {"fetches_arrived": 4}}
+
+
+@pytest.mark.parametrize("kv_role", ["kv_producer", "kv_both", "kv_consumer"])
+def test_should_not_take_another_connector_s_address_for_its_own(shared: Any, kv_role: str) -> None:
+    """MultiConnector gives all of its connectors the handshake of the first one that has any."""
+    engine = shared(kv_role)
+    others = {(0, 0): SimpleNamespace(agent="another's")}
+    if kv_role == "kv_consumer":
+        engine.scheduler.set_xfer_handshake_metadata_pp_aware(others)
+        return
+    with pytest.raises(Exception, match=r"was told SimpleNamespace in place .* name KvMessengerConnector first"):
+        engine.scheduler.set_xfer_handshake_metadata_pp_aware(others)
