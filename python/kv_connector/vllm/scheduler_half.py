@@ -410,22 +410,24 @@ class SchedulerHalf:
         self._held.add(request_id)
         return True, self._answer(prefill.base, request_id) if outcome == "finished" else None
 
-    def _answer(self, base: str, request_id: str) -> dict[str, Any] | None:
+    def _answer(self, base: str, request_id: str) -> dict[str, Any]:
         """What the stock router needs to send the next requests' legs at once, and any proxy to send this one's."""
-        if not self._messengers:
-            self._logger.error("request %s cannot be fetched: no worker has said where its messenger is", request_id)
-            return None
-        return {
+        answer: dict[str, Any] = {
             "transfer_mode": "push",
             "do_remote_prefill": True,
             "do_remote_decode": False,
-            "remote_engine_id": self._messengers[0].engine_id,
-            "remote_host": said_as_host([messenger.address for messenger in self._messengers]),
-            "remote_port": self._messengers[0].address.port,
             "remote_request_id": request_id,
             "transfer_id": base,
             "tp_size": self._side.tp_size,
             "pp_size": self._side.pp_size,
+        }
+        if not self._messengers:  # a decoder refuses that with a sentence; told nothing, it would compute in silence
+            self._logger.error("request %s cannot be fetched: no worker has said where its messenger is", request_id)
+            return answer
+        return answer | {
+            "remote_engine_id": self._messengers[0].engine_id,
+            "remote_host": said_as_host([messenger.address for messenger in self._messengers]),
+            "remote_port": self._messengers[0].address.port,
         }
 
     def reported(self, sent: Iterable[str], received: Iterable[str], news: object = None) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from conftest import EngineMaker
-from simulated_engine import LAYERS, remote_decode
+from simulated_engine import LAYERS, remote_decode, remote_prefill
 from simulated_messenger import SimulatedMessenger
 
 from kv_connector import MessengerError
@@ -51,6 +51,24 @@ def test_should_answer_with_what_the_router_needs_to_send_both_legs_at_once(engi
         "tp_size": 1,
         "pp_size": 1,
     }
+
+
+def test_should_not_leave_a_decoder_to_compute_in_silence_what_cannot_be_fetched(
+    engine: EngineMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefiller = engine("kv_producer")
+    prefiller.own_scheduler._half.set_addresses({})
+    prefiller.add(REQUEST, 200, remote_decode())
+    prefiller.step()
+    answer = prefiller.answers[REQUEST]
+    assert answer["transfer_id"] == TRANSFER
+    assert "cannot be fetched: no worker has said where its messenger is" in caplog.text
+
+    decoder = engine("kv_consumer")
+    decoder.add("cmpl-b-22222222", 200, remote_prefill(answer, remote_host=answer.get("remote_host")))
+    decoder.steps(2)
+    assert decoder.ended["cmpl-b-22222222"].name == "FINISHED_ERROR"
+    assert "remote_host is None, expected the prefiller's host" in caplog.text
 
 
 def test_should_keep_blocks_until_the_messenger_releases_them(engine: EngineMaker) -> None:
