@@ -58,8 +58,14 @@ class FetchGate:
         self._any_came_to_both = False
 
     def size(self, pool_blocks: int) -> None:
-        """How many blocks the pool has; before any request."""
+        """How many blocks requests may have; before any request.
+
+        vLLM starts with no pool into which the longest request does not fit. A scheduler alone may have one, as in
+        vLLM's own tests: room for that request cannot be left there, and what tried to would hold back all others.
+        """
         self._pool_blocks = pool_blocks
+        if self._reserved_blocks > pool_blocks:
+            self._reserved_blocks = 0
 
     def queued(self, request: str, transfer: Hashable, needed_blocks: int) -> None:
         """The engine will fetch it."""

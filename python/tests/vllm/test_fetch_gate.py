@@ -69,6 +69,20 @@ def test_should_hold_back_what_is_longer_than_the_rest_of_the_pool_until_it_is_c
     assert not gate.holds_back("a")
 
 
+def test_should_leave_no_room_for_a_longest_prompt_that_the_pool_could_never_have(clock: Clock) -> None:
+    gate = FetchGate(LONGEST_BLOCKS, LIMIT_SECONDS, clock)
+    gate.size(LONGEST_BLOCKS - 1)
+    gate.queued("a", "t-a", 20)
+    gate.queued("b", "t-b", 20)
+    assert not gate.holds_back("a")
+    gate.begun("a")
+    assert gate.holds_back("b"), "the pool has 39"
+    of_one_request = FetchGate(LONGEST_BLOCKS, LIMIT_SECONDS, clock)
+    of_one_request.size(LONGEST_BLOCKS)
+    of_one_request.queued("a", "t-a", 1)
+    assert of_one_request.holds_back("a"), "a longer one may be computed meanwhile"
+
+
 def test_should_let_in_alone_what_no_prefiller_hears_of_before(gate: FetchGate) -> None:
     gate.queued("decoder first", None, 90)
     assert not gate.holds_back("decoder first")

@@ -99,7 +99,7 @@ def test_should_fetch_of_what_is_not_computed_only_what_leaves_room_for_the_long
 
 
 def test_should_let_in_what_it_cannot_hear_of(engine: EngineMaker) -> None:
-    decoder = engine("kv_consumer", block_count=LONGEST_BLOCKS, extra={"on_messenger_lost": "stay"})
+    decoder = engine("kv_consumer", block_count=LONGEST_BLOCKS + 1, extra={"on_messenger_lost": "stay"})
     decoder.messenger.refuse.add("expect")
     decoder.add(REQUEST, 700, remote_prefill())
     decoder.steps(3)
@@ -115,7 +115,7 @@ def test_should_let_in_what_it_cannot_hear_of(engine: EngineMaker) -> None:
 
 
 def test_should_forget_a_request_that_ends_while_it_waits_for_the_word(engine: EngineMaker) -> None:
-    decoder = engine("kv_consumer", block_count=LONGEST_BLOCKS)
+    decoder = engine("kv_consumer", block_count=LONGEST_BLOCKS + 1)
     decoder.add(REQUEST, 700, remote_prefill())
     decoder.steps(2)
     decoder.abort(REQUEST)
@@ -124,7 +124,7 @@ def test_should_forget_a_request_that_ends_while_it_waits_for_the_word(engine: E
 
 
 def test_should_fetch_alone_what_came_to_the_decoder_only(engine: EngineMaker) -> None:
-    decoder = engine("kv_consumer", block_count=LONGEST_BLOCKS)
+    decoder = engine("kv_consumer", block_count=LONGEST_BLOCKS + 1)
     names = ["first-00000000", "second-00000000"]
     for name in names:
         decoder.add(name, 700, {"do_remote_prefill": True, "prefiller": "127.0.0.1:14579"})
@@ -136,7 +136,7 @@ def test_should_fetch_alone_what_came_to_the_decoder_only(engine: EngineMaker) -
 
 
 def test_should_compute_itself_what_came_to_it_only_and_would_fill_its_pool(engine: EngineMaker) -> None:
-    decoder = engine("kv_consumer", block_count=LONGEST_BLOCKS)
+    decoder = engine("kv_consumer", block_count=LONGEST_BLOCKS + 1)
     decoder.add(REQUEST, 20, remote_prefill())
     decoder.steps(2)
     decoder.add("only-00000000", 700, {"do_remote_prefill": True, "prefiller": "127.0.0.1:14579"})
