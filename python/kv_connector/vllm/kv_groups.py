@@ -192,10 +192,13 @@ def _read_state(group: Any, specs: Sequence[Any], where: str) -> KvGroup:
 
 
 def _state_format(spec: Any) -> str:
-    """What the state is made of, in the order in which a slot holds it: a convolution's inputs and the rest."""
+    """What the state is made of, in the order in which a slot holds it: a convolution's inputs and the rest.
+
+    vLLM counts the bytes of a slot by the same pairs, and by no shape that has no type.
+    """
     kind = str(getattr(spec.mamba_type, "name", spec.mamba_type))
     types = [str(dtype).removeprefix("torch.") for dtype in spec.dtypes]
-    return f"{kind}: {' '.join(f'{name}{list(shape)}' for name, shape in zip(types, spec.shapes, strict=True))}"
+    return f"{kind}: {' '.join(f'{name}{list(shape)}' for name, shape in zip(types, spec.shapes, strict=False))}"
 
 
 def _window(spec: Any) -> int:

@@ -148,6 +148,11 @@ def test_should_read_state_and_say_what_keeps_it_from_being_served() -> None:
 def test_should_say_what_numbers_a_slot_holds_that_vllm_registers_as_bytes() -> None:
     found = {read_groups(config(MambaSpec(mamba_type=kind)))[0].state_format for kind in ("MAMBA2", "SHORT_CONV")}
     assert found == {f"{kind}: bfloat16[3, 640] float32[8, 64, 16]" for kind in ("MAMBA2", "SHORT_CONV")}
+    untyped = MambaSpec()
+    untyped.dtypes = ("torch.bfloat16",)
+    assert read_groups(config(untyped))[0].state_format == "SHORT_CONV: bfloat16[3, 640]", (
+        "vLLM gives the rest no bytes"
+    )
     two = MambaSpec()
     two.dtypes = ("torch.float32", "torch.float32")
     uniform = SimpleNamespace(kv_cache_specs={"a": MambaSpec(), "b": two})
