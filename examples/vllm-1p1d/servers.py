@@ -34,6 +34,7 @@ class EngineOptions:
     extra_config: Mapping[str, Any] = field(default_factory=dict)
     load_failure_policy: str | None = None  # None = vLLM's own default
     connector_module: str | None = None  # None = the wheel's plug-in registers the connector
+    beside: Mapping[str, Any] | None = None  # another connector, which MultiConnector asks before ours
     core: int = 0
     tp_size: int = 1
     prefix_caching: bool = False
@@ -66,6 +67,13 @@ def engine(
             transfer["kv_load_failure_policy"] = options.load_failure_policy
         if options.connector_module:
             transfer["kv_connector_module_path"] = options.connector_module
+        if options.beside is not None:
+            children = {"connectors": [dict(options.beside), transfer]}
+            transfer = {
+                "kv_connector": "MultiConnector",
+                "kv_role": options.kv_role,
+                "kv_connector_extra_config": children,
+            }
         command += ["--kv-transfer-config", json.dumps(transfer)]
     environment = {
         **ENGINE_ENVIRONMENT,
