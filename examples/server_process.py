@@ -111,7 +111,7 @@ class Server:
         self.started_seconds = time.monotonic()
         self._scratch = tempfile.TemporaryDirectory(prefix="kvm-", ignore_cleanup_errors=True)
         self.environment["TMPDIR"] = self._scratch.name  # sockets of engines' own, which engines leave there
-        # Where torch keeps what it compiles if it is not told: in a folder of the server's own each start compiled it anew.
+        # Where torch keeps what it compiles if it is not told; in the server's own folder each start would do so anew.
         compiled = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
         self.environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled))
         with open(self.log_path, "ab") as log:

@@ -34,6 +34,7 @@ def suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     (tmp_path / ".ci" / "allowed-skips.txt").write_text("# reasons\na.B::allowed # there is no device in CI\n")
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "REPORTS", tmp_path / "build" / "reports")
+    monkeypatch.setattr(module, "SIDE_BY_SIDE", 2)
     return module
 
 
@@ -112,10 +113,11 @@ def test_two_suites_run_side_by_side_and_the_next_when_one_is_over(
 ) -> None:
     """Each of the first two waits for the other one's file, and the first then for the third's."""
     meet = "echo {0} says; touch {0}; until [ -e {1} ]; do sleep 0.05; done"
+    beside = partial(suites.Suite, beside=True, limit_seconds=60.0)
     chosen = [
-        suites.Suite("a", ["bash", "-c", f"{meet.format('a', 'b')}; {meet.format('a', 'after')}"], beside=True),
-        suites.Suite("b", ["bash", "-c", f"test ! -e after && {meet.format('b', 'a')}"], beside=True),
-        suites.Suite("after b", ["bash", "-c", "test -e b && test ! -e alone && touch after"], beside=True),
+        beside("a", ["bash", "-c", f"{meet.format('a', 'b')}; {meet.format('a', 'after')}"]),
+        beside("b", ["bash", "-c", f"test ! -e after && {meet.format('b', 'a')}"]),
+        beside("after b", ["bash", "-c", "test -e b && test ! -e alone && touch after"]),
         suites.Suite("alone", ["bash", "-c", "test -e after && touch alone"]),
     ]
     assert suites.run(chosen) == 0

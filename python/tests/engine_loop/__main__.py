@@ -13,6 +13,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+PATIENCE_SECONDS = 10.0
+MUTANTS_PATIENCE_SECONDS = 3.0
+"""Less than the limits of a transfer, which would end in time what a mutant holds for ever."""
 TESTS = Path(__file__).resolve().parent.parent
 sys.path[:1] = [str(TESTS.parent), str(TESTS)]
 
@@ -28,13 +31,16 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100, help="in all worlds together")
     parser.add_argument("--worlds", default="", help="instead of those three: just these, such as mixed:45,crossed:31")
     parser.add_argument("--world", type=int, default=100, help="requests of a world")
-    parser.add_argument("--patience", type=float, default=10.0, help="seconds after which a world stands still")
+    parser.add_argument(
+        "--patience", type=float, help="seconds after which a world stands still: 10, and 3 with --mutants"
+    )
     parser.add_argument("--keep-going", action="store_true", help="also after a violation")
     parser.add_argument(
         "--mutants", action="store_true", help="run the connector broken on purpose instead: all must be found"
     )
     parser.add_argument("--log", action="store_true", help="print what the connector and the messengers log")
     said = parser.parse_args()
+    said.patience = said.patience or (MUTANTS_PATIENCE_SECONDS if said.mutants else PATIENCE_SECONDS)
     with tempfile.TemporaryDirectory(prefix="engine-loop-") as folder:
         # vLLM's sockets and configurations go there too, and it removes neither.
         os.environ["TMPDIR"] = tempfile.tempdir = folder

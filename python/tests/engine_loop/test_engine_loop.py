@@ -44,7 +44,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_should_find_every_fault_that_was_put_in() -> None:
-    ended = run("--mutants", "--world", "40", "--patience", "3")
+    ended = run("--mutants", "--world", "40")
     assert ended.returncode == 0, ended.stdout
     assert "found: " in ended.stdout
 

@@ -163,7 +163,7 @@ class HostedEngine(SimulatedEngine):
         )
         self.gate = self.scheduler._half._gate
         self.gate._now_seconds = lambda: float(host.nowSeconds())
-        # A step's time passes in the world that hosts it, between its calls. A wait within a call would be one of real time.
+        # A step's time passes in the world that hosts it, between its calls; a wait within a call would be real.
         self.worker._worker._empty_steps = EmptySteps(lambda: 0.0)
 
     def _open_messenger(self, options: Options, geometry: Any, *, layer_counter_lag: int) -> Any:  # noqa: ARG002
