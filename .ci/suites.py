@@ -339,6 +339,7 @@ def totals(outcome: Outcome) -> str:
 def run(chosen: Sequence[Suite]) -> int:
     """Runs them all; the exit status."""
     os.environ.pop("PYTHONPATH", None)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored, by all below it
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
     whole = Outcome()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
 import time
 from functools import partial
@@ -97,6 +98,8 @@ def ended(pid: int) -> bool:
 
 
 def test_interrupted_suite_keeps_what_it_has_reported(suites: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where interrupts were ignored when the run began."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     report = "trap 'printf %s \"$0\" > build/reports/one.xml; exit 2' INT; while :; do sleep 0.05; done"
     command = ["bash", "-c", report, PASSING]
     assert suites.run([suites.Suite("hangs", command, "build/reports/one.xml", limit_seconds=1.0)]) == 1

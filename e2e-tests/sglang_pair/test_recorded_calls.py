@@ -68,6 +68,8 @@ class Recorder:
             wait_until(lambda: self._all_given(room), NOTICED_LIMIT_SECONDS, "all of it is computed and sent")
             for side in sides:
                 side.server.post("/abort_request", {"rid": name})
+            for side in sides:
+                side.held()  # asked behind the abort, in the same queue: its scheduler has seen it now
             if self.pair.decoder in sides:
                 assert leg.result(NOTICED_LIMIT_SECONDS).failed
         assert leg.result(NOTICED_LIMIT_SECONDS).failed
