@@ -21,6 +21,8 @@ import java.util.function.BooleanSupplier;
 final class Worker {
     /** Upper bound on park time: timers are checked at least this often. */
     static final int PARK_MILLIS = 100;
+    /** While the last that came was in a domain's memory, a duty cycle that finds nothing asks sockets no sooner. */
+    static final long SOCKETS_REST_NS = 2_000;
 
     private static final int LOOK_SOON_MILLIS = 1;
     /** While queues and rings keep it busy, sockets are asked that often: each time costs a system call. */
@@ -33,6 +35,7 @@ final class Worker {
     private Links links;
     private final List<OutboundPeer> peers = new ArrayList<>();
     private boolean lookSoon;
+    private boolean lastCameInMemory;
     private long socketsAskedNs;
 
     Worker(Poller poller) {
@@ -84,7 +87,11 @@ final class Worker {
         int work = poller.tick() - socketsAskedNs > SOCKETS_AGE_MAX_NS ? askSockets() : 0;
         work += runCommands();
         work += moveBytes(poller.nowNs());
-        return work > 0 ? work : askSockets();
+        return work > 0 || socketsMayRest() ? work : askSockets();
+    }
+
+    private boolean socketsMayRest() {
+        return lastCameInMemory && poller.nowNs() - socketsAskedNs < SOCKETS_REST_NS;
     }
 
     private int runCommands() {
@@ -107,6 +114,7 @@ final class Worker {
         for (int i = 0; i < domains.size(); i++) {
             int done = domains.get(i).poll(nowNs);
             lookSoon |= done == Domain.LOOK_SOON;
+            lastCameInMemory |= done > 0;
             work += Math.max(0, done);
         }
         return work;
@@ -114,6 +122,7 @@ final class Worker {
 
     private int askSockets() {
         int called = poller.poll(0);
+        lastCameInMemory &= called == 0;
         socketsAskedNs = poller.nowNs();
         return called;
     }

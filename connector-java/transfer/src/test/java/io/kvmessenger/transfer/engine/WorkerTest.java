@@ -12,6 +12,7 @@ import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.FakeDomain;
 import io.kvmessenger.transfer.spi.FakeLinks;
 import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.Poller;
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.List;
@@ -127,6 +128,56 @@ final class WorkerTest {
         domain.done = Domain.LOOK_SOON;
         worker.park(Integer.MAX_VALUE, () -> false);
         assertThat(worker.doWork()).as("that is no work").isZero();
+    }
+
+    /** Each time costs a system call, which would delay what comes in memory next. */
+    @Test
+    void shouldLetSocketsRestWhileWhatComesIsInMemory() {
+        CountingPoller poller = new CountingPoller();
+        Worker counted = new Worker(poller);
+        counted.use(links, List.of(domain));
+        counted.doWork();
+        counted.doWork();
+        assertThat(poller.pollCount).as("whatever comes may come by a socket").isEqualTo(2);
+        domain.done = 1;
+        counted.doWork();
+        domain.done = 0;
+        counted.doWork();
+        assertThat(poller.pollCount).isEqualTo(2);
+        poller.nowNs += Worker.SOCKETS_REST_NS;
+        poller.ready = 1;
+        counted.doWork();
+        counted.doWork();
+        assertThat(poller.pollCount).as("a socket was ready last").isEqualTo(4);
+    }
+
+    /** Of a clock that stands still. */
+    private static final class CountingPoller implements Poller {
+        long nowNs;
+        int ready;
+        int pollCount;
+
+        @Override
+        public long nowNs() {
+            return nowNs;
+        }
+
+        @Override
+        public long tick() {
+            return nowNs;
+        }
+
+        @Override
+        public int poll(int timeoutMillis) {
+            pollCount++;
+            return ready;
+        }
+
+        @Override
+        public void wake() {}
+
+        @Override
+        public void close() {}
     }
 
     private static void runElsewhere(Runnable action) {
