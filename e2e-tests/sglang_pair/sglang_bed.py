@@ -78,6 +78,14 @@ class Side:
         assert self.server.healthy(), f"{self.server.name} is ill; the end of its log:\n{self.server.log_tail()}"
 
 
+def give_up(request: str, sides: Sequence[Side]) -> None:
+    """Aborts it at these sides; returns when their schedulers have seen that."""
+    for side in sides:
+        side.server.post("/abort_request", {"rid": request})
+    for side in sides:
+        side.running()  # asked behind the abort, in the same queue
+
+
 @dataclass
 class Pair:
     """One prefiller and one decoder. A side that was killed comes back at its address by `start`."""

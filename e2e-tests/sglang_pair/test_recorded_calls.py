@@ -18,7 +18,7 @@ import pytest
 from conftest import Reference
 from recordings import GIVEN_UP_AT_BOTH, RETRACTED, calls_of, comparable, pages_of, pages_sent, section
 from server_process import wait_until, words_of
-from sglang_bed import Ground, Kind, Pair, Side
+from sglang_bed import Ground, Kind, Pair, Side, give_up
 from sglang_workload import (
     ABORTED,
     ANSWER_TOKENS,
@@ -66,10 +66,7 @@ class Recorder:
             leg = pool.submit(self.pair.attempt_both_sides, prompt, ANSWER_TOKENS, name, room)
             wait_begun()
             wait_until(lambda: self._all_given(room), NOTICED_LIMIT_SECONDS, "all of it is computed and sent")
-            for side in sides:
-                side.server.post("/abort_request", {"rid": name})
-            for side in sides:
-                side.held()  # asked behind the abort, in the same queue: its scheduler has seen it now
+            give_up(name, sides)
             if self.pair.decoder in sides:
                 assert leg.result(NOTICED_LIMIT_SECONDS).failed
         assert leg.result(NOTICED_LIMIT_SECONDS).failed

@@ -15,7 +15,7 @@ from conftest import Reference
 from faults import Outcome, attempt, dropped_payload, leave
 from plain_sglang import transformers_answers
 from server_process import Server, free_port, wait_until, words_of
-from sglang_bed import COMPLETIONS, KV_MESSENGER, Ground, Kind, Pair, Side, start
+from sglang_bed import COMPLETIONS, KV_MESSENGER, Ground, Kind, Pair, Side, give_up, start
 from sglang_servers import CHUNK_TOKENS, PAGE_TOKENS
 from sglang_workload import (
     ABORTED,
@@ -218,11 +218,9 @@ def test_aborted_requests_leave_the_others_right_and_nothing_held(pair: Pair, by
             pair.wait_all_there(len(prompts))
             both = (pair.prefiller, pair.decoder)
             for name, sides in zip(given_up, (both, both[1:], both[:1], both[1:]), strict=True):
-                for side in sides:
-                    side.server.post("/abort_request", {"rid": name})
+                give_up(name, sides)
             assert legs[given_up[1]].result(NOTICED_LIMIT_SECONDS).failed, "its decoder gave it up"
             assert pair.decoder.held(), "writes are held back, and nothing is confirmed"
-            pair.prefiller.held()  # asked behind the aborts, in the same queue: its scheduler has seen them now
         outcomes = {name: leg.result() for name, leg in legs.items()}
     for (name, outcome), prompt in zip(outcomes.items(), prompts, strict=True):
         assert outcome.failed if name in given_up else outcome.words == by_sglang.to(prompt), outcome
