@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from make_model import TinyModel, cached_model, write_model
 
-RECIPE: Final = 2  # goes up when the code below makes other weights
+RECIPE: Final = 3  # goes up when the code below makes other weights
 NOISE: Final = 0.02
 SEED: Final = 5
 WEIGHTS: Final = "model.safetensors"
@@ -45,13 +45,12 @@ def ngram(home: Path) -> Drafted:
 
 def draft_model(home: Path) -> Drafted:
     """A model and another of the same shape."""
+
+    def disturbed(weights: dict[str, Any]) -> dict[str, Any]:
+        return {name: _disturbed(weight) for name, weight in weights.items()}
+
     model = cached_model(home)
-
-    def write(folder: Path) -> None:
-        shutil.copytree(model, folder)
-        _save(folder, {name: _disturbed(weight) for name, weight in _weights_of(model).items()})
-
-    return Drafted(model, "draft_model", _made_once(home, f"{model.name}-draft", write))
+    return Drafted(model, "draft_model", _draft_of(home, model, "draft", disturbed))
 
 
 def eagle(home: Path) -> Drafted:
@@ -70,20 +69,18 @@ def eagle(home: Path) -> Drafted:
 
     model = _made_once(home, "tiny-llama-normed", write_target)
 
-    def write_head(folder: Path) -> None:
+    def head(weights: dict[str, Any]) -> dict[str, Any]:
         import torch
 
-        shutil.copytree(model, folder)
-        weights = _weights_of(model)
         size = weights[EMBEDDING].shape[1]
-        head = {
+        layer = {
             name.removeprefix("model."): _disturbed(weight)
             for name, weight in weights.items()
             if name.startswith(LAYER) and "input_layernorm" not in name
         }
-        _save(folder, {**head, "fc.weight": torch.eye(size, 2 * size)})
+        return {**layer, "fc.weight": torch.eye(size, 2 * size)}
 
-    return Drafted(model, "eagle", _made_once(home, "tiny-llama-normed-eagle", write_head))
+    return Drafted(model, "eagle", _draft_of(home, model, "eagle", head))
 
 
 def eagle3(home: Path) -> Drafted:
@@ -97,13 +94,11 @@ def eagle3(home: Path) -> Drafted:
 
     model = _made_once(home, "tiny-llama-even", write_target)
 
-    def write_head(folder: Path) -> None:
+    def head(weights: dict[str, Any]) -> dict[str, Any]:
         import torch
 
-        shutil.copytree(model, folder)
-        weights = _weights_of(model)
         size = weights[EMBEDDING].shape[1]
-        head = {
+        return {
             **_handing_on(weights, size),
             **{
                 name.replace(LAYER, "layers.1."): _disturbed(w) for name, w in weights.items() if name.startswith(LAYER)
@@ -113,17 +108,14 @@ def eagle3(home: Path) -> Drafted:
             "lm_head.weight": weights["lm_head.weight"],
             "fc.weight": torch.zeros(size, size),
         }
-        _save(folder, head)
-        config = json.loads((folder / "config.json").read_text())
-        config |= {
-            "num_hidden_layers": 2,
-            "draft_vocab_size": config["vocab_size"],
-            "eagle_aux_hidden_state_layer_ids": [1],
-            "num_aux_hidden_states": 1,
-        }
-        (folder / "config.json").write_text(json.dumps(config))
 
-    return Drafted(model, "eagle3", _made_once(home, "tiny-llama-even-eagle3", write_head))
+    config = {
+        "num_hidden_layers": 2,
+        "draft_vocab_size": _config_of(model)["vocab_size"],
+        "eagle_aux_hidden_state_layer_ids": [1],
+        "num_aux_hidden_states": 1,
+    }
+    return Drafted(model, "eagle3", _draft_of(home, model, "eagle3", head, config))
 
 
 def _handing_on(weights: dict[str, Any], size: int) -> dict[str, Any]:
@@ -141,6 +133,23 @@ def _handing_on(weights: dict[str, Any], size: int) -> dict[str, Any]:
     }
 
 
+def _draft_of(
+    home: Path,
+    model: Path,
+    kind: str,
+    made_of: Callable[[dict[str, Any]], dict[str, Any]],
+    config: Mapping[str, Any] | None = None,
+) -> Path:
+    """A model like `model`, with what is made of its weights, and where `config` says otherwise."""
+
+    def write(folder: Path) -> None:
+        shutil.copytree(model, folder)
+        _save(folder, made_of(_weights_of(model)))
+        (folder / "config.json").write_text(json.dumps(_config_of(model) | dict(config or {})))
+
+    return _made_once(home, f"{model.name}-{kind}", write)
+
+
 def _made_once(home: Path, name: str, write: Callable[[Path], None]) -> Path:
     folder = home / "models" / f"{name}-{RECIPE}"
     if not folder.exists():
@@ -148,6 +157,10 @@ def _made_once(home: Path, name: str, write: Callable[[Path], None]) -> Path:
         write(partial)
         partial.rename(folder)
     return folder
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "config.json").read_text()))
 
 
 def _weights_of(folder: Path) -> dict[str, Any]:
