@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import urllib.request
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from server_process import LOOPBACK, Server, complete, free_port, metric_sum, start_all, wait_until
 from servers import EngineOptions, engine
@@ -186,6 +186,15 @@ def together(
         answer = send_decode(decoder, prompt, tokens, decode_leg(prefiller, request), request)
         prefill.result()
         return answer
+
+
+WAYS: Final = (serial, decoder_waits, together)
+"""The orders of the legs."""
+
+
+def way_of(index: int) -> Callable[[Messenger, Messenger, str, int], dict[str, Any]]:
+    """That of the request at this place in a row: each in turn."""
+    return WAYS[index % len(WAYS)]
 
 
 @dataclass

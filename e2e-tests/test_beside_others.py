@@ -6,12 +6,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bed import Bed, decoder, decoder_waits, prefiller, serial, together
+from bed import Bed, decoder, prefiller, way_of
 from conftest import Reference
 from server_process import words_of
 from workload import ANSWER_TOKENS, BOTH_LEGS
 
-WAYS = (serial, decoder_waits, together)
 PROMPTS = 6
 
 
@@ -33,7 +32,7 @@ def test_tokens_are_right_beside_a_connector_that_saves_what_is_computed(bed: Be
         )
         prompts = BOTH_LEGS["shm"].prompts()[-PROMPTS:]
         for index, prompt in enumerate(prompts):
-            answer = WAYS[index % len(WAYS)](sending, receiving, prompt, ANSWER_TOKENS)
+            answer = way_of(index)(sending, receiving, prompt, ANSWER_TOKENS)
             assert words_of(answer) == reference.to(prompt), f"prompt of {len(prompt.split())} tokens"
         assert receiving.metric("kv_messenger_fetches_arrived_total") == len(prompts)
         for each in (sending, receiving):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from bed import Bed, Messenger, Side, decoder, decoder_waits, prefiller, serial, together
+from bed import Bed, Messenger, Side, decoder, prefiller, way_of
 from conftest import Reference
 from faults import Clients, Gate, sent_in_part, still_serves
 from processes import descendants, kill_alone, mapped_kv_memories, maps_a_jvm
@@ -20,7 +20,6 @@ from prompts import random_prompt
 from server_process import words_of
 from workload import ANSWER_TOKENS, SHARDED, Series
 
-WAYS = (serial, decoder_waits, together)
 TWO_RANKS = {"tp_size": 2}
 MESSENGER_COUNT = {"node": 1, "rank": 2}
 WITH_A_PREFILLER_FOR_A_NODE = pytest.mark.parametrize("two_rank_prefiller", ["node"], indirect=True)
@@ -72,7 +71,7 @@ def tokens_are_those_of_a_single_vllm(
     attributed_before = target.tokens_by_transfer()
     arrived_before = target.metric("kv_messenger_fetches_arrived_total")
     for index, prompt in enumerate(series.prompts()):
-        answer = WAYS[index % len(WAYS)](source, target, prompt, ANSWER_TOKENS)
+        answer = way_of(index)(source, target, prompt, ANSWER_TOKENS)
         assert words_of(answer) == reference.to(prompt), f"prompt of {len(prompt.split())} tokens"
     assert target.tokens_by_transfer() - attributed_before == series.attributed_tokens()
     arrived = target.metric("kv_messenger_fetches_arrived_total") - arrived_before

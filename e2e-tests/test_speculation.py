@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from bed import Messenger, decoder, decoder_waits, messenger, prefiller, serial, start_messengers, together
+from bed import Messenger, decoder, messenger, prefiller, start_messengers, way_of
 from draft_models import Drafted, draft_model, eagle, eagle3, ngram
 from prompts import cache_home, random_prompt
 from server_process import greedy_completion, metric_sum, wait_until, words_of
@@ -30,7 +30,6 @@ GUESSES: Final = 3
 LENGTHS: Final = (1, 128, 700)
 BEGINNING: Final = 300
 ENDINGS: Final = (1, 90)
-WAYS: Final = (serial, decoder_waits, together)
 WITH_KV: Final = (draft_model, eagle, eagle3)
 WITHOUT_KV: Final = (ngram,)
 GENERATED: Final = "vllm:generation_tokens_total"
@@ -121,7 +120,7 @@ def test_as_many_guesses_are_right_as_of_one_engine(drafted: Drafted, pair: Pair
     arrived = pair.decoder.metric("kv_messenger_fetches_arrived_total")
     generated = pair.prefiller.server.metric(GENERATED)
     asked, right, made = prompts(), 0.0, 0.0
-    answers = [pair.by_transfer(WAYS[index % len(WAYS)], prompt) for index, prompt in enumerate(asked)]
+    answers = [pair.by_transfer(way_of(index), prompt) for index, prompt in enumerate(asked)]
     page_with(pair.prefiller, generated + len(asked))
     for prompt, answer in zip(asked, answers, strict=True):
         alone = pair.by_one_engine(prompt)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from bed import Messenger, decoder, decoder_waits, messenger, prefiller, serial, start_messengers, together
+from bed import Messenger, decoder, messenger, prefiller, serial, start_messengers, together, way_of
 from make_model import TinyFalconH1, TinyLfm2, cached_model
 from prompts import cache_home, random_prompt
 from server_process import complete, words_of
@@ -31,7 +31,6 @@ from traffic import words
 PAGE_TOKENS: Final = 128
 CHUNK_TOKENS: Final = 512
 ANSWER_TOKENS: Final = 8
-WAYS: Final = (serial, decoder_waits, together)
 BEGINNING: Final = 60
 ENDINGS: Final = (1, 20, 60, 90)
 """All of these prompts fit into one pass."""
@@ -80,7 +79,7 @@ def test_tokens_are_those_of_one_engine(pair: Pair) -> None:
     before = pair.arrived()
     for index, length in enumerate(pair.lengths):
         prompt = random_prompt(length, 500)
-        answer = WAYS[index % len(WAYS)](pair.prefiller, pair.decoder, prompt, ANSWER_TOKENS)
+        answer = way_of(index)(pair.prefiller, pair.decoder, prompt, ANSWER_TOKENS)
         assert words_of(answer) == pair.alone(prompt), f"prompt of {length} tokens"
     assert pair.arrived() - before == len(pair.lengths) - 1
     pair.is_at_rest()

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from bed import Bed, Messenger, decoder, decoder_waits, prefiller, serial, together
+from bed import Bed, Messenger, decoder, decoder_waits, prefiller, serial, way_of
 from conftest import ROOT, Reference
 from faults import dropped_payload
 from server_process import words_of
 from timeline import FetchTimeline, PrefillTimeline, fetches, prefills
 from workload import ANSWER_TOKENS, BOTH_LEGS, DROPPED, HELD, OVERLAPPED, OVERLAPPED_LENGTHS
 
-WAYS = (serial, decoder_waits, together)
 CHUNK_TOKENS = 256
 PAGE_TOKENS = 128
 LAYERS = 4
@@ -45,7 +44,7 @@ def test_tokens_are_those_of_a_single_vllm(bed: Bed, target: Target, reference: 
     arrived_before = decoder.metric("kv_messenger_fetches_arrived_total")
     known = set(prefills(bed.prefiller.server.log()))
     for index, prompt in enumerate(series.prompts()):
-        answer = WAYS[index % len(WAYS)](bed.prefiller, decoder, prompt, ANSWER_TOKENS)
+        answer = way_of(index)(bed.prefiller, decoder, prompt, ANSWER_TOKENS)
         assert words_of(answer) == reference.to(prompt), f"prompt of {len(prompt.split())} tokens"
     assert decoder.tokens_by_transfer() - attributed_before == series.attributed_tokens()
     assert decoder.metric("kv_messenger_fetches_arrived_total") - arrived_before == len(series.lengths)

@@ -21,12 +21,11 @@ from bed import (
     Messenger,
     decode_leg,
     decoder,
-    decoder_waits,
     messenger,
     prefiller,
     serial,
     start_messengers,
-    together,
+    way_of,
 )
 from conftest import Reference, asked
 from make_model import TinyGemma, cached_model
@@ -43,7 +42,6 @@ POOL_PAGES: Final = 400
 """Of all groups: few enough that what is dropped is soon used for something else."""
 ANSWER_TOKENS: Final = 8
 ROW_BYTES: Final = MODEL.kv_head_count * 2 * MODEL.head_dim * 4
-WAYS: Final = (serial, decoder_waits, together)
 
 BEFORE_WINDOW: Final = (1, 2, 31, 32, 33, 200)
 CROSSING: Final = (255, 256, 257, 287, 288, 289, 319, 320)
@@ -97,7 +95,7 @@ def test_tokens_are_those_of_a_single_vllm(pair: Pair, lengths: tuple[int, ...])
     before = pair.arrived()
     for index, length in enumerate(lengths):
         prompt = own_prompts()[length]
-        answer = WAYS[index % len(WAYS)](pair.prefiller, pair.decoder, prompt, ANSWER_TOKENS)
+        answer = way_of(index)(pair.prefiller, pair.decoder, prompt, ANSWER_TOKENS)
         assert words_of(answer) == pair.reference.to(prompt, ANSWER_TOKENS), f"prompt of {length} tokens"
     assert pair.arrived() - before == len(lengths)
     pair.is_at_rest()
