@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-PATIENCE_SECONDS = 10.0
 MUTANTS_PATIENCE_SECONDS = 3.0
 """Less than the limits of a transfer, which would end in time what a mutant holds for ever."""
 TESTS = Path(__file__).resolve().parent.parent
@@ -40,7 +39,6 @@ def main() -> int:
     )
     parser.add_argument("--log", action="store_true", help="print what the connector and the messengers log")
     said = parser.parse_args()
-    said.patience = said.patience or (MUTANTS_PATIENCE_SECONDS if said.mutants else PATIENCE_SECONDS)
     with tempfile.TemporaryDirectory(prefix="engine-loop-") as folder:
         # vLLM's sockets and configurations go there too, and it removes neither.
         os.environ["TMPDIR"] = tempfile.tempdir = folder
@@ -49,7 +47,7 @@ def main() -> int:
 
 def _run(said: argparse.Namespace) -> int:
     vllm_release.choose(said.release)
-    from engine_loop.loop import World
+    from engine_loop.loop import PATIENCE_SECONDS, World
     from engine_loop.traffic import KINDS, Traffic
 
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
@@ -61,7 +59,7 @@ def _run(said: argparse.Namespace) -> int:
         log.addHandler(logging.StreamHandler(sys.stdout))
     gc.freeze()
     if said.mutants:
-        return _mutants(said.world, said.patience)
+        return _mutants(said.world, said.patience or MUTANTS_PATIENCE_SECONDS)
     worlds = (
         _named(said.worlds)
         if said.worlds
@@ -70,7 +68,7 @@ def _run(said: argparse.Namespace) -> int:
     begun, done, found = time.monotonic(), 0, False
     for kind, seed in worlds:
         began = time.monotonic()
-        world = World(Traffic(kind, seed, said.world).world(), said.patience)
+        world = World(Traffic(kind, seed, said.world).world(), said.patience or PATIENCE_SECONDS)
         violations = world.run()
         requests = sum(len(ask.prompts) * ask.choices for group in world.plan.groups for ask in group)
         done += requests

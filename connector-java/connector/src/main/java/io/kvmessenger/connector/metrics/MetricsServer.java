@@ -89,7 +89,7 @@ final class MetricsServer implements AutoCloseable {
         listener.close().awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
         // a loop that ends closes them too, and then keeps what half a request has come in
         loop.submit(this::hangUp).awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
-        loop.shutdownGracefully(0, CLOSE_LIMIT_MILLIS, TimeUnit.MILLISECONDS).awaitUninterruptibly(CLOSE_LIMIT_MILLIS);
+        close(loop);
     }
 
     private void hangUp() {
