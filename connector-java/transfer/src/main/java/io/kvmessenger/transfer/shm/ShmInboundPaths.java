@@ -44,6 +44,7 @@ final class ShmInboundPaths implements InboundPaths {
     private int ringFd;
 
     private int lastOfferedId = OfferedRegions.NONE;
+    private boolean allOfferedTold;
 
     private boolean ready;
     private boolean stopped;
@@ -127,6 +128,7 @@ final class ShmInboundPaths implements InboundPaths {
             }
             lastOfferedId = key.regionId();
         }
+        allOfferedTold = allOfferedTold || channel.tell(ShmRecord.ALL_OFFERED, MemorySegment.NULL);
     }
 
     private int drain() {

@@ -23,15 +23,18 @@ import java.util.Map;
 /**
  * One peer whose memory this engine maps: copies pages, then pushes their immediate.
  *
- * <p>Worker only. Regions are mapped when the peer offers them, or when they are first written to; their pages are mapped ahead
- * while there is nothing else to do, a few at a time, or when they are first written to. It never writes once it is closed. What was copied is pushed with
- * it, so that nothing of it has to be sent again when the mapping is lost.
+ * <p>Worker only. Regions are mapped when the peer offers them, or when they are first written to. Their pages are mapped ahead, a
+ * few at a time: for a short while before the path opens, then while there is nothing else to do, or when they are first written
+ * to. It never writes once it is closed. What was copied is pushed with it, so that nothing of it has to be sent again when the
+ * mapping is lost.
  */
 final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Reader {
     private static final int BATCH_PAGES_MAX = 256;
     private static final long BATCH_BYTES = 256 << 10;
     /** How many regions are mapped before they are needed. */
     private static final int REGIONS_OFFERED_MAX = 64;
+    /** For so long the path stays closed at most while pages are mapped: those of some hundreds of MiB. */
+    static final long MAPPED_FIRST_NS = 50_000_000;
     /** Batches that were copied and not yet told as sent. */
     private static final int COPIED_MAX = 1 << 10;
 
@@ -50,6 +53,9 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
     private MappedFile ringFile;
     private ImmRing ring;
     private int wakeFd = PeerChannel.NO_DESCRIPTOR;
+    private boolean allOffered;
+    private long openDeadlineNs;
+    private boolean open;
     private final long[] copied = new long[COPIED_MAX];
     private int copiedCount;
     private boolean ringFull;
@@ -76,14 +82,15 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
     @Override
     public void onRecord(int kind, MemorySegment payload, long nowNs) {
         switch (kind) {
-            case ShmRecord.ACCEPTED -> onAccepted();
+            case ShmRecord.ACCEPTED -> onAccepted(nowNs);
             case ShmRecord.REGION -> onRegion(RegionRecord.parse(payload));
             case ShmRecord.REGION_OFFERED -> onOffered(RegionRecord.parse(payload));
+            case ShmRecord.ALL_OFFERED -> allOffered = true;
             default -> lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
         }
     }
 
-    private void onAccepted() {
+    private void onAccepted(long nowNs) {
         if (ring != null) {
             lose(TransferFault.PROTOCOL, "the peer accepted twice");
             return;
@@ -108,9 +115,24 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         }
         ring = new ImmRing(ringFile.memory());
         channel.tell(ShmRecord.READY, MemorySegment.NULL);
+        openDeadlineNs = nowNs + MAPPED_FIRST_NS;
+    }
+
+    /** Maps the next pages, or opens the path: when none are left, or at its deadline. */
+    private int mapOrOpen(long nowNs) {
+        if (nowNs - openDeadlineNs < 0) {
+            if (mapAhead()) {
+                return 1;
+            }
+            if (!allOffered) {
+                return 0;
+            }
+        }
+        open = true;
         figures.increment(TransferCounter.PATHS_OPENED);
         events.onReady();
         events.onPathOpened(this);
+        return 1;
     }
 
     private void onRegion(RegionRecord region) {
@@ -178,12 +200,12 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         if (closed) {
             return;
         }
-        boolean opened = ring != null;
-        if (opened) {
+        boolean wasOpen = open;
+        if (wasOpen) {
             tell();
         }
         close();
-        if (opened) {
+        if (wasOpen) {
             events.onPathLost(this);
         }
         events.onFailed(fault, detail);
@@ -199,6 +221,9 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
                 lose(TransferFault.UNREACHABLE, "the peer did not hand over its ring in time");
             }
             return 0;
+        }
+        if (!open) {
+            return mapOrOpen(nowNs);
         }
         int work = tell();
         if (copyFault != null) {
@@ -295,6 +320,8 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         partlyMapped.clear();
         if (ringFile != null) {
             ringFile.close();
+        }
+        if (open) {
             figures.increment(TransferCounter.PATHS_LOST);
         }
         if (wakeFd >= 0) {

@@ -19,5 +19,8 @@ final class ShmRecord {
     /** Target: a {@link RegionRecord} that was not asked for, with its descriptor, so that it can be mapped before it is needed. */
     static final int REGION_OFFERED = PeerChannel.FIRST_KIND + 4;
 
+    /** Target, once: what was registered when the writer became ready has been offered. */
+    static final int ALL_OFFERED = PeerChannel.FIRST_KIND + 5;
+
     private ShmRecord() {}
 }

@@ -8,6 +8,7 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.socket.Descriptors;
@@ -159,7 +160,7 @@ final class ShmDomainTest {
 
     @Test
     void shouldEndWithATargetThatSendsRegionsThatWereNotAskedFor() throws IOException {
-        try (Accepted writer = new Accepted()) {
+        try (Accepted writer = new Accepted().opened()) {
             channel.say(ShmRecord.REGION, new RegionRecord(3, 4096).encode(), gift);
             assertThat(lost).containsExactly("PROTOCOL the peer sent a region that was not asked for");
             assertThat(Descriptors.gifts()).isEqualTo(1);
@@ -170,7 +171,7 @@ final class ShmDomainTest {
     @Test
     void shouldMapWhatIsOfferedWhileThereIsNothingElseToDo() {
         int fd = MappedFile.createFile(LIB_C, "offered", 2 * MappedFile.CHUNK_BYTES);
-        try (Accepted writer = new Accepted()) {
+        try (Accepted writer = new Accepted().opened()) {
             assertThat(writer.paths.doWork(NOW_NS)).isZero();
             channel.say(ShmRecord.REGION_OFFERED, new RegionRecord(3, 2 * MappedFile.CHUNK_BYTES).encode(), fd);
             channel.say(ShmRecord.REGION_OFFERED, new RegionRecord(4, MappedFile.CHUNK_BYTES).encode());
@@ -186,6 +187,47 @@ final class ShmDomainTest {
             assertThat(writer.paths.doWork(NOW_NS)).isZero();
         }
         LIB_C.close(fd);
+    }
+
+    @Test
+    void shouldMapWhatIsOfferedBeforeItsPathOpens() {
+        try (Accepted writer = new Accepted()) {
+            writer.offer(3, 2);
+            int turns = 0;
+            while (writer.paths.doWork(NOW_NS) == 1) {
+                turns++;
+            }
+            assertThat(turns).as("two pieces, and the end").isEqualTo(3);
+            assertThat(opened).as("more may be offered").isEmpty();
+            writer.opened();
+            assertThat(writer.paths.doWork(NOW_NS)).isZero();
+        }
+    }
+
+    @Test
+    void shouldOpenItsPathAtItsDeadlineWhateverIsLeftToMap() {
+        try (Accepted writer = new Accepted()) {
+            writer.offer(3, 4);
+            assertThat(writer.paths.doWork(NOW_NS + ShmOutboundPaths.MAPPED_FIRST_NS - 1))
+                    .isEqualTo(1);
+            assertThat(opened).isEmpty();
+            writer.paths.doWork(NOW_NS + ShmOutboundPaths.MAPPED_FIRST_NS);
+            assertThat(opened)
+                    .as("also of a target that never says that this was all")
+                    .hasSize(1);
+            assertThat(writer.paths.doWork(NOW_NS)).isEqualTo(OutboundPaths.LOOK_SOON);
+        }
+    }
+
+    @Test
+    void shouldTellOfNoLostPathThatHasNotOpened() {
+        try (Accepted writer = new Accepted()) {
+            channel.say(ShmRecord.REGION, new RegionRecord(3, 4096).encode());
+            assertThat(lost).hasSize(1);
+            assertThat(writer.paths.doWork(NOW_NS)).isZero();
+            assertThat(opened).isEmpty();
+            assertThat(figures.of(TransferCounter.PATHS_LOST)).isZero();
+        }
     }
 
     @Test
@@ -211,6 +253,7 @@ final class ShmDomainTest {
                         String.valueOf(ShmRecord.ACCEPTED),
                         ShmRecord.REGION_OFFERED + " 1",
                         ShmRecord.REGION_OFFERED + " 2",
+                        String.valueOf(ShmRecord.ALL_OFFERED),
                         ShmRecord.REGION_OFFERED + " 3");
         paths.close();
     }
@@ -227,7 +270,7 @@ final class ShmDomainTest {
     /** What was pushed needs not be sent again: it is told as sent before the mapping is told as lost. */
     @Test
     void shouldTellWhatWasCopiedBeforeItFails() {
-        try (Accepted writer = new Accepted()) {
+        try (Accepted writer = new Accepted().opened()) {
             Endpoint path = opened.getFirst();
             assertThat(writer.post(1)).isEqualTo(1);
             writer.ring.park();
@@ -271,6 +314,21 @@ final class ShmDomainTest {
             assertThat(channel.told).containsExactly(ShmRecord.READY);
         }
 
+        /** Its path opens. */
+        Accepted opened() {
+            channel.say(ShmRecord.ALL_OFFERED, MemorySegment.NULL);
+            assertThat(paths.doWork(NOW_NS)).isEqualTo(1);
+            assertThat(opened).hasSize(1);
+            return this;
+        }
+
+        void offer(int regionId, int chunkCount) {
+            int fd = MappedFile.createFile(LIB_C, "offered", chunkCount * MappedFile.CHUNK_BYTES);
+            RegionRecord region = new RegionRecord(regionId, chunkCount * MappedFile.CHUNK_BYTES);
+            channel.say(ShmRecord.REGION_OFFERED, region.encode(), fd);
+            LIB_C.close(fd);
+        }
+
         /** Returns the units taken. */
         int post(long postId) {
             WriteBatch batch = new WriteBatch();
@@ -293,7 +351,7 @@ final class ShmDomainTest {
 
     @Test
     void shouldWakeATargetThatSleepsOnceAndNoOther() {
-        try (Accepted writer = new Accepted()) {
+        try (Accepted writer = new Accepted().opened()) {
             assertThat(writer.post(1)).isEqualTo(1);
             assertThat(sent).as("nothing is told from within a post").isEmpty();
             assertThat(writer.paths.doWork(NOW_NS)).isEqualTo(1);
@@ -312,7 +370,7 @@ final class ShmDomainTest {
     /** Nothing tells when the target has taken from a full ring. */
     @Test
     void shouldAskToBeTurnedSoonWhileTheRingIsFull() {
-        try (Accepted writer = new Accepted()) {
+        try (Accepted writer = new Accepted().opened()) {
             int pushed = 0;
             while (writer.post(pushed) > 0) {
                 pushed++;
