@@ -93,8 +93,8 @@ class DeadWorkerTest {
     /** Nothing but an error of the worker's own code ends it; so the test puts one there. */
     private static void endWorker(EngineDouble engine) throws ReflectiveOperationException {
         Object messenger = ((Map<?, ?>) field(engine.host, "open")).get(engine.opened.handle());
-        List<?> stations = (List<?>) field(field(field(messenger, "transfer"), "stations"), "all");
-        Object worker = field(stations.getFirst(), "worker");
+        List<?> groups = (List<?>) field(field(field(messenger, "transfer"), "domainGroups"), "all");
+        Object worker = field(groups.getFirst(), "worker");
         Method execute = worker.getClass().getDeclaredMethod("execute", Runnable.class);
         execute.setAccessible(true);
         execute.invoke(worker, (Runnable) () -> {

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer;
 
 import java.util.List;
 import java.util.Set;
+import java.util.function.Consumer;
 
 /**
  * How an engine is to be opened.
@@ -74,129 +75,89 @@ public record TransferOptions(
     }
 
     public TransferOptions withHosts(String listen, String advertise) {
-        return new TransferOptions(
-                listen,
-                advertise,
-                dataPort,
-                transports,
-                streamsPerPeer,
-                requestsPerPeerMax,
-                connectLimitNs,
-                sealTcp,
-                driver,
-                workers);
+        return with(draft -> {
+            draft.listenHost = listen;
+            draft.advertiseHost = advertise;
+        });
     }
 
     public TransferOptions withDataPort(int port) {
-        return new TransferOptions(
-                listenHost,
-                advertiseHost,
-                port,
-                transports,
-                streamsPerPeer,
-                requestsPerPeerMax,
-                connectLimitNs,
-                sealTcp,
-                driver,
-                workers);
+        return with(draft -> draft.dataPort = port);
     }
 
     public TransferOptions withTransports(String... names) {
-        return new TransferOptions(
-                listenHost,
-                advertiseHost,
-                dataPort,
-                List.of(names),
-                streamsPerPeer,
-                requestsPerPeerMax,
-                connectLimitNs,
-                sealTcp,
-                driver,
-                workers);
+        return with(draft -> draft.transports = List.of(names));
     }
 
     public TransferOptions withStreamsPerPeer(int count) {
-        return new TransferOptions(
-                listenHost,
-                advertiseHost,
-                dataPort,
-                transports,
-                count,
-                requestsPerPeerMax,
-                connectLimitNs,
-                sealTcp,
-                driver,
-                workers);
+        return with(draft -> draft.streamsPerPeer = count);
     }
 
     public TransferOptions withRequestsPerPeerMax(int count) {
-        return new TransferOptions(
-                listenHost,
-                advertiseHost,
-                dataPort,
-                transports,
-                streamsPerPeer,
-                count,
-                connectLimitNs,
-                sealTcp,
-                driver,
-                workers);
+        return with(draft -> draft.requestsPerPeerMax = count);
     }
 
     public TransferOptions withConnectLimitNs(long limitNs) {
-        return new TransferOptions(
-                listenHost,
-                advertiseHost,
-                dataPort,
-                transports,
-                streamsPerPeer,
-                requestsPerPeerMax,
-                limitNs,
-                sealTcp,
-                driver,
-                workers);
+        return with(draft -> draft.connectLimitNs = limitNs);
     }
 
     public TransferOptions withSealTcp(boolean sealed) {
-        return new TransferOptions(
-                listenHost,
-                advertiseHost,
-                dataPort,
-                transports,
-                streamsPerPeer,
-                requestsPerPeerMax,
-                connectLimitNs,
-                sealed,
-                driver,
-                workers);
+        return with(draft -> draft.sealTcp = sealed);
     }
 
     public TransferOptions withDriver(Driver chosen) {
-        return new TransferOptions(
-                listenHost,
-                advertiseHost,
-                dataPort,
-                transports,
-                streamsPerPeer,
-                requestsPerPeerMax,
-                connectLimitNs,
-                sealTcp,
-                chosen,
-                workers);
+        return with(draft -> draft.driver = chosen);
     }
 
     public TransferOptions withWorkers(int count) {
-        return new TransferOptions(
-                listenHost,
-                advertiseHost,
-                dataPort,
-                transports,
-                streamsPerPeer,
-                requestsPerPeerMax,
-                connectLimitNs,
-                sealTcp,
-                driver,
-                count);
+        return with(draft -> draft.workers = count);
+    }
+
+    private TransferOptions with(Consumer<Draft> change) {
+        Draft draft = new Draft(this);
+        change.accept(draft);
+        return draft.options();
+    }
+
+    /** The options while some of them are changed. */
+    private static final class Draft {
+        String listenHost;
+        String advertiseHost;
+        int dataPort;
+        List<String> transports;
+        int streamsPerPeer;
+        int requestsPerPeerMax;
+        long connectLimitNs;
+        boolean sealTcp;
+        Driver driver;
+        int workers;
+
+        Draft(TransferOptions of) {
+            listenHost = of.listenHost;
+            advertiseHost = of.advertiseHost;
+            dataPort = of.dataPort;
+            transports = of.transports;
+            streamsPerPeer = of.streamsPerPeer;
+            requestsPerPeerMax = of.requestsPerPeerMax;
+            connectLimitNs = of.connectLimitNs;
+            sealTcp = of.sealTcp;
+            driver = of.driver;
+            workers = of.workers;
+        }
+
+        TransferOptions options() {
+            return new TransferOptions(
+                    listenHost,
+                    advertiseHost,
+                    dataPort,
+                    transports,
+                    streamsPerPeer,
+                    requestsPerPeerMax,
+                    connectLimitNs,
+                    sealTcp,
+                    driver,
+                    workers);
+        }
     }
 
     /** How many workers suit a machine with so many cores. */

@@ -8,11 +8,11 @@ import java.util.List;
 
 /**
  * One worker with all that is its alone: the domains and links that it moves bytes by, the desk where the writes of its peers
- * arrive, its completions and figures. A peer has one station for as long as it lives, in each direction.
+ * arrive, its completions and figures. A peer has one group for as long as it lives, in each direction.
  *
- * <p>What it holds says which thread may do what. The messenger's thread chooses stations, and counts peers and admissions here.
+ * <p>What it holds says which thread may do what. The messenger's thread chooses groups, and counts peers and admissions here.
  */
-final class Station {
+final class DomainGroup {
     private final Poller poller;
     private final Links links;
     private final Worker worker;
@@ -23,7 +23,8 @@ final class Station {
     private int peerCount;
     private int admissionCount;
 
-    Station(WorkerPorts ports, Worker worker, CompletionRing completions, WindowTable windows, RegionTable regions) {
+    DomainGroup(
+            WorkerPorts ports, Worker worker, CompletionRing completions, WindowTable windows, RegionTable regions) {
         poller = ports.poller();
         links = ports.links();
         this.worker = worker;

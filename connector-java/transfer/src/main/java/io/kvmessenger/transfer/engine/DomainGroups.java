@@ -13,18 +13,18 @@ import java.util.function.ToIntFunction;
  *
  * <p>Messenger's thread, except {@link #waiting}.
  */
-final class Stations {
+final class DomainGroups {
     /** Receives what is drained, with where it happened. */
     interface Sink {
-        void accept(Station at, int kind, long cookie, long value, Object subject, String detail);
+        void accept(DomainGroup at, int kind, long cookie, long value, Object subject, String detail);
     }
 
-    private final List<Station> all = new ArrayList<>();
+    private final List<DomainGroup> all = new ArrayList<>();
     private final int ringCapacity;
     private int drainedFirst;
 
     /** Opens the domains of all, or nothing. */
-    Stations(
+    DomainGroups(
             EngineLimits limits,
             List<WorkerPorts> ports,
             List<Worker> workers,
@@ -34,7 +34,7 @@ final class Stations {
         ringCapacity = limits.completions();
         for (int i = 0; i < ports.size(); i++) {
             CompletionRing completions = new CompletionRing(ringCapacity, onCompletion);
-            all.add(new Station(ports.get(i), workers.get(i), completions, windows, regions));
+            all.add(new DomainGroup(ports.get(i), workers.get(i), completions, windows, regions));
         }
         try {
             for (int i = 0; i < ports.size(); i++) {
@@ -48,41 +48,41 @@ final class Stations {
 
     /** Closes everything; no worker has begun. */
     void abandon() {
-        all.forEach(Station::abandon);
+        all.forEach(DomainGroup::abandon);
         closePollers();
     }
 
     /** All workers have ended. */
     void closePollers() {
-        all.stream().map(Station::poller).forEach(Poller::close);
+        all.stream().map(DomainGroup::poller).forEach(Poller::close);
     }
 
     /** The one that peers find first: its domains listen. */
-    Station first() {
+    DomainGroup first() {
         return all.getFirst();
     }
 
     /** Of every worker. */
     List<Domain> domains() {
-        return all.stream().flatMap(station -> station.domains().stream()).toList();
+        return all.stream().flatMap(group -> group.domains().stream()).toList();
     }
 
     /** Where the next peer to write to goes. */
-    Station forPeer() {
-        return leastOf(Station::peerCount);
+    DomainGroup forPeer() {
+        return leastOf(DomainGroup::peerCount);
     }
 
     /** Where the next peer that may write here goes. */
-    Station forAdmission() {
-        return leastOf(Station::admissionCount);
+    DomainGroup forAdmission() {
+        return leastOf(DomainGroup::admissionCount);
     }
 
     /** Of equals the last: the first one listens for all of them. */
-    private Station leastOf(ToIntFunction<Station> load) {
-        Station least = all.getFirst();
-        for (Station station : all) {
-            if (load.applyAsInt(station) <= load.applyAsInt(least)) {
-                least = station;
+    private DomainGroup leastOf(ToIntFunction<DomainGroup> load) {
+        DomainGroup least = all.getFirst();
+        for (DomainGroup group : all) {
+            if (load.applyAsInt(group) <= load.applyAsInt(least)) {
+                least = group;
             }
         }
         return least;
@@ -107,7 +107,7 @@ final class Stations {
         int count = 0;
         drainedFirst = (drainedFirst + 1) % all.size();
         for (int i = 0; i < all.size() && count < limit; i++) {
-            Station at = all.get((drainedFirst + i) % all.size());
+            DomainGroup at = all.get((drainedFirst + i) % all.size());
             count += at.completions()
                     .drain(
                             (kind, cookie, value, subject, detail) ->
@@ -126,17 +126,17 @@ final class Stations {
 
     /** Makes every worker let go of what is half received for a closed window. */
     void letGo(OpenWindow window) {
-        for (Station station : all) {
-            station.worker().execute(() -> station.domains().forEach(domain -> domain.onWindowClosed(window)));
+        for (DomainGroup group : all) {
+            group.worker().execute(() -> group.domains().forEach(domain -> domain.onWindowClosed(window)));
         }
     }
 
     /** All workers have ended: closes every admission that no link uses. */
     void closeUnused(String detail) {
-        all.forEach(station -> station.desk().closeUnused(detail));
+        all.forEach(group -> group.desk().closeUnused(detail));
     }
 
     long figure(TransferCounter counter) {
-        return all.stream().mapToLong(station -> station.figures().of(counter)).sum();
+        return all.stream().mapToLong(group -> group.figures().of(counter)).sum();
     }
 }

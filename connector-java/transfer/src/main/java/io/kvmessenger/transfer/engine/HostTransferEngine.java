@@ -43,12 +43,12 @@ final class HostTransferEngine implements TransferEngine {
     private final WindowTable windows;
     private final BooleanSupplier pollable = this::isPollable;
     private final Drive drive;
-    private final Stations stations;
+    private final DomainGroups domainGroups;
     private final EngineAddress address;
     /** By id: where each is served. */
-    private final Map<Integer, Station> liveAdmissions = new HashMap<>();
+    private final Map<Integer, DomainGroup> liveAdmissions = new HashMap<>();
 
-    private final Map<OutboundPeer, Station> peers = new HashMap<>();
+    private final Map<OutboundPeer, DomainGroup> peers = new HashMap<>();
     private final GroupPosts groupPosts = new GroupPosts();
     private final ReadDesk readDesk = new ReadDesk(new Reading());
     private final Reads reads;
@@ -69,11 +69,11 @@ final class HostTransferEngine implements TransferEngine {
         List<Worker> workers =
                 ports.workers().stream().map(each -> new Worker(each.poller())).toList();
         drive = driver.make(workers, this::onBug);
-        stations = new Stations(limits, ports.workers(), workers, drive::onCompletion, windows, regions);
-        address = new EngineAddress(stations.first().domains().stream()
+        domainGroups = new DomainGroups(limits, ports.workers(), workers, drive::onCompletion, windows, regions);
+        address = new EngineAddress(domainGroups.first().domains().stream()
                 .map(domain -> new TransportAddress(domain.name(), domain.location()))
                 .toList());
-        regions.use(stations.domains());
+        regions.use(domainGroups.domains());
         start();
     }
 
@@ -81,7 +81,7 @@ final class HostTransferEngine implements TransferEngine {
         try {
             drive.start();
         } catch (RuntimeException | Error e) {
-            stations.closePollers();
+            domainGroups.closePollers();
             throw e;
         }
     }
@@ -92,7 +92,7 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     private boolean isPollable() {
-        return bug != null || stations.waiting() > 0 || groupPosts.hasUnsent() || readDesk.hasNews();
+        return bug != null || domainGroups.waiting() > 0 || groupPosts.hasUnsent() || readDesk.hasNews();
     }
 
     @Override
@@ -102,7 +102,7 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public List<String> unavailable() {
-        return stations.first().unavailable();
+        return domainGroups.first().unavailable();
     }
 
     @Override
@@ -116,18 +116,18 @@ final class HostTransferEngine implements TransferEngine {
         byte[] key = new byte[Admission.KEY_LENGTH_BYTES];
         ports.random().nextBytes(key);
         Admission admission = new Admission(++lastAdmissionId, peerName, key);
-        Station station = stations.forAdmission();
-        station.addAdmissions(1);
-        liveAdmissions.put(admission.id(), station);
-        station.desk().admit(admission);
+        DomainGroup domainGroup = domainGroups.forAdmission();
+        domainGroup.addAdmissions(1);
+        liveAdmissions.put(admission.id(), domainGroup);
+        domainGroup.desk().admit(admission);
         return admission;
     }
 
     @Override
     public void revoke(Admission admission) {
-        Station station = liveAdmissions.get(admission.id());
-        if (station != null) {
-            station.worker().execute(() -> station.desk().revoke(admission, "revoked"));
+        DomainGroup domainGroup = liveAdmissions.get(admission.id());
+        if (domainGroup != null) {
+            domainGroup.worker().execute(() -> domainGroup.desk().revoke(admission, "revoked"));
         }
     }
 
@@ -138,25 +138,25 @@ final class HostTransferEngine implements TransferEngine {
             throw new IllegalArgumentException("the admission key of " + peerName + " has " + admissionKey.length
                     + " bytes, expected " + Admission.KEY_LENGTH_BYTES);
         }
-        Station station = stations.forPeer();
+        DomainGroup domainGroup = domainGroups.forPeer();
         OutboundPeer peer = new OutboundPeer(
                 ++lastPeerId,
                 peerName,
-                new OutboundPeer.Target(target, admissionKey.clone(), station.links(), station.domains()),
+                new OutboundPeer.Target(target, admissionKey.clone(), domainGroup.links(), domainGroup.domains()),
                 limits.requestsPerPeer(),
                 new Allowances(regions),
-                station.completions(),
-                station.figures(),
+                domainGroup.completions(),
+                domainGroup.figures(),
                 ports.clock());
-        station.addPeers(1);
-        peers.put(peer, station);
-        station.worker().execute(() -> station.worker().add(peer));
+        domainGroup.addPeers(1);
+        peers.put(peer, domainGroup);
+        domainGroup.worker().execute(() -> domainGroup.worker().add(peer));
         return peer;
     }
 
     private void requireRoom(int count, String what) {
-        if (count >= limits.peers() || stations.waiting() > stations.ringCapacity() / 2) {
-            throw new IllegalStateException(count + " " + what + " are live and " + stations.waiting()
+        if (count >= limits.peers() || domainGroups.waiting() > domainGroups.ringCapacity() / 2) {
+            throw new IllegalStateException(count + " " + what + " are live and " + domainGroups.waiting()
                     + " completions wait; poll, and end some first");
         }
     }
@@ -164,13 +164,13 @@ final class HostTransferEngine implements TransferEngine {
     @Override
     public void disconnect(Peer peer) {
         OutboundPeer outbound = (OutboundPeer) peer;
-        Station station = peers.remove(outbound);
-        if (station != null) {
-            station.addPeers(-1);
+        DomainGroup domainGroup = peers.remove(outbound);
+        if (domainGroup != null) {
+            domainGroup.addPeers(-1);
             outbound.forget();
-            station.worker().execute(() -> {
+            domainGroup.worker().execute(() -> {
                 outbound.disconnect(TransferFault.DISCONNECTED, "disconnected by this engine");
-                station.worker().remove(outbound);
+                domainGroup.worker().remove(outbound);
             });
         }
     }
@@ -188,8 +188,8 @@ final class HostTransferEngine implements TransferEngine {
     @Override
     public int submit(Peer peer, TransferRequest request, long cookie) {
         OutboundPeer outbound = (OutboundPeer) peer;
-        Station station = stationOf(outbound);
-        if (station == null) {
+        DomainGroup domainGroup = domainGroupOf(outbound);
+        if (domainGroup == null) {
             return PEER_LOST;
         }
         if (!outbound.writes().hasRoom() || !completionsHaveRoom(1)) {
@@ -203,7 +203,7 @@ final class HostTransferEngine implements TransferEngine {
         }
         outbound.writes().offer(request, cookie);
         requestsInFlight++;
-        station.worker().wake();
+        domainGroup.worker().wake();
         return ACCEPTED;
     }
 
@@ -235,18 +235,18 @@ final class HostTransferEngine implements TransferEngine {
             return REFUSED;
         }
         requestsInFlight += groupPosts.begin(members, request, cookie);
-        stations.wake();
+        domainGroups.wake();
         return ACCEPTED;
     }
 
     /** Null when the peer is gone. */
-    private Station stationOf(OutboundPeer peer) {
+    private DomainGroup domainGroupOf(OutboundPeer peer) {
         return closed || bug != null || peer.isLost() ? null : peers.get(peer);
     }
 
     /** Waits until nothing is half received for a closed window, at any worker: each is told, and none of them ever blocks. */
     private void letGo(OpenWindow window) {
-        stations.letGo(window);
+        domainGroups.letGo(window);
         while (((Window) window).isLanding() && drive.isRunning()) {
             drive.yieldToWorkers();
         }
@@ -254,13 +254,13 @@ final class HostTransferEngine implements TransferEngine {
 
     /** Everything that can still happen must fit into the ring of any worker, with what waits to be polled. */
     private boolean completionsHaveRoom(int more) {
-        int half = stations.ringCapacity() / 2;
+        int half = domainGroups.ringCapacity() / 2;
         int possible = requestsInFlight
                 + 2 * windows.openCount()
                 + reads.openParts()
                 + 3 * peers.size()
                 + 2 * liveAdmissions.size();
-        return possible <= half - more && stations.waiting() < half;
+        return possible <= half - more && domainGroups.waiting() < half;
     }
 
     @Override
@@ -271,8 +271,8 @@ final class HostTransferEngine implements TransferEngine {
     @Override
     public int send(Peer peer, MemorySegment message) {
         OutboundPeer outbound = (OutboundPeer) peer;
-        Station station = stationOf(outbound);
-        if (station == null) {
+        DomainGroup domainGroup = domainGroupOf(outbound);
+        if (domainGroup == null) {
             return PEER_LOST;
         }
         if (message.byteSize() > MESSAGE_MAX_BYTES) {
@@ -283,7 +283,7 @@ final class HostTransferEngine implements TransferEngine {
             backPressured++;
             return BACK_PRESSURE;
         }
-        station.worker().wake();
+        domainGroup.worker().wake();
         return ACCEPTED;
     }
 
@@ -311,8 +311,8 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public int read(Admission owner, ReadRequest request, long cookie) {
-        Station station = closed || bug != null ? null : liveAdmissions.get(owner.id());
-        InboundAdmission entry = station == null ? null : station.desk().entryOf(owner);
+        DomainGroup domainGroup = closed || bug != null ? null : liveAdmissions.get(owner.id());
+        InboundAdmission entry = domainGroup == null ? null : domainGroup.desk().entryOf(owner);
         if (entry == null) {
             return PEER_LOST;
         }
@@ -334,13 +334,13 @@ final class HostTransferEngine implements TransferEngine {
             return BACK_PRESSURE;
         }
         reads.begin(request, entry, window, cookie);
-        station.worker().wake();
+        domainGroup.worker().wake();
         return ACCEPTED;
     }
 
     @Override
     public int poll(CompletionHandler handler, int limit) {
-        if (stations.waiting() == 0) {
+        if (domainGroups.waiting() == 0) {
             drive.advance();
         }
         if (bug != null && !drive.isRunning()) { // its last act was to end all paths
@@ -350,7 +350,7 @@ final class HostTransferEngine implements TransferEngine {
         int told = groupPosts.tellUnsent(handler, limit);
         told += readDesk.tellClosed(handler, limit - told);
         return told
-                + stations.drain(
+                + domainGroups.drain(
                         (at, kind, cookie, value, subject, detail) ->
                                 dispatch(handler, at, kind, cookie, value, subject, detail),
                         limit - told);
@@ -358,8 +358,8 @@ final class HostTransferEngine implements TransferEngine {
 
     /** Of ended workers: what has happened before their end is still handed out. */
     private void requireMore(Throwable ended) {
-        stations.closeUnused("this engine has ended by an error of its own");
-        if (stations.waiting() == 0) {
+        domainGroups.closeUnused("this engine has ended by an error of its own");
+        if (domainGroups.waiting() == 0) {
             throw new EngineEndedException(ended);
         }
     }
@@ -377,7 +377,13 @@ final class HostTransferEngine implements TransferEngine {
     }
 
     private void dispatch(
-            CompletionHandler handler, Station at, int kind, long cookie, long value, Object subject, String detail) {
+            CompletionHandler handler,
+            DomainGroup at,
+            int kind,
+            long cookie,
+            long value,
+            Object subject,
+            String detail) {
         switch (kind) {
             case CompletionRing.WRITE_COMPLETED -> {
                 requestsInFlight--;
@@ -414,15 +420,7 @@ final class HostTransferEngine implements TransferEngine {
                 handler.onAdmissionClosed(admission, detail);
             }
             case CompletionRing.WRITE_REFUSED -> handler.onWriteRefused((Admission) subject, detail);
-            case CompletionRing.MESSAGE -> {
-                try {
-                    handler.onMessage((Admission) subject, at.desk().messages().peek());
-                } finally {
-                    if (at.desk().releaseMessage()) {
-                        at.worker().wake();
-                    }
-                }
-            }
+            case CompletionRing.MESSAGE -> handOver(handler, at, (Admission) subject);
             case CompletionRing.READ_ASKED -> {
                 ((OutboundPeer) subject).hearAsked();
                 requestsInFlight += readDesk.onAsked((OutboundPeer) subject);
@@ -434,6 +432,17 @@ final class HostTransferEngine implements TransferEngine {
                 }
             }
             default -> throw new AssertionError("completion of kind " + kind);
+        }
+    }
+
+    /** The message that has waited longest; its place is free afterwards, whatever the handler throws. */
+    private static void handOver(CompletionHandler handler, DomainGroup at, Admission from) {
+        try {
+            handler.onMessage(from, at.desk().messages().peek());
+        } finally {
+            if (at.desk().releaseMessage()) {
+                at.worker().wake();
+            }
         }
     }
 
@@ -462,17 +471,17 @@ final class HostTransferEngine implements TransferEngine {
 
         @Override
         public void wake(OutboundPeer peer) {
-            Station station = peers.get(peer);
-            if (station != null) {
-                station.worker().wake();
+            DomainGroup domainGroup = peers.get(peer);
+            if (domainGroup != null) {
+                domainGroup.worker().wake();
             }
         }
 
         @Override
         public void lose(OutboundPeer peer, String detail) {
-            Station station = peers.get(peer);
-            if (station != null) {
-                station.worker().execute(() -> peer.onLost(TransferFault.PROTOCOL, detail));
+            DomainGroup domainGroup = peers.get(peer);
+            if (domainGroup != null) {
+                domainGroup.worker().execute(() -> peer.onLost(TransferFault.PROTOCOL, detail));
             }
         }
     }
@@ -484,7 +493,7 @@ final class HostTransferEngine implements TransferEngine {
             case WINDOWS_OPEN -> windows.openCount();
             case REGIONS_OPEN -> regions.count();
             case REQUESTS_IN_FLIGHT -> requestsInFlight;
-            default -> stations.figure(counter);
+            default -> domainGroups.figure(counter);
         });
     }
 
@@ -493,7 +502,7 @@ final class HostTransferEngine implements TransferEngine {
         if (!closed) {
             closed = true;
             drive.end();
-            stations.closePollers();
+            domainGroups.closePollers();
         }
     }
 }
