@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,6 +50,7 @@ LONG: Final = (700, 831, 1700)
 BEGINNINGS: Final = (100, 300, 640)
 ENDINGS: Final = (5, 31, 90, 287)
 PREFILLER_GOES_ON: Final = 575
+ACROSS_RANKS: Final = (1, 33, 200, 257, 289, 700, 831, 1700)
 
 
 def own_prompts() -> dict[int, str]:
@@ -76,18 +77,28 @@ class Pair:
         return self.decoder.metric("kv_messenger_fetches_arrived_total")
 
 
+def across_ranks(decoder_ranks: int) -> list[str]:
+    """Of each decoder its own, so that none is in a cache."""
+    return [random_prompt(length, 310 + decoder_ranks) for length in ACROSS_RANKS]
+
+
+def started(stack: ExitStack, model: Path, folder: Path, rank_count: int) -> tuple[Messenger, Messenger]:
+    arguments = ("--max-num-batched-tokens", str(CHUNK_TOKENS), "--num-gpu-blocks-override", str(POOL_PAGES))
+    options = {"page_tokens": PAGE_TOKENS, "arguments": arguments, "tp_size": rank_count}
+    source = messenger(prefiller(f"prefiller-windows-{rank_count}", options=options), model, folder)
+    target = messenger(decoder(f"decoder-windows-{rank_count}", options=options), model, folder)
+    start_messengers(stack, [source, target])
+    return source, target
+
+
 @pytest.fixture(scope="module")
 def pair(run_folder: Path) -> Iterator[Pair]:
     model = cached_model(cache_home(), MODEL)
     sharing = [prompt for beginning in BEGINNINGS for prompt in sharing_prompts(beginning)]
-    reference = asked(model, [*own_prompts().values(), *sharing])
-    arguments = ("--max-num-batched-tokens", str(CHUNK_TOKENS), "--num-gpu-blocks-override", str(POOL_PAGES))
-    options = {"page_tokens": PAGE_TOKENS, "arguments": arguments}
+    across = [prompt for rank_count in (1, 2) for prompt in across_ranks(rank_count)]
+    reference = asked(model, [*own_prompts().values(), *sharing, *across])
     with ExitStack() as stack:
-        source = messenger(prefiller("prefiller-windows", options=options), model, run_folder)
-        target = messenger(decoder("decoder-windows", options=options), model, run_folder)
-        start_messengers(stack, [source, target])
-        yield Pair(source, target, reference)
+        yield Pair(*started(stack, model, run_folder, 1), reference)
 
 
 @pytest.mark.parametrize("lengths", [BEFORE_WINDOW, CROSSING, LONG], ids=["shorter", "crossing", "long"])
@@ -165,3 +176,17 @@ def test_window_stays_while_the_prefiller_decodes_on(pair: Pair) -> None:
     answer = complete(pair.decoder.server, prompt, ANSWER_TOKENS, decode_leg(pair.prefiller, request), headers)
     assert words_of(answer) == pair.reference.to(prompt, ANSWER_TOKENS)
     pair.is_at_rest()
+
+
+def test_tokens_are_those_of_a_single_vllm_where_one_side_has_two_ranks(pair: Pair, run_folder: Path) -> None:
+    model = cached_model(cache_home(), MODEL)
+    with ExitStack() as stack:
+        source, target = started(stack, model, run_folder, 2)
+        for decoder_ranks, way in ((1, Pair(source, pair.decoder, pair.reference)), (2, replace(pair, decoder=target))):
+            before = way.arrived()
+            for index, prompt in enumerate(across_ranks(decoder_ranks)):
+                answer = way_of(index)(way.prefiller, way.decoder, prompt, ANSWER_TOKENS)
+                right = pair.reference.to(prompt, ANSWER_TOKENS)
+                assert words_of(answer) == right, f"{len(prompt.split())} tokens to {decoder_ranks} ranks"
+            assert way.arrived() - before == len(ACROSS_RANKS)
+            way.is_at_rest()
