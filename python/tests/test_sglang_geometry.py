@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from kv_connector import OptionError
-from kv_connector.sglang.geometry import Place, describe, kv_buffers, ranks_with_heads_of, windowed_buffers
+from kv_connector.sglang.geometry import (
+    Place,
+    describe,
+    full_pool,
+    kv_buffers,
+    ranks_with_heads_of,
+    state_buffers,
+    state_pool,
+    window_pool,
+    windowed_buffers,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,19 +54,21 @@ def two_pools(windowed_item_bytes: int = 64) -> SimpleNamespace:
     )
 
 
-def described(kv_args: Any, window_tokens: int = 39) -> Any:
-    return describe(
+def full(kv_args: Any) -> Any:
+    return full_pool(
         kv_buffers(kv_args, latent=False),
-        windowed_buffers(kv_args),
-        window_tokens=window_tokens,
-        model="tiny@0",
         dtype="bfloat16",
         element_bytes=2,
         page_tokens=16,
         latent=False,
         kv_head_count=2,
-        place=Place(1, 0, 1, 0),
     )
+
+
+def described(kv_args: Any, window_tokens: int = 39) -> Any:
+    first = full(kv_args)
+    pools = [first, window_pool(first, windowed_buffers(kv_args), window_tokens)]
+    return describe(pools, model="tiny@0", place=Place(1, 0, 1, 0))
 
 
 def test_should_describe_layers_with_a_window_as_a_group_of_their_own() -> None:
@@ -80,3 +92,62 @@ def test_should_say_why_a_pool_of_windowed_layers_is_not_served() -> None:
         described(two_pools(windowed_item_bytes=128))
     with pytest.raises(OptionError, match="says no window's length, expected one"):
         described(two_pools(), window_tokens=0)
+
+
+def states_beside(lengths: list[int], layer_ids: list[int]) -> SimpleNamespace:
+    """One layer with attention, and layers of which each has some tensors of state with five slots."""
+    addresses = [10000 + 1000 * index for index in range(len(lengths))]
+    return SimpleNamespace(
+        kv_data_ptrs=[1000, 2000],
+        kv_data_lens=[640, 640],
+        kv_item_lens=[64, 64],
+        num_draft_entries=0,
+        state_types=["mamba"],
+        state_layer_ids=[layer_ids],
+        state_data_ptrs=[addresses],
+        state_data_lens=[[5 * length for length in lengths]],
+        state_item_lens=[lengths],
+    )
+
+
+def test_should_describe_slots_of_state_as_a_group_of_bytes() -> None:
+    kv_args = states_beside([288, 288, 1024, 1024], [0, 2, 0, 2])
+    buffers = state_buffers(kv_args)
+    state = state_pool(buffers, ["bfloat16[48, 3]"] * 2 + ["float32[4, 8, 8]"] * 2, tp_size=2)
+    found = describe([full(kv_args), state], model="tiny@0", place=Place(2, 1, 1, 0))
+    assert found["groups"][1] == {
+        "kind": "state",
+        "windowTokens": 0,
+        "dtype": "bfloat16[48, 3] float32[4, 8, 8]",
+        "elementBytes": 1,
+        "pageTokens": 1 << 30,
+        "layout": "HND",
+        "kvHeadCount": 2,
+        "pageCount": 5,
+    }
+    (rank,) = found["ranks"]
+    told = [(layer["name"], layer["groupIndex"], layer["memoryIndex"], layer["pageBytes"]) for layer in rank["layers"]]
+    assert told[2:] == [
+        ("state.0.0", 1, 2, 288),
+        ("state.2.0", 1, 3, 288),
+        ("state.0.1", 1, 4, 1024),
+        ("state.2.1", 1, 5, 1024),
+    ]
+    assert [memory["address"] for memory in rank["memories"]] == [1000, 2000, 10000, 11000, 12000, 13000]
+
+
+def test_should_name_every_way_in_which_layers_hold_their_state() -> None:
+    buffers = state_buffers(states_beside([288, 288, 1024], [0, 2, 2]))
+    named = state_pool(buffers, ["bfloat16[48, 3]", "bfloat16[48, 3]", "float32[4, 8, 8]"], tp_size=1).group["dtype"]
+    assert named == "bfloat16[48, 3]; bfloat16[48, 3] float32[4, 8, 8]"
+
+
+def test_should_name_states_by_their_order_where_sglang_says_no_layers() -> None:
+    assert [buffer.name for buffer in state_buffers(states_beside([8, 8], []))] == ["state.0.0", "state.1.0"]
+
+
+def test_should_say_why_slots_of_state_cannot_be_addressed() -> None:
+    kv_args = states_beside([288, 288], [0, 2])
+    kv_args.state_data_lens = [[5 * 288, 6 * 288]]
+    with pytest.raises(OptionError, match=r"SGLang's buffers have \[5, 6\] pages, expected the same whole number"):
+        state_pool(state_buffers(kv_args), ["a", "a"], tp_size=1)

@@ -18,12 +18,15 @@ from kv_connector.exceptions import KvConnectorError
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options
 from kv_connector.sglang import engine_facts, geometry
+from kv_connector.sglang.beside_pages import BesidePages, StateSlot
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps
 from kv_connector.sglang.prefillers import LOOKUP_LIMIT_SECONDS, Prefillers, RankPlace
 from kv_connector.sglang.prompt_name import NO_DIGEST
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
+from kv_connector.sglang.state_tensors import STATE_TENSORS
 from kv_connector.sglang.twins import Twins
+from kv_connector.sglang.window_pages import WindowPages
 
 FIRST_CONTACT_WAIT_SECONDS = 0.05
 """The scheduler's thread waits this long, once for each prefiller: SGLang asks again only a second later."""
@@ -53,11 +56,12 @@ class TransferEndpoint(CommonEndpoint):
         self.prefillers = Prefillers()
         self.next_prompt_digest = NO_DIGEST
         self.next_prompt_tokens = 0
-        self.window_tokens = 0
-        """Of layers that have a pool of their own; 0 = there are none."""
+        self._kind_beside = ""
+        """SGLang's word for what the model keeps beside its pages of full attention; "" = nothing."""
+        self._window_tokens = 0
         self._server_args = server_args
         self._exit_when_lost = True
-        self._latent = bool(is_mla_backend)
+        self._latent = bool(is_mla_backend or getattr(args, "is_hybrid_mla_backend", False))
         self._kv_head_count = 0
         """Of the whole model; 1 where KV is latent."""
         self._mode = mode.value
@@ -90,8 +94,11 @@ class TransferEndpoint(CommonEndpoint):
             self._watch_layers(messenger, layer_names)
 
     def _watch_layers(self, messenger: MessengerPort, layer_names: Sequence[str]) -> None:
-        if self.window_tokens:
-            logger.info("chunks leave after their forward pass: only then it is known what the model's windows keep")
+        if self._kind_beside:
+            logger.info(
+                "chunks leave after their forward pass: only then SGLang says what the model's %s keeps of a prompt",
+                self._kind_beside,
+            )
             return
         missing = HOOKS.missing(layer_names)
         if missing:
@@ -111,22 +118,9 @@ class TransferEndpoint(CommonEndpoint):
 
     def _open_messenger(self) -> tuple[MessengerPort, list[str]]:
         facts = engine_facts.read(self._server_args, self.kv_args, self._mode)
-        kv, windowed = geometry.kv_buffers(self.kv_args, self._latent), geometry.windowed_buffers(self.kv_args)
-        self.window_tokens = HOOKS.window_tokens if windowed else 0
         metadata = geometry.metadata_buffers(self.kv_args)
-        self._kv_head_count = 1 if self._latent else facts.kv_head_count
-        described = geometry.describe(
-            kv,
-            windowed,
-            window_tokens=self.window_tokens,
-            model=facts.model,
-            dtype=facts.dtype,
-            element_bytes=facts.element_bytes,
-            page_tokens=self.kv_args.page_size,
-            latent=self._latent,
-            kv_head_count=self._kv_head_count,
-            place=geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank),
-        )
+        place = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
+        described = geometry.describe(self._pools(facts), model=facts.model, place=place)
         names = [layer["name"] for layer in described["ranks"][0]["layers"]]
         self._exit_when_lost = facts.options.on_messenger_lost == "exit"
         messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata))
@@ -143,6 +137,37 @@ class TransferEndpoint(CommonEndpoint):
             len(metadata),
         )
         return messenger, names
+
+    def _pools(self, facts: engine_facts.EngineFacts) -> list[geometry.Pool]:
+        self._kv_head_count = 1 if self._latent else facts.kv_head_count
+        full = geometry.full_pool(
+            geometry.kv_buffers(self.kv_args, self._latent),
+            dtype=facts.dtype,
+            element_bytes=facts.element_bytes,
+            page_tokens=self.kv_args.page_size,
+            latent=self._latent,
+            kv_head_count=self._kv_head_count,
+        )
+        self._kind_beside = engine_facts.kind_beside(self.kv_args)
+        match self._kind_beside:
+            case engine_facts.WINDOWED:
+                self._window_tokens = HOOKS.window_tokens
+                return [full, geometry.window_pool(full, geometry.windowed_buffers(self.kv_args), self._window_tokens)]
+            case engine_facts.STATE:
+                buffers = geometry.state_buffers(self.kv_args)
+                formats = STATE_TENSORS.formats([buffer.address for buffer in buffers])
+                return [full, geometry.state_pool(buffers, formats, self.attn_tp_size)]
+        return [full]
+
+    def beside_pages(self, page_count: int, said_tokens: int, first_token: int) -> BesidePages | None:
+        """What goes with so many pages of a prompt whose first tokens the decoder has; None where nothing does."""
+        page_tokens = int(self.kv_args.page_size)
+        match self._kind_beside:
+            case engine_facts.WINDOWED:
+                return WindowPages(said_tokens, first_token, self._window_tokens, page_tokens)
+            case engine_facts.STATE:
+                return StateSlot(page_count * page_tokens)
+        return None
 
     # ---- prefiller
 

@@ -15,8 +15,10 @@ from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Op
 OPTIONS_VARIABLE = SGLANG_OPTIONS_VARIABLE
 """SGLang has no argument for a backend's own options, so they come as JSON in this variable."""
 
-_WINDOWED = "swa"
+WINDOWED = "swa"
 """SGLang's word for pages of layers with a sliding window."""
+STATE = "mamba"
+"""SGLang's word for what layers keep of all tokens together, whatever computes it."""
 
 _ROLES: Mapping[str, Role] = {"prefill": "prefiller", "decode": "decoder"}
 
@@ -112,15 +114,40 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
             True,
             "pages of an aborted request must not be reused while a prefiller may write to them",
         )
-    states = [getattr(state, "value", str(state)) for state in kv_args.state_types]
-    if states and states != [_WINDOWED]:
+    _refuse_beside(kinds_beside(kv_args), kv_args, mode)
+
+
+def _refuse_beside(kinds: list[str], kv_args: Any, mode: str) -> None:
+    """What a model keeps beside its pages of full attention, and what goes with that."""
+    from sglang.srt.runtime_context import get_disagg, get_parallel
+
+    served = (WINDOWED, STATE)
+    if len(kinds) > 1 or not set(kinds) <= set(served):
         raise OptionError(
-            f"the model keeps state of the kinds {', '.join(states)} beside its KV pages, expected none, or {_WINDOWED}"
-            " alone: serve a model whose layers have full attention or a sliding window, or choose another"
-            " --disaggregation-transfer-backend"
+            f"the model keeps state of the kinds {', '.join(kinds)} beside its KV pages, expected none, or one of"
+            f" {', '.join(served)} alone: serve a model whose layers have full attention, a sliding window or a state,"
+            " or choose another --disaggregation-transfer-backend"
         )
-    if states:
-        _require("--pp-size", parallel.pp_size, 1, "sliding windows are not served in several pipeline stages")
+    if not kinds:
+        return
+    why = f"a model that keeps {kinds[0]} beside its KV pages is not served with it"
+    _require("--pp-size", get_parallel().pp_size, 1, why)
+    if kinds == [WINDOWED]:
+        return
+    _require("the number of a draft's KV buffers", kv_args.num_draft_entries, 0, why)
+    if mode == "decode":
+        option = "--disaggregation-decode-enable-radix-cache"
+        _require(option, bool(get_disagg().disaggregation_decode_enable_radix_cache), False, why)
+
+
+def kinds_beside(kv_args: Any) -> list[str]:
+    """SGLang's words for the pools that the model has beside that of full attention."""
+    return [str(getattr(kind, "value", kind)) for kind in kv_args.state_types]
+
+
+def kind_beside(kv_args: Any) -> str:
+    """The one that is served; "" = there is none."""
+    return next(iter(kinds_beside(kv_args)), "")
 
 
 def _require(option: str, seen: object, expected: object, why: str) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kv_connector._facade import ContextRow, Geometry, Group, Layer, Memory, Rank
 from kv_connector.exceptions import OptionError
+
+STATE_PAGE_TOKENS = 1 << 30
+"""How many tokens a slot of state is said to hold: more than any prompt has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,14 @@ class Buffer:
     address: int
     length_bytes: int
     item_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Buffers whose pages are alike and are given out together."""
+
+    buffers: Sequence[Buffer]
+    group: Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +89,30 @@ def _names(kind: str, count: int, latent: bool, first: int) -> Iterable[tuple[tu
 
 
 def windowed_buffers(kv_args: Any) -> list[Buffer]:
-    """The buffers of the pool that layers with a sliding window have of their own; none where there is no such pool."""
-    if not kv_args.state_types:
-        return []
+    """The buffers of the pool that layers with a sliding window have of their own."""
     count = len(kv_args.state_data_ptrs[0])
+    names = _names("window", count, count % 2 == 1, 0)
+    order = {name: place for place, name in names}
+    return sorted(_buffers_beside(kv_args, [name for _, name in names]), key=lambda buffer: order[buffer.name])
+
+
+def state_buffers(kv_args: Any) -> list[Buffer]:
+    """The tensors in which layers keep one state of all tokens: one or more of a layer, each with a slot a request."""
+    layers = kv_args.state_layer_ids[0] or range(len(kv_args.state_data_ptrs[0]))
+    seen: Counter[int] = Counter()
+    names = []
+    for layer in layers:
+        names.append(f"state.{layer}.{seen[layer]}")
+        seen[layer] += 1
+    return _buffers_beside(kv_args, names)
+
+
+def _buffers_beside(kv_args: Any, names: Sequence[str]) -> list[Buffer]:
+    """Of the one pool beside the KV pages that is served."""
     described = zip(
-        _names("window", count, count % 2 == 1, 0),
-        kv_args.state_data_ptrs[0],
-        kv_args.state_data_lens[0],
-        kv_args.state_item_lens[0],
-        strict=True,
+        names, kv_args.state_data_ptrs[0], kv_args.state_data_lens[0], kv_args.state_item_lens[0], strict=True
     )
-    ordered = sorted(described, key=lambda entry: entry[0][0])
-    return [Buffer(name, int(address), int(length), int(item)) for (_, name), address, length, item in ordered]
+    return [Buffer(name, int(address), int(length), int(item)) for name, address, length, item in described]
 
 
 def metadata_buffers(kv_args: Any) -> list[Buffer]:
@@ -101,30 +124,57 @@ def metadata_buffers(kv_args: Any) -> list[Buffer]:
     ]
 
 
-def describe(
-    kv: Sequence[Buffer],
-    windowed: Sequence[Buffer] = (),
-    *,
-    window_tokens: int = 0,
-    model: str,
-    dtype: str,
-    element_bytes: int,
-    page_tokens: int,
-    latent: bool,
-    kv_head_count: int,
-    place: Place,
-) -> Geometry:
-    """The geometry of one rank, with a second group where there are ``windowed`` buffers.
-
-    Raises OptionError if its pages cannot be addressed.
-    """
-    if not kv:
+def full_pool(
+    buffers: Sequence[Buffer], *, dtype: str, element_bytes: int, page_tokens: int, latent: bool, kv_head_count: int
+) -> Pool:
+    """The pages of layers that attend to all tokens."""
+    if not buffers:
         raise OptionError("SGLang registered no KV buffers, expected one or more: this model has nothing to transfer")
-    pools = [(kv, 0)]
-    if windowed:
-        _check_windowed(kv, windowed, window_tokens)
-        pools.append((windowed, window_tokens))
-    buffers = [(buffer, index) for index, (pool, _) in enumerate(pools) for buffer in pool]
+    group = Group(
+        kind="full",
+        windowTokens=0,
+        dtype=dtype,
+        elementBytes=element_bytes,
+        pageTokens=page_tokens,
+        layout="LATENT" if latent else "NHD",
+        kvHeadCount=kv_head_count,
+        pageCount=_page_count(buffers),
+    )
+    return Pool(buffers, group)
+
+
+def window_pool(full: Pool, buffers: Sequence[Buffer], window_tokens: int) -> Pool:
+    """The pages of layers that attend to a prompt's last tokens: those of the other layers, but for their number."""
+    _check_windowed(full.buffers, buffers, window_tokens)
+    group = full.group.copy()
+    group["kind"], group["windowTokens"], group["pageCount"] = "window", window_tokens, _page_count(buffers)
+    return Pool(buffers, group)
+
+
+def state_pool(buffers: Sequence[Buffer], formats: Sequence[str], tp_size: int) -> Pool:
+    """The slots of layers that keep one state of all tokens: bytes that go to their twin among as many ranks.
+
+    ``formats`` says what each buffer holds: sides whose slots hold something else are refused.
+    """
+    of_layers: defaultdict[str, list[str]] = defaultdict(list)
+    for buffer, held in zip(buffers, formats, strict=True):
+        of_layers[buffer.name.rpartition(".")[0]].append(held)
+    group = Group(
+        kind="state",
+        windowTokens=0,
+        dtype="; ".join(dict.fromkeys(" ".join(of_layer) for of_layer in of_layers.values())),
+        elementBytes=1,
+        pageTokens=STATE_PAGE_TOKENS,
+        layout="HND",
+        kvHeadCount=tp_size,
+        pageCount=_page_count(buffers),
+    )
+    return Pool(buffers, group)
+
+
+def describe(pools: Sequence[Pool], *, model: str, place: Place) -> Geometry:
+    """The geometry of one rank; the first pool is that of full attention."""
+    buffers = [(buffer, index) for index, pool in enumerate(pools) for buffer in pool.buffers]
     memories = [
         Memory(kind="host", address=buffer.address, lengthBytes=buffer.length_bytes, memfd=-1) for buffer, _ in buffers
     ]
@@ -139,24 +189,11 @@ def describe(
         )
         for index, (buffer, group) in enumerate(buffers)
     ]
-    groups = [
-        Group(
-            kind="window" if window else "full",
-            windowTokens=window,
-            dtype=dtype,
-            elementBytes=element_bytes,
-            pageTokens=page_tokens,
-            layout="LATENT" if latent else "NHD",
-            kvHeadCount=kv_head_count,
-            pageCount=_page_count(pool),
-        )
-        for pool, window in pools
-    ]
     return Geometry(
         model=model,
         tpSize=place.tp_size,
         ppSize=place.pp_size,
-        groups=groups,
+        groups=[pool.group for pool in pools],
         ranks=[Rank(tpRank=place.tp_rank, ppRank=place.pp_rank, memories=memories, layers=layers)],
     )
 
@@ -182,7 +219,7 @@ def _page_count(pool: Sequence[Buffer]) -> int:
     counts = {buffer.length_bytes // buffer.item_bytes for buffer in pool}
     if len(counts) != 1 or any(buffer.length_bytes % buffer.item_bytes for buffer in pool):
         raise OptionError(
-            f"SGLang's KV buffers have {sorted(counts)} pages, expected the same whole number in all:"
+            f"SGLang's buffers have {sorted(counts)} pages, expected the same whole number in all:"
             " this kind of KV pool is not supported"
         )
     return counts.pop()

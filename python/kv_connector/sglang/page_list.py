@@ -40,6 +40,11 @@ class PageList:
         self._pages: list[int] = []
 
     @property
+    def known_pages(self) -> Pages:
+        """All that a call has said."""
+        return Pages(self._first, list(self._pages))
+
+    @property
     def complete(self) -> bool:
         """Whether SGLang has given all."""
         return self.given == self.total

@@ -9,10 +9,10 @@ from typing import Any
 
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import Incoming, PrefillerAddress
+from kv_connector.sglang.page_list import Pages
 from kv_connector.sglang.prefillers import Lookup, RankPlace
 from kv_connector.sglang.prompt_name import NO_DIGEST
 from kv_connector.sglang.sglang_api import BaseKVReceiver, KVPoll, KVTransferError
-from kv_connector.sglang.window_pages import WindowPages
 
 _ABORTED = "Aborted by AbortReq."
 
@@ -101,12 +101,13 @@ class Receiver(BaseKVReceiver):
             )
             return
         pages = [[int(page) for page in kv_indices]]
-        prompt_tokens = prefix + len(pages[0]) * page_tokens
-        if self.kv_mgr.window_tokens:
-            prompt_tokens = self.prompt_tokens
-            pages += [[int(page) for page in indices] for indices in state_indices or ()]
-            window = WindowPages(prompt_tokens, prefix, self.kv_mgr.window_tokens, page_tokens)
-            misfit = window.misfit(prefix // page_tokens + len(pages[0]), pages[-1])
+        full = Pages(prefix // page_tokens, pages[0])
+        prompt_tokens = full.end_page * page_tokens
+        beside = self.kv_mgr.beside_pages(full.end_page, self.prompt_tokens, prefix)
+        if beside is not None:
+            prompt_tokens = beside.prompt_tokens
+            pages.append([int(page) for of in state_indices or () for page in of])
+            misfit = beside.misfit(full, pages[-1])
             if misfit:
                 self._fail(misfit)
                 return

@@ -1,6 +1,6 @@
 """Puts the backend beside SGLang's own, by SGLang's public list of choices and its plugins' hooks.
 
-Two hooks come before it is known which backend a process uses, and look for themselves; the others are put in place
+Three hooks come before it is known which backend a process uses, and look for themselves; the others are put in place
 when this one is asked for. Nothing here starts anything: the JVM boots with the endpoint, in the scheduler's process.
 A plugin that raises is only logged by SGLang, so what may not fit is checked when the backend is asked for, where a
 refusal ends the start.
@@ -13,12 +13,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from kv_connector.sglang import BACKEND_NAME, layerwise, prompt_name, stages
+from kv_connector.sglang import BACKEND_NAME, layerwise, prompt_name, stages, state_tensors
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
 _MEMBER = "KV_MESSENGER"
 _LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
+_DESCRIBE_STATE = "sglang.srt.mem_cache.memory_pool.MambaPool.get_contiguous_buf_infos"
 _TRANSFER_QUEUE = "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__"
 _PREFILL_QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
 _DECODE_QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
@@ -40,6 +41,7 @@ def register_backend() -> None:
     HookRegistry.register(f"{utils.__name__}.get_kv_class", kv_class, HookType.AROUND)
     HookRegistry.register(_LOAD_MODEL, layerwise.install_hooks, HookType.AFTER)
     HookRegistry.register(_TRANSFER_QUEUE, never_release_by_time, HookType.AFTER)
+    HookRegistry.register(_DESCRIBE_STATE, state_tensors.note_tensors, HookType.AFTER)
 
 
 def hook_scheduler() -> None:
@@ -62,7 +64,7 @@ def hook_scheduler() -> None:
             if target in HookRegistry._patched:  # with another plug-in's hook, at which SGLang would leave it
                 HookRegistry._apply_target(target, [(kind, hook, None)])
     HookRegistry.apply_hooks()
-    sglang_api.require_hooked((_LOAD_MODEL, _TRANSFER_QUEUE, *hooks))
+    sglang_api.require_hooked((_LOAD_MODEL, _TRANSFER_QUEUE, _DESCRIBE_STATE, *hooks))
 
 
 def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: Any) -> Any:

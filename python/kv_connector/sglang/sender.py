@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kv_connector.sglang.beside_pages import BesidePages
 from kv_connector.sglang.endpoint import TransferEndpoint
 from kv_connector.sglang.exchange import chunk_fields
 from kv_connector.sglang.layerwise import PlannedChunk
-from kv_connector.sglang.page_list import PageList, Pages, PagesMovedError
+from kv_connector.sglang.page_list import PageList, PagesMovedError
 from kv_connector.sglang.sglang_api import BaseKVSender, KVPoll, KVTransferError, KVTransferMetric
-from kv_connector.sglang.window_pages import WindowPages
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class _Chunk:
 
     end_page: int
     last: bool
-    windowed_pages: Sequence[int]
-    """Of layers with a window; they come with the last chunk."""
+    beside: Sequence[int]
+    """Pages of a pool beside that of full attention; they come with the last chunk."""
     wait_event: Any
     """Of the device; None when they are complete."""
 
@@ -57,8 +57,8 @@ class Sender(BaseKVSender):
         self._with_stages = True
         """Whether the stages have yet to agree that it is computed, or is not."""
         self._said_tokens = mgr.take_prompt_tokens()
-        self._window: WindowPages | None = None
-        """Of a model with sliding windows; None: whole pages are counted, in one pool."""
+        self._beside: BesidePages | None = None
+        """Of a model with a pool beside that of full attention."""
         self._outgoing = mgr.exchange.announce(bootstrap_room, mgr.take_prompt_digest())
         self._tell_stages(KVPoll.Bootstrapping)
         refusal = mgr.place_room(bootstrap_addr, bootstrap_room, req_has_disagg_prefill_dp_rank)
@@ -77,10 +77,7 @@ class Sender(BaseKVSender):
         self._leave_stages()
         decoders_count = self.pop_decode_prefix_len() // self.kv_mgr.kv_args.page_size
         self._pages = PageList(decoders_count, num_kv_indices)
-        if self.kv_mgr.window_tokens:
-            first_token = self.pop_decode_prefix_len()
-            page_tokens = int(self.kv_mgr.kv_args.page_size)
-            self._window = WindowPages(self._said_tokens, first_token, self.kv_mgr.window_tokens, page_tokens)
+        self._beside = self.kv_mgr.beside_pages(self._pages.total, self._said_tokens, self.pop_decode_prefix_len())
         self._begun = True
         self._context_slot = -1 if aux_index is None else int(aux_index)
 
@@ -112,13 +109,13 @@ class Sender(BaseKVSender):
         except PagesMovedError as moved:
             self._fail(f"SGLang moved a page while it was sent ({moved}): please report this with SGLang's arguments")
             return
-        last, windowed_pages = self._pages.complete, [int(page) for of in state_indices or () for page in of]
-        misfit = self._window.misfit(self._pages.total, windowed_pages) if self._window and last else ""
+        last, beside = self._pages.complete, [int(page) for of in state_indices or () for page in of]
+        misfit = self._beside.misfit(self._pages.known_pages, beside) if self._beside and last else ""
         if misfit:
             self._fail(misfit)
             return
         self._sent = True
-        self._chunks.append(_Chunk(self._pages.given, last, windowed_pages, wait_event))
+        self._chunks.append(_Chunk(self._pages.given, last, beside, wait_event))
         self._flush()
 
     def _flush(self) -> None:
@@ -130,15 +127,12 @@ class Sender(BaseKVSender):
                 self.kv_mgr.exchange.finish(self._outgoing, self._context_slot)
 
     def _tell(self, chunk: _Chunk) -> None:
-        """Pages from the window's first position on wait for the last chunk, which names those of windowed layers."""
-        window, end_page = self._window, chunk.end_page
-        if window is not None and not chunk.last:
-            end_page = max(self._pages.told, min(end_page, window.first_page))
+        """What a pool beside that of full attention holds of the prompt is named with the last chunk."""
+        beside, end_page = self._beside, chunk.end_page
+        if beside is not None and not chunk.last:
+            end_page = max(self._pages.told, beside.readable_end(end_page))
         told = self._pages.unreported(end_page)
-        groups = [told]
-        if window is not None:
-            named = window.named(told.first_page, end_page, chunk.windowed_pages)
-            groups.append(Pages(told.first_page, named))
+        groups = [told] if beside is None else [told, beside.beside(told, chunk.beside)]
         end_token = min(self._tokens(end_page), self._prompt_tokens())
         self.kv_mgr.exchange.computed(self._outgoing, self._prompt_tokens(), end_token, groups)
         self._pages.on_told(told)
@@ -162,8 +156,8 @@ class Sender(BaseKVSender):
         out = self._outgoing
         if self.conclude_state is not None or out.ended or out.failure or not self._begun or self._kept:
             return None
-        if self._window is not None:
-            return None  # which pages windowed layers keep is known when the pass is over
+        if self._beside is not None:
+            return None  # SGLang says what the other pool holds of the prompt when the pass is over
         page_tokens = self.kv_mgr.kv_args.page_size
         end_page = self._pages.total if end_token >= prompt_tokens else end_token // page_tokens
         planned = self._pages.plan(end_page, pages_of)
@@ -175,7 +169,7 @@ class Sender(BaseKVSender):
 
     def _prompt_tokens(self) -> int:
         """Both sides count whole pages, but where a window's first page depends on the last token's place."""
-        return self._tokens(self._pages.total) if self._window is None else self._window.prompt_tokens
+        return self._tokens(self._pages.total) if self._beside is None else self._beside.prompt_tokens
 
     def _tokens(self, page_count: int) -> int:
         return page_count * int(self.kv_mgr.kv_args.page_size)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kv_connector.sglang.page_list import Pages
+
 _ANY_PAGE = 0
 """Stands for a page before the window, which is not sent."""
 
@@ -33,13 +35,13 @@ class WindowPages:
         """The position behind the last one."""
         return -(-self.prompt_tokens // self.page_tokens)
 
-    def misfit(self, page_count: int, windowed_pages: Sequence[int]) -> str:
-        """Why so many pages in all, and these of windowed layers, are not the prompt's; "" if they are."""
+    def misfit(self, full: Pages, given: Sequence[int]) -> str:
+        """Why these pages of full attention, and these of windowed layers, are not the prompt's; "" if they are."""
         in_window = self.end_page - self.first_page
-        if page_count == self.end_page and len(windowed_pages) == in_window:
+        if full.end_page == self.end_page and len(given) == in_window:
             return ""
         return (
-            f"SGLang gives {page_count} pages and {len(windowed_pages)} of the layers with a window of"
+            f"SGLang gives {full.end_page} pages and {len(given)} of the layers with a window of"
             f" {self.window_tokens} tokens, expected {self.end_page} and {in_window} for {self.prompt_tokens} tokens:"
             " please report this with SGLang's arguments"
         )
@@ -48,3 +50,11 @@ class WindowPages:
         """A page for every position between the two; ``windowed_pages`` are those from ``self.first_page`` on."""
         before = [_ANY_PAGE] * max(0, min(end_page, self.first_page) - first_page)
         return before + list(windowed_pages[max(0, first_page - self.first_page) : max(0, end_page - self.first_page)])
+
+    def readable_end(self, end_page: int) -> int:
+        """Pages from the window's first position on wait for the last chunk, which names those of windowed layers."""
+        return min(end_page, self.first_page)
+
+    def beside(self, of_full: Pages, given: Sequence[int]) -> Pages:
+        """A page for every position that is told; ``given`` are those from ``self.first_page`` on, or none yet."""
+        return Pages(of_full.first_page, self.named(of_full.first_page, of_full.end_page, given))

@@ -149,6 +149,9 @@ class Shape:
         first = tp_rank * HEAD_COUNT // self.tp_size
         return slice(first, first + max(1, HEAD_COUNT // self.tp_size))
 
+    def pool_of(self, mode: str, pp_rank: int) -> Any:  # noqa: ARG002 - most are alike on both sides
+        return self.pool(pp_rank)
+
     def pool(self, pp_rank: int = 0) -> Any:
         slots = self.page_count * self.page_tokens
         layers = self.layers_of(pp_rank)
@@ -203,7 +206,7 @@ class Side:
         pp_group: Any = None,
     ) -> Side:
         shape, rank = shape or Shape(), rank or RankInEngine()
-        pool = shape.pool(rank.pp_rank)
+        pool = shape.pool_of(mode, rank.pp_rank)
         metadata = MetadataBuffers(SLOT_COUNT, 64, torch.float32, 1)
         with as_rank(shape, rank, pp_group):
             endpoint = backend_class("manager")(
@@ -215,9 +218,8 @@ class Side:
         return cls(pool, metadata, endpoint, shape, rank)
 
     def buffers(self) -> list[Any]:
-        if self.shape.windowed_page_count:
-            return self._buffers_of(self.pool.full_kv_pool)
-        return list(self.pool.kv_buffer) if self.shape.latent else self._buffers_of(self.pool)
+        full = getattr(self.pool, "full_kv_pool", self.pool)
+        return list(full.kv_buffer) if self.shape.latent else self._buffers_of(full)
 
     def windowed_buffers(self) -> list[Any]:
         return self._buffers_of(self.pool.swa_kv_pool)
@@ -274,14 +276,14 @@ def as_rank(shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Any:
 class Pair:
     """A prefiller and a decoder that know each other by a bootstrap server."""
 
-    def __init__(self, folder: Path, shape: Shape | None = None) -> None:
+    def __init__(self, folder: Path, shape: Shape | None = None, decoder_shape: Shape | None = None) -> None:
         self.port = free_port()
         shape = shape or Shape()
         arguments = publish_arguments(folder, self.port, shape.page_tokens)
         self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", self.port)
         until(lambda: listens(self.port), "the bootstrap server listens")
         self.prefiller = Side.open("prefill", arguments, shape)
-        self.decoder = Side.open("decode", arguments, shape)
+        self.decoder = Side.open("decode", arguments, decoder_shape or shape)
         self._rooms = itertools.count(1000)
 
     @property

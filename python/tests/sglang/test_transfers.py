@@ -521,16 +521,33 @@ def test_should_say_which_hook_was_not_put_in_place(pair: Pair, monkeypatch: pyt
         hook_scheduler()
 
 
-def test_should_refuse_pools_with_state(pair: Pair) -> None:
+def test_should_refuse_what_was_not_shown_of_pools_beside_the_pages(pair: Pair) -> None:
     from one_process import RankInEngine, kv_args
+    from sglang.srt.runtime_context import get_disagg, get_parallel
 
     from kv_connector import OptionError
     from kv_connector.sglang.engine_facts import refuse_unsupported
 
     args = kv_args("decode", pair.decoder.pool, pair.decoder.metadata, RankInEngine())
-    refuse_unsupported(args, "decode")
-    args.state_types = ["swa"]
-    refuse_unsupported(args, "decode")
-    args.state_types = ["swa", "mamba"]
-    with pytest.raises(OptionError, match=r"state of the kinds swa, mamba .*, expected none, or swa alone"):
+    for kinds in ([], ["swa"], ["mamba"]):
+        args.state_types = kinds
         refuse_unsupported(args, "decode")
+    with (
+        get_parallel().override(pp_size=2),
+        pytest.raises(OptionError, match=r"--pp-size is 2, expected 1: a model that keeps mamba beside its KV pages"),
+    ):
+        refuse_unsupported(args, "prefill")
+    with (
+        get_disagg().override(disaggregation_decode_enable_radix_cache=True),
+        pytest.raises(
+            OptionError, match=r"decode-enable-radix-cache is True, expected False: a model that keeps mamba"
+        ),
+    ):
+        refuse_unsupported(args, "decode")
+    args.num_draft_entries = 2
+    with pytest.raises(OptionError, match=r"the number of a draft's KV buffers is 2, expected 0: a model that keeps"):
+        refuse_unsupported(args, "decode")
+    for kinds in (["swa", "mamba"], ["dsv4"]):
+        args.state_types = kinds
+        with pytest.raises(OptionError, match=rf"state of the kinds {', '.join(kinds)} .*, or one of swa, mamba alone"):
+            refuse_unsupported(args, "decode")

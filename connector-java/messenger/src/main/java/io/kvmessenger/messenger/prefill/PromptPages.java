@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger.prefill;
 
+import io.kvmessenger.kvlayout.GroupKind;
 import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
@@ -78,11 +79,18 @@ final class PromptPages {
                     + ", where it was told to have got to";
         }
         int endPage = Math.max(end, told.indices().length == 0 ? 0 : told.firstPage() + told.indices().length);
-        int neededPages = group.pagesOf(chunk.endToken());
+        int neededPages = neededBy(chunk);
         return endPage < neededPages && neededPages > firstPage
                 ? "has pages for " + endPage + " positions, expected " + neededPages + " for its " + chunk.endToken()
                         + " tokens"
                 : "";
+    }
+
+    /** Pages that a chunk must have named: also the one that it fills in part, but a state has nothing before its end. */
+    private int neededBy(EngineCommand.Chunk chunk) {
+        return group.kind() instanceof GroupKind.State
+                ? completeWith(chunk.endToken(), chunk.promptTokens())
+                : group.pagesOf(chunk.endToken());
     }
 
     /** Takes pages in that fit; those that are known already change nothing. */

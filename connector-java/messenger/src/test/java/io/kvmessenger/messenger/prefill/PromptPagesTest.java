@@ -5,10 +5,12 @@ import static org.assertj.core.api.Assertions.assertThat;
 import io.kvmessenger.kvlayout.GroupKind;
 import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.PageLayout;
+import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.IdentityHashMap;
+import java.util.List;
 import java.util.Set;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
@@ -57,5 +59,30 @@ class PromptPagesTest {
             add(position, new int[] {position == 1 ? 9 : 10 + position, 11 + position});
         }
         assertThat(submitted).startsWith(4, 9);
+    }
+
+    /** An engine may say with the last chunk only which slot a state is in; a page of tokens it must name when it fills it. */
+    @Test
+    void shouldNeedTheSlotOfAStateWithItsLastTokenOnly() {
+        PromptPages state = new PromptPages(
+                new KvGroup(GroupKind.STATE, "int8", 1, KvGroup.STATE_PAGE_TOKENS, PageLayout.HND, 1, 8));
+        ChunkPages none = new ChunkPages(0, new int[0]);
+
+        assertThat(state.gap(chunk(0, 8, none), none, 0)).isEmpty();
+        assertThat(state.gap(chunk(8, 10, none), none, 8))
+                .isEqualTo("has pages for 0 positions, expected 1 for its 10 tokens");
+        assertThat(pages.gap(chunk(0, 7, new ChunkPages(0, new int[] {5})), new ChunkPages(0, new int[] {5}), 0))
+                .isEqualTo("has pages for 1 positions, expected 2 for its 7 tokens");
+
+        ChunkPages slot = new ChunkPages(0, new int[] {3});
+        assertThat(state.gap(chunk(8, 10, slot), slot, 8)).isEmpty();
+        state.add(slot);
+        assertThat(state.completeWith(9, 10)).isZero();
+        assertThat(state.completeWith(10, 10)).isEqualTo(1);
+        assertThat(state.byPosition()[0]).isEqualTo(3);
+    }
+
+    private static EngineCommand.Chunk chunk(int firstToken, int endToken, ChunkPages told) {
+        return new EngineCommand.Chunk("r", "t", 10, 0, firstToken, endToken, List.of(told), "");
     }
 }
