@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kv_connector.sglang.beside_pages import StateSlot
+from kv_connector.sglang.beside_pages import IndexPages, StateSlot
 from kv_connector.sglang.page_list import Pages
 
 
@@ -20,4 +20,16 @@ def test_should_say_when_sglang_gives_no_slot_that_is_the_requests(given: list[i
     assert StateSlot(48).misfit(Pages(0, [7, 8, 9]), [5]) == ""
     assert StateSlot(48).misfit(Pages(0, [7, 8, 9]), given) == (
         f"SGLang gives slots {given} of state, expected one, and not 0: please report this with SGLang's arguments"
+    )
+
+
+def test_should_hold_an_indexers_pages_against_those_of_the_kv() -> None:
+    keys = IndexPages(48)
+    assert not keys.has_group
+    assert keys.beside(Pages(1, [7, 8]), ()) == Pages(1, [7, 8])
+    assert [keys.readable_end(end) for end in range(3)] == [0, 1, 2]
+    assert keys.misfit(Pages(1, [7, 8]), [7, 8]) == ""
+    assert keys.misfit(Pages(1, [7, 8]), [7, 9]) == (
+        "SGLang gives 2 pages of its indexer, expected those 2 that hold the KV: please report this with SGLang's"
+        " arguments"
     )

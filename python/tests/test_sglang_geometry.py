@@ -12,6 +12,8 @@ from kv_connector.sglang.geometry import (
     Place,
     describe,
     full_pool,
+    index_buffers,
+    indexed_pool,
     kv_buffers,
     ranks_with_heads_of,
     state_buffers,
@@ -151,3 +153,53 @@ def test_should_say_why_slots_of_state_cannot_be_addressed() -> None:
     kv_args.state_data_lens = [[5 * 288, 6 * 288]]
     with pytest.raises(OptionError, match=r"SGLang's buffers have \[5, 6\] pages, expected the same whole number"):
         state_pool(state_buffers(kv_args), ["a", "a"], tp_size=1)
+
+
+def indexer_beside(key_bytes: list[int]) -> SimpleNamespace:
+    """Two layers with latent KV in ten pages, and as many with an indexer's keys; 0: that layer has none."""
+    return SimpleNamespace(
+        kv_data_ptrs=[1000, 2000],
+        kv_data_lens=[640, 640],
+        kv_item_lens=[64, 64],
+        num_draft_entries=0,
+        state_types=["dsa"],
+        state_data_ptrs=[[3000, 4000]],
+        state_data_lens=[[10 * length for length in key_bytes]],
+        state_item_lens=[key_bytes],
+    )
+
+
+def indexed(kv_args: Any) -> Any:
+    pages = {"dtype": "bfloat16", "element_bytes": 2, "page_tokens": 64, "latent": True, "kv_head_count": 1}
+    return indexed_pool(full_pool(kv_buffers(kv_args, latent=True), **pages), index_buffers(kv_args))
+
+
+def test_should_describe_an_indexers_keys_in_the_pages_that_hold_the_kv() -> None:
+    found = describe([indexed(indexer_beside([32, 32]))], model="tiny@0", place=Place(2, 1, 1, 0))
+    assert found["groups"] == [
+        {
+            "kind": "full",
+            "windowTokens": 0,
+            "dtype": "bfloat16 beside index keys",
+            "elementBytes": 2,
+            "pageTokens": 64,
+            "layout": "HND",
+            "kvHeadCount": 1,
+            "pageCount": 10,
+        }
+    ]
+    (rank,) = found["ranks"]
+    assert [(layer["name"], layer["pageBytes"]) for layer in rank["layers"]] == [
+        ("layer.0", 64),
+        ("index.0", 32),
+        ("layer.1", 64),
+        ("index.1", 32),
+    ]
+
+
+def test_should_leave_layers_without_an_indexer_out_and_want_a_page_of_keys_for_each_page() -> None:
+    assert [buffer.name for buffer in index_buffers(indexer_beside([0, 32]))] == ["index.1"]
+    kv_args = indexer_beside([32, 32])
+    kv_args.state_data_lens = [[9 * 32, 9 * 32]]
+    with pytest.raises(OptionError, match=r"SGLang's buffers have \[9, 10\] pages, expected the same whole number"):
+        indexed(kv_args)

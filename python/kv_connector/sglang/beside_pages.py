@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from kv_connector.sglang.page_list import Pages
 
@@ -17,6 +17,10 @@ _NO_SLOT = 0
 
 class BesidePages(Protocol):
     """Of one prompt."""
+
+    @property
+    def has_group(self) -> bool:
+        """Whether it is a group of its own; if not, it goes with the pages of full attention."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -41,6 +45,7 @@ class StateSlot:
     """
 
     prompt_tokens: int
+    has_group: ClassVar[bool] = True
 
     def misfit(self, full: Pages, given: Sequence[int]) -> str:  # noqa: ARG002 - a state has no pages of tokens
         """A request has one slot."""
@@ -58,3 +63,28 @@ class StateSlot:
     def beside(self, of_full: Pages, given: Sequence[int]) -> Pages:  # noqa: ARG002 - wherever they are
         """The slot, once it is given."""
         return Pages(0, list(given))
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPages:
+    """Of a model with an indexer (DeepSeek sparse attention): its keys lie in pages of the same numbers as the KV."""
+
+    prompt_tokens: int
+    has_group: ClassVar[bool] = False
+
+    def misfit(self, full: Pages, given: Sequence[int]) -> str:
+        """They are the same pages."""
+        if list(given) == full.pages:
+            return ""
+        return (
+            f"SGLang gives {len(given)} pages of its indexer, expected those {len(full.pages)} that hold the KV:"
+            " please report this with SGLang's arguments"
+        )
+
+    def readable_end(self, end_page: int) -> int:
+        """All: they are told with the KV."""
+        return end_page
+
+    def beside(self, of_full: Pages, given: Sequence[int]) -> Pages:  # noqa: ARG002 - the same
+        """What holds the KV holds the indexer's keys."""
+        return of_full

@@ -18,7 +18,7 @@ from kv_connector.exceptions import KvConnectorError
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options
 from kv_connector.sglang import engine_facts, geometry
-from kv_connector.sglang.beside_pages import BesidePages, StateSlot
+from kv_connector.sglang.beside_pages import BesidePages, IndexPages, StateSlot
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps
 from kv_connector.sglang.prefillers import LOOKUP_LIMIT_SECONDS, Prefillers, RankPlace
@@ -94,7 +94,7 @@ class TransferEndpoint(CommonEndpoint):
             self._watch_layers(messenger, layer_names)
 
     def _watch_layers(self, messenger: MessengerPort, layer_names: Sequence[str]) -> None:
-        if self._kind_beside:
+        if self._kind_beside in (engine_facts.WINDOWED, engine_facts.STATE):
             logger.info(
                 "chunks leave after their forward pass: only then SGLang says what the model's %s keeps of a prompt",
                 self._kind_beside,
@@ -157,6 +157,8 @@ class TransferEndpoint(CommonEndpoint):
                 buffers = geometry.state_buffers(self.kv_args)
                 formats = STATE_TENSORS.formats([buffer.address for buffer in buffers])
                 return [full, geometry.state_pool(buffers, formats, self.attn_tp_size)]
+            case engine_facts.INDEXED:
+                return [geometry.indexed_pool(full, geometry.index_buffers(self.kv_args))]
         return [full]
 
     def beside_pages(self, page_count: int, said_tokens: int, first_token: int) -> BesidePages | None:
@@ -167,6 +169,8 @@ class TransferEndpoint(CommonEndpoint):
                 return WindowPages(said_tokens, first_token, self._window_tokens, page_tokens)
             case engine_facts.STATE:
                 return StateSlot(page_count * page_tokens)
+            case engine_facts.INDEXED:
+                return IndexPages(page_count * page_tokens)
         return None
 
     # ---- prefiller

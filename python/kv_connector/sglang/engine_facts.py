@@ -19,6 +19,8 @@ WINDOWED = "swa"
 """SGLang's word for pages of layers with a sliding window."""
 STATE = "mamba"
 """SGLang's word for what layers keep of all tokens together, whatever computes it."""
+INDEXED = "dsa"
+"""SGLang's word for the keys by which sparse attention chooses the tokens that it reads."""
 
 _ROLES: Mapping[str, Role] = {"prefill": "prefiller", "decode": "decoder"}
 
@@ -121,12 +123,12 @@ def _refuse_beside(kinds: list[str], kv_args: Any, mode: str) -> None:
     """What a model keeps beside its pages of full attention, and what goes with that."""
     from sglang.srt.runtime_context import get_disagg, get_parallel
 
-    served = (WINDOWED, STATE)
+    served = (WINDOWED, STATE, INDEXED)
     if len(kinds) > 1 or not set(kinds) <= set(served):
         raise OptionError(
             f"the model keeps state of the kinds {', '.join(kinds)} beside its KV pages, expected none, or one of"
-            f" {', '.join(served)} alone: serve a model whose layers have full attention, a sliding window or a state,"
-            " or choose another --disaggregation-transfer-backend"
+            f" {', '.join(served)} alone: serve a model whose layers have full attention, a sliding window, a state or"
+            " an indexer, or choose another --disaggregation-transfer-backend"
         )
     if not kinds:
         return
@@ -135,7 +137,7 @@ def _refuse_beside(kinds: list[str], kv_args: Any, mode: str) -> None:
     if kinds == [WINDOWED]:
         return
     _require("the number of a draft's KV buffers", kv_args.num_draft_entries, 0, why)
-    if mode == "decode":
+    if kinds == [STATE] and mode == "decode":
         option = "--disaggregation-decode-enable-radix-cache"
         _require(option, bool(get_disagg().disaggregation_decode_enable_radix_cache), False, why)
 

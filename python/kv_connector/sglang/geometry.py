@@ -107,6 +107,13 @@ def state_buffers(kv_args: Any) -> list[Buffer]:
     return _buffers_beside(kv_args, names)
 
 
+def index_buffers(kv_args: Any) -> list[Buffer]:
+    """The keys of layers with an indexer of their own; a layer that reads what another has chosen has none."""
+    first_layer = getattr(kv_args, "prefill_start_layer", 0) or 0
+    names = [f"index.{first_layer + layer}" for layer in range(len(kv_args.state_data_ptrs[0]))]
+    return [buffer for buffer in _buffers_beside(kv_args, names) if buffer.length_bytes]
+
+
 def _buffers_beside(kv_args: Any, names: Sequence[str]) -> list[Buffer]:
     """Of the one pool beside the KV pages that is served."""
     described = zip(
@@ -170,6 +177,18 @@ def state_pool(buffers: Sequence[Buffer], formats: Sequence[str], tp_size: int) 
         pageCount=_page_count(buffers),
     )
     return Pool(buffers, group)
+
+
+def indexed_pool(full: Pool, keys: Sequence[Buffer]) -> Pool:
+    """Pages of latent KV with an indexer's keys, which SGLang gives out together.
+
+    A page of keys has all of them before all of their scales: so no page is cut, by tokens least of all.
+    """
+    buffers = [*full.buffers, *keys]
+    group = full.group.copy()
+    group["layout"], group["pageCount"] = "HND", _page_count(buffers)
+    group["dtype"] = f"{group['dtype']} beside index keys"
+    return Pool(sorted(buffers, key=lambda buffer: int(buffer.name.split(".")[1])), group)
 
 
 def describe(pools: Sequence[Pool], *, model: str, place: Place) -> Geometry:

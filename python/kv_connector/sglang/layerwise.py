@@ -20,6 +20,9 @@ from kv_connector.layer_counter import LayerCounter
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.twins import Computed, Twins
 
+_COUNTED = ("layer", "index")
+"""Which buffers are complete when their layer's attention is: an indexer writes its keys before that."""
+
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
 
@@ -48,14 +51,14 @@ class AttentionHooks:
         by_layer: dict[int, list[str]] = {}
         for name in names:
             kind, layer, *_part = name.split(".")
-            if kind == "layer":
+            if kind in _COUNTED:
                 by_layer.setdefault(int(layer), []).append(name)
         self._names = dict(by_layer)
         self._counter = counter
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Layers of the geometry that no hook will count."""
-        return [name for name in names if name.startswith("layer.") and int(name.split(".")[1]) not in self.layers]
+        return [name for name in names if name.split(".")[0] in _COUNTED and int(name.split(".")[1]) not in self.layers]
 
     def _hook(self, layer_id: int) -> Callable[..., None]:
         def attention_done(*_ignored: object) -> None:

@@ -106,8 +106,9 @@ class Receiver(BaseKVReceiver):
         beside = self.kv_mgr.beside_pages(full.end_page, self.prompt_tokens, prefix)
         if beside is not None:
             prompt_tokens = beside.prompt_tokens
-            pages.append([int(page) for of in state_indices or () for page in of])
-            misfit = beside.misfit(full, pages[-1])
+            given = [int(page) for of in state_indices or () for page in of]
+            pages += [given] if beside.has_group else []
+            misfit = beside.misfit(full, given)
             if misfit:
                 self._fail(misfit)
                 return

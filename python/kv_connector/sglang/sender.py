@@ -132,7 +132,7 @@ class Sender(BaseKVSender):
         if beside is not None and not chunk.last:
             end_page = max(self._pages.told, beside.readable_end(end_page))
         told = self._pages.unreported(end_page)
-        groups = [told] if beside is None else [told, beside.beside(told, chunk.beside)]
+        groups = [told, beside.beside(told, chunk.beside)] if beside is not None and beside.has_group else [told]
         end_token = min(self._tokens(end_page), self._prompt_tokens())
         self.kv_mgr.exchange.computed(self._outgoing, self._prompt_tokens(), end_token, groups)
         self._pages.on_told(told)
@@ -156,7 +156,7 @@ class Sender(BaseKVSender):
         out = self._outgoing
         if self.conclude_state is not None or out.ended or out.failure or not self._begun or self._kept:
             return None
-        if self._beside is not None:
+        if self._beside is not None and self._beside.has_group:
             return None  # SGLang says what the other pool holds of the prompt when the pass is over
         page_tokens = self.kv_mgr.kv_args.page_size
         end_page = self._pages.total if end_token >= prompt_tokens else end_token // page_tokens

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kv_connector.sglang.page_list import Pages
 
@@ -24,6 +25,7 @@ class WindowPages:
     """The decoder has those before it."""
     window_tokens: int
     page_tokens: int
+    has_group: ClassVar[bool] = True
 
     @property
     def first_page(self) -> int:

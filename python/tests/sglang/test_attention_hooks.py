@@ -96,6 +96,26 @@ def test_should_not_count_a_draft_models_layers_for_the_targets(
     assert counter.steps_out_of_order == 0
 
 
+def test_should_count_an_indexers_keys_with_their_layer(
+    hooks: AttentionHooks, word: ctypes.c_uint64, attention: Any
+) -> None:
+    from kv_connector import LayerCounter
+    from kv_connector.sglang.layerwise import install_hooks
+
+    names = ("layer.0", "index.0", "layer.1", "index.1")
+    counter = LayerCounter(ctypes.addressof(word), names)
+    install_hooks(None, model_runner(attention, is_draft_worker=False))
+    hooks.count_into(counter, names)
+    assert hooks.missing(names) == []
+    counter.begin_step()
+    attention[0]()
+    assert counter.position == 2
+    attention[1]()
+    counter.end_step()
+    assert counter.position == len(names)
+    assert counter.steps_out_of_order == 0
+
+
 def test_should_say_once_that_a_models_layers_do_not_finish_in_their_order(
     hooks: AttentionHooks, counter: LayerCounter, attention: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

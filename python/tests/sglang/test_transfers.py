@@ -529,7 +529,7 @@ def test_should_refuse_what_was_not_shown_of_pools_beside_the_pages(pair: Pair) 
     from kv_connector.sglang.engine_facts import refuse_unsupported
 
     args = kv_args("decode", pair.decoder.pool, pair.decoder.metadata, RankInEngine())
-    for kinds in ([], ["swa"], ["mamba"]):
+    for kinds in ([], ["swa"], ["dsa"], ["mamba"]):
         args.state_types = kinds
         refuse_unsupported(args, "decode")
     with (
@@ -547,7 +547,9 @@ def test_should_refuse_what_was_not_shown_of_pools_beside_the_pages(pair: Pair) 
     args.num_draft_entries = 2
     with pytest.raises(OptionError, match=r"the number of a draft's KV buffers is 2, expected 0: a model that keeps"):
         refuse_unsupported(args, "decode")
-    for kinds in (["swa", "mamba"], ["dsv4"]):
+    for kinds in (["swa", "mamba"], ["dsa", "dsa_tail"], ["minimax_index_k"]):
         args.state_types = kinds
-        with pytest.raises(OptionError, match=rf"state of the kinds {', '.join(kinds)} .*, or one of swa, mamba alone"):
+        with pytest.raises(
+            OptionError, match=rf"state of the kinds {', '.join(kinds)} .*, or one of swa, mamba, dsa alone"
+        ):
             refuse_unsupported(args, "decode")
