@@ -8,7 +8,7 @@ ENVIRONMENT := examples/setup/environment
 MVN := examples/setup/with-jdk mvn -B -q -Dstyle.color=never
 JAR := python/kv_connector/_jar/kv-messenger.jar
 WHEEL_MARK := python/dist/.wheel
-JAVA_SOURCES := $(shell find kvlayout engine-hooks connector-java -path '*/src/main/*' -type f) \
+JAVA_SOURCES := $(shell find kvlayout spec-decode engine-hooks connector-java -path '*/src/main/*' -type f) \
     $(shell find . -name pom.xml -not -path './build/*')
 PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -path '*/tests/*' 2>/dev/null) \
     $(wildcard python/pyproject.toml python/README.md)

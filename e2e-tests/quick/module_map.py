@@ -17,14 +17,16 @@ PREFIX = "io.kvmessenger."
 # Each production module, and the modules that its packages may import. An arrow to any other module goes back.
 MODULES = {
     "kvlayout": (),
+    "specdecode": ("kvlayout",),
     "hooks": (),
     "foreign": (),
     "transfer": ("foreign",),
-    "messenger": ("kvlayout", "transfer"),
-    "connector": ("kvlayout", "hooks", "foreign", "transfer", "messenger"),
+    "messenger": ("kvlayout", "specdecode", "transfer"),
+    "connector": ("kvlayout", "specdecode", "hooks", "foreign", "transfer", "messenger"),
 }
 SOURCES = (
     "kvlayout",
+    "spec-decode",
     "engine-hooks",
     "connector-java/foreign",
     "connector-java/transfer",

@@ -19,7 +19,9 @@ def rows() -> list[str]:
 
 def all_tests() -> str:
     """Of every file, since a test may move to another one with what it holds."""
-    folders = [ROOT / folder for folder in ("connector-java", "engine-hooks", "kvlayout", "python/tests")]
+    folders = [
+        ROOT / folder for folder in ("connector-java", "engine-hooks", "kvlayout", "spec-decode", "python/tests")
+    ]
     found = [path for folder in folders for kind in ("*Test.java", "test_*.py") for path in folder.rglob(kind)]
     return "\n".join(path.read_text(encoding="utf-8") for path in found if "target" not in path.parts)
 

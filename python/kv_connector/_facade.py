@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, TypedDict
+from typing import Any, Literal, NotRequired, Protocol, Self, TypedDict
 
 from kv_connector._affinity import parents_cores
 from kv_connector._jvm import boot
@@ -82,6 +82,8 @@ class ContextRow(TypedDict):
     memfd: int
     rowStrideBytes: int
     rowBytes: int
+    sending: NotRequired[Literal["always", "onRequest"]]
+    """With which transfers it goes: all (if absent), or those whose ``fetch`` names it in ``contextKinds``."""
 
 
 LAG_NONE = 0
@@ -108,6 +110,8 @@ class Granted:
     request: str
     prompt_tokens: int
     first_token: int
+    context_kinds: tuple[str, ...] = ()
+    """Context rows that it asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +369,8 @@ def decode_event(event: Mapping[str, Any]) -> Event:
         case "released":
             return Released(event["request"])
         case "granted":
-            return Granted(event["request"], event["promptTokens"], event["firstToken"])
+            rows = tuple(event["contextKinds"])
+            return Granted(event["request"], event["promptTokens"], event["firstToken"], rows)
         case "stopped":
             return Stopped(event["request"], event["reason"])
         case "prefilled":

@@ -55,7 +55,7 @@ def test_should_understand_every_event() -> None:
     events = [
         {"event": "released", "request": "a"},
         {"event": "prefilled", "transfer": "t-a", "promptDigest": "ab"},
-        {"event": "granted", "request": "a", "promptTokens": 40, "firstToken": 16},
+        {"event": "granted", "request": "a", "promptTokens": 40, "firstToken": 16, "contextKinds": ["logits"]},
         {"event": "stopped", "request": "a", "reason": "gone"},
         {"event": "arrived", "request": "b", "pages": 3},
         {"event": "failed", "request": "c", "reason": "why"},
@@ -65,7 +65,7 @@ def test_should_understand_every_event() -> None:
     assert messenger({"events": events})[0].poll() == [
         Released("a"),
         Prefilled("t-a", "ab"),
-        Granted("a", 40, 16),
+        Granted("a", 40, 16, ("logits",)),
         Stopped("a", "gone"),
         Arrived("b", 3),
         Failed("c", "why"),

@@ -7,7 +7,8 @@ from conftest import RunPython
 PAIR = """
 import ctypes, json, os, pathlib, sys, time, urllib.request
 from kv_connector import (
-    Arrived, Failed, Geometry, LayerCounter, Messenger, MessengerError, OptionError, Released, parse_options)
+    Arrived, Failed, Geometry, Granted, LayerCounter, Messenger, MessengerError, OptionError, Released,
+    parse_options)
 
 PAGE_BYTES, PAGE_COUNT, LAYERS = 4096, 8, ["first", "second"]
 
@@ -185,6 +186,83 @@ for layer in range(len(LAYERS)):
         assert target[page(target, layer, received)] == bytes([10 * layer + sent]) * PAGE_BYTES, (layer, sent)
 assert arrived_rows[5 * ROW_BYTES:6 * ROW_BYTES] == b"r" * ROW_BYTES
 assert all(m.leak_check().clean for m in (*prefillers, d))
+"""
+    )
+
+
+ROWS = """
+KINDS = {"token": ("always", 8), "logits": ("onRequest", 2048), "hidden": ("onRequest", 512)}
+SLOTS = 8
+
+def rows():
+    return {name: ctypes.create_string_buffer(b"." * length * SLOTS, length * SLOTS)
+            for name, (_, length) in KINDS.items()}
+
+def described(memories, **changes):
+    return [{"name": name, "address": ctypes.addressof(memories[name]), "lengthBytes": len(memories[name]), "memfd": -1,
+             "rowStrideBytes": length, "rowBytes": length, "sending": sending} | changes.get(name, {})
+            for name, (sending, length) in KINDS.items()]
+
+def open_with(role, kv, said):
+    options = parse_options({"listen_port": 0, "transports": ["tcp"], "aot_cache": False}, role=role, engine_id=role)
+    return Messenger.open(options, geometry(kv), said)
+
+def row(memories, name, slot):
+    length = KINDS[name][1]
+    return memories[name][slot * length:(slot + 1) * length]
+"""
+
+
+def test_should_carry_beside_what_always_goes_the_rows_that_a_fetch_asks_for(run_python: RunPython) -> None:
+    """What was asked for is in its slot when the request is reported as arrived; of the rest nothing is written."""
+    run_python(
+        PAIR
+        + ROWS
+        + """
+source, target, left, came = memory(), memory(), rows(), rows()
+p, d = open_with("prefiller", source, described(left)), open_with("decoder", target, described(came))
+for name, (_, length) in KINDS.items():
+    for slot in range(SLOTS):
+        left[name][slot * length:(slot + 1) * length] = bytes([65 + slot]) * length
+
+asked = [[], ["logits"], ["hidden"], ["hidden", "logits"], ["token"]]
+for n, names in enumerate(asked):
+    p.submit([{"do": "announce", "request": f"p{n}", "transfer": f"t{n}"}])
+    d.submit([fetch(p, transfer=f"t{n}", request=f"d{n}", contextSlot=n, contextKinds=names)])
+    on_request = tuple(name for name in KINDS if name in names and KINDS[name][0] == "onRequest")
+    assert await_event(p, Granted) == Granted(f"p{n}", 20, 0, on_request)
+    p.submit([
+        {"do": "computed", "request": f"p{n}", "transfer": f"t{n}", "promptTokens": 20, "endToken": 20,
+         "groups": [{"firstPage": 0, "pages": [1, 2]}]},
+        {"do": "prefillEnded", "request": f"p{n}", "outcome": "finished", "contextSlot": 7 - n}])
+    assert await_event(d, Arrived, Failed) == Arrived(f"d{n}", 2)
+    for name, (sending, length) in KINDS.items():
+        expected = bytes([65 + 7 - n]) if sending == "always" or name in names else b"."
+        assert row(came, name, n) == expected * length, (n, name)
+    assert await_event(p, Released) == Released(f"p{n}")
+for slot in range(len(asked), SLOTS):
+    assert all(row(came, name, slot) == b"." * length for name, (_, length) in KINDS.items())
+assert p.leak_check().clean and d.leak_check().clean
+"""
+    )
+
+
+def test_should_say_which_rows_cannot_be_asked_for(run_python: RunPython) -> None:
+    run_python(
+        PAIR
+        + ROWS
+        + """
+p, d = open_with("prefiller", memory(), described(rows())), open_with("decoder", memory(), described(rows()))
+d.submit([fetch(p, contextSlot=1, contextKinds=["embedding"])])
+reason = await_event(d, Failed).reason
+assert "context row embedding is asked for, expected one of [token of 8 bytes, logits of 2048" in reason, reason
+for wrong, said in (({"sending": "perhaps"}, "sending perhaps, expected always or onRequest"),
+                    ({"name": "logits"}, "expected each name once")):
+    try:
+        open_with("decoder", memory(), described(rows(), hidden=wrong))
+        raise SystemExit("not refused: " + str(wrong))
+    except MessengerError as refused:
+        assert said in str(refused), refused
 """
     )
 

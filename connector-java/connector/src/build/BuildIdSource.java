@@ -16,7 +16,7 @@ import java.util.stream.Stream;
  * is at work.
  */
 public final class BuildIdSource {
-    private static final List<String> SOURCE_ROOTS = List.of("kvlayout", "engine-hooks", "connector-java");
+    private static final List<String> SOURCE_ROOTS = List.of("kvlayout", "spec-decode", "engine-hooks", "connector-java");
     private static final int ID_LENGTH_HEX = 24;
 
     private BuildIdSource() {}

@@ -8,6 +8,7 @@ import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.EngineCommand.Prompt;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.io.IOException;
 import java.util.List;
 import java.util.Locale;
@@ -97,7 +98,7 @@ final class CommandReader {
     }
 
     private static int contextSlot(Fields fields) {
-        return fields.has("contextSlot") ? (int) fields.integer("contextSlot") : -1;
+        return fields.has("contextSlot") ? (int) fields.integer("contextSlot") : ContextSlots.NO_SLOT;
     }
 
     private static List<PrefillerAddress> prefillers(Fields fields) {
@@ -127,6 +128,7 @@ final class CommandReader {
                         .map(group -> group.counts("pages"))
                         .toList(),
                 contextSlot(fields),
+                fields.has("contextKinds") ? fields.texts("contextKinds") : List.of(),
                 TimeUnit.MILLISECONDS.toNanos(fields.integer("limitMillis")),
                 fields.textIfSaid("promptDigest"),
                 fields.has("promptTokenIds") ? prompt(fields) : Prompt.NONE);

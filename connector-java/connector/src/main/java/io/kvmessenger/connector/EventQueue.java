@@ -83,8 +83,18 @@ final class EventQueue implements EngineEvents {
     }
 
     @Override
-    public void granted(String request, int promptTokens, int firstToken) {
-        kept(Map.of("event", "granted", "request", request, "promptTokens", promptTokens, "firstToken", firstToken));
+    public void granted(String request, int promptTokens, int firstToken, List<String> contextKinds) {
+        kept(Map.of(
+                "event",
+                "granted",
+                "request",
+                request,
+                "promptTokens",
+                promptTokens,
+                "firstToken",
+                firstToken,
+                "contextKinds",
+                contextKinds));
     }
 
     @Override

@@ -152,12 +152,7 @@ final class OpenMessenger {
 
     private static List<ContextRow> registerContext(List<ContextMemory> context, TransferEngine transfer) {
         return context.stream()
-                .map(kind -> new ContextRow(
-                        kind.name(),
-                        transfer.register(kind.memory()),
-                        kind.strideBytes(),
-                        kind.rowBytes(),
-                        kind.rowCount()))
+                .map(kind -> new ContextRow(kind.slots(), transfer.register(kind.memory())))
                 .toList();
     }
 

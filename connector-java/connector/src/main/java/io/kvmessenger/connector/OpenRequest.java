@@ -9,6 +9,8 @@ import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.specdecode.ContextKind;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.Memory;
 import java.util.ArrayList;
 import java.util.List;
@@ -51,12 +53,8 @@ record OpenRequest(
         List<List<Memory>> memories,
         List<ContextMemory> context,
         int layerCounterLag) {
-    /** One kind of row that goes with a transfer beside its KV, one row for each slot; it has a memory of its own. */
-    record ContextMemory(String name, Memory memory, long strideBytes, int rowBytes) {
-        int rowCount() {
-            return Math.toIntExact(memory.lengthBytes() / strideBytes);
-        }
-    }
+    /** Where the rows of one kind of context lie. */
+    record ContextMemory(ContextSlots slots, Memory memory) {}
 
     /** What the engine does with its KV. */
     enum Role {
@@ -210,9 +208,25 @@ record OpenRequest(
 
     private static List<ContextMemory> context(Fields request) {
         return request.objects("contextRows").stream()
-                .map(row -> new ContextMemory(
-                        row.text("name"), memory(row), row.integer("rowStrideBytes"), row.count("rowBytes")))
+                .map(OpenRequest::contextRow)
                 .toList();
+    }
+
+    private static ContextMemory contextRow(Fields row) {
+        Memory memory = memory(row);
+        ContextKind kind = new ContextKind(row.text("name"), row.count("rowBytes"), sending(row));
+        return new ContextMemory(ContextSlots.in(kind, row.integer("rowStrideBytes"), memory.lengthBytes()), memory);
+    }
+
+    private static ContextKind.Sending sending(Fields row) {
+        String sending = row.has("sending") ? row.text("sending") : "always";
+        return switch (sending) {
+            case "always" -> ContextKind.Sending.ALWAYS;
+            case "onRequest" -> ContextKind.Sending.ON_REQUEST;
+            default ->
+                throw new IllegalArgumentException("context row " + row.text("name") + " has sending " + sending
+                        + ", expected always or onRequest: see docs/boundary.md");
+        };
     }
 
     private static void requireRoom(List<Memory> memories, KvGeometry geometry, int rankIndex) {

@@ -23,7 +23,7 @@ class CommandReaderTest {
              {"do":"prefillEnded","request":"p","outcome":"aborted"},
              {"do":"fetch","request":"d","transfer":"t","prefillers":[{"host":"h","port":9},{"host":"i","port":10,"engineId":"p"}],
               "promptTokens":40,"firstToken":0,"groups":[{"pages":[5]},{"pages":[8,7]}],"limitMillis":250,"promptDigest":"ab","promptTokenIds":[1],
-              "cacheSalt":"s","priority":-2},
+              "contextSlot":4,"contextKinds":["logits"],"cacheSalt":"s","priority":-2},
              {"do":"expect","transfer":"t","promptDigest":"ab","prefillers":[{"host":"h","port":9}]},
              {"do":"decline","transfer":"t","prefillers":[]},
              {"do":"reject","transfer":"t","prefillers":[{"host":"h","port":9}]},
@@ -55,6 +55,8 @@ class CommandReaderTest {
                                                 new EngineCommand.PrefillerAddress("i", 10, "p")),
                                         EngineCommand.Fetch::prefillers)
                                 .returns("ab", EngineCommand.Fetch::promptDigest)
+                                .returns(4, EngineCommand.Fetch::contextSlot)
+                                .returns(List.of("logits"), EngineCommand.Fetch::contextKinds)
                                 .returns("s", f -> f.prompt().cacheSalt())
                                 .returns(-2, f -> f.prompt().priority()),
                         expect -> assertThat(expect)

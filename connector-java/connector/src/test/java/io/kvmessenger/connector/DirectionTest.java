@@ -24,6 +24,8 @@ import org.junit.jupiter.api.Test;
 class DirectionTest {
     private static final String ROOT = "io.kvmessenger.";
     private static final String MESSENGER = ROOT + "messenger.";
+    private static final List<String> MODULES =
+            List.of("kvlayout", "specdecode", "foreign", "transfer", "hooks", "messenger", "connector");
     private static final JavaClasses PRODUCTION = new ClassFileImporter()
             .withImportOption(new ImportOption.DoNotIncludeTests())
             .importPackages("io.kvmessenger");
@@ -40,6 +42,17 @@ class DirectionTest {
     }
 
     @Test
+    void shouldLetWhatADecoderNeedsBesidesKvKnowLayoutOnly() {
+        classes()
+                .that()
+                .resideInAPackage(ROOT + "specdecode..")
+                .should()
+                .onlyDependOnClassesThat()
+                .resideInAnyPackage(ROOT + "specdecode..", ROOT + "kvlayout..", "java..")
+                .check(PRODUCTION);
+    }
+
+    @Test
     void shouldKeepTransferApartFromEverythingAboveIt() {
         onlyKnows("transfer", "transfer", "foreign");
         onlyKnows("foreign", "foreign");
@@ -48,7 +61,7 @@ class DirectionTest {
 
     @Test
     void shouldLetTheMessengerSeePortsOnly() {
-        onlyKnows("messenger", "messenger", "transfer", "kvlayout");
+        onlyKnows("messenger", "messenger", "transfer", "kvlayout", "specdecode");
         noClasses()
                 .that()
                 .resideInAPackage(ROOT + "messenger..")
@@ -71,7 +84,7 @@ class DirectionTest {
         Map<String, Set<String>> known = Map.of(
                 "port", Set.of(),
                 "wire", Set.of("port"),
-                "pages", Set.of("port", "wire"),
+                "pages", Set.of(),
                 "session", Set.of("port", "wire"),
                 "kv", Set.of("wire", "session"),
                 "prefill", Set.of("port", "wire", "pages", "session", "kv"),
@@ -123,7 +136,7 @@ class DirectionTest {
                 .resideInAPackage(MESSENGER + "session")
                 .should()
                 .dependOnClassesThat()
-                .resideInAPackage(ROOT + "kvlayout..")
+                .resideInAnyPackage(ROOT + "kvlayout..", ROOT + "specdecode..")
                 .orShould()
                 .dependOnClassesThat()
                 .haveSimpleName("GeometryWire")
@@ -170,8 +183,8 @@ class DirectionTest {
     }
 
     private static void onlyKnows(String who, String... whom) {
-        for (String other : new String[] {"kvlayout", "foreign", "transfer", "hooks", "messenger", "connector"}) {
-            if (!java.util.List.of(whom).contains(other)) {
+        for (String other : MODULES) {
+            if (!List.of(whom).contains(other)) {
                 noClasses()
                         .that()
                         .resideInAPackage(ROOT + who + "..")
@@ -187,7 +200,7 @@ class DirectionTest {
     @Test
     void shouldComputeTheAreaOfAGrantOnceASide() {
         assertThat(callersOf("messenger.pages.GrantedRanges", "of"))
-                .containsExactlyInAnyOrder("Decoder.fetch", "LayerWriter.area");
+                .containsExactlyInAnyOrder("Decoder.describeArea", "LayerWriter.area");
         assertThat(callersOf("messenger.prefill.LayerWriter", "area")).containsExactly("DecoderFrames.begin");
     }
 

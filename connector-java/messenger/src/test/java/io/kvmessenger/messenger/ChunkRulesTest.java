@@ -2,11 +2,11 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.util.Arrays;
 import java.util.List;
@@ -26,7 +26,7 @@ class ChunkRulesTest extends MessengerPair {
     }
 
     private void finish(String request) {
-        end(request, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end(request, PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         while (!prefiller.transfer.submitted.isEmpty()) {
             completeOneWrite();
         }
@@ -112,7 +112,7 @@ class ChunkRulesTest extends MessengerPair {
         assertThat(decoder.told).containsExactly("failed r");
         assertThat(decoder.lastFailure).contains(why);
         assertThat(prefiller.told).contains("released bystander");
-        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         assertThat(prefiller.told).endsWith("released r");
     }
 

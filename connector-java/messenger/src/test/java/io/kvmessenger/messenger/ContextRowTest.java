@@ -13,26 +13,11 @@ class ContextRowTest extends MessengerPair {
         prefiller = new Side("prefiller", 1, prefillerSlots);
         decoder = new Side("decoder", 2, decoderSlots);
         fetchWithContext("warm-up", 0, 1);
-        prefiller.messenger.onLinkOpened(Wire.DIALLED_LINK, true, "there:1");
-        decoder.messenger.onLinkOpened(Wire.DIALLED_LINK, false, "host:7");
-        carry();
-        decoder.messenger.onCommand(new EngineCommand.Abandon("warm-up"));
-        carry();
-        decoder.told.clear();
+        meet();
     }
 
     private void fetchWithContext(String request, int contextSlot, int... pages) {
-        decoder.messenger.onCommand(new EngineCommand.Fetch(
-                request,
-                "t-" + request,
-                List.of(new EngineCommand.PrefillerAddress("host", 7, "")),
-                PROMPT_TOKENS,
-                PROMPT_TOKENS - pages.length * Geometries.PAGE_TOKENS,
-                List.of(pages),
-                contextSlot,
-                0,
-                "",
-                EngineCommand.Prompt.NONE));
+        fetch(request, contextSlot, List.of(), pages);
     }
 
     @Test

@@ -2,9 +2,9 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.function.IntConsumer;
 import org.junit.jupiter.api.Test;
 
@@ -56,7 +56,7 @@ class LongQueuesTest extends MessengerPair {
     void shouldLookAtFinishedPromptsWhenTheirTimeIsOver() {
         each(i -> {
             tellComputed("r" + i, PROMPT_TOKENS, PROMPT_TOKENS, 0, 5, 6);
-            end("r" + i, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+            end("r" + i, PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         });
         assertThat(prefiller.messenger.nextDeadlineNs()).isEqualTo(nowNs + LIMITS.heartbeatNs());
         assertThat(looksOfTurns()).isZero();

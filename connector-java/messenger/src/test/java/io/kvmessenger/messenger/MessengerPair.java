@@ -14,6 +14,9 @@ import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.MessengerIdentity;
+import io.kvmessenger.specdecode.ContextKind;
+import io.kvmessenger.specdecode.ContextKind.Sending;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import java.lang.foreign.MemorySegment;
@@ -37,6 +40,8 @@ abstract class MessengerPair {
     boolean landsLate;
 
     long lastStep;
+    /** With which transfers the two kinds of context rows go; set by a test before it makes its sides. */
+    List<Sending> sending = List.of(Sending.ALWAYS, Sending.ALWAYS);
 
     /** One messenger on recording ports. */
     final class Side implements EngineEvents, EngineIntake {
@@ -66,7 +71,7 @@ abstract class MessengerPair {
                     new MessengerIdentity(name, incarnation, new byte[0]),
                     geometry,
                     List.of(new RankMemory(List.of(region))),
-                    contextRows(transfer, contextRowCount),
+                    contextRows(transfer, contextRowCount, sending),
                     LIMITS,
                     checksumMode,
                     new Messenger.Ports(
@@ -86,8 +91,9 @@ abstract class MessengerPair {
         }
 
         @Override
-        public void granted(String request, int promptTokens, int firstToken) {
-            told.add("granted " + request + " [" + firstToken + ", " + promptTokens + ")");
+        public void granted(String request, int promptTokens, int firstToken, List<String> contextKinds) {
+            String rows = contextKinds.isEmpty() ? "" : " with " + String.join(", ", contextKinds);
+            told.add("granted " + request + " [" + firstToken + ", " + promptTokens + ")" + rows);
         }
 
         @Override
@@ -149,6 +155,16 @@ abstract class MessengerPair {
         decoder.told.clear();
     }
 
+    /** The sides that a test has made, of which the decoder has asked for a transfer "warm-up", meet. */
+    void meet() {
+        prefiller.messenger.onLinkOpened(Wire.DIALLED_LINK, true, "there:1");
+        decoder.messenger.onLinkOpened(Wire.DIALLED_LINK, false, "host:7");
+        carry();
+        decoder.messenger.onCommand(new EngineCommand.Abandon("warm-up"));
+        carry();
+        decoder.told.clear();
+    }
+
     void carry() {
         prefiller.transfer.landsIn = landsLate ? null : decoder.transfer;
         do {
@@ -167,6 +183,22 @@ abstract class MessengerPair {
         decoder.messenger.onCommand(fetchOf(request, firstPage, limitNs, "", new EngineCommand.Prompt(tokens, "", 0)));
     }
 
+    /** @param pages of the last tokens; those before are there */
+    void fetch(String request, int contextSlot, List<String> contextKinds, int... pages) {
+        decoder.messenger.onCommand(new EngineCommand.Fetch(
+                request,
+                "t-" + request,
+                List.of(new EngineCommand.PrefillerAddress("host", 7, "")),
+                PROMPT_TOKENS,
+                PROMPT_TOKENS - pages.length * Geometries.PAGE_TOKENS,
+                List.of(pages),
+                contextSlot,
+                contextKinds,
+                0,
+                "",
+                EngineCommand.Prompt.NONE));
+    }
+
     void fetch(String request, int firstPage, String promptDigest) {
         decoder.messenger.onCommand(fetchOf(request, firstPage, 0, promptDigest, EngineCommand.Prompt.NONE));
     }
@@ -180,7 +212,8 @@ abstract class MessengerPair {
                 PROMPT_TOKENS,
                 0,
                 List.of(new int[] {firstPage, firstPage + 1}),
-                ContextRow.NO_SLOT,
+                ContextSlots.NO_SLOT,
+                List.of(),
                 limitNs,
                 promptDigest,
                 prompt);
@@ -219,23 +252,20 @@ abstract class MessengerPair {
         prefiller.messenger.doWork();
     }
 
-    static List<ContextRow> contextRows(RecordingTransferEngine transfer, int slotCount) {
+    private static List<ContextRow> contextRows(
+            RecordingTransferEngine transfer, int slotCount, List<Sending> sending) {
         if (slotCount == 0) {
             return List.of();
         }
         return List.of(
-                new ContextRow(
-                        "token",
-                        transfer.register(Memory.host(MemorySegment.ofArray(new byte[64 * slotCount]))),
-                        64,
-                        8,
-                        slotCount),
-                new ContextRow(
-                        "room",
-                        transfer.register(Memory.host(MemorySegment.ofArray(new byte[64 * slotCount]))),
-                        64,
-                        64,
-                        slotCount));
+                contextRow(transfer, new ContextKind("token", 8, sending.getFirst()), slotCount),
+                contextRow(transfer, new ContextKind("room", 64, sending.getLast()), slotCount));
+    }
+
+    private static ContextRow contextRow(RecordingTransferEngine transfer, ContextKind kind, int slotCount) {
+        return new ContextRow(
+                new ContextSlots(kind, 64, slotCount),
+                transfer.register(Memory.host(MemorySegment.ofArray(new byte[64 * slotCount]))));
     }
 
     void announce(String request) {

@@ -4,11 +4,11 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.messenger.pages.PageSum;
 import io.kvmessenger.messenger.port.ChecksumMode;
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
@@ -107,7 +107,7 @@ class PageChecksumTest extends MessengerPair {
         carry();
         compute("r", 0);
         prefiller.messenger.onCommand(
-                new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED, ContextRow.NO_SLOT));
+                new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT));
         List.copyOf(prefiller.transfer.submitted)
                 .forEach(cookie -> prefiller.transfer.completions.add(handler -> handler.onWriteCompleted(cookie)));
         assertThat(prefiller.told).isEmpty();

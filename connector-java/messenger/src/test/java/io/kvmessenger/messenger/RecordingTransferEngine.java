@@ -38,6 +38,8 @@ public final class RecordingTransferEngine implements TransferEngine {
     final List<Peer> connected = new ArrayList<>();
     final List<Peer> disconnected = new ArrayList<>();
     final List<Long> windowCookies = new ArrayList<>();
+    final List<Long> windowWeights = new ArrayList<>();
+    final List<WindowArea> windowAreas = new ArrayList<>();
     int freeSlots = 8;
     /** All windows have the same immediate. */
     boolean repeatsImm;
@@ -213,6 +215,8 @@ public final class RecordingTransferEngine implements TransferEngine {
         }
         freeSlots--;
         windowCookies.add(cookie);
+        windowWeights.add(expectedWeight);
+        windowAreas.add(area);
         int slot = repeatsImm ? 1 : ++lastSlot;
         return new Window(Imm.of(slot, 0), expectedWeight);
     }

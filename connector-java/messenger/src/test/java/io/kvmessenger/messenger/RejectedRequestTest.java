@@ -2,12 +2,12 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
@@ -27,7 +27,7 @@ class RejectedRequestTest extends MessengerPair {
 
     private void finish(String request) {
         compute(request, 0);
-        end(request, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end(request, PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         carry();
     }
 
@@ -56,7 +56,7 @@ class RejectedRequestTest extends MessengerPair {
         compute("r", 0);
         reject("t-r");
         pass(2 * SHORT_NS);
-        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         pass(SHORT_NS - 1);
         assertThat(prefiller.told).isEmpty();
         pass(1);
@@ -100,7 +100,7 @@ class RejectedRequestTest extends MessengerPair {
                     List.of(new EngineCommand.ChunkPages(0, new int[] {5, 6})),
                     "digest of " + id);
             prefiller.messenger.onCommand(new EngineCommand.Computed(all));
-            end(id, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+            end(id, PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         }
         reject("t");
         pass(SHORT_NS);
@@ -150,7 +150,7 @@ class RejectedRequestTest extends MessengerPair {
         compute("r", 0);
         reject("t-r");
         pass(2 * SHORT_NS);
-        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         carry();
         assertThat(prefiller.transfer.submitted).isNotEmpty();
         while (!prefiller.transfer.submitted.isEmpty()) {

@@ -2,12 +2,12 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.util.Arrays;
@@ -41,7 +41,8 @@ class SameIdTest extends MessengerPair {
                 PROMPT_TOKENS,
                 0,
                 List.of(new int[] {firstPage, firstPage + 1}),
-                ContextRow.NO_SLOT,
+                ContextSlots.NO_SLOT,
+                List.of(),
                 1_000_000,
                 transfer.digest(),
                 prompt));
@@ -67,7 +68,7 @@ class SameIdTest extends MessengerPair {
     }
 
     private void finish(String request) {
-        end(request, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end(request, PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         carry();
     }
 
@@ -179,7 +180,7 @@ class SameIdTest extends MessengerPair {
     @Test
     void shouldNotAnswerForAnotherPromptFromMemory() {
         announce("p1", FIRST);
-        end("p1", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
+        end("p1", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         fetch("d2", SECOND, 3);
         assertThat(decoder.told).isEmpty();
         fetch("d1", FIRST, 1);
@@ -230,7 +231,7 @@ class SameIdTest extends MessengerPair {
     void shouldSayThatAnotherPromptHadComeUnderThatId() {
         fetch("d1", FIRST, 1);
         announce("p2", SECOND);
-        end("p2", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
+        end("p2", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
 
         assertThat(decoder.lastFailure).contains("another prompt", "same tokenizer");
@@ -368,7 +369,7 @@ class SameIdTest extends MessengerPair {
         announce("p1", FIRST);
         announce("p2", FIRST);
         fetch("d1", FIRST, 1);
-        end("p2", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
+        end("p2", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         fetch("d2", FIRST, 3);
         assertThat(decoder.told).containsExactly("failed d2");
         assertThat(decoder.lastFailure).contains("ABORTED");

@@ -2,11 +2,11 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;
@@ -79,7 +79,7 @@ class StepsInFlightTest extends MessengerPair {
         assertThat(submitted()).isEqualTo(1);
         count(102);
         assertThat(submitted()).isEqualTo(LAYERS);
-        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         assertArrives("r");
     }
 
@@ -98,7 +98,7 @@ class StepsInFlightTest extends MessengerPair {
                 .isEqualTo(3);
         count(4);
         assertThat(submitted()).isEqualTo(4);
-        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         assertThat(prefiller.told).doesNotContain("stopped r");
         assertArrives("r");
     }
@@ -110,7 +110,7 @@ class StepsInFlightTest extends MessengerPair {
         end(1, 2);
         begin(2, 2, rest("r"));
         end(2, 4);
-        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         carry();
         assertThat(prefiller.told).isEmpty();
         count(4);
@@ -132,8 +132,8 @@ class StepsInFlightTest extends MessengerPair {
         count(5);
         carry();
         assertThat(decoder.told).contains("failed r").doesNotContain("failed s");
-        end("s", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
-        end("r", PrefillOutcome.FAILED, ContextRow.NO_SLOT);
+        end("s", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
+        end("r", PrefillOutcome.FAILED, ContextSlots.NO_SLOT);
         assertArrives("s");
     }
 
@@ -141,7 +141,7 @@ class StepsInFlightTest extends MessengerPair {
     void shouldStopAFinishedPromptWhoseLastPassFails() {
         granted("r");
         begin(1, 0, whole("r"));
-        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         fail(1);
         carry();
         assertThat(submitted()).isZero();
@@ -165,8 +165,8 @@ class StepsInFlightTest extends MessengerPair {
         end(50, 102);
         count(102);
         assertThat(submitted()).isEqualTo(LAYERS);
-        end("s", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
-        end("r", PrefillOutcome.FAILED, ContextRow.NO_SLOT);
+        end("s", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
+        end("r", PrefillOutcome.FAILED, ContextSlots.NO_SLOT);
         assertArrives("s");
     }
 
@@ -200,12 +200,12 @@ class StepsInFlightTest extends MessengerPair {
     private void assertServes(String request, long step, long counterStart, String... refused) {
         for (String each : refused) {
             assertThat(decoder.told).contains("failed " + each);
-            end(each, PrefillOutcome.FAILED, ContextRow.NO_SLOT);
+            end(each, PrefillOutcome.FAILED, ContextSlots.NO_SLOT);
         }
         begin(step, counterStart, whole(request));
         end(step, counterStart + LAYERS);
         count(counterStart + LAYERS);
-        end(request, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end(request, PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         assertArrives(request);
         assertThat(decoder.told).doesNotContain("failed " + request);
     }
@@ -230,7 +230,7 @@ class StepsInFlightTest extends MessengerPair {
         end(1, 3);
         begin(2, 2, whole("s"));
         carry();
-        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         assertServes("u", 3, 4, "s");
         assertThat(decoder.told).doesNotContain("failed r");
     }
@@ -271,7 +271,7 @@ class StepsInFlightTest extends MessengerPair {
         assertThat(fenced).isDone();
         count(4);
         assertThat(submitted()).isZero();
-        end("r", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         assertThat(prefiller.told).contains("released r");
     }
 }

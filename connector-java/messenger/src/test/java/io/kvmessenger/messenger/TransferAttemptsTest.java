@@ -2,11 +2,11 @@ package io.kvmessenger.messenger;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import org.junit.jupiter.api.Test;
@@ -27,7 +27,7 @@ class TransferAttemptsTest extends MessengerPair {
 
     private void finish(String request) {
         compute(request, 0);
-        end(request, PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end(request, PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         carry();
     }
 
@@ -90,7 +90,7 @@ class TransferAttemptsTest extends MessengerPair {
                 "r", 1,
                 LONG_NS); // a decoder that retracts asks under the same id before the prefiller's engine has ended it
         carry();
-        end("r", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         finish("r");
         completeAllWrites();
         fillNewestWindow();
@@ -138,11 +138,11 @@ class TransferAttemptsTest extends MessengerPair {
         compute("r", 0);
         carry();
         assertThat(decoder.told).isEmpty(); // computed, and the engine may still preempt it
-        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         carry();
         expect("given up");
         announce("given up");
-        end("given up", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
+        end("given up", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         carry();
 
         assertThat(decoder.told).containsExactly("prefilled t-r", "prefilled t-given up");
@@ -153,7 +153,7 @@ class TransferAttemptsTest extends MessengerPair {
         finish("r");
         expect("r");
         announce("aborted");
-        end("aborted", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
+        end("aborted", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         carry();
         assertThat(prefiller.told).contains("released aborted");
         expect("aborted");
@@ -281,7 +281,7 @@ class TransferAttemptsTest extends MessengerPair {
         compute("r", 0);
         fetch("r", 1, LONG_NS);
         carry();
-        end("r", PrefillOutcome.FINISHED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         completeAllWrites();
         fillNewestWindow();
 
@@ -313,7 +313,7 @@ class TransferAttemptsTest extends MessengerPair {
         pass(2 * LIMITS.grantWaitNs());
         assertThat(decoder.told).isEmpty();
         assertThat(prefiller.told).doesNotContain("stopped r");
-        end("r", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         carry();
 
         assertThat(decoder.told).containsExactly("failed r");
@@ -332,7 +332,7 @@ class TransferAttemptsTest extends MessengerPair {
     @Test
     void shouldTellADecoderAtOnceWhoseGrantWasOnItsWayWhenTheEngineGaveThePromptUp() {
         announce("r");
-        end("r", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         fetch("r", 1, LONG_NS);
         carry();
 
@@ -353,7 +353,7 @@ class TransferAttemptsTest extends MessengerPair {
         carry();
         beginStep(new EngineCommand.Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}));
         prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
-        end("r", PrefillOutcome.ABORTED, ContextRow.NO_SLOT);
+        end("r", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
         carry();
 
         assertThat(prefiller.told).containsExactly("released r");

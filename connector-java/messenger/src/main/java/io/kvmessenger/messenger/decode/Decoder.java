@@ -21,6 +21,7 @@ import io.kvmessenger.messenger.wire.AttachWire;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.PeerContextRow;
 import io.kvmessenger.messenger.wire.Prefilled;
+import io.kvmessenger.specdecode.ContextKinds;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
@@ -48,6 +49,7 @@ public final class Decoder {
     private final List<List<RegionDescriptor>> regions;
 
     private final List<PeerContextRow> context;
+    private final ContextKinds contextKinds;
     private final TransferEngine transfer;
     private final Sessions sessions;
     private final PrefillerLinks links;
@@ -76,6 +78,7 @@ public final class Decoder {
         this.geometry = cache.geometry();
         this.coverage = new SourceCoverage(geometry);
         this.context = cache.context().stream().map(PeerContextRow::of).toList();
+        this.contextKinds = ContextRow.kinds(cache.context());
         this.regions = cache.memory().stream().map(RankMemory::descriptors).toList();
         this.transfer = ports.transfer();
         this.sessions = sessions;
@@ -100,11 +103,7 @@ public final class Decoder {
         fetches.add(fetch);
         String unfit = coverage.unfit(ask);
         if (unfit.isEmpty()) {
-            try {
-                fetch.area = GrantedRanges.of(geometry, regions, ask.pages(), context, ask.contextSlot());
-            } catch (IllegalArgumentException e) {
-                unfit = "the engine gave pages that cannot be granted: " + e.getMessage();
-            }
+            unfit = describeArea(fetch);
         }
         if (!unfit.isEmpty()) {
             ends.fail(fetch, unfit);
@@ -117,6 +116,19 @@ public final class Decoder {
             fetches.add(source);
         }
         grantAll(fetch);
+    }
+
+    /** Notes which rows go with it and where they and its pages may be written; why that cannot be, or "". */
+    private String describeArea(Fetch fetch) {
+        EngineCommand.Fetch ask = fetch.ask;
+        try {
+            fetch.context = contextKinds.chosen(ask.contextKinds());
+            fetch.area = GrantedRanges.of(
+                    geometry, regions, ask.pages(), PeerContextRow.parts(context, fetch.context, ask.contextSlot()));
+            return "";
+        } catch (IllegalArgumentException e) {
+            return "the engine asked for what cannot be granted: " + e.getMessage();
+        }
     }
 
     /** Tells prefillers that no grant will come; if one cannot be reached its own limit ends the wait. */

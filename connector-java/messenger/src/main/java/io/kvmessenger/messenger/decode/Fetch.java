@@ -2,6 +2,7 @@ package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.specdecode.ContextChoice;
 import io.kvmessenger.transfer.WindowArea;
 import java.util.ArrayList;
 import java.util.List;
@@ -17,6 +18,8 @@ final class Fetch {
     final long askedNs;
     final long deadlineNs;
     final List<FetchSource> sources = new ArrayList<>();
+    /** Which kinds of context rows each of them sends. */
+    ContextChoice context = ContextChoice.NONE;
     /** Where the prefillers may write, on every rank. */
     WindowArea area;
     /** The sources together send everything: known when all their geometries are. */

@@ -13,6 +13,7 @@ import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Grant;
 import io.kvmessenger.messenger.wire.GrantWire;
+import io.kvmessenger.specdecode.ContextKinds;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.TransferEngine;
 
@@ -21,7 +22,7 @@ final class GrantSender {
     private final KvGeometry geometry;
     private final Fetches fetches;
     private final SourceCoverage coverage;
-    private final int contextRows;
+    private final ContextKinds contextKinds;
     private final int checksumInterval;
     private final PrefillerLinks links;
     private final Sessions sessions;
@@ -41,7 +42,7 @@ final class GrantSender {
         this.geometry = cache.geometry();
         this.fetches = fetches;
         this.coverage = coverage;
-        this.contextRows = cache.context().size();
+        this.contextKinds = ContextRow.kinds(cache.context());
         this.checksumInterval = cache.checksumMode().interval();
         this.links = links;
         this.sessions = sessions;
@@ -63,7 +64,7 @@ final class GrantSender {
         // Granted again after a preemption, the prompt is in the prefiller's queue already.
         boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted();
         EngineCommand.Prompt prompt = enqueues ? ask.prompt() : EngineCommand.Prompt.NONE;
-        int rows = ask.contextSlot() == ContextRow.NO_SLOT ? 0 : contextRows;
+        int rows = fetch.context.count();
         long pieces = coverage.pieceCountFrom(KvPeer.of(session).geometry(), ask);
         if (pieces == 0 && (rows == 0 || !mayBeSentBy(session))) {
             links.decline(session, fetch.transfer, prompt); // others send this transfer
@@ -80,7 +81,8 @@ final class GrantSender {
         fetches.granted(source, grantId, window, pieces + rows);
         fetch.grantedNs = clock.nowNs();
         tally.add(MessengerMetric.GRANTS_SENT, 1);
-        Grant.Builder grant = GrantWire.encode(ask, grantId, window.imm(), checksumInterval, prompt);
+        Grant.Builder grant = GrantWire.encode(
+                ask, grantId, window.imm(), contextKinds.requestedBits(fetch.context), checksumInterval, prompt);
         sessions.send(session, ControlFrame.newBuilder().setGrant(grant));
     }
 

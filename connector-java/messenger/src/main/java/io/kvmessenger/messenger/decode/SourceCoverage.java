@@ -7,9 +7,9 @@ import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.kvlayout.Mismatch;
 import io.kvmessenger.kvlayout.SourceDraw;
 import io.kvmessenger.messenger.pages.PageLists;
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.session.FrameRules;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
 import java.util.Optional;
 
@@ -46,7 +46,7 @@ public record SourceCoverage(KvGeometry geometry) {
             return "the engine asked for a transfer with " + broken;
         }
         String misfit = PageLists.misfit(
-                geometry, ask.pages(), ask.firstToken(), ask.promptTokens(), ask.contextSlot() != ContextRow.NO_SLOT);
+                geometry, ask.pages(), ask.firstToken(), ask.promptTokens(), ask.contextSlot() != ContextSlots.NO_SLOT);
         if (!misfit.isEmpty()) {
             return "the engine gave " + misfit;
         }

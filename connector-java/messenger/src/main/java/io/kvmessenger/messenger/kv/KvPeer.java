@@ -4,6 +4,7 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.messenger.session.PeerSubject;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.PeerContextRow;
+import io.kvmessenger.specdecode.ContextKinds;
 import io.kvmessenger.transfer.RegionDescriptor;
 import java.util.List;
 
@@ -14,6 +15,7 @@ public final class KvPeer implements PeerSubject {
     private final EngineRanks needingRanks;
     private List<List<RegionDescriptor>> regions = List.of();
     private List<PeerContextRow> context = List.of();
+    private ContextKinds contextKinds = ContextKinds.NONE;
 
     /** @param own the geometry of this side */
     public KvPeer(KvGeometry own, KvGeometry geometry) {
@@ -41,8 +43,13 @@ public final class KvPeer implements PeerSubject {
         return needingRanks;
     }
 
-    /** A decoder has said how to write to it. */
+    /**
+     * A decoder has said how to write to it.
+     *
+     * @throws IllegalArgumentException when its kinds of context rows cannot be told apart
+     */
     public void attached(List<List<RegionDescriptor>> regionsByRank, List<PeerContextRow> contextRows) {
+        contextKinds = PeerContextRow.kinds(contextRows);
         regions = regionsByRank;
         context = contextRows;
     }
@@ -52,8 +59,13 @@ public final class KvPeer implements PeerSubject {
         return regions;
     }
 
-    /** A decoder's kinds of context rows. */
+    /** A decoder's context rows. */
     public List<PeerContextRow> context() {
         return context;
+    }
+
+    /** Their kinds. */
+    public ContextKinds contextKinds() {
+        return contextKinds;
     }
 }

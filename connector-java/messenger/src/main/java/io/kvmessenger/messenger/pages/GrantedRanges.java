@@ -3,8 +3,6 @@ package io.kvmessenger.messenger.pages;
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.RankGeometry;
-import io.kvmessenger.messenger.port.ContextRow;
-import io.kvmessenger.messenger.wire.PeerContextRow;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
@@ -23,14 +21,14 @@ public final class GrantedRanges {
     /**
      * @param regionsByRank the decoder's regions, by rank and memory
      * @param pages by group
+     * @param rows of its context
      * @throws IllegalArgumentException when a page is named twice or lies outside the cache
      */
     public static WindowArea of(
             KvGeometry decoder,
             List<List<RegionDescriptor>> regionsByRank,
             List<int[]> pages,
-            List<PeerContextRow> context,
-            int contextSlot) {
+            List<WindowArea.Part> rows) {
         String outside = PageLists.outside(decoder, pages);
         if (!outside.isEmpty()) {
             throw new IllegalArgumentException(outside);
@@ -46,13 +44,7 @@ public final class GrantedRanges {
                 }
             }
         }
-        if (!PeerContextRow.holds(context, contextSlot)) {
-            throw new IllegalArgumentException(
-                    "context slot " + contextSlot + " with the rows [" + PeerContextRow.describe(context) + "]");
-        }
-        if (contextSlot != ContextRow.NO_SLOT) {
-            context.forEach(row -> parts.add(row.part(contextSlot)));
-        }
+        parts.addAll(rows);
         return WindowArea.of(parts);
     }
 

@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger.port;
 
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 
@@ -94,12 +95,13 @@ public sealed interface EngineCommand {
     /**
      * The engine has ended a prefill and holds its pages until {@link EngineEvents#released}.
      *
-     * @param contextSlot where it has left the context rows that go out when all KV has left; -1 = none
+     * @param contextSlot where it has left the context rows that go out when all KV has left, each kind that always goes
+     *     or was asked for; -1 = none
      */
     record PrefillEnded(String request, PrefillOutcome outcome, int contextSlot) implements EngineCommand {
         /** Ended without context rows. */
         public PrefillEnded(String request, PrefillOutcome outcome) {
-            this(request, outcome, ContextRow.NO_SLOT);
+            this(request, outcome, ContextSlots.NO_SLOT);
         }
     }
 
@@ -141,6 +143,8 @@ public sealed interface EngineCommand {
      * A decoder wants KV for tokens {@code [firstToken, promptTokens)} in these pages.
      *
      * @param pages by group of the geometry
+     * @param contextSlot where its context rows are to be written; -1 = none go with it
+     * @param contextKinds names of the rows that go with it although they do not go with all
      * @param prefillers all messengers of the prefiller's engine; the first one is asked to enqueue a prompt
      * @param promptDigest of what the prompt holds; names the transfer together with its id
      */
@@ -152,6 +156,7 @@ public sealed interface EngineCommand {
             int firstToken,
             List<int[]> pages,
             int contextSlot,
+            List<String> contextKinds,
             long limitNs,
             String promptDigest,
             Prompt prompt)
@@ -181,7 +186,8 @@ public sealed interface EngineCommand {
                     promptTokens,
                     firstToken,
                     List.of(pages),
-                    ContextRow.NO_SLOT,
+                    ContextSlots.NO_SLOT,
+                    List.of(),
                     limitNs,
                     "",
                     Prompt.NONE);

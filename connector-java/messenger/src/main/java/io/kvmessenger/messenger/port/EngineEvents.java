@@ -1,5 +1,7 @@
 package io.kvmessenger.messenger.port;
 
+import java.util.List;
+
 /** Port: what the engine is told. Called on the messenger's thread; implementations enqueue and return. */
 public interface EngineEvents {
     /** Prefiller: nothing reads the request's pages any more. Once for each {@link EngineCommand.PrefillEnded}. */
@@ -11,8 +13,12 @@ public interface EngineEvents {
     /** Decoder: the fetch has ended without its KV; nothing writes to the pages any more. */
     void failed(String request, String reason);
 
-    /** Prefiller: an announced request has the decoder's grant, for tokens {@code [firstToken, promptTokens)}. */
-    default void granted(String request, int promptTokens, int firstToken) {}
+    /**
+     * Prefiller: an announced request has the decoder's grant, for tokens {@code [firstToken, promptTokens)}.
+     *
+     * @param contextKinds context rows that it asks for
+     */
+    default void granted(String request, int promptTokens, int firstToken, List<String> contextKinds) {}
 
     /** Prefiller: an announced request will not be sent (any further); {@link #released} follows when it has ended. */
     default void stopped(String request, String reason) {}

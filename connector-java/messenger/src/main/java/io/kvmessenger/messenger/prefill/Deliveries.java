@@ -6,6 +6,7 @@ import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.WindowArea;
@@ -47,7 +48,11 @@ final class Deliveries {
         prefill.deliveries.add(delivery);
         writer.allow(delivery, area);
         if (prefill.announced) {
-            engine.granted(prefill.request, grant.promptTokens(), grant.firstToken());
+            engine.granted(
+                    prefill.request,
+                    grant.promptTokens(),
+                    grant.firstToken(),
+                    writer.contextKinds().requestedNames(grant.context()));
         }
         advance(delivery);
     }
@@ -69,7 +74,7 @@ final class Deliveries {
         for (int i = 0; i < prefill.deliveries.size(); i++) {
             Delivery delivery = prefill.deliveries.get(i);
             boolean over = delivery.stopped || delivery.sent || !delivery.grant.session().peerReady;
-            boolean contextToSend = prefill.engineEnded && writer.contextPending(delivery);
+            boolean contextToSend = prefill.engineEnded && delivery.contextPending();
             if (!over && (contextToSend || !delivery.isExhausted())) {
                 return false;
             }
@@ -126,7 +131,7 @@ final class Deliveries {
     /** Stops what cannot leave by writes alone; the rest goes on. */
     void stopWhatNeedsTheEngine(Prefill prefill, Reason reason, String sentence) {
         for (Delivery delivery : prefill.deliveries) {
-            if (!delivery.leavesWithoutEngine(writer.contextPending(delivery))) {
+            if (!delivery.leavesWithoutEngine()) {
                 stop(delivery, reason, sentence);
                 settle(delivery);
             }
@@ -218,8 +223,17 @@ final class Deliveries {
      * so whatever was sent of an aborted prompt can never arrive.
      */
     private boolean contextLeft(Delivery delivery) {
-        if (!writer.contextPending(delivery)) {
+        if (!delivery.contextPending()) {
             return true;
+        }
+        if (delivery.prefill.engineEnded && delivery.prefill.contextSlot == ContextSlots.NO_SLOT) {
+            stop(
+                    delivery,
+                    Reason.GRANT_UNFIT,
+                    "the prefiller's engine has left no context rows for transfer "
+                            + delivery.grant.transferId() + ", and the decoder asks for some of ["
+                            + writer.contextKinds().describe() + "]");
+            return false;
         }
         if (delivery.prefill.engineEnded && delivery.grant.session().peerReady) {
             int result = writer.submitContext(delivery);

@@ -30,7 +30,9 @@ final class Delivery {
 
     private boolean anyExhausted;
 
-    /** Next kind of context row to submit. */
+    /** Which kinds of context rows go, in the order in which they leave. */
+    final int[] contextRows;
+    /** Next of them to submit. */
     int nextContextRow;
 
     int writesInFlight;
@@ -61,6 +63,7 @@ final class Delivery {
         this.prefill = prefill;
         this.grant = grant;
         this.routes = routes;
+        this.contextRows = grant.context().positions();
         this.nextPage = routes.stream()
                 .mapToInt(route -> prefill.pages.get(route.groupIndex()).firstPageFor(grant))
                 .toArray();
@@ -79,9 +82,14 @@ final class Delivery {
         return !sent && !answered;
     }
 
+    /** Whether context rows are left to submit. */
+    boolean contextPending() {
+        return nextContextRow < contextRows.length;
+    }
+
     /** Whether nothing but writes is left to do. */
-    boolean leavesWithoutEngine(boolean contextPending) {
-        return grant.session().peerReady && prefill.computed() && (prefill.engineEnded || !contextPending);
+    boolean leavesWithoutEngine() {
+        return grant.session().peerReady && prefill.computed() && (prefill.engineEnded || !contextPending());
     }
 
     /** Nothing reads the prefill's pages for this decoder any more, and nothing will. */

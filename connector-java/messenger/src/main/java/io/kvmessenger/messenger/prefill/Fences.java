@@ -16,7 +16,7 @@ final class Fences {
     private final List<Prefill> busy = new ArrayList<>();
 
     /**
-     * @param contextFollows decoders take nothing without the context rows, which leave when all KV has left: a fence
+     * @param contextFollows decoders take nothing without context rows, which leave when all KV has left: a fence
      *     then waits for rows that are under way, and not for KV that will not be taken
      */
     Fences(boolean contextFollows) {

@@ -15,6 +15,8 @@ import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.PeerContextRow;
+import io.kvmessenger.specdecode.ContextKinds;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferRequest;
@@ -43,6 +45,7 @@ public final class LayerWriter {
     private final KvGeometry geometry;
     private final List<RankMemory> memory;
     private final List<ContextRow> context;
+    private final ContextKinds contextKinds;
     private final LayerOrder order;
     private final TransferEngine transfer;
     private final List<LayerWrite> writes = new ArrayList<>();
@@ -56,6 +59,7 @@ public final class LayerWriter {
         this.geometry = geometry;
         this.memory = memory;
         this.context = List.copyOf(context);
+        this.contextKinds = ContextRow.kinds(context);
         this.order = new LayerOrder(geometry);
         this.transfer = transfer;
     }
@@ -133,7 +137,7 @@ public final class LayerWriter {
                 grant.pages(),
                 grant.firstToken(),
                 grant.promptTokens(),
-                grant.contextSlot() != ContextRow.NO_SLOT);
+                grant.contextSlot() != ContextSlots.NO_SLOT);
         if (!misfit.isEmpty()) {
             return "the grant of transfer " + grant.transferId() + " has " + misfit;
         }
@@ -150,19 +154,19 @@ public final class LayerWriter {
     }
 
     private String unfitContext(PageGrant grant) {
-        List<PeerContextRow> peer = KvPeer.of(grant.session()).context();
-        String here =
-                PeerContextRow.describe(context.stream().map(PeerContextRow::of).toList());
-        if (!PeerContextRow.describe(peer).equals(here)) {
-            return "the decoder's context rows are [" + PeerContextRow.describe(peer) + "] and the prefiller's [" + here
+        KvPeer decoder = KvPeer.of(grant.session());
+        if (!decoder.contextKinds().equals(contextKinds)) {
+            return "the decoder's context rows are ["
+                    + decoder.contextKinds().describe() + "] and the prefiller's [" + contextKinds.describe()
                     + "]: start both engines with the same features";
         }
-        boolean wanted = grant.contextSlot() != ContextRow.NO_SLOT;
-        if (wanted == context.isEmpty() || !PeerContextRow.holds(peer, grant.contextSlot())) {
-            return "the grant of transfer " + grant.transferId() + " names context slot " + grant.contextSlot()
-                    + " of the rows [" + here + "]";
+        String misfit;
+        try {
+            misfit = PeerContextRow.misfit(decoder.context(), grant.context(), grant.contextSlot());
+        } catch (IllegalArgumentException e) {
+            misfit = e.getMessage();
         }
-        return "";
+        return misfit.isEmpty() ? "" : "the grant of transfer " + grant.transferId() + " names " + misfit;
     }
 
     /**
@@ -175,7 +179,10 @@ public final class LayerWriter {
         KvPeer decoder = KvPeer.of(grant.session());
         try {
             return GrantedRanges.of(
-                    decoder.geometry(), decoder.regions(), grant.pages(), decoder.context(), grant.contextSlot());
+                    decoder.geometry(),
+                    decoder.regions(),
+                    grant.pages(),
+                    PeerContextRow.parts(decoder.context(), grant.context(), grant.contextSlot()));
         } catch (IllegalArgumentException e) {
             throw new IllegalArgumentException(
                     "the grant of transfer " + grant.transferId() + " cannot be written to: " + e.getMessage(), e);
@@ -240,20 +247,15 @@ public final class LayerWriter {
         return result;
     }
 
-    /** Whether context rows go with every transfer, and make it complete. */
-    boolean contextFollows() {
-        return !context.isEmpty();
-    }
-
-    /** Whether context rows are left to submit. */
-    boolean contextPending(Delivery delivery) {
-        return delivery.nextContextRow < context.size();
+    /** The kinds of rows that go with transfers beside their KV. */
+    ContextKinds contextKinds() {
+        return contextKinds;
     }
 
     /** Submits the context rows that have not been taken yet; result as {@link #submit}'s. */
     int submitContext(Delivery delivery) {
         int result = TransferEngine.ACCEPTED;
-        while (result == TransferEngine.ACCEPTED && contextPending(delivery)) {
+        while (result == TransferEngine.ACCEPTED && delivery.contextPending()) {
             result = submitContextRow(delivery);
         }
         return result;
@@ -261,19 +263,27 @@ public final class LayerWriter {
 
     private int submitContextRow(Delivery delivery) {
         PageGrant grant = delivery.grant;
-        ContextRow source = context.get(delivery.nextContextRow);
-        PeerContextRow target = KvPeer.of(grant.session()).context().get(delivery.nextContextRow);
+        int position = delivery.contextRows[delivery.nextContextRow];
+        ContextRow source = context.get(position);
+        PeerContextRow target = KvPeer.of(grant.session()).context().get(position);
+        int rowBytes = source.slots().kind().rowBytes();
         LayerWrite write = take(delivery);
         write.joinedCount = 0;
         write.stridedPieceCount = 0;
         write.pageCount = 0;
-        write.bytes = source.rowBytes();
+        write.bytes = rowBytes;
         PagedWrites request = new PagedWrites(
                 source.region(),
-                new PageList(new int[] {delivery.prefill.contextSlot}, 0, 1, source.strideBytes(), 0),
+                new PageList(
+                        new int[] {delivery.prefill.contextSlot},
+                        0,
+                        1,
+                        source.slots().strideBytes(),
+                        0),
                 target.region(),
-                new PageList(new int[] {grant.contextSlot()}, 0, 1, target.strideBytes(), 0),
-                source.rowBytes(),
+                new PageList(
+                        new int[] {grant.contextSlot()}, 0, 1, target.slots().strideBytes(), 0),
+                rowBytes,
                 delivery.window,
                 1);
         int result = post(write, request);
@@ -288,9 +298,11 @@ public final class LayerWriter {
         if (ended.outcome() != EngineCommand.PrefillOutcome.FINISHED || !computed) {
             return "the prefiller's engine ended the request (" + ended.outcome() + ") before its KV was complete";
         }
-        boolean given = ended.contextSlot() != ContextRow.NO_SLOT;
-        boolean fits = given != context.isEmpty()
-                && context.stream().allMatch(row -> ended.contextSlot() >= 0 && ended.contextSlot() < row.rowCount());
+        int slot = ended.contextSlot();
+        boolean fits = slot == ContextSlots.NO_SLOT
+                ? !contextKinds.anyAlways()
+                : !context.isEmpty()
+                        && context.stream().allMatch(row -> row.slots().has(slot));
         return fits ? "" : "the prefiller's engine ended the request with context slot " + ended.contextSlot();
     }
 

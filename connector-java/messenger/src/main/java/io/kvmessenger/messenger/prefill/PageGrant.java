@@ -2,10 +2,11 @@ package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.kv.EngineRanks;
 import io.kvmessenger.messenger.kv.KvPeer;
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.Grant;
+import io.kvmessenger.specdecode.ContextChoice;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
 
 /**
@@ -13,7 +14,8 @@ import java.util.List;
  *
  * @param id names it in frames; in its session each is above the one before
  * @param imm of its window, for the transfer engine
- * @param contextSlot the decoder's slot for context rows, or {@link ContextRow#NO_SLOT}
+ * @param contextSlot the decoder's slot for context rows, or {@link ContextSlots#NO_SLOT}
+ * @param contextRequested the bits of the kinds of context rows that the decoder asks for
  * @param checksumInterval the decoder compares every n-th page of each write; 0 = none
  * @param pages the decoder's page indices by group; the first of each holds the tokens from {@link #firstTokenOf}
  */
@@ -26,6 +28,7 @@ record PageGrant(
         int firstToken,
         List<int[]> pages,
         int contextSlot,
+        int contextRequested,
         int checksumInterval,
         long receivedNs,
         long deadlineNs) {
@@ -40,6 +43,7 @@ record PageGrant(
                 wire.getFirstToken(),
                 wire.getGroupsList().stream().map(PageGrant::indices).toList(),
                 wire.getContextSlot() - 1,
+                wire.getContextRequested(),
                 wire.getChecksumInterval(),
                 nowNs,
                 nowNs + waitNs);
@@ -52,6 +56,15 @@ record PageGrant(
     /** What the first page of a group begins with: {@code firstToken}, or the page that the prompt's last window begins in. */
     int firstTokenOf(int group) {
         return KvPeer.of(session).geometry().groups().get(group).firstTokenSent(firstToken, promptTokens);
+    }
+
+    /**
+     * Which kinds of context rows go with it.
+     *
+     * @throws IllegalArgumentException where it asks for one that there is not
+     */
+    ContextChoice context() {
+        return KvPeer.of(session).contextKinds().chosen(contextRequested);
     }
 
     /** Pages of all groups. */

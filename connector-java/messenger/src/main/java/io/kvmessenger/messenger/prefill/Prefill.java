@@ -3,13 +3,13 @@ package io.kvmessenger.messenger.prefill;
 import io.kvmessenger.kvlayout.KvGroup;
 import io.kvmessenger.messenger.kv.EngineRanks;
 import io.kvmessenger.messenger.port.ChunkTimeline;
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
@@ -41,7 +41,7 @@ final class Prefill {
     /** The engine has been told that it will not be sent any further. */
     boolean stopReported;
     /** Where the engine has left the context rows; meaningful once it has ended the request. */
-    int contextSlot = ContextRow.NO_SLOT;
+    int contextSlot = ContextSlots.NO_SLOT;
 
     /** Tokens whose KV is in place in every layer. */
     int settledTokens;

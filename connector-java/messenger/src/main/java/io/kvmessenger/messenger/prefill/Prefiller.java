@@ -77,8 +77,8 @@ public final class Prefiller {
         this.engine = ports.engine();
         this.writer = writer;
         this.steps = new StepsInFlight(ports.progress(), writer.layerCount());
-        this.prefills = new Prefills(writer.contextFollows());
-        this.fences = new Fences(writer.contextFollows());
+        this.prefills = new Prefills(!writer.contextKinds().isEmpty());
+        this.fences = new Fences(writer.contextKinds().anyAlways());
         this.tally = ports.tally();
         this.replies = new Replies(sessions, tally);
         this.clock = ports.clock();

@@ -36,7 +36,7 @@ final class Prefills {
 
     private long looks;
 
-    /** @param contextFollows a transfer has rows that belong to its request */
+    /** @param contextFollows a transfer may have rows that belong to its request */
     Prefills(boolean contextFollows) {
         this.contextFollows = contextFollows;
     }

@@ -8,10 +8,16 @@ public final class GrantWire {
 
     /**
      * @param imm for the prefiller's transfer engine
+     * @param contextRequested the bits of the kinds of context rows that go because the engine asks for them
      * @param prompt for the prefiller's engine; {@link EngineCommand.Prompt#NONE} when it has it already
      */
     public static Grant.Builder encode(
-            EngineCommand.Fetch ask, long grantId, int imm, int checksumInterval, EngineCommand.Prompt prompt) {
+            EngineCommand.Fetch ask,
+            long grantId,
+            int imm,
+            int contextRequested,
+            int checksumInterval,
+            EngineCommand.Prompt prompt) {
         Grant.Builder grant = Grant.newBuilder()
                 .setTransferId(ask.transferId())
                 .setGrantId(grantId)
@@ -19,6 +25,7 @@ public final class GrantWire {
                 .setPromptTokens(ask.promptTokens())
                 .setFirstToken(ask.firstToken())
                 .setContextSlot(ask.contextSlot() + 1)
+                .setContextRequested(contextRequested)
                 .setChecksumInterval(checksumInterval)
                 .setPromptDigest(ask.promptDigest());
         for (int[] pages : ask.pages()) {

@@ -1,71 +1,89 @@
 package io.kvmessenger.messenger.wire;
 
 import io.kvmessenger.messenger.port.ContextRow;
+import io.kvmessenger.specdecode.ContextChoice;
+import io.kvmessenger.specdecode.ContextKind;
+import io.kvmessenger.specdecode.ContextKind.Sending;
+import io.kvmessenger.specdecode.ContextKinds;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import java.util.Arrays;
 import java.util.List;
-import java.util.stream.Collectors;
 
 /** One kind of context row as the other side may write it. A value, to and from its wire form. */
-public record PeerContextRow(String name, RegionDescriptor region, long strideBytes, int rowBytes, int rowCount) {
+public record PeerContextRow(ContextSlots slots, RegionDescriptor region) {
     public static PeerContextRow of(ContextRow row) {
-        return new PeerContextRow(
-                row.name(), row.region().descriptor(), row.strideBytes(), row.rowBytes(), row.rowCount());
+        return new PeerContextRow(row.slots(), row.region().descriptor());
     }
 
     public static void encode(Attach.Builder wire, List<PeerContextRow> rows) {
         for (PeerContextRow row : rows) {
+            ContextKind kind = row.slots.kind();
             wire.addContext(Attach.ContextRow.newBuilder()
-                    .setName(row.name)
+                    .setName(kind.name())
                     .setRegion(AttachWire.encode(row.region))
-                    .setStrideBytes(row.strideBytes)
-                    .setRowBytes(row.rowBytes)
-                    .setRowCount(row.rowCount));
+                    .setStrideBytes(row.slots.strideBytes())
+                    .setRowBytes(kind.rowBytes())
+                    .setRowCount(row.slots.slotCount())
+                    .setOnRequest(!kind.always()));
         }
     }
 
     /** @throws IllegalArgumentException when a row would lie outside its region */
     public static List<PeerContextRow> decode(Attach wire) {
-        List<PeerContextRow> rows = wire.getContextList().stream()
-                .map(row -> new PeerContextRow(
-                        row.getName(),
-                        AttachWire.decode(row.getRegion()),
-                        row.getStrideBytes(),
-                        row.getRowBytes(),
-                        row.getRowCount()))
-                .toList();
-        for (PeerContextRow row : rows) {
-            if (!row.liesInItsRegion()) {
-                throw new IllegalArgumentException("context row " + row.name
-                        + ", whose rows do not lie in its region of " + row.region.lengthBytes() + " bytes");
-            }
+        return wire.getContextList().stream().map(PeerContextRow::decode).toList();
+    }
+
+    private static PeerContextRow decode(Attach.ContextRow wire) {
+        ContextKind kind = new ContextKind(
+                wire.getName(), wire.getRowBytes(), wire.getOnRequest() ? Sending.ON_REQUEST : Sending.ALWAYS);
+        ContextSlots slots = new ContextSlots(kind, wire.getStrideBytes(), wire.getRowCount());
+        RegionDescriptor region = AttachWire.decode(wire.getRegion());
+        if (!slots.fitIn(region.lengthBytes())) {
+            throw new IllegalArgumentException("context row " + kind.name()
+                    + ", whose rows do not lie in its region of " + region.lengthBytes() + " bytes");
         }
-        return rows;
+        return new PeerContextRow(slots, region);
     }
 
-    /** Which bytes of the kind's region one slot takes. */
-    public WindowArea.Part part(int slot) {
-        return new WindowArea.Part(region, WindowRanges.of(new long[] {slot * strideBytes}, new long[] {rowBytes}));
+    /** Their kinds, in their order. */
+    public static ContextKinds kinds(List<PeerContextRow> rows) {
+        return new ContextKinds(rows.stream().map(row -> row.slots.kind()).toList());
     }
 
-    /** Divides where a peer's numbers, multiplied, could overflow. */
-    private boolean liesInItsRegion() {
-        return rowBytes >= 1
-                && rowCount >= 1
-                && strideBytes >= rowBytes
-                && region.lengthBytes() >= rowBytes
-                && rowCount - 1 <= (region.lengthBytes() - rowBytes) / strideBytes;
+    /** Why these rows of a slot cannot go with a transfer, as the end of a sentence; empty when they can. */
+    public static String misfit(List<PeerContextRow> rows, ContextChoice choice, int slot) {
+        boolean needed = !choice.isEmpty();
+        boolean fits = needed
+                ? Arrays.stream(choice.positions())
+                        .allMatch(position -> rows.get(position).slots.has(slot))
+                : slot == ContextSlots.NO_SLOT;
+        return fits
+                ? ""
+                : "context slot " + slot + " for " + choice.count() + " of the rows ["
+                        + kinds(rows).describe() + "]";
     }
 
-    public static boolean holds(List<PeerContextRow> rows, int slot) {
-        return slot == ContextRow.NO_SLOT
-                || (!rows.isEmpty() && slot >= 0 && rows.stream().allMatch(row -> slot < row.rowCount));
+    /**
+     * Which bytes the chosen rows of a slot take.
+     *
+     * @throws IllegalArgumentException where the slot has not these rows
+     */
+    public static List<WindowArea.Part> parts(List<PeerContextRow> rows, ContextChoice choice, int slot) {
+        String misfit = misfit(rows, choice, slot);
+        if (!misfit.isEmpty()) {
+            throw new IllegalArgumentException(misfit);
+        }
+        return Arrays.stream(choice.positions())
+                .mapToObj(position -> rows.get(position).part(slot))
+                .toList();
     }
 
-    public static String describe(List<PeerContextRow> rows) {
-        return rows.stream()
-                .map(row -> row.name + " of " + row.rowBytes + " bytes")
-                .collect(Collectors.joining(", "));
+    private WindowArea.Part part(int slot) {
+        return new WindowArea.Part(region, WindowRanges.of(new long[] {slots.offsetBytes(slot)}, new long[] {
+            slots.kind().rowBytes()
+        }));
     }
 }

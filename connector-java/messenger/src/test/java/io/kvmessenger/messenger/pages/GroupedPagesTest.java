@@ -10,7 +10,6 @@ import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.PageLayout;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
@@ -41,7 +40,7 @@ class GroupedPagesTest {
     }
 
     private static WindowRanges granted(KvGeometry geometry, int[] first, int[] second) {
-        WindowArea area = GrantedRanges.of(geometry, REGIONS, List.of(first, second), List.of(), ContextRow.NO_SLOT);
+        WindowArea area = GrantedRanges.of(geometry, REGIONS, List.of(first, second), List.of());
         return area.parts().getFirst().ranges();
     }
 

@@ -12,12 +12,12 @@ import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.RecordingTransferEngine;
 import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.kv.KvPeer;
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
 import java.lang.foreign.MemorySegment;
@@ -70,7 +70,7 @@ class DeliveriesTest {
         prefill.promptTokens = PROMPT_TOKENS;
         prefill.pages.getFirst().add(new ChunkPages(0, PAGES));
         PageGrant grant = new PageGrant(
-                session, 1, TRANSFER, Imm.of(3, 1), PROMPT_TOKENS, 0, List.of(PAGES), ContextRow.NO_SLOT, 0, 0, 0);
+                session, 1, TRANSFER, Imm.of(3, 1), PROMPT_TOKENS, 0, List.of(PAGES), ContextSlots.NO_SLOT, 0, 0, 0, 0);
         List<PieceRoute> routes = writer.routesFor(grant);
         return new Delivery(prefill, grant, new AbstractList<>() {
             @Override

@@ -5,11 +5,11 @@ import static org.assertj.core.api.Assertions.assertThat;
 import io.kvmessenger.messenger.Geometries;
 import io.kvmessenger.messenger.Wire;
 import io.kvmessenger.messenger.kv.KvPeer;
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
@@ -38,6 +38,6 @@ class EndedTransfersTest {
         Session session = new Session(Wire.DIALLED_LINK, true, "there:1", Session.State.READY);
         session.fits(new KvPeer(Geometries.of("m"), Geometries.of("m")));
         return new PageGrant(
-                session, 1, TRANSFER, 1, 1, 0, List.of(new int[] {1}), ContextRow.NO_SLOT, 0, 0, GRANT_WAIT_NS);
+                session, 1, TRANSFER, 1, 1, 0, List.of(new int[] {1}), ContextSlots.NO_SLOT, 0, 0, 0, GRANT_WAIT_NS);
     }
 }

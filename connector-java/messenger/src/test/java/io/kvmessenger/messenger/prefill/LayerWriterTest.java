@@ -11,12 +11,12 @@ import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.kvlayout.Sharding;
 import io.kvmessenger.messenger.RecordingTransferEngine;
 import io.kvmessenger.messenger.kv.KvPeer;
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferEngine;
@@ -33,7 +33,7 @@ class LayerWriterTest {
     private static final int PAGE_COUNT = 8;
     private static final int LAYER_COUNT = 3;
     private static final int PROMPT_TOKENS = 14;
-    private static final int NO_SLOT = ContextRow.NO_SLOT;
+    private static final int NO_SLOT = ContextSlots.NO_SLOT;
     private static final int IMM = Imm.of(3, 1);
 
     private final RecordingTransferEngine transfer = new RecordingTransferEngine();
@@ -95,6 +95,7 @@ class LayerWriterTest {
                 firstToken,
                 List.of(pages(peer, firstToken, promptTokens)),
                 NO_SLOT,
+                0,
                 0,
                 0,
                 0);
@@ -244,7 +245,7 @@ class LayerWriterTest {
         LayerWriter writer = writer(own);
         PageGrant right = granted(writer, own, peer, 0).grant;
         PageGrant wrong = new PageGrant(
-                right.session(), 1, TRANSFER, IMM, PROMPT_TOKENS, 0, List.of(new int[4]), NO_SLOT, 0, 0, 0);
+                right.session(), 1, TRANSFER, IMM, PROMPT_TOKENS, 0, List.of(new int[4]), NO_SLOT, 0, 0, 0, 0);
         assertThat(writer.unfit(wrong))
                 .isEqualTo("the grant of transfer t has 4 pages for tokens 0 to 14, which need 2");
     }

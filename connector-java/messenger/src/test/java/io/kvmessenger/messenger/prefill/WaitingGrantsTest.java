@@ -8,7 +8,6 @@ import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.Wire;
 import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.kv.KvSubject;
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.ProtocolLimits;
@@ -18,6 +17,7 @@ import io.kvmessenger.messenger.session.PeerWarnings;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
 import java.util.SplittableRandom;
 import org.junit.jupiter.api.Test;
@@ -117,7 +117,8 @@ class WaitingGrantsTest {
                         pageCount,
                         0,
                         List.of(new int[pageCount]),
-                        ContextRow.NO_SLOT,
+                        ContextSlots.NO_SLOT,
+                        0,
                         0,
                         0,
                         LIMITS.grantWaitNs()),

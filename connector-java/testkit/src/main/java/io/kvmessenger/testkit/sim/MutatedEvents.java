@@ -6,6 +6,7 @@ import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.port.TransferKey;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Set;
 
 /** What an engine is told, with a bug in it; without any it passes everything on. */
@@ -22,8 +23,8 @@ abstract class MutatedEvents implements EngineEvents {
     }
 
     @Override
-    public void granted(String request, int promptTokens, int firstToken) {
-        engine.granted(request, promptTokens, firstToken);
+    public void granted(String request, int promptTokens, int firstToken, List<String> contextKinds) {
+        engine.granted(request, promptTokens, firstToken, contextKinds);
     }
 
     @Override
@@ -73,7 +74,7 @@ abstract class MutatedEvents implements EngineEvents {
         }
 
         @Override
-        public void granted(String request, int promptTokens, int firstToken) {}
+        public void granted(String request, int promptTokens, int firstToken, List<String> contextKinds) {}
     }
 
     /** Tells the engine that a fetch has failed as soon as it was abandoned, and swallows the real end. */

@@ -12,10 +12,15 @@ final class MutatedFrames {
     /** By process and id: the digest of the prompt that was granted first. */
     private final Map<String, String> servedDigests = new HashMap<>();
 
+    /** The kinds of context rows that go on request. */
+    private final int onRequestBits;
+
     private final AnswersByImmediate answers = new AnswersByImmediate();
 
-    MutatedFrames(Mutation mutation) {
+    /** @param traffic whose kinds of context rows there are */
+    MutatedFrames(Mutation mutation, Traffic traffic) {
         this.mutation = mutation;
+        this.onRequestBits = (1 << traffic.contextOnRequest()) - 1;
     }
 
     void sent(String process, ControlFrame frame) {
@@ -30,6 +35,8 @@ final class MutatedFrames {
             case REJECTION_ENDS_TRANSFER -> frame.hasRejected() ? declining(frame) : frame;
             case REJECTION_LOST -> frame.hasRejected() ? null : frame;
             case EXPECTATION_LOST -> frame.hasExpect() ? null : frame;
+            case REQUESTED_ROW_LEFT_OUT -> asking(frame, 0);
+            case UNREQUESTED_ROW_SENT -> asking(frame, onRequestBits);
             case ANSWERED_BY_IMMEDIATE -> answers.delivered(process, frame);
             default -> frame;
         };
@@ -39,6 +46,14 @@ final class MutatedFrames {
         return frame.toBuilder()
                 .setGrant(frame.getGrant().toBuilder().clearPromptDigest())
                 .build();
+    }
+
+    private static ControlFrame asking(ControlFrame frame, int requestedBits) {
+        return !frame.hasGrant() || frame.getGrant().getContextSlot() == 0
+                ? frame
+                : frame.toBuilder()
+                        .setGrant(frame.getGrant().toBuilder().setContextRequested(requestedBits))
+                        .build();
     }
 
     private boolean first(String process, Grant grant) {

@@ -4,6 +4,7 @@ import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.specdecode.ContextKinds;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.TransferEngine;
 import java.util.List;
@@ -18,11 +19,18 @@ final class MutatedPorts {
     /** Where context rows lie, by kind. */
     private final List<Region> context;
 
+    private final ContextKinds kinds;
     private final MutatedEvents.FreeOnCancel events;
 
-    MutatedPorts(Mutation mutation, EngineEvents events, SimulatedTransport transport, List<Region> context) {
+    MutatedPorts(
+            Mutation mutation,
+            EngineEvents events,
+            SimulatedTransport transport,
+            List<Region> context,
+            ContextKinds kinds) {
         this.transport = transport;
         this.context = context;
+        this.kinds = kinds;
         this.mutation = mutation;
         this.events = new MutatedEvents.FreeOnCancel(events);
     }
@@ -67,11 +75,32 @@ final class MutatedPorts {
         };
     }
 
-    /** Sees each command before the messenger does. Returns whether that hears of it. */
-    boolean passes(EngineCommand command) {
-        if (mutation == Mutation.FREE_ON_CANCEL) {
-            events.onCommand(command);
-        }
-        return mutation != Mutation.ANNOUNCEMENT_LOST || !(command instanceof EngineCommand.Announce);
+    /** Sees each command before the messenger does. What that makes of it; null when it does not hear of it. */
+    EngineCommand heard(EngineCommand command) {
+        return switch (mutation) {
+            case FREE_ON_CANCEL -> {
+                events.onCommand(command);
+                yield command;
+            }
+            case ANNOUNCEMENT_LOST -> command instanceof EngineCommand.Announce ? null : command;
+            case REQUESTED_ROW_FORGOTTEN ->
+                command instanceof EngineCommand.Fetch fetch && kinds.anyAlways() ? withoutRequest(fetch) : command;
+            default -> command;
+        };
+    }
+
+    private static EngineCommand withoutRequest(EngineCommand.Fetch fetch) {
+        return new EngineCommand.Fetch(
+                fetch.request(),
+                fetch.transferId(),
+                fetch.prefillers(),
+                fetch.promptTokens(),
+                fetch.firstToken(),
+                fetch.pages(),
+                fetch.contextSlot(),
+                List.of(),
+                fetch.limitNs(),
+                fetch.promptDigest(),
+                fetch.prompt());
     }
 }

@@ -68,6 +68,12 @@ public enum Mutation {
     CONTEXT_NOT_EXPECTED,
     /** Of each kind of context row that of the first slot leaves, whichever request's it is. */
     CONTEXT_OF_ANOTHER,
+    /** A decoder asks for no rows and waits for none, whatever its engine asks for. */
+    REQUESTED_ROW_FORGOTTEN,
+    /** A prefiller leaves out rows that it is asked for. */
+    REQUESTED_ROW_LEFT_OUT,
+    /** A prefiller sends rows that it is not asked for. */
+    UNREQUESTED_ROW_SENT,
     /** What a broken lane had is posted again, also what its target took. */
     REPEATED_THOUGH_TAKEN(Weather.QUIET),
     /** What a broken lane had is not posted again. */
@@ -98,6 +104,7 @@ public enum Mutation {
     boolean changesFrames() {
         return switch (this) {
             case DIGEST_IGNORED, ID_SERVED_ONCE, REJECTION_ENDS_TRANSFER, REJECTION_LOST, EXPECTATION_LOST -> true;
+            case REQUESTED_ROW_LEFT_OUT, UNREQUESTED_ROW_SENT -> true;
             default -> false;
         };
     }

@@ -23,17 +23,17 @@ final class PagePool {
     private final SplittableRandom random;
     private final List<Integer> free = new ArrayList<>();
     private final BlockPages blocks;
-    private final ContextSlots context;
+    private final ContextPool context;
     private IntSupplier promised = () -> 0;
 
-    PagePool(KvGeometry geometry, int contextKinds, SplittableRandom random) {
+    PagePool(KvGeometry geometry, ContextPool context, SplittableRandom random) {
         this.geometry = geometry;
         this.random = random;
         this.memories = IntStream.range(0, geometry.ranks().size())
                 .mapToObj(rank -> Arena.ofAuto().allocate(geometry.spanBytes(rank, 0)))
                 .toList();
         this.blocks = new BlockPages(geometry);
-        this.context = new ContextSlots(contextKinds);
+        this.context = context;
         for (int page = 0; page < pageCount(); page++) {
             free.add(page);
         }
@@ -53,7 +53,7 @@ final class PagePool {
         return blocks;
     }
 
-    ContextSlots context() {
+    ContextPool context() {
         return context;
     }
 

@@ -1,7 +1,7 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -40,7 +40,7 @@ final class PrefillPrompt {
 
     int toldPages;
     /** Where its context rows are, once it is computed. */
-    int contextSlot = ContextRow.NO_SLOT;
+    int contextSlot = ContextSlots.NO_SLOT;
 
     State state = State.QUEUED;
     /** Its turn does not come before. */

@@ -1,9 +1,11 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.specdecode.ContextChoice;
+import io.kvmessenger.specdecode.ContextKind;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.testkit.sim.check.FetchFacts;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.util.ArrayList;
@@ -33,7 +35,7 @@ final class SimulatedDecodeEngine {
         /** Its turn does not come before. */
         long queuedUntilNs;
 
-        int contextSlot = ContextRow.NO_SLOT;
+        int contextSlot = ContextSlots.NO_SLOT;
         boolean asked;
         boolean ended;
 
@@ -204,10 +206,20 @@ final class SimulatedDecodeEngine {
                 .toList();
     }
 
+    /** Of the kinds of rows that go on request, some. */
+    private List<String> kindsToAsk() {
+        return pool.context().kinds().kinds().stream()
+                .filter(kind -> !kind.always() && random.nextBoolean())
+                .map(ContextKind::name)
+                .toList();
+    }
+
     private void ask(Request request) {
         int pageTokens = pool.blockTokens();
         int cachedPages = random.nextInt(3) == 0 ? random.nextInt((request.promptTokens - 1) / pageTokens + 1) : 0;
-        if (traffic.contextKinds() > 0 && request.promptTokens % pageTokens == 0 && random.nextInt(4) == 0) {
+        List<String> asked = kindsToAsk();
+        ContextChoice rows = pool.context().kinds().chosen(asked);
+        if (!rows.isEmpty() && request.promptTokens % pageTokens == 0 && random.nextInt(4) == 0) {
             cachedPages = request.promptTokens / pageTokens; // only the rows are missing
         }
         int pageCount = pool.pagesFor(request.promptTokens) - cachedPages;
@@ -216,7 +228,7 @@ final class SimulatedDecodeEngine {
         }
         request.asked = true;
         request.pages = pool.take(pageCount);
-        request.contextSlot = pool.context().take();
+        request.contextSlot = pool.context().takeFor(rows);
         EngineCommand.Fetch fetch = new EngineCommand.Fetch(
                 request.id,
                 request.transfer.id(),
@@ -225,12 +237,13 @@ final class SimulatedDecodeEngine {
                 cachedPages * pageTokens,
                 grantable(request, cachedPages * pageTokens),
                 request.contextSlot,
+                asked,
                 random.nextInt(4) == 0 && !(healed && traffic.announces()) ? ownLimitNs : 0,
                 request.transfer.digest(),
                 request.decoderFirst
                         ? new EngineCommand.Prompt(new int[request.promptTokens], "", 0)
                         : EngineCommand.Prompt.NONE);
-        listener.fetchAsked(FetchFacts.of(node.process(), fetch));
+        listener.fetchAsked(FetchFacts.of(node.process(), fetch, rows));
         node.command(fetch);
     }
 }

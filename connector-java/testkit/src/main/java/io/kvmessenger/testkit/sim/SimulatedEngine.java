@@ -103,7 +103,7 @@ final class SimulatedEngine implements NodeEngine {
         }
 
         @Override
-        public void granted(String request, int promptTokens, int firstToken) {
+        public void granted(String request, int promptTokens, int firstToken, List<String> contextKinds) {
             trace.add(node.process(), "granted", request);
             prefill.granted(request);
         }

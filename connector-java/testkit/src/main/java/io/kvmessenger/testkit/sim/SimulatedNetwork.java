@@ -74,7 +74,7 @@ final class SimulatedNetwork {
         this.random = random;
         this.listener = listener;
         this.partitions = partitions;
-        this.frames = new MutatedFrames(mutation);
+        this.frames = new MutatedFrames(mutation, scenario.traffic());
     }
 
     void heal() {

@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.SplittableRandom;
 import java.util.function.Consumer;
 import java.util.function.LongConsumer;
-import java.util.function.Predicate;
+import java.util.function.UnaryOperator;
 
 /**
  * One engine process: its inbox, and the duty cycle of its messenger. It sleeps exactly as the real one does, until an
@@ -29,7 +29,7 @@ final class SimulatedNode {
     private final ArrayDeque<Consumer<Messenger>> inbox = new ArrayDeque<>();
     private final List<Runnable> whenRunning = new ArrayList<>();
     private Messenger messenger;
-    private Predicate<EngineCommand> passes = command -> true;
+    private UnaryOperator<EngineCommand> heard = UnaryOperator.identity();
     private LongConsumer onAccepted = id -> {};
     private boolean alive = true;
     private boolean diedSilently;
@@ -114,8 +114,9 @@ final class SimulatedNode {
         onAccepted.accept(link);
     }
 
-    void filterCommands(Predicate<EngineCommand> passes) {
-        this.passes = passes;
+    /** @param heard what the messenger makes of a command; null = it does not hear of it */
+    void hearCommandsAs(UnaryOperator<EngineCommand> heard) {
+        this.heard = heard;
     }
 
     void input(Consumer<Messenger> input) {
@@ -127,8 +128,9 @@ final class SimulatedNode {
 
     void command(EngineCommand command) {
         input(m -> {
-            if (passes.test(command)) {
-                m.onCommand(command);
+            EngineCommand taken = heard.apply(command);
+            if (taken != null) {
+                m.onCommand(taken);
             }
         });
     }

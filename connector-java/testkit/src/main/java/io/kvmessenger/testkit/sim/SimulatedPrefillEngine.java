@@ -1,11 +1,11 @@
 package io.kvmessenger.testkit.sim;
 
-import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.TransferKey;
+import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.testkit.sim.PrefillPrompt.State;
 import io.kvmessenger.testkit.sim.check.WorldListener;
 import java.lang.foreign.MemorySegment;
@@ -267,7 +267,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     private void leaveContext(PrefillPrompt prompt) {
         prompt.contextSlot = pool.context().take();
-        if (prompt.contextSlot != ContextRow.NO_SLOT) {
+        if (prompt.contextSlot != ContextSlots.NO_SLOT) {
             pool.context().write(prompt.contextSlot, prompt.name);
             listener.contextLeft(node.process(), prompt.request, prompt.contextSlot);
         }

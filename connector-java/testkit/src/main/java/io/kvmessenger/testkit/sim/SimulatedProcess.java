@@ -26,7 +26,9 @@ final class SimulatedProcess {
         Scenario scenario = world.scenario();
         WorldListener listener = world.listener();
         this.node = node;
-        pool = new PagePool(geometry, scenario.traffic().contextKinds(), random.split());
+        ContextPool context = new ContextPool(
+                scenario.traffic().contextKinds(), scenario.traffic().contextOnRequest());
+        pool = new PagePool(geometry, context, random.split());
         InvokedProcess invoked = InvokedProcess.start(
                 world.clock(),
                 random,
@@ -51,8 +53,9 @@ final class SimulatedProcess {
                 .map(region -> new RankMemory(List.of(region)))
                 .toList();
         List<Region> contextRegions = regions.subList(rankCount, regions.size());
-        MutatedPorts mutated = new MutatedPorts(world.mutation(), engine.events(), transport, contextRegions);
-        node.filterCommands(mutated::passes);
+        MutatedPorts mutated =
+                new MutatedPorts(world.mutation(), engine.events(), transport, contextRegions, context.kinds());
+        node.hearCommandsAs(mutated::heard);
         Messenger.Ports ports = new Messenger.Ports(
                 transfer,
                 world.network().portOf(node),

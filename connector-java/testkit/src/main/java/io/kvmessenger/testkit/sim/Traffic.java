@@ -12,7 +12,8 @@ import java.util.SplittableRandom;
  * @param rejected how many decode legs are turned away by the API server of their engine
  * @param expects whether decoders tell of a request that they have queued
  * @param announces whether prefillers do, and compute without waiting for a grant
- * @param contextKinds kinds of rows that go with each transfer beside its KV
+ * @param contextKinds kinds of rows that go with transfers beside their KV
+ * @param contextOnRequest how many of them go with those only whose fetch asks for them
  * @param timed whether each end is held to a bound after its cause, so that a request must not be ended by another's words
  */
 record Traffic(
@@ -23,8 +24,9 @@ record Traffic(
         boolean expects,
         boolean announces,
         int contextKinds,
+        int contextOnRequest,
         boolean timed) {
-    static final Traffic PLAIN = new Traffic(false, 0, 0, 0, false, false, 0, false);
+    static final Traffic PLAIN = new Traffic(false, 0, 0, 0, false, false, 0, 0, false);
 
     static Traffic draw(SplittableRandom random, Scenario.Weather weather, boolean announces) {
         boolean digests = random.nextInt(3) > 0 && !announces;
@@ -43,6 +45,7 @@ record Traffic(
                 expects,
                 announced,
                 contextKinds,
+                random.nextInt(contextKinds + 1),
                 weather == Scenario.Weather.SOUND);
     }
 

@@ -2,7 +2,8 @@ package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
-import io.kvmessenger.testkit.sim.ContextSlots;
+import io.kvmessenger.specdecode.ContextSlots;
+import io.kvmessenger.testkit.sim.ContextPool;
 import io.kvmessenger.testkit.sim.PageContent;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -66,10 +67,12 @@ final class ContentChecker implements WorldListener {
 
     private void checkRows(FetchFacts fetch) {
         List<MemorySegment> rows = contexts.get(fetch.process());
-        for (int kind = 0; kind < rows.size(); kind++) {
-            long at = ContextSlots.offsetOf(fetch.contextSlot());
-            for (int b = 0; b < ContextSlots.rowBytes(kind); b++) {
-                byte expected = ContextSlots.byteOf(fetch.transferId(), kind, b);
+        for (int kind = 0; fetch.contextSlot() != ContextSlots.NO_SLOT && kind < rows.size(); kind++) {
+            long at = ContextPool.offsetOf(fetch.contextSlot());
+            for (int b = 0; b < ContextPool.rowBytes(kind); b++) {
+                byte expected = fetch.context().has(kind)
+                        ? ContextPool.byteOf(fetch.transferId(), kind, b)
+                        : ContextPool.SCRIBBLE;
                 if (rows.get(kind).get(ValueLayout.JAVA_BYTE, at + b) != expected) {
                     throw new Violation(
                             "Content",

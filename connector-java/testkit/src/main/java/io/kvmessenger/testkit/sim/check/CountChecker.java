@@ -4,7 +4,7 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Grant;
-import io.kvmessenger.testkit.sim.ContextSlots;
+import io.kvmessenger.testkit.sim.ContextPool;
 import io.kvmessenger.testkit.sim.PageContent;
 import io.kvmessenger.transfer.Imm;
 import java.lang.foreign.MemorySegment;
@@ -136,10 +136,10 @@ final class CountChecker implements WorldListener {
     }
 
     private static void checkRowsCounted(FetchFacts fetch, Counted source, int rankCount) {
-        for (int memory = rankCount; memory < source.bytes.size(); memory++) {
-            int from = ContextSlots.offsetOf(fetch.contextSlot());
-            int to = from + ContextSlots.rowBytes(memory - rankCount);
-            if (source.bytes.get(memory).nextClearBit(from) < to) {
+        for (int kind : fetch.context().positions()) {
+            int from = ContextPool.offsetOf(fetch.contextSlot());
+            int to = from + ContextPool.rowBytes(kind);
+            if (source.bytes.get(rankCount + kind).nextClearBit(from) < to) {
                 throw new Violation(
                         "Count",
                         fetch.request() + " was reported arrived, and a context row of " + source.writer

@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.specdecode.ContextChoice;
 import io.kvmessenger.testkit.sim.PromptName;
 import java.util.List;
 import java.util.stream.IntStream;
@@ -11,7 +12,8 @@ import java.util.stream.IntStream;
  * @param transferId name of the prompt ({@link PromptName})
  * @param prefillers names of the nodes that are asked
  * @param pages by group
- * @param contextSlot of its context rows, or {@link io.kvmessenger.messenger.port.ContextRow#NO_SLOT}
+ * @param contextSlot of its context rows, or {@link io.kvmessenger.specdecode.ContextSlots#NO_SLOT}
+ * @param context which kinds of rows are to come
  * @param limitNs its own limit, 0 for the messenger's
  */
 public record FetchFacts(
@@ -23,6 +25,7 @@ public record FetchFacts(
         int firstToken,
         List<List<Integer>> pages,
         int contextSlot,
+        ContextChoice context,
         long limitNs) {
     public FetchFacts {
         prefillers = List.copyOf(prefillers);
@@ -39,8 +42,13 @@ public record FetchFacts(
         return prefillers.stream().map(EngineCommand.PrefillerAddress::host).toList();
     }
 
-    /** What the command says. */
+    /** What the command says, of a fetch without context rows. */
     public static FetchFacts of(String process, EngineCommand.Fetch fetch) {
+        return of(process, fetch, ContextChoice.NONE);
+    }
+
+    /** What the command says, which means these rows. */
+    public static FetchFacts of(String process, EngineCommand.Fetch fetch, ContextChoice context) {
         return new FetchFacts(
                 process,
                 fetch.request(),
@@ -52,6 +60,7 @@ public record FetchFacts(
                         .map(group -> IntStream.of(group).boxed().toList())
                         .toList(),
                 fetch.contextSlot(),
+                context,
                 fetch.limitNs());
     }
 }

@@ -18,10 +18,15 @@ import java.util.Set;
 final class GrantChecker implements WorldListener {
     private record Key(String process, int imm) {}
 
-    private record LiveGrant(String writer, String request, List<Set<Integer>> pages, int contextSlot) {
-        boolean covers(PageMap.Place place) {
+    private record LiveGrant(String writer, FetchFacts fetch, List<Set<Integer>> pages, int contextSlot) {
+        String request() {
+            return fetch.request();
+        }
+
+        /** @param rankCount kinds of context rows follow after the ranks */
+        boolean covers(PageMap.Place place, int rankCount) {
             return place.groupIndex() == PageMap.CONTEXT
-                    ? place.page() == contextSlot
+                    ? place.page() == contextSlot && fetch.context().has(place.rankIndex() - rankCount)
                     : pages.get(place.groupIndex()).contains(place.page());
         }
     }
@@ -51,14 +56,15 @@ final class GrantChecker implements WorldListener {
     public void frameSent(String from, String to, ControlFrame frame) {
         if (frame.hasGrant()) {
             Grant grant = frame.getGrant();
-            String request = fetches.grantedBy(from, grant).request();
+            FetchFacts fetch = fetches.grantedBy(from, grant);
+            String request = fetch.request();
             end(from, to, request);
             LiveGrant before = live.put(
                     new Key(from, grant.getImm()),
-                    new LiveGrant(to, request, pagesOf(grant), grant.getContextSlot() - 1));
+                    new LiveGrant(to, fetch, pagesOf(grant), grant.getContextSlot() - 1));
             if (before != null && !immsRepeat) {
                 throw violation("imm " + Integer.toHexString(grant.getImm()) + " of " + from + " was given to "
-                        + request + " while " + before.request + " has it");
+                        + request + " while " + before.request() + " has it");
             }
         }
     }
@@ -83,14 +89,14 @@ final class GrantChecker implements WorldListener {
         live.entrySet()
                 .removeIf(e -> e.getKey().process.equals(process)
                         && e.getValue().writer.equals(writer)
-                        && e.getValue().request.equals(request));
+                        && e.getValue().request().equals(request));
     }
 
     private void end(String process, String request) {
         fetches.remove(process, request);
         live.entrySet()
                 .removeIf(e -> e.getKey().process.equals(process)
-                        && e.getValue().request.equals(request));
+                        && e.getValue().request().equals(request));
     }
 
     @Override
@@ -109,8 +115,8 @@ final class GrantChecker implements WorldListener {
             throw violation(write + " landed, and its grant was given to " + grant.writer);
         }
         for (PageMap.Place place : places) {
-            if (!grant.covers(place)) {
-                throw violation(write + " landed in " + place + ", which " + grant.request + " does not grant");
+            if (!grant.covers(place, maps.get(write.target()).geometry().ranks().size())) {
+                throw violation(write + " landed in " + place + ", which " + grant.request() + " does not grant");
             }
         }
     }

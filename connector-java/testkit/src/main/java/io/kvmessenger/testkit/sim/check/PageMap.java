@@ -2,7 +2,7 @@ package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.LayerGeometry;
-import io.kvmessenger.testkit.sim.ContextSlots;
+import io.kvmessenger.testkit.sim.ContextPool;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -64,10 +64,10 @@ final class PageMap {
     }
 
     private Place findRow(int rankIndex, long offset, long endOffset) {
-        int slot = ContextSlots.slotOf(offset);
-        int from = (int) offset - ContextSlots.offsetOf(slot);
-        int to = (int) endOffset - ContextSlots.offsetOf(slot);
-        int rowBytes = ContextSlots.rowBytes(rankIndex - geometry.ranks().size());
+        int slot = ContextPool.slotOf(offset);
+        int from = (int) offset - ContextPool.offsetOf(slot);
+        int to = (int) endOffset - ContextPool.offsetOf(slot);
+        int rowBytes = ContextPool.rowBytes(rankIndex - geometry.ranks().size());
         return to <= rowBytes ? new Place(rankIndex, 0, CONTEXT, slot, from, to) : null;
     }
 }

@@ -46,10 +46,7 @@ final class SourceChecker implements WorldListener {
         /** By context slot. */
         final Map<Integer, String> requestBySlot = new HashMap<>();
 
-        final boolean rowsFollow;
-
-        Cache(PageMap map, boolean rowsFollow) {
-            this.rowsFollow = rowsFollow;
+        Cache(PageMap map) {
             this.map = map;
             this.blocks = new BlockPages(map.geometry());
         }
@@ -65,12 +62,15 @@ final class SourceChecker implements WorldListener {
     private static final class Granted {
         final String prefiller;
         final String name;
+        /** Its KV is taken with its context rows only. */
+        final boolean rowsFollow;
         /** The prompt was preempted, and its pages are others'. */
         boolean takenBack;
 
-        Granted(String prefiller, String name) {
+        Granted(String prefiller, String name, boolean rowsFollow) {
             this.prefiller = prefiller;
             this.name = name;
+            this.rowsFollow = rowsFollow;
         }
     }
 
@@ -80,11 +80,7 @@ final class SourceChecker implements WorldListener {
 
     @Override
     public void processStarted(String process, KvGeometry geometry, List<MemorySegment> memories) {
-        caches.put(
-                process,
-                new Cache(
-                        new PageMap(geometry),
-                        memories.size() > geometry.ranks().size()));
+        caches.put(process, new Cache(new PageMap(geometry)));
     }
 
     @Override
@@ -122,11 +118,9 @@ final class SourceChecker implements WorldListener {
 
     @Override
     public void prefillPagesTakenBack(String process, String request, String transferId) {
-        if (caches.get(process).rowsFollow) {
-            grants.values().stream()
-                    .filter(grant -> grant.prefiller.equals(process) && grant.name.equals(transferId))
-                    .forEach(grant -> grant.takenBack = true);
-        }
+        grants.values().stream()
+                .filter(grant -> grant.rowsFollow && grant.prefiller.equals(process) && grant.name.equals(transferId))
+                .forEach(grant -> grant.takenBack = true);
         giveUp(process, request);
     }
 
@@ -155,7 +149,7 @@ final class SourceChecker implements WorldListener {
         if (frame.hasGrant()) {
             Grant grant = frame.getGrant();
             String name = PromptName.of(grant.getTransferId(), grant.getPromptDigest());
-            grants.put(key(to, from, grant.getImm()), new Granted(to, name));
+            grants.put(key(to, from, grant.getImm()), new Granted(to, name, grant.getContextSlot() > 0));
         }
     }
 
