@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kv_connector.exceptions import OptionError
+from kv_connector.last_token import FULL_ATTENTION, STATE, LastTokenRule
 
 _FULL = ("FullAttentionSpec", "MLAAttentionSpec")
 _WINDOWED = ("SlidingWindowSpec",)
@@ -104,13 +105,18 @@ def has_state(groups: Sequence[KvGroup]) -> bool:
     return any(group.state for group in groups)
 
 
+def last_token_rule(groups: Sequence[KvGroup]) -> LastTokenRule:
+    """What the two sides share of a prompt's end. A draft of one module takes no more back than the model does."""
+    return STATE if has_state(groups) else FULL_ATTENTION
+
+
 def transferred_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
     """How many of the prompt's tokens are transferred, from the first one on.
 
     The decoder computes the last one again. Pages take that; a state would have it in it twice, so there the prefiller
     leaves it out.
     """
-    return max(1, prompt_tokens - 1) if has_state(groups) else prompt_tokens
+    return last_token_rule(groups).sent_tokens(prompt_tokens)
 
 
 def loaded_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
@@ -120,8 +126,9 @@ def loaded_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
     token is the last one of its block, the last prompt token would attend to the null block. There it is told one token
     less.
     """
-    if has_state(groups):
-        return prompt_tokens - 1
+    rule = last_token_rule(groups)
+    if rule.leaves_out:
+        return rule.resume_token(prompt_tokens)
     if not any(group.loses_first_needed(prompt_tokens) for group in groups):
         return prompt_tokens
     if any(group.blocks_of(prompt_tokens - 1) < group.blocks_of(prompt_tokens) for group in groups):

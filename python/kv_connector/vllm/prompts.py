@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from kv_connector.last_token import LastTokenRule
 from kv_connector.prompt_digest import Embeddings, Feature, prompt_digest
 
 _MADE_UP_IDENTITY = re.compile(r"renderer\d+-mm-\d+-")
@@ -48,20 +49,21 @@ def _embeddings(request: Any) -> Embeddings | None:
     )
 
 
-def leave_out_last_token(request: Any) -> int:
-    """Makes the prefiller end one token before the prompt's end; how many tokens it has then.
+def leave_out_last_token(request: Any, rule: LastTokenRule) -> int:
+    """Makes the prefiller end where the rule says; how many tokens the prompt has then.
 
     The token that the engine answers with then means nothing: it is asked for one, and no more. A prompt of one token
     is left alone, and one with ``prompt_logprobs``, of which a decoder loads nothing.
     """
     tokens = int(request.num_prompt_tokens)
-    if tokens < 2 or request.get_skip_reading_prefix_cache():
+    kept = rule.sent_tokens(tokens)
+    if kept == tokens or request.get_skip_reading_prefix_cache():
         return tokens
     if request.prompt_token_ids is not None:
-        request.prompt_token_ids = request.prompt_token_ids[:-1]  # the list may be another choice's too
+        request.prompt_token_ids = request.prompt_token_ids[:kept]  # the list may be another choice's too
     else:
-        request.prompt_embeds = request.prompt_embeds[:-1]
-    del request._all_token_ids[-1:]
-    request.num_prompt_tokens = tokens - 1
+        request.prompt_embeds = request.prompt_embeds[:kept]
+    del request._all_token_ids[kept:]
+    request.num_prompt_tokens = kept
     request.max_tokens = 1
-    return tokens - 1
+    return kept

@@ -15,6 +15,7 @@ from kv_connector.vllm.kv_groups import (
     NULL_BLOCK,
     KvGroup,
     has_state,
+    last_token_rule,
     loaded_tokens,
     transferred_blocks,
     transferred_tokens,
@@ -118,8 +119,9 @@ class SchedulerHalf:
         ask = read(request.kv_transfer_params, request_id, self._side)
         if isinstance(ask, Send):
             prefill = self._prefills[request_id] = self._begin(request, ask)
-            if has_state(self._groups):
-                prefill.prompt_tokens = leave_out_last_token(request)
+            rule = last_token_rule(self._groups)
+            if rule.leaves_out:
+                prefill.prompt_tokens = leave_out_last_token(request, rule)
             self._pending.announces.append(Announce(request_id, prefill.transfer, prefill.digest))
         elif _stands_for_rejected(request):
             self._reject(request, ask)

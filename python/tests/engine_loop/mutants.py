@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         "a prefiller's state has the last token in it, which the decoder computes again",
         *("states", 1, "error logged"),
-        *(scheduler_half, "leave_out_last_token", lambda request: request.num_prompt_tokens),
+        *(scheduler_half, "leave_out_last_token", lambda request, _: request.num_prompt_tokens),
     ),
     Mutant(
         "a window beside state begins with a page that vLLM has dropped",

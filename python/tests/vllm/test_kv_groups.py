@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kv_connector import OptionError
+from kv_connector.last_token import STATE
 from kv_connector.vllm.kv_groups import (
     STATE_PAGE_TOKENS,
     GroupPages,
@@ -179,6 +180,7 @@ def test_should_transfer_state_as_one_block_of_all_tokens_but_the_last() -> None
     for prompt_tokens in range(2, 20):
         transferred = transferred_tokens(groups, prompt_tokens)
         assert transferred == loaded_tokens(groups, prompt_tokens) == prompt_tokens - 1
+        assert transferred == STATE.sent_tokens(prompt_tokens) == STATE.resume_token(prompt_tokens)
         assert groups[1].needed(0, transferred) == slice(0, 1)
         assert GroupPages(groups[1], STATE_PAGE_TOKENS).needed([5], 0, transferred) == [5]
     assert loaded_tokens(groups, 1) == 0

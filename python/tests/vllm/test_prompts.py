@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from kv_connector.last_token import FULL_ATTENTION, STATE
 from kv_connector.prompt_digest import prompt_digest
-from kv_connector.vllm.prompts import digest_of
+from kv_connector.vllm.prompts import digest_of, leave_out_last_token
 
 
 def request(**more: Any) -> SimpleNamespace:
@@ -45,6 +46,34 @@ def test_should_leave_out_what_each_side_makes_up() -> None:
         digest_of(request(mm_features=[image(mm_hash=None, identifier=f"renderer{n}-mm-{n}-image-0")])) for n in (1, 2)
     ]
     assert uncached[0] == uncached[1]
+
+
+def queued(tokens: int, *, skips_prefix_cache: bool = False) -> SimpleNamespace:
+    ids = list(range(tokens))
+    return request(
+        prompt_token_ids=ids,
+        _all_token_ids=list(ids),
+        num_prompt_tokens=tokens,
+        max_tokens=16,
+        get_skip_reading_prefix_cache=lambda: skips_prefix_cache,
+    )
+
+
+def test_should_end_a_prompt_of_the_prefiller_where_the_rule_says() -> None:
+    asked = queued(5)
+    ids = asked.prompt_token_ids
+    assert leave_out_last_token(asked, STATE) == STATE.sent_tokens(5) == 4
+    assert asked.prompt_token_ids == asked._all_token_ids == [0, 1, 2, 3]
+    assert (asked.num_prompt_tokens, asked.max_tokens) == (4, 1)
+    assert ids == [0, 1, 2, 3, 4], "the list may be another choice's too"
+    for left_alone, rule in (
+        (queued(1), STATE),
+        (queued(5, skips_prefix_cache=True), STATE),
+        (queued(5), FULL_ATTENTION),
+    ):
+        tokens = left_alone.num_prompt_tokens
+        assert leave_out_last_token(left_alone, rule) == tokens == len(left_alone.prompt_token_ids)
+        assert left_alone.max_tokens == 16
 
 
 def test_should_tell_prompts_of_vectors_apart() -> None:
