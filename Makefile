@@ -9,9 +9,9 @@ MVN := examples/setup/with-jdk mvn -B -q -Dstyle.color=never
 JAR := python/kv_connector/_jar/kv-messenger.jar
 WHEEL_MARK := python/dist/.wheel
 JAVA_SOURCES := $(shell find kvlayout spec-decode engine-hooks connector-java -path '*/src/main/*' -type f) \
-    $(shell find . -name pom.xml -not -path './build/*')
+    $(shell find . -name pom.xml -not -path './build/*') LICENSE NOTICE $(wildcard licenses/*)
 PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -path '*/tests/*' 2>/dev/null) \
-    $(wildcard python/pyproject.toml python/README.md)
+    python/pyproject.toml python/README.md
 ARGS ?=
 
 .PHONY: help demo demo-sglang test check java wheel kvperf beside-nixl plan-counts planner-cost write-cost sim loop fuzz lost-paths format clean

