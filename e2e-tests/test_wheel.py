@@ -55,6 +55,16 @@ def test_boot_is_small(bare_venv: Path) -> None:
     assert max(boot["mebibytes"] for boot in boots) < BOOT_MEBIBYTES_MAX
 
 
+def test_wheel_has_a_command_that_finds_nothing_wrong(bare_venv: Path) -> None:
+    config = {"kv_connector": "KvMessengerConnector", "kv_role": "kv_producer"}
+    config_text = json.dumps({**config, "kv_connector_extra_config": {"listen_port": 0}})
+    command = [str(bare_venv / "bin" / "kv-messenger"), "doctor", "--kv-transfer-config", config_text]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=OPEN_LIMIT_SECONDS, check=False)
+    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
+    assert "fail" not in ran.stdout.split()
+    assert "opened and closed" in ran.stdout
+
+
 def test_wheel_says_under_which_licence_it_is(bare_venv: Path) -> None:
     told = "import importlib.metadata as m; d = m.distribution('kv-connector'); print(d.metadata['License-Expression'])"
     read = "print(d.read_text('licenses/LICENSE').split()[0:2])"

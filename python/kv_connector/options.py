@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 from kv_connector import shared_secret as secrets
 from kv_connector import tls_files
 from kv_connector.exceptions import OptionError
+from kv_connector.nixl_options import NIXL_OPTIONS
 
 Role = Literal["prefiller", "decoder", "both"]
 
@@ -315,6 +316,8 @@ def check_options(said: Mapping[str, object]) -> Options:
 
 
 def _unknown(name: object) -> str:
+    if name in NIXL_OPTIONS:
+        return f"unknown option {name!r} in {VLLM_OPTIONS_PLACE}, which is NixlConnector's: {NIXL_OPTIONS[str(name)]}"
     near = difflib.get_close_matches(str(name), OPTION_SPECS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known options are {', '.join(OPTION_SPECS)}"
     return f"unknown option {name!r} in {VLLM_OPTIONS_PLACE}: {hint}"

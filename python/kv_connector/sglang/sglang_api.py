@@ -9,12 +9,12 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from kv_connector import releases
 from kv_connector.exceptions import OptionError
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
-KNOWN_VERSIONS = ("0.5.23",)
-"""Releases with which the backend was tested."""
+KNOWN_VERSIONS = releases.SGLANG
 
 if TYPE_CHECKING:
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kv_connector import releases
 from kv_connector._version import __version__
 
-KNOWN_RELEASES = ("0.32", "0.33")
-"""The releases of vLLM that this package is made for and tested with."""
+KNOWN_RELEASES = releases.VLLM
 
 
 def unfit_release(missing: ImportError) -> str:

@@ -1,0 +1,1 @@
+"""The command ``kv-messenger``. Nothing here is needed by an engine."""

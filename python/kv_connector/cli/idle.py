@@ -1,0 +1,62 @@
+"""Waits until messengers hold nothing for unfinished requests: before an engine is ended, once no new ones come."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+
+AT_REST = (
+    "kv_messenger_fetches_open",
+    "kv_messenger_prefills_open",
+    "kv_messenger_grants_waiting",
+    "kv_messenger_writes_in_flight",
+    "kv_messenger_windows_open",
+    "kv_messenger_pages_quarantined",
+)
+"""Zero where nothing is held."""
+LOOK_SECONDS = 0.5
+QUIET_LOOKS = 3
+"""In a row: between two requests there is a moment in which nothing is held."""
+PAGE_LIMIT_SECONDS = 5.0
+
+
+def wait_idle(pages: Sequence[str], limit_seconds: float, say: Callable[[str], object]) -> int:
+    """0 when all were at rest, 1 with a sentence when the limit is over or a page cannot be read."""
+    deadline = time.monotonic() + limit_seconds
+    quiet = 0
+    while True:
+        try:
+            holds = {page: held(read(page)) for page in pages}
+        except (OSError, ValueError) as failure:
+            say(f"{failure}: look at metrics_host and metrics_port of the engine\n")
+            return 1
+        quiet = 0 if any(holds.values()) else quiet + 1
+        if quiet >= QUIET_LOOKS:
+            return 0
+        if time.monotonic() >= deadline:
+            named = "; ".join(f"{page}: {figures}" for page, figures in holds.items() if figures)
+            say(f"not idle after {limit_seconds:g} s ({named or 'at rest just now'})\n")
+            return 1
+        time.sleep(LOOK_SECONDS)
+
+
+def read(page: str) -> str:
+    """The figures at HOST:PORT; raises OSError that names it."""
+    url = f"http://{page}/metrics"
+    try:
+        with urllib.request.urlopen(url, timeout=PAGE_LIMIT_SECONDS) as answer:
+            text: str = answer.read().decode()
+    except (OSError, ValueError) as failure:
+        reason = failure.reason if isinstance(failure, urllib.error.URLError) else failure
+        raise OSError(f"{url} cannot be read ({reason})") from failure
+    if AT_REST[0] not in text:
+        raise OSError(f"{url} is not the page of a messenger")
+    return text
+
+
+def held(text: str) -> str:
+    """The figures that are not zero, in words; "" at rest."""
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(AT_REST))
+    return ", ".join(f"{name} {value}" for name, value in values.items() if float(value) != 0)

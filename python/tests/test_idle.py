@@ -1,0 +1,86 @@
+"""Waiting for messengers to hold nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from kv_connector.cli import idle
+from kv_connector.cli.main import main
+
+REST = "".join(f"# TYPE {name} gauge\n{name} 0.0\n" for name in idle.AT_REST)
+BUSY = REST.replace("kv_messenger_prefills_open 0.0", "kv_messenger_prefills_open 2.0")
+
+
+class Page:
+    """A messenger's page that shows one text after the other, and the last one for ever."""
+
+    def __init__(self, *texts: str) -> None:
+        self.shown = 0
+        page = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                text = texts[min(page.shown, len(texts) - 1)]
+                page.shown += 1
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def pages() -> Iterator[list[Page]]:
+    made: list[Page] = []
+    yield made
+    for page in made:
+        page.close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "LOOK_SECONDS", 0.01)
+
+
+def test_should_wait_until_nothing_is_held(pages: list[Page]) -> None:
+    pages += [Page(BUSY, REST, BUSY, REST), Page(REST)]
+    assert idle.wait_idle([page.address for page in pages], 60, print) == 0
+    assert pages[0].shown == 3 + idle.QUIET_LOOKS, "a quiet moment between two busy ones counts for nothing"
+
+
+def test_should_say_what_is_held_when_the_limit_is_over(pages: list[Page], capsys: pytest.CaptureFixture[str]) -> None:
+    pages += [Page(BUSY)]
+    assert main(["wait-idle", "--metrics", pages[0].address, "--limit-seconds", "0.05"]) == 1
+    said = f"not idle after 0.05 s ({pages[0].address}: kv_messenger_prefills_open 2.0)\n"
+    assert capsys.readouterr().err == said
+
+
+def test_should_say_that_no_page_answers(pages: list[Page], capsys: pytest.CaptureFixture[str]) -> None:
+    pages += [Page(REST)]
+    pages[0].close()
+    gone = pages.pop().address
+    assert main(["wait-idle", "--metrics", gone]) == 1
+    assert f"http://{gone}/metrics cannot be read (" in capsys.readouterr().err
+
+
+def test_should_not_take_another_page_for_a_messengers(pages: list[Page]) -> None:
+    pages += [Page("python_info 1.0\n")]
+    said: list[str] = []
+    assert idle.wait_idle([pages[0].address], 60, said.append) == 1
+    assert said == [
+        f"http://{pages[0].address}/metrics is not the page of a messenger: look at metrics_host and metrics_port of"
+        " the engine\n"
+    ]
