@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel kvperf beside-nixl plan-counts planner-cost write-cost sim loop fuzz lost-paths format clean
+.PHONY: help demo demo-sglang test check java wheel dashboards kvperf beside-nixl plan-counts planner-cost write-cost sim loop fuzz lost-paths format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ $(WHEEL_MARK): $(JAR) $(PYTHON_SOURCES)
 	@"$$($(ENVIRONMENT) make tools)" -m pip --disable-pip-version-check -q wheel --no-deps --no-build-isolation \
 	    -w python/dist ./python
 	@ls "$(CURDIR)"/python/dist/*.whl > $@ && cat $@
+
+dashboards: ## writes the Grafana dashboard and the alert rules anew
+	@$(ENVIRONMENT) run tools -- dashboards/generate.py
 
 kvperf: ## the two-process benchmark of the transfer engine: make kvperf ARGS="--help"
 	@connector-java/benchmarks/kvperf $(ARGS)
@@ -87,8 +90,8 @@ lost-paths: ## data sockets broken under load, at length: make lost-paths [SECON
 
 format: ## formats Java and Python
 	@$(MVN) spotless:apply
-	@$(ENVIRONMENT) run tools -- -m ruff format python examples e2e-tests .ci
-	@$(ENVIRONMENT) run tools -- -m ruff check --fix python examples e2e-tests .ci
+	@$(ENVIRONMENT) run tools -- -m ruff format python examples dashboards e2e-tests .ci
+	@$(ENVIRONMENT) run tools -- -m ruff check --fix python examples dashboards e2e-tests .ci
 
 clean: ## removes what was built in the tree (not the cache outside it)
 	@$(MVN) clean

@@ -32,8 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "build" / "reports"
 ENVIRONMENT = "examples/setup/environment"
 MAVEN = ("examples/setup/with-jdk", "mvn", "-B", "-q", "-Dstyle.color=never")
-PYTHON_FOLDERS = ("python", "examples", "e2e-tests", ".ci")
-EXAMPLE_FOLDERS = ("examples", "e2e-tests", ".ci")
+PYTHON_FOLDERS = ("python", "examples", "dashboards", "e2e-tests", ".ci")
+EXAMPLE_FOLDERS = ("examples", "dashboards", "e2e-tests", ".ci")
 CPU_KERNELS = ("-o", f"pythonpath=. tests {ROOT}/examples/sglang-1p1d/cpu_kernels")
 """SGLang without a GPU needs a stand-in for its kernels, beside what python/pyproject.toml puts on the path."""
 

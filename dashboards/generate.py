@@ -1,0 +1,24 @@
+"""Writes kv-messenger.json and alerts.yml anew: ``python3 dashboards/generate.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alert_rules import rules_file
+from dashboard import dashboard_file
+
+HERE = Path(__file__).resolve().parent
+
+
+def files() -> dict[str, str]:
+    """What each file should hold."""
+    return {"kv-messenger.json": dashboard_file(), "alerts.yml": rules_file()}
+
+
+def main() -> None:
+    for name, text in files().items():
+        (HERE / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
