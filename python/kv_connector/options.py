@@ -372,7 +372,7 @@ def _wrong(name: str, spec: OptionSpec, value: object, expected: str) -> OptionE
 
 
 def _check_together(options: Options) -> None:
-    if not _is_loopback(options.listen_host):
+    if not is_loopback(options.listen_host):
         if not options.shared_secret:
             raise OptionError(
                 f"option 'listen_host' is {options.listen_host!r}, which is reachable from other machines, and no"
@@ -384,7 +384,7 @@ def _check_together(options: Options) -> None:
             f"option 'listen_host' is {options.listen_host!r}, which peers cannot dial, and 'advertise_host' is not"
             " set: set advertise_host to an address of this machine"
         )
-    if options.advertise_host and _is_loopback(options.advertise_host) and not _is_loopback(options.listen_host):
+    if options.advertise_host and is_loopback(options.advertise_host) and not is_loopback(options.listen_host):
         raise OptionError(
             f"option 'advertise_host' is {options.advertise_host!r}, which on another machine is that machine itself,"
             f" and 'listen_host' is {options.listen_host!r}: set advertise_host to an address that peers can dial, or"
@@ -409,7 +409,8 @@ def _is_any_address(host: str) -> bool:
         return not host
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can dial it."""
     if host == "localhost":
         return True
     try:

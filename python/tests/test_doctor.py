@@ -204,6 +204,18 @@ def test_should_say_which_address_cannot_be_listened_on(extra: dict[str, Any], w
     assert sentence in str(found[what])
 
 
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({}, "127.0.0.1: peers on this machine only; beyond it both sides need listen_host"),
+        ({"listen_host": "0.0.0.0", "advertise_host": "10.0.0.7"}, "peers are told to dial 10.0.0.7"),
+    ],
+)
+def test_should_say_which_peers_can_dial(extra: dict[str, Any], said: str) -> None:
+    options = said_options.of_vllm(transfer_config({"shared_secret": "s" * 32, **extra}))
+    assert machine.reach(options).value == said
+
+
 def test_should_see_that_two_options_name_one_port() -> None:
     with socket.socket() as other:
         other.bind((LOOPBACK, 0))

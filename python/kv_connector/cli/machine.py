@@ -17,7 +17,7 @@ from pathlib import Path
 from kv_connector import releases
 from kv_connector.cli.findings import Finding, fail, ok, warn
 from kv_connector.handover import why_memory_cannot_be_shared
-from kv_connector.options import Options
+from kv_connector.options import Options, is_loopback
 
 TESTED_MACHINE = "x86_64"
 DESCRIPTORS_MIN = 4096
@@ -61,6 +61,14 @@ def ports(options: Options) -> list[Finding]:
     """Each port that the messenger would listen on, all held at once, as the messenger would."""
     with ExitStack() as held:
         return [port(held, *listener) for listener in listeners(options)]
+
+
+def reach(options: Options) -> Finding:
+    """Which peers can dial this messenger; data flows to the decoder, which many forget."""
+    address = options.advertise_host or options.listen_host
+    if is_loopback(address):
+        return ok("reach", f"{address}: peers on this machine only; beyond it both sides need listen_host")
+    return ok("reach", f"peers are told to dial {address}")
 
 
 def listeners(options: Options) -> Iterator[tuple[str, str, str, int]]:
