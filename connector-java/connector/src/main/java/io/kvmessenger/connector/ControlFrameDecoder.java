@@ -61,7 +61,8 @@ final class ControlFrameDecoder extends ByteToMessageDecoder {
                         "the peer speaks TLS and this side does not: " + ControlTls.SET_ON_BOTH);
             }
             throw new TooLongFrameException("a frame of " + Integer.toUnsignedString(lengthBytes)
-                    + " bytes, expected at most " + frameLengthMaxBytes);
+                    + " bytes, expected at most " + frameLengthMaxBytes
+                    + (trusted() ? "" : ": look whether the port is that of a messenger"));
         }
         if (in.readableBytes() - LENGTH_FIELD_BYTES >= lengthBytes) {
             in.skipBytes(LENGTH_FIELD_BYTES);

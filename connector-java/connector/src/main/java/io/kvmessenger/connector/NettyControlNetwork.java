@@ -162,14 +162,20 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
                 .addListener((ChannelFutureListener) done -> {
                     if (!done.isSuccess()) {
                         links.remove(link);
-                        unreachable(link, host, address.getPort(), done.cause().getMessage());
+                        unreachable(link, host, address.getPort(), withoutAddress(done.cause()));
                     }
                 });
     }
 
     private void unreachable(long link, String host, int port, String reason) {
-        String sentence = "prefiller " + host + ":" + port + " cannot be reached: " + reason;
+        String sentence = "prefiller " + host + ":" + port + " cannot be reached: " + reason
+                + "; start it, or look at its listen_host, listen_port and advertise_host";
         inbox.add(m -> m.onLinkClosed(link, sentence));
+    }
+
+    /** Netty puts the address behind what the kernel says; the sentence has it already. */
+    private static String withoutAddress(Throwable failure) {
+        return failure.getCause() instanceof IOException kernels ? kernels.getMessage() : failure.getMessage();
     }
 
     @Override

@@ -159,8 +159,9 @@ class TwoMessengersTest {
             var absent = new io.kvmessenger.connector.boot.OpenResult(1, "", "", "127.0.0.1", deadPort, "", 0, 0);
             d.fetch("d1", "t1", absent, PROMPT_TOKENS, 0, TARGET_PAGES);
             assertThat(d.await("failed", "d1").get("reason").toString())
-                    .contains("127.0.0.1:" + deadPort)
-                    .contains("cannot be reached");
+                    .isEqualTo("prefiller 127.0.0.1:" + deadPort
+                            + " cannot be reached: Connection refused; start it, or look"
+                            + " at its listen_host, listen_port and advertise_host");
             assertThat(d.clean()).isTrue();
         }
     }

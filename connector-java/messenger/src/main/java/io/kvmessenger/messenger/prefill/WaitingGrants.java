@@ -280,7 +280,7 @@ final class WaitingGrants {
         }
         return prefills.any(grant.transfer())
                 ? "; the one with that id and prompt was granted or given up already"
-                : "";
+                : ": look whether the router sends both legs, with one id";
     }
 
     /** The earliest deadline, or {@code latestNs} when none is earlier. */

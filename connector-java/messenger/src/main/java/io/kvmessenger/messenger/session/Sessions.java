@@ -196,7 +196,8 @@ public final class Sessions {
                 end(
                         session,
                         session.peerName() + " did not complete the handshake within "
-                                + limits.connectLimitNs() / 1_000_000 + " ms (connect_limit_seconds)");
+                                + limits.connectLimitNs() / 1_000_000 + " ms (connect_limit_seconds): look whether a"
+                                + " messenger is at that address, and what may hold its frames up");
                 return 1;
             }
             return 0;
