@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel dashboards kvperf beside-nixl plan-counts planner-cost write-cost sim loop fuzz lost-paths format clean
+.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl plan-counts planner-cost write-cost sim loop fuzz lost-paths format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,9 @@ $(WHEEL_MARK): $(JAR) $(PYTHON_SOURCES)
 
 dashboards: ## writes the Grafana dashboard and the alert rules anew
 	@$(ENVIRONMENT) run tools -- dashboards/generate.py
+
+pictures: demo ## runs the demo and draws its longest transfer into docs/pictures
+	@$(ENVIRONMENT) run tools -- examples/picture.py "$$(ls -d build/demo/* | tail -1)" docs/pictures/transfer.svg
 
 kvperf: ## the two-process benchmark of the transfer engine: make kvperf ARGS="--help"
 	@connector-java/benchmarks/kvperf $(ARGS)
