@@ -15,6 +15,7 @@ public final class Errno {
     public static final int ENFILE = 23;
     public static final int EMFILE = 24;
     public static final int EPIPE = 32;
+    public static final int ENOSYS = 38;
     public static final int EBADMSG = 74;
     public static final int EADDRINUSE = 98;
     public static final int EADDRNOTAVAIL = 99;
@@ -37,6 +38,7 @@ public final class Errno {
             case ENFILE -> "ENFILE";
             case EMFILE -> "EMFILE";
             case EPIPE -> "EPIPE";
+            case ENOSYS -> "ENOSYS";
             case EBADMSG -> "EBADMSG";
             case EADDRINUSE -> "EADDRINUSE";
             case EADDRNOTAVAIL -> "EADDRNOTAVAIL";

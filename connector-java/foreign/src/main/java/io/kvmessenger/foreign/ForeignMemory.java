@@ -25,6 +25,16 @@ public final class ForeignMemory {
         MemorySegment.copy(EVERYTHING, ValueLayout.JAVA_BYTE, source, target, targetIndex, lengthBytes);
     }
 
+    /** The word at an address, without a look at the address; allocates nothing. */
+    static long longAt(long address) {
+        return EVERYTHING.get(ValueLayout.JAVA_LONG, address);
+    }
+
+    /** The string that ends with a zero at an address, or an empty one at address 0. */
+    public static String stringAt(long address) {
+        return address == 0 ? "" : EVERYTHING.getString(address);
+    }
+
     /** The {@code lengthBytes} bytes at {@code address}, readable and writable from any thread, for ever. */
     @SuppressWarnings("restricted")
     public static MemorySegment at(long address, long lengthBytes) {

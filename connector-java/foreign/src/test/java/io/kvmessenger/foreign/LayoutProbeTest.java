@@ -105,7 +105,7 @@ final class LayoutProbeTest {
     }
 
     /** What the command printed, or null when it failed. */
-    private static String run(String... command) throws IOException, InterruptedException {
+    static String run(String... command) throws IOException, InterruptedException {
         Process process = new ProcessBuilder(command)
                 .redirectError(ProcessBuilder.Redirect.INHERIT)
                 .start();

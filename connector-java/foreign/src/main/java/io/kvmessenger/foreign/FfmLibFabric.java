@@ -1,0 +1,424 @@
+package io.kvmessenger.foreign;
+
+import static java.lang.foreign.ValueLayout.ADDRESS;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.MemorySegment;
+import java.lang.invoke.MethodHandle;
+
+/**
+ * The libfabric of this machine, by downcalls. Most of its functions are inline: they call what an object's table of operations
+ * points to, and so do those here.
+ *
+ * <p>Safe from any thread, as far as the objects are.
+ */
+public final class FfmLibFabric implements LibFabric {
+    /** What the loader finds where the library is installed. */
+    public static final String DEFAULT_NAME = "libfabric.so.1";
+
+    private static final Linker LINKER = Linker.nativeLinker();
+    private static final long ERROR_TEXT_BYTES = 256;
+    private static final int RTLD_NOW = 2;
+
+    private static final MethodHandle DLOPEN = system("dlopen", ADDRESS, ADDRESS, JAVA_INT);
+    private static final MethodHandle DLSYM = system("dlsym", ADDRESS, ADDRESS, ADDRESS);
+    private static final MethodHandle DLERROR = system("dlerror", ADDRESS);
+
+    // by what they take: the first argument of each is the address of the function
+    private static final MethodHandle CLOSE = pointer(JAVA_INT, JAVA_LONG);
+    private static final MethodHandle BIND = pointer(JAVA_INT, JAVA_LONG, JAVA_LONG, JAVA_LONG);
+    private static final MethodHandle CONTROL = pointer(JAVA_INT, JAVA_LONG, JAVA_INT, ADDRESS);
+    private static final MethodHandle OPEN = pointer(JAVA_INT, JAVA_LONG, ADDRESS, ADDRESS, JAVA_LONG);
+    private static final MethodHandle TRYWAIT = pointer(JAVA_INT, JAVA_LONG, ADDRESS, JAVA_INT);
+    private static final MethodHandle GETNAME = pointer(JAVA_INT, JAVA_LONG, ADDRESS, ADDRESS);
+    private static final MethodHandle INSERT =
+            pointer(JAVA_INT, JAVA_LONG, ADDRESS, JAVA_LONG, ADDRESS, JAVA_LONG, JAVA_LONG);
+    private static final MethodHandle REGISTER = pointer(
+            JAVA_INT, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, ADDRESS, JAVA_LONG);
+    private static final MethodHandle READ = pointer(JAVA_LONG, JAVA_LONG, ADDRESS, JAVA_LONG);
+    private static final MethodHandle STRERROR = pointer(ADDRESS, JAVA_LONG, JAVA_INT, JAVA_LONG, ADDRESS, JAVA_LONG);
+    private static final MethodHandle WRITEDATA = pointer(
+            JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG,
+            JAVA_LONG);
+
+    private final MethodHandle version;
+    private final MethodHandle getinfo;
+    private final MethodHandle dupinfo;
+    private final MethodHandle freeinfo;
+    private final MethodHandle fabric;
+    private final MethodHandle strerror;
+
+    /** The last functions called on the data path: one provider's, mostly. */
+    private Function read = Function.NONE;
+
+    private Function write = Function.NONE;
+
+    /** A function as it is called, made once and not for each call. Immutable: it may be found by a data race. */
+    private record Function(long address, MemorySegment entry) {
+        static final Function NONE = new Function(0, MemorySegment.NULL);
+
+        static Function at(long address) {
+            return new Function(address, MemorySegment.ofAddress(address));
+        }
+    }
+
+    /**
+     * Loads the library; it stays until the process ends.
+     *
+     * @param library its path, or a name that the loader looks for
+     * @throws UnsatisfiedLinkError saying in one line why it cannot be
+     */
+    public FfmLibFabric(String library) {
+        MemorySegment handle = load(library);
+        version = symbol(handle, "fi_version", FunctionDescriptor.of(JAVA_INT));
+        getinfo = symbol(
+                handle,
+                "fi_getinfo",
+                FunctionDescriptor.of(JAVA_INT, JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS));
+        dupinfo = symbol(handle, "fi_dupinfo", FunctionDescriptor.of(ADDRESS, ADDRESS));
+        freeinfo = symbol(handle, "fi_freeinfo", FunctionDescriptor.ofVoid(ADDRESS));
+        fabric = symbol(handle, "fi_fabric", FunctionDescriptor.of(JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG));
+        strerror = symbol(handle, "fi_strerror", FunctionDescriptor.of(ADDRESS, JAVA_INT));
+    }
+
+    private static MemorySegment load(String library) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment handle = (MemorySegment) DLOPEN.invokeExact(arena.allocateFrom(library), RTLD_NOW);
+            if (handle.equals(MemorySegment.NULL)) {
+                throw new UnsatisfiedLinkError(text((MemorySegment) DLERROR.invokeExact()));
+            }
+            return handle;
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @SuppressWarnings("restricted")
+    private static MethodHandle symbol(MemorySegment library, String name, FunctionDescriptor descriptor) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment found = (MemorySegment) DLSYM.invokeExact(library, arena.allocateFrom(name));
+            if (found.equals(MemorySegment.NULL)) {
+                throw new UnsatisfiedLinkError(text((MemorySegment) DLERROR.invokeExact()));
+            }
+            return LINKER.downcallHandle(found, descriptor);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int fi_version() {
+        try {
+            return (int) version.invokeExact();
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int fi_getinfo(int apiVersion, MemorySegment node, long flags, MemorySegment hints, MemorySegment info) {
+        try {
+            return (int) getinfo.invokeExact(apiVersion, node, MemorySegment.NULL, flags, hints, info);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public MemorySegment fi_dupinfo(MemorySegment info) {
+        try {
+            return (MemorySegment) dupinfo.invokeExact(info);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public void fi_freeinfo(MemorySegment info) {
+        try {
+            freeinfo.invokeExact(info);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int fi_fabric(MemorySegment attributes, MemorySegment opened) {
+        try {
+            return (int) fabric.invokeExact(attributes, opened, 0L);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public String fi_strerror(int number) {
+        try {
+            return text((MemorySegment) strerror.invokeExact(number));
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int fi_close(long fid) {
+        long function = operation(fid + FabricLayout.FID_OPS, FabricLayout.OPS_CLOSE);
+        if (function == 0) {
+            return -Errno.ENOSYS;
+        }
+        try {
+            return (int) CLOSE.invokeExact(MemorySegment.ofAddress(function), fid);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int fi_control(long fid, int command, MemorySegment argument) {
+        long function = operation(fid + FabricLayout.FID_OPS, FabricLayout.OPS_CONTROL);
+        if (function == 0) {
+            return -Errno.ENOSYS;
+        }
+        try {
+            return (int) CONTROL.invokeExact(MemorySegment.ofAddress(function), fid, command, argument);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int fi_domain(long ofFabric, MemorySegment info, MemorySegment domain) {
+        return open(ofFabric, FabricLayout.FABRIC_OPS, FabricLayout.OPS_FABRIC_DOMAIN, info, domain);
+    }
+
+    @Override
+    public int fi_trywait(long ofFabric, MemorySegment fids, int count) {
+        long function = operation(ofFabric + FabricLayout.FABRIC_OPS, FabricLayout.OPS_FABRIC_TRYWAIT);
+        if (function == 0) {
+            return -Errno.ENOSYS;
+        }
+        try {
+            return (int) TRYWAIT.invokeExact(MemorySegment.ofAddress(function), ofFabric, fids, count);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int fi_av_open(long domain, MemorySegment attributes, MemorySegment vector) {
+        return open(domain, FabricLayout.DOMAIN_OPS, FabricLayout.OPS_DOMAIN_AV_OPEN, attributes, vector);
+    }
+
+    @Override
+    public int fi_cq_open(long domain, MemorySegment attributes, MemorySegment queue) {
+        return open(domain, FabricLayout.DOMAIN_OPS, FabricLayout.OPS_DOMAIN_CQ_OPEN, attributes, queue);
+    }
+
+    @Override
+    public int fi_endpoint(long domain, MemorySegment info, MemorySegment endpoint) {
+        return open(domain, FabricLayout.DOMAIN_OPS, FabricLayout.OPS_DOMAIN_ENDPOINT, info, endpoint);
+    }
+
+    private static int open(long owner, long table, long offset, MemorySegment attributes, MemorySegment opened) {
+        long function = operation(owner + table, offset);
+        if (function == 0) {
+            return -Errno.ENOSYS;
+        }
+        try {
+            return (int) OPEN.invokeExact(MemorySegment.ofAddress(function), owner, attributes, opened, 0L);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int fi_ep_bind(long endpoint, long fid, long flags) {
+        long function = operation(endpoint + FabricLayout.FID_OPS, FabricLayout.OPS_BIND);
+        if (function == 0) {
+            return -Errno.ENOSYS;
+        }
+        try {
+            return (int) BIND.invokeExact(MemorySegment.ofAddress(function), endpoint, fid, flags);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int fi_enable(long endpoint) {
+        return fi_control(endpoint, FabricApi.FI_ENABLE, MemorySegment.NULL);
+    }
+
+    @Override
+    public int fi_getname(long endpoint, MemorySegment address, MemorySegment lengthBytes) {
+        long function = operation(endpoint + FabricLayout.EP_CM, FabricLayout.OPS_CM_GETNAME);
+        if (function == 0) {
+            return -Errno.ENOSYS;
+        }
+        try {
+            return (int) GETNAME.invokeExact(MemorySegment.ofAddress(function), endpoint, address, lengthBytes);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int fi_av_insert(long vector, MemorySegment address, MemorySegment handle) {
+        long function = operation(vector + FabricLayout.AV_OPS, FabricLayout.OPS_AV_INSERT);
+        if (function == 0) {
+            return -Errno.ENOSYS;
+        }
+        try {
+            return (int) INSERT.invokeExact(MemorySegment.ofAddress(function), vector, address, 1L, handle, 0L, 0L);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int fi_mr_reg(
+            long domain, long address, long lengthBytes, long access, long requestedKey, MemorySegment region) {
+        long function = operation(domain + FabricLayout.DOMAIN_MR, FabricLayout.OPS_MR_REG);
+        if (function == 0) {
+            return -Errno.ENOSYS;
+        }
+        try {
+            return (int) REGISTER.invokeExact(
+                    MemorySegment.ofAddress(function),
+                    domain,
+                    address,
+                    lengthBytes,
+                    access,
+                    0L,
+                    requestedKey,
+                    0L,
+                    region,
+                    0L);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public long fi_mr_desc(long region) {
+        return ForeignMemory.longAt(region + FabricLayout.MR_DESC);
+    }
+
+    @Override
+    public long fi_mr_key(long region) {
+        return ForeignMemory.longAt(region + FabricLayout.MR_KEY);
+    }
+
+    @Override
+    public long fi_cq_read(long queue, MemorySegment entries, long count) {
+        long address = operation(queue + FabricLayout.CQ_OPS, FabricLayout.OPS_CQ_READ);
+        if (address == 0) {
+            return -Errno.ENOSYS;
+        }
+        Function function = read;
+        if (function.address != address) {
+            function = Function.at(address);
+            read = function;
+        }
+        try {
+            return (long) READ.invokeExact(function.entry, queue, entries, count);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public long fi_cq_readerr(long queue, MemorySegment entry) {
+        long function = operation(queue + FabricLayout.CQ_OPS, FabricLayout.OPS_CQ_READERR);
+        if (function == 0) {
+            return -Errno.ENOSYS;
+        }
+        try {
+            return (long) READ.invokeExact(MemorySegment.ofAddress(function), queue, entry, 0L);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public String fi_cq_strerror(long queue, MemorySegment entry) {
+        long function = operation(queue + FabricLayout.CQ_OPS, FabricLayout.OPS_CQ_STRERROR);
+        if (function == 0) {
+            return "";
+        }
+        int number = entry.get(JAVA_INT, FabricLayout.CQ_ERROR_PROV_ERRNO);
+        long data = entry.get(JAVA_LONG, FabricLayout.CQ_ERROR_ERR_DATA);
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment buffer = arena.allocate(ERROR_TEXT_BYTES);
+            return text((MemorySegment) STRERROR.invokeExact(
+                    MemorySegment.ofAddress(function), queue, number, data, buffer, ERROR_TEXT_BYTES));
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public long fi_writedata(
+            long endpoint,
+            long source,
+            long lengthBytes,
+            long descriptor,
+            long data,
+            long targetHandle,
+            long target,
+            long key,
+            long context) {
+        long address = operation(endpoint + FabricLayout.EP_RMA, FabricLayout.OPS_RMA_WRITEDATA);
+        if (address == 0) {
+            return -Errno.ENOSYS;
+        }
+        Function function = write;
+        if (function.address != address) {
+            function = Function.at(address);
+            write = function;
+        }
+        try {
+            return (long) WRITEDATA.invokeExact(
+                    function.entry,
+                    endpoint,
+                    source,
+                    lengthBytes,
+                    descriptor,
+                    data,
+                    targetHandle,
+                    target,
+                    key,
+                    context);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    /** The function at an offset of a table of operations; 0 where the table is shorter, or has none there. */
+    private static long operation(long tableAt, long offset) {
+        long table = ForeignMemory.longAt(tableAt);
+        return table == 0 || ForeignMemory.longAt(table + FabricLayout.OPS_SIZE) <= offset
+                ? 0
+                : ForeignMemory.longAt(table + offset);
+    }
+
+    private static String text(MemorySegment string) {
+        return ForeignMemory.stringAt(string.address());
+    }
+
+    @SuppressWarnings("restricted")
+    private static MethodHandle system(String name, MemoryLayout result, MemoryLayout... arguments) {
+        return LINKER.downcallHandle(
+                LINKER.defaultLookup().findOrThrow(name), FunctionDescriptor.of(result, arguments));
+    }
+
+    @SuppressWarnings("restricted")
+    private static MethodHandle pointer(MemoryLayout result, MemoryLayout... arguments) {
+        return LINKER.downcallHandle(FunctionDescriptor.of(result, arguments));
+    }
+}
