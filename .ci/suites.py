@@ -98,10 +98,14 @@ def pytest(folder: str, report: str) -> list[str]:
     return ["-m", "pytest", folder, "-p", "no:cacheprovider", "--durations=12", f"--junitxml={REPORTS / report}.xml"]
 
 
-def jep_folder() -> str:
-    """Where Jep is installed; "" when it cannot be had, which is printed: the tests that need it are skipped then."""
-    found = subprocess.run(["examples/setup/find-jep"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+def folder_by(script: str) -> str:
+    """What the script has found; "" when it cannot be had, which is printed: tests that need it are skipped then."""
+    found = subprocess.run([f"examples/setup/{script}"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     return found.stdout.strip() if found.returncode == 0 else ""
+
+
+def java_properties() -> list[str]:
+    return [f"-Dkvmessenger.{what}={folder_by(f'find-{what}')}" for what in ("jep", "libfabric")]
 
 
 def suites() -> list[Suite]:
@@ -112,7 +116,7 @@ def java_and_wheel() -> list[Suite]:
     return [
         Suite(
             "java",
-            [*MAVEN, "-Dmaven.test.failure.ignore=true", "verify", f"-Dkvmessenger.jep={jep_folder()}"],
+            [*MAVEN, "-Dmaven.test.failure.ignore=true", "verify", *java_properties()],
             "**/target/surefire-reports/TEST-*.xml",
         ),
         Suite("wheel", ["make", "--no-print-directory", "wheel"]),

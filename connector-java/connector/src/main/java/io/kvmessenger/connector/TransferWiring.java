@@ -1,6 +1,7 @@
 package io.kvmessenger.connector;
 
 import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.TransferDecorator;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
@@ -37,7 +38,8 @@ final class TransferWiring {
                 request.limits().connectLimitNs(),
                 request.sealsTcp(),
                 Driver.forCores(coreCount),
-                workers == 0 ? TransferOptions.workersForCores(coreCount) : workers));
+                workers == 0 ? TransferOptions.workersForCores(coreCount) : workers,
+                FabricChoice.installed()));
         return decorated(engine, request);
     }
 

@@ -124,7 +124,7 @@ class DirectionTest {
                 .resideOutsideOfPackage(ROOT + "transfer..")
                 .should()
                 .dependOnClassesThat()
-                .resideInAnyPackage(ROOT + "transfer.tcp..", ROOT + "transfer.shm..")
+                .resideInAnyPackage(ROOT + "transfer.tcp..", ROOT + "transfer.shm..", ROOT + "transfer.libfabric..")
                 .check(PRODUCTION);
     }
 

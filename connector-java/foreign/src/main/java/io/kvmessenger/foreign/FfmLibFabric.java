@@ -28,6 +28,13 @@ public final class FfmLibFabric implements LibFabric {
     private static final MethodHandle DLOPEN = system("dlopen", ADDRESS, ADDRESS, JAVA_INT);
     private static final MethodHandle DLSYM = system("dlsym", ADDRESS, ADDRESS, ADDRESS);
     private static final MethodHandle DLERROR = system("dlerror", ADDRESS);
+    private static final MethodHandle SETENV = system("setenv", JAVA_INT, ADDRESS, ADDRESS, JAVA_INT);
+
+    /**
+     * A library that Debian's libfabric needs takes SIGSEGV and ends the process by it, from the moment it is loaded, unless this is
+     * set; the JVM uses that signal all the time.
+     */
+    private static final String KEEP_SIGNALS = "IPATH_NO_BACKTRACE";
 
     // by what they take: the first argument of each is the address of the function
     private static final MethodHandle CLOSE = pointer(JAVA_INT, JAVA_LONG);
@@ -88,6 +95,7 @@ public final class FfmLibFabric implements LibFabric {
 
     private static MemorySegment load(String library) {
         try (Arena arena = Arena.ofConfined()) {
+            int _ = (int) SETENV.invokeExact(arena.allocateFrom(KEEP_SIGNALS), arena.allocateFrom("1"), 1);
             MemorySegment handle = (MemorySegment) DLOPEN.invokeExact(arena.allocateFrom(library), RTLD_NOW);
             if (handle.equals(MemorySegment.NULL)) {
                 throw new UnsatisfiedLinkError(text((MemorySegment) DLERROR.invokeExact()));

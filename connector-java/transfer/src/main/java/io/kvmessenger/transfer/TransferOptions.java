@@ -17,6 +17,7 @@ import java.util.function.Consumer;
  * @param sealTcp whether what travels on tcp sockets is encrypted and protected from changes; both sides say the same
  * @param driver which thread moves the bytes
  * @param workers over so many the peers are spread; each moves the bytes of its own
+ * @param fabric which libfabric is used, where that is one of the transports
  */
 public record TransferOptions(
         String listenHost,
@@ -28,7 +29,9 @@ public record TransferOptions(
         long connectLimitNs,
         boolean sealTcp,
         Driver driver,
-        int workers) {
+        int workers,
+        FabricChoice fabric) {
+    public static final String LIBFABRIC = "libfabric";
     public static final String SHM = "shm";
     public static final String TCP = "tcp";
     /** One worker moves the bytes of all streams to a peer: more of them move no more. */
@@ -43,15 +46,15 @@ public record TransferOptions(
     public static final int PORT_MAX = 65_535;
     public static final int REQUESTS_PER_PEER_MAX = 1 << 12;
 
-    private static final Set<String> KNOWN = Set.of(SHM, TCP);
+    private static final Set<String> KNOWN = Set.of(LIBFABRIC, SHM, TCP);
 
     public TransferOptions {
         transports = List.copyOf(transports);
         require(dataPort >= 0 && dataPort <= PORT_MAX, "data_port", dataPort, "0 to " + PORT_MAX);
         for (String transport : transports) {
-            require(KNOWN.contains(transport), "transports", transport, "each one of shm, tcp");
+            require(KNOWN.contains(transport), "transports", transport, "each one of libfabric, shm, tcp");
         }
-        require(!transports.isEmpty(), "transports", transports, "at least one of shm, tcp");
+        require(!transports.isEmpty(), "transports", transports, "at least one of libfabric, shm, tcp");
         require(
                 streamsPerPeer >= 1 && streamsPerPeer <= STREAMS_PER_PEER_MAX,
                 "streams_per_peer",
@@ -71,7 +74,17 @@ public record TransferOptions(
     /** Loopback, shared memory before tcp, one worker with a thread of its own. */
     public static TransferOptions defaults() {
         return new TransferOptions(
-                "127.0.0.1", "", 0, List.of(SHM, TCP), 2, 512, 5_000_000_000L, false, Driver.OWN_THREAD, 1);
+                "127.0.0.1",
+                "",
+                0,
+                List.of(SHM, TCP),
+                2,
+                512,
+                5_000_000_000L,
+                false,
+                Driver.OWN_THREAD,
+                1,
+                FabricChoice.installed());
     }
 
     public TransferOptions withHosts(String listen, String advertise) {
@@ -113,6 +126,10 @@ public record TransferOptions(
         return with(draft -> draft.workers = count);
     }
 
+    public TransferOptions withFabric(FabricChoice choice) {
+        return with(draft -> draft.fabric = choice);
+    }
+
     private TransferOptions with(Consumer<Draft> change) {
         Draft draft = new Draft(this);
         change.accept(draft);
@@ -131,6 +148,7 @@ public record TransferOptions(
         boolean sealTcp;
         Driver driver;
         int workers;
+        FabricChoice fabric;
 
         Draft(TransferOptions of) {
             listenHost = of.listenHost;
@@ -143,6 +161,7 @@ public record TransferOptions(
             sealTcp = of.sealTcp;
             driver = of.driver;
             workers = of.workers;
+            fabric = of.fabric;
         }
 
         TransferOptions options() {
@@ -156,7 +175,8 @@ public record TransferOptions(
                     connectLimitNs,
                     sealTcp,
                     driver,
-                    workers);
+                    workers,
+                    fabric);
         }
     }
 

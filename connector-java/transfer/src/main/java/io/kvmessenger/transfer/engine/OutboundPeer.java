@@ -239,8 +239,8 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     public void onFailed(Route route, List<Endpoint> unproven, TransferFault fault, String detail) {
         route.detach(link);
         for (Endpoint path : unproven) {
-            if (writes.isUnderWay(path)) {
-                // It may have arrived: to send it again would count it twice.
+            if (writes.isUnderWay(path) || path.mayOweDelivery()) {
+                // It may have arrived or not: to send it again might count it twice, not to send it might leave it out.
                 fail(fault, detail);
                 return;
             }

@@ -5,6 +5,7 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.libfabric.LibFabricTransport;
 import io.kvmessenger.transfer.link.SocketLinks;
 import io.kvmessenger.transfer.shm.ShmTransport;
 import io.kvmessenger.transfer.socket.EventLoop;
@@ -99,6 +100,7 @@ public final class TransferEngines {
             EventLoop loop,
             SocketLinks links) {
         return switch (name) {
+            case TransferOptions.LIBFABRIC -> new LibFabricTransport(loop, links, options, listenHost, advertiseHost);
             case TransferOptions.SHM -> new ShmTransport(loop, links, options.connectLimitNs());
             case TransferOptions.TCP -> new TcpTransport(loop, links, options, listenHost, advertiseHost);
             default -> throw new AssertionError("transport " + name);

@@ -21,4 +21,12 @@ public interface Endpoint {
      * is known what of them has arrived, or its paths as failed. Idempotent.
      */
     default void giveUp() {}
+
+    /**
+     * Whether something that was told as sent may not have arrived when its paths fail: then to go on by another path would leave
+     * it out, and the peer is lost.
+     */
+    default boolean mayOweDelivery() {
+        return false;
+    }
 }

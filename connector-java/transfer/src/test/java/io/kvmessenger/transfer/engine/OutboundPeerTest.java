@@ -46,6 +46,7 @@ final class OutboundPeerTest {
         final List<Long> postIds = new ArrayList<>();
         int room = Integer.MAX_VALUE;
         int givenUp;
+        boolean owesDelivery;
 
         @Override
         public int post(WriteBatch batch, long postId) {
@@ -61,6 +62,11 @@ final class OutboundPeerTest {
         @Override
         public void giveUp() {
             givenUp++;
+        }
+
+        @Override
+        public boolean mayOweDelivery() {
+            return owesDelivery;
         }
     }
 
@@ -358,6 +364,19 @@ final class OutboundPeerTest {
         openPreferred();
         submit(1, 1);
         peer.doWork(0);
+        preferred.events.onFailed(TransferFault.PEER_CLOSED, "the card is gone");
+        assertThat(other.attached).isZero();
+        assertThat(losses()).containsExactly("PEER_CLOSED the card is gone");
+    }
+
+    /** Its window would wait for ever. */
+    @Test
+    void shouldLoseThePeerWhenWhatAFailedRouteHasSentMayNotHaveArrived() {
+        FakePath first = openPreferred();
+        first.owesDelivery = true;
+        submit(1, 1);
+        peer.doWork(0);
+        first.postIds.forEach(preferred.events::onSent);
         preferred.events.onFailed(TransferFault.PEER_CLOSED, "the card is gone");
         assertThat(other.attached).isZero();
         assertThat(losses()).containsExactly("PEER_CLOSED the card is gone");

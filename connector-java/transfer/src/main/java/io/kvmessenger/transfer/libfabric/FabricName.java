@@ -1,0 +1,53 @@
+package io.kvmessenger.transfer.libfabric;
+
+import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
+
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteOrder;
+
+/**
+ * Where an endpoint is, and which others can reach it. A value.
+ *
+ * @param protocol what its provider speaks
+ * @param addressFormat what the address is
+ * @param address the provider's own
+ */
+record FabricName(int protocol, int addressFormat, byte[] address) {
+    static final int ADDRESS_MAX_BYTES = 256;
+
+    private static final int PREFIX_BYTES = 8;
+    private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+
+    int lengthBytes() {
+        return PREFIX_BYTES + address.length;
+    }
+
+    void encode(MemorySegment out) {
+        out.set(INT, 0, protocol);
+        out.set(INT, 4, addressFormat);
+        MemorySegment.copy(address, 0, out, ValueLayout.JAVA_BYTE, PREFIX_BYTES, address.length);
+    }
+
+    MemorySegment encode() {
+        MemorySegment out = MemorySegment.ofArray(new byte[lengthBytes()]);
+        encode(out);
+        return out;
+    }
+
+    /** What the bytes say, or null when they say nothing. */
+    static FabricName parse(MemorySegment in) {
+        long length = in.byteSize() - PREFIX_BYTES;
+        return length < 1 || length > ADDRESS_MAX_BYTES
+                ? null
+                : new FabricName(
+                        in.get(INT, 0),
+                        in.get(INT, 4),
+                        in.asSlice(PREFIX_BYTES, length).toArray(ValueLayout.JAVA_BYTE));
+    }
+
+    /** Whether an endpoint of this name and one of the other can reach each other at all. */
+    boolean isOfKind(FabricName other) {
+        return protocol == other.protocol && addressFormat == other.addressFormat;
+    }
+}

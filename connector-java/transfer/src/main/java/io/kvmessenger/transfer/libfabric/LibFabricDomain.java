@@ -1,0 +1,150 @@
+package io.kvmessenger.transfer.libfabric;
+
+import io.kvmessenger.transfer.Memory;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundChannel;
+import io.kvmessenger.transfer.spi.InboundPaths;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.OutboundChannel;
+import io.kvmessenger.transfer.spi.OutboundPaths;
+import io.kvmessenger.transfer.spi.PathEvents;
+import io.kvmessenger.transfer.spi.RemoteKey;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * One NIC by libfabric: an endpoint for each peer and direction. Worker only, except where said.
+ *
+ * <p>It assumes no order of writes and concludes nothing from their local completion.
+ */
+final class LibFabricDomain implements Domain {
+    private static final int DEPTH_MAX = 256;
+
+    private final OpenFabric fabric;
+    private final FabricRegions regions;
+    private final long connectLimitNs;
+    private final InboundPort port;
+    private final Figures figures;
+    private final String location;
+    private final List<LibFabricInboundPaths> inbound = new ArrayList<>();
+
+    /** Takes the fabric and the regions over. */
+    LibFabricDomain(
+            OpenFabric fabric,
+            FabricRegions regions,
+            long connectLimitNs,
+            InboundPort port,
+            Figures figures,
+            String location) {
+        this.fabric = fabric;
+        this.regions = regions;
+        this.connectLimitNs = connectLimitNs;
+        this.port = port;
+        this.figures = figures;
+        this.location = location;
+    }
+
+    @Override
+    public String name() {
+        return TransferOptions.LIBFABRIC;
+    }
+
+    @Override
+    public String location() {
+        return location;
+    }
+
+    @Override
+    public RemoteKey register(Region region) {
+        RegionDescriptor descriptor = region.descriptor();
+        if (!(region.memory() instanceof Memory.Host host)) {
+            return null;
+        }
+        regions.add(descriptor.regionId(), host.bytes());
+        return new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Memory.Host.NOT_SHAREABLE);
+    }
+
+    @Override
+    public void deregister(RemoteKey key) {
+        regions.remove(key.regionId());
+    }
+
+    @Override
+    public OutboundPaths attach(OutboundChannel channel, String peerLocation, PathEvents events, long nowNs) {
+        int depth = Math.clamp(fabric.info().depth(), 1, DEPTH_MAX);
+        FabricEndpoint endpoint = new FabricEndpoint(fabric, 2 * depth);
+        try {
+            return new LibFabricOutboundPaths(
+                    fabric, regions, channel, events, figures, endpoint, depth, nowNs + connectLimitNs);
+        } catch (IllegalStateException e) {
+            endpoint.close();
+            throw e;
+        }
+    }
+
+    @Override
+    public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
+        FabricName writer = FabricName.parse(wish);
+        if (writer == null) {
+            throw new IllegalArgumentException("a peer names no endpoint of libfabric's");
+        }
+        FabricEndpoint endpoint = new FabricEndpoint(fabric, LibFabricInboundPaths.queueEntries());
+        try {
+            FabricName own = endpoint.name();
+            if (!own.isOfKind(writer)) {
+                throw new IllegalArgumentException("the peer's libfabric speaks protocol " + writer.protocol()
+                        + " with addresses of format " + writer.addressFormat() + ", this engine's "
+                        + fabric.info().provider() + " " + own.protocol() + " and " + own.addressFormat()
+                        + ": set libfabric_provider alike on both sides");
+            }
+            endpoint.aimAt(writer);
+            LibFabricInboundPaths paths = new LibFabricInboundPaths(
+                    port,
+                    this::remoteOf,
+                    regions.of(FabricRegions.LANDING_ID).remote(),
+                    from,
+                    figures,
+                    channel,
+                    endpoint,
+                    nowNs,
+                    nowNs + connectLimitNs);
+            inbound.add(paths);
+            return paths;
+        } catch (IllegalArgumentException | IllegalStateException e) {
+            endpoint.close();
+            throw e;
+        }
+    }
+
+    /** What a peer needs of a region; of none that this engine has, that it has none. */
+    private RemoteMemory remoteOf(int regionId) {
+        FabricRegions.Registered registered = port.keyOf(this, regionId) == null ? null : regions.of(regionId);
+        return registered == null ? RemoteMemory.unknown(regionId) : registered.remote();
+    }
+
+    @Override
+    public int poll(long nowNs) {
+        int work = 0;
+        for (int i = inbound.size() - 1; i >= 0; i--) {
+            LibFabricInboundPaths paths = inbound.get(i);
+            work += paths.poll(nowNs);
+            if (paths.isOver()) {
+                inbound.remove(paths);
+            }
+        }
+        return work == 0 && !inbound.isEmpty() ? LOOK_SOON : work;
+    }
+
+    @Override
+    public void close() {
+        inbound.clear();
+        regions.close();
+        fabric.close();
+    }
+}

@@ -1,0 +1,317 @@
+package io.kvmessenger.transfer.libfabric;
+
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferCounter;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.LinkError;
+import io.kvmessenger.transfer.spi.OutboundChannel;
+import io.kvmessenger.transfer.spi.OutboundPaths;
+import io.kvmessenger.transfer.spi.PathEvents;
+import io.kvmessenger.transfer.spi.PeerChannel;
+import io.kvmessenger.transfer.spi.WriteBatch;
+import java.lang.foreign.MemorySegment;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Objects;
+
+/**
+ * One peer that this engine writes to through an endpoint of its own: a run of pages is one write with one immediate.
+ *
+ * <p>Worker only. The path is ready when an immediate that names no window has come through. A write is told as sent when its
+ * source is free; whether it has arrived only its target knows, so that a path which fails ends its peer.
+ */
+final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Reader {
+    /** What one write aims at; one page may be longer. */
+    private static final long WRITE_AIM_BYTES = 1 << 20;
+
+    private static final long HELLO = -1;
+
+    private final OpenFabric fabric;
+    private final FabricRegions own;
+    private final OutboundChannel channel;
+    private final PathEvents events;
+    private final Figures figures;
+    private final FabricEndpoint endpoint;
+    private final WriteContexts contexts;
+    private final long connectDeadlineNs;
+    private final long writeMaxBytes;
+    private final Map<Integer, RemoteMemory> regions = new HashMap<>();
+
+    /** For immediates without a page, on this side and the other. */
+    private final FabricRegions.Registered landing;
+
+    private RemoteMemory remoteLanding;
+    private MemorySegment lastSource;
+    private int seenChanges;
+    private long lastDescriptor;
+    private RemoteMemory lastRegion;
+    private int wantedRegionId;
+    private boolean waitingForRegion;
+    private boolean greeted;
+    private boolean opened;
+    private boolean hasPosted;
+    private boolean full;
+    private String fault;
+    private boolean closed;
+
+    /**
+     * Takes the endpoint over.
+     *
+     * @throws IllegalStateException when too much was asked of the peer, or the provider refuses; the endpoint stays the
+     *     caller's
+     */
+    LibFabricOutboundPaths(
+            OpenFabric fabric,
+            FabricRegions own,
+            OutboundChannel channel,
+            PathEvents events,
+            Figures figures,
+            FabricEndpoint endpoint,
+            int depth,
+            long connectDeadlineNs) {
+        this.fabric = fabric;
+        this.own = own;
+        this.channel = channel;
+        this.events = events;
+        this.figures = figures;
+        this.endpoint = endpoint;
+        this.connectDeadlineNs = connectDeadlineNs;
+        writeMaxBytes = fabric.info().messageMaxBytes();
+        landing = own.of(FabricRegions.LANDING_ID);
+        if (!channel.open(endpoint.name().encode(), this)) {
+            throw new IllegalStateException("the peer was asked for too many paths");
+        }
+        contexts = new WriteContexts(depth);
+    }
+
+    @Override
+    public void onRecord(int kind, MemorySegment payload, long nowNs) {
+        switch (kind) {
+            case FabricRecord.ACCEPTED -> onAccepted(payload);
+            case FabricRecord.READY -> onReady();
+            case FabricRecord.REGION -> onRegion(RemoteMemory.parse(payload));
+            default -> lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
+        }
+    }
+
+    private void onAccepted(MemorySegment payload) {
+        RemoteMemory memory = RemoteMemory.parse(payload);
+        FabricName name = memory == null ? null : FabricName.parse(payload.asSlice(RemoteMemory.LENGTH_BYTES));
+        if (name == null || remoteLanding != null) {
+            lose(TransferFault.PROTOCOL, "the peer accepted twice, or without a name");
+            return;
+        }
+        try {
+            endpoint.aimAt(name);
+        } catch (IllegalStateException e) {
+            lose(TransferFault.UNREACHABLE, e.getMessage());
+            return;
+        }
+        remoteLanding = memory;
+    }
+
+    private void onReady() {
+        if (!greeted || opened) {
+            lose(TransferFault.PROTOCOL, "the peer is ready too early");
+            return;
+        }
+        opened = true;
+        figures.increment(TransferCounter.PATHS_OPENED);
+        events.onReady();
+        events.onPathOpened(this);
+    }
+
+    private void onRegion(RemoteMemory region) {
+        if (!waitingForRegion || region == null || region.regionId() != wantedRegionId) {
+            lose(TransferFault.PROTOCOL, "the peer sent a region that was not asked for");
+            return;
+        }
+        waitingForRegion = false;
+        if (region.lengthBytes() == RemoteMemory.UNKNOWN) {
+            lose(TransferFault.WRITE_REFUSED, "the peer has no region " + region.regionId());
+            return;
+        }
+        regions.put(region.regionId(), region);
+    }
+
+    @Override
+    public void onRefused(TransferFault why, String detail) {
+        lose(why, detail);
+    }
+
+    @Override
+    public void onError(Throwable error) {
+        lose(TransferFault.DISCONNECTED, LinkError.describe(error));
+    }
+
+    private void lose(TransferFault why, String detail) {
+        if (!closed) {
+            close();
+            events.onFailed(why, detail);
+        }
+    }
+
+    @Override
+    public int doWork(long nowNs) {
+        if (closed) {
+            return 0;
+        }
+        if (!opened && nowNs - connectDeadlineNs > 0) {
+            lose(TransferFault.UNREACHABLE, "no word over libfabric in time");
+            return 0;
+        }
+        if (remoteLanding != null && !greeted) {
+            greet();
+        }
+        int work = contexts.areInUse() || full ? tellSent() : 0;
+        if (fault != null) {
+            fail(nowNs);
+        }
+        return work == 0 && !closed && (contexts.areInUse() || full || !opened) ? LOOK_SOON : work;
+    }
+
+    /** An immediate that names no window: when it has come through, the path is one. */
+    private void greet() {
+        if (contexts.hasFree()) {
+            greeted = write(
+                    landing.address(), 0, landing.descriptor(), Imm.NONE, remoteLanding.base(), remoteLanding, HELLO);
+        }
+    }
+
+    private int tellSent() {
+        full = false;
+        int found = endpoint.read();
+        for (int i = 0; i < found && !closed; i++) {
+            long postId = contexts.release(endpoint.context(i));
+            if (postId != HELLO) {
+                events.onSent(postId);
+            }
+        }
+        if (found == FabricEndpoint.FAILED) {
+            fault = endpoint.describeFailure();
+        }
+        return Math.max(0, found);
+    }
+
+    /** Most probably the peer has ended, and its control socket tells of it. */
+    private void fail(long nowNs) {
+        channel.drain(nowNs);
+        lose(
+                opened ? TransferFault.PEER_CLOSED : TransferFault.UNREACHABLE,
+                "libfabric's " + fabric.info().provider() + ": " + fault);
+    }
+
+    @Override
+    public int post(WriteBatch batch, long postId) {
+        if (closed || fault != null || waitingForRegion || !contexts.hasFree()) {
+            return 0;
+        }
+        boolean taken = batch.pageCount() == 0 ? postImmediate(batch, postId) : postPages(batch, postId);
+        hasPosted |= taken;
+        return taken ? batch.unitCount() : 0;
+    }
+
+    private boolean postImmediate(WriteBatch batch, long postId) {
+        int imm = Imm.withWeight(batch.window(), (int) batch.weight());
+        return write(landing.address(), 0, landing.descriptor(), imm, remoteLanding.base(), remoteLanding, postId);
+    }
+
+    private boolean postPages(WriteBatch batch, long postId) {
+        if (!findRegion(batch.regionId()) || !findSource(batch.source())) {
+            return false;
+        }
+        batch.limit(batch.runLength(0), Math.min(WRITE_AIM_BYTES, writeMaxBytes), Imm.WEIGHT_MAX);
+        long lengthBytes = batch.payloadBytes();
+        long to = batch.targetOffsetBytes(0);
+        if (lengthBytes > writeMaxBytes) {
+            fault = "a page of " + lengthBytes + " bytes is longer than one write may be, " + writeMaxBytes;
+        } else if (to < 0 || to > lastRegion.lengthBytes() - lengthBytes) {
+            fault = "the peer's region " + batch.regionId() + " is shorter than it said";
+        }
+        if (fault != null) {
+            return false;
+        }
+        long offset = Objects.checkFromIndexSize(
+                batch.sourceOffsetBytes(0), lengthBytes, batch.source().byteSize());
+        int imm = Imm.withWeight(batch.window(), (int) batch.weight());
+        return write(
+                batch.source().address() + offset,
+                lengthBytes,
+                lastDescriptor,
+                imm,
+                lastRegion.base() + to,
+                lastRegion,
+                postId);
+    }
+
+    /** Finds what the peer says of a region, or asks for it. */
+    private boolean findRegion(int regionId) {
+        if (lastRegion != null && lastRegion.regionId() == regionId) {
+            return true;
+        }
+        RemoteMemory known = regions.get(regionId);
+        if (known != null) {
+            lastRegion = known;
+            return true;
+        }
+        wantedRegionId = regionId;
+        waitingForRegion = channel.tell(
+                FabricRecord.REGION_WANTED, RemoteMemory.unknown(regionId).encode());
+        return false;
+    }
+
+    private boolean findSource(MemorySegment source) {
+        int changes = own.changes();
+        if (changes == seenChanges && source.equals(lastSource)) {
+            return true;
+        }
+        FabricRegions.Registered registered = own.around(source);
+        if (registered == null) {
+            fault = "a source is not registered with it";
+            return false;
+        }
+        seenChanges = changes;
+        lastSource = source;
+        lastDescriptor = registered.descriptor();
+        return true;
+    }
+
+    /** Returns whether the provider has taken it. */
+    private boolean write(
+            long source, long lengthBytes, long descriptor, int imm, long to, RemoteMemory at, long postId) {
+        long context = contexts.next();
+        long result = endpoint.write(source, lengthBytes, descriptor, imm, to, at.key(), context);
+        if (result == 0) {
+            contexts.take(postId);
+            return true;
+        }
+        full = true;
+        if (result != -Errno.EAGAIN && result != -Errno.ENOMEM) {
+            fault = fabric.describe(result);
+        }
+        return false;
+    }
+
+    /** Which of what was told as sent has arrived, nothing says. */
+    @Override
+    public boolean mayOweDelivery() {
+        return hasPosted;
+    }
+
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        endpoint.close();
+        contexts.close();
+        lastSource = null;
+        if (opened) {
+            figures.increment(TransferCounter.PATHS_LOST);
+        }
+    }
+}

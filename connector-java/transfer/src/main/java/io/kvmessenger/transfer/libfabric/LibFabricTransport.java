@@ -1,0 +1,84 @@
+package io.kvmessenger.transfer.libfabric;
+
+import io.kvmessenger.foreign.FfmLibFabric;
+import io.kvmessenger.foreign.LibFabric;
+import io.kvmessenger.transfer.FabricChoice;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.link.SocketLinks;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.Transport;
+import io.kvmessenger.transfer.spi.TransportUnavailableException;
+import java.net.InetAddress;
+
+/** What libfabric drives, where it is installed. */
+public final class LibFabricTransport implements Transport {
+    private final EventLoop loop;
+    private final SocketLinks links;
+    private final TransferOptions options;
+    private final InetAddress listenHost;
+    private final InetAddress advertiseHost;
+
+    public LibFabricTransport(
+            EventLoop loop,
+            SocketLinks links,
+            TransferOptions options,
+            InetAddress listenHost,
+            InetAddress advertiseHost) {
+        this.loop = loop;
+        this.links = links;
+        this.options = options;
+        this.listenHost = listenHost;
+        this.advertiseHost = advertiseHost;
+    }
+
+    @Override
+    public String name() {
+        return TransferOptions.LIBFABRIC;
+    }
+
+    @Override
+    public Domain open(InboundPort port, Figures figures) throws TransportUnavailableException {
+        FabricChoice choice = options.fabric();
+        if (options.sealTcp()) {
+            throw new TransportUnavailableException(
+                    "libfabric cannot encrypt what it moves: set tcp_in_clear, or leave libfabric out", null);
+        }
+        LibFabric library;
+        try {
+            library = KeptSignals.during(loop.libC(), () -> new FfmLibFabric(choice.library()));
+        } catch (UnsatisfiedLinkError e) {
+            throw new TransportUnavailableException("libfabric cannot be loaded: " + e.getMessage(), e);
+        }
+        try {
+            return open(library, choice.provider(), port, figures);
+        } catch (IllegalStateException e) {
+            throw new TransportUnavailableException("libfabric " + e.getMessage(), e);
+        }
+    }
+
+    private Domain open(LibFabric library, String provider, InboundPort port, Figures figures) {
+        FabricInfo info =
+                KeptSignals.during(loop.libC(), () -> new FabricSearch(library, advertiseHost).find(provider));
+        OpenFabric fabric = new OpenFabric(library, info);
+        FabricRegions regions = null;
+        try {
+            regions = new FabricRegions(fabric);
+            String location = links.listenInet(name(), listenHost, advertiseHost, dataPort(), port, figures);
+            return new LibFabricDomain(fabric, regions, options.connectLimitNs(), port, figures, location);
+        } catch (IllegalStateException | IllegalArgumentException e) {
+            if (regions != null) {
+                regions.close();
+            }
+            fabric.close();
+            throw e;
+        }
+    }
+
+    /** The port that the user said is tcp's, where both are offered. */
+    private int dataPort() {
+        return options.transports().contains(TransferOptions.TCP) ? 0 : options.dataPort();
+    }
+}
