@@ -21,7 +21,8 @@ from kv_connector.nixl_options import NIXL_OPTIONS
 
 Role = Literal["prefiller", "decoder", "both"]
 
-TRANSPORTS = ("shm", "tcp")
+TRANSPORTS = ("libfabric", "shm", "tcp")
+TRANSPORTS_BY_DEFAULT = ("shm", "tcp")
 PAGE_CHECKSUMS = ("off", "sampled", "full")
 TIMELINES = ("off", "summary", "full")
 VLLM_OPTIONS_PLACE = "kv_connector_extra_config"
@@ -162,9 +163,21 @@ class Options:
     )
     transports: tuple[str, ...] = _texts(
         "Transports to offer, fastest first; a pair of engines takes the first that both have.",
-        TRANSPORTS,
+        TRANSPORTS_BY_DEFAULT,
         boundary="transports",
         choices=TRANSPORTS,
+    )
+    libfabric_provider: str = _text(
+        "Provider that the transport libfabric uses, as fi_info calls it; both sides must say the same.",
+        "",
+        boundary="libfabricProvider",
+        default_said="the first that libfabric offers",
+    )
+    libfabric_library: str = _text(
+        "Path of libfabric, for the transport of that name; a name is looked for by the loader.",
+        "",
+        boundary="libfabricLibrary",
+        default_said="libfabric.so.1",
     )
     streams_per_peer: int = _integer(
         "Parallel data streams to one peer, for transports that have streams.",

@@ -58,7 +58,10 @@ def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
         ({"fetch_limit_seconds": 0}, "option 'fetch_limit_seconds' is 0, expected a value from 0.001 to 86400 s"),
         ({"fetch_limit_seconds": float("nan")}, "option 'fetch_limit_seconds' is nan, expected a number of seconds"),
         ({"transports": "tcp"}, "option 'transports' is 'tcp', expected a list of strings"),
-        ({"transports": []}, "option 'transports' is [], expected a list with one or more of shm, tcp, each once"),
+        (
+            {"transports": []},
+            "option 'transports' is [], expected a list with one or more of libfabric, shm, tcp, each once",
+        ),
         ({"transports": ["tcp", "rdma"]}, "option 'transports' is ['tcp', 'rdma'], expected a list with one or more"),
         ({"transports": ["tcp", "tcp"]}, "each once"),
         ({"aot_cache": 1}, "option 'aot_cache' is 1, expected true or false"),

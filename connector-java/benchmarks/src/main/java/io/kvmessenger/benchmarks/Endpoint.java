@@ -3,6 +3,7 @@ package io.kvmessenger.benchmarks;
 import io.kvmessenger.benchmarks.ControlPipe.Hello;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
+import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
@@ -63,6 +64,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     private static TransferOptions engineOptions(KvPerfOptions options) {
         return TransferOptions.defaults()
                 .withTransports(options.transport())
+                .withFabric(new FabricChoice("", options.provider()))
                 .withStreamsPerPeer(options.streams())
                 .withDriver(options.driver())
                 .withWorkers(options.workers());

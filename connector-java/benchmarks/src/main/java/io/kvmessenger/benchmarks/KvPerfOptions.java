@@ -10,11 +10,13 @@ import java.util.Map;
 /**
  * What a run measures. A value; both processes parse the same arguments.
  *
+ * @param provider of libfabric's; empty for its first
  * @param batchPages pages in one request of op paged
  * @param seconds rounds go on for that long; 0 = {@code rounds} decide
  */
 record KvPerfOptions(
         String transport,
+        String provider,
         Op op,
         int pageBytes,
         int pageCount,
@@ -57,7 +59,9 @@ record KvPerfOptions(
     static final String HELP = """
             kvperf: writes pages from this process into another one through the TransferEngine.
 
-              --transport shm|tcp     how (shm)
+              --transport shm|tcp|libfabric
+                                      how (shm)
+              --provider NAME         of libfabric's, as fi_info calls it (the first that it offers)
               --op single|paged|pingpong
                                       one write a page; paged writes; or single writes to and fro, one at a time (paged)
               --page-bytes N          length of a page (65536)
@@ -104,6 +108,7 @@ record KvPerfOptions(
         }
         KvPerfOptions options = new KvPerfOptions(
                 parseTransport(given.getOrDefault("--transport", "shm")),
+                given.getOrDefault("--provider", ""),
                 op,
                 pageBytes,
                 pageCount,
@@ -182,6 +187,7 @@ record KvPerfOptions(
 
     private static final List<String> KNOWN = List.of(
             "--transport",
+            "--provider",
             "--op",
             "--page-bytes",
             "--page-count",
@@ -229,8 +235,9 @@ record KvPerfOptions(
     }
 
     private static String parseTransport(String word) {
-        if (!word.equals("shm") && !word.equals("tcp")) {
-            throw new IllegalArgumentException("--transport is \"" + word + "\", expected shm or tcp");
+        if (!List.of(TransferOptions.SHM, TransferOptions.TCP, TransferOptions.LIBFABRIC)
+                .contains(word)) {
+            throw new IllegalArgumentException("--transport is \"" + word + "\", expected shm, tcp or libfabric");
         }
         return word;
     }

@@ -99,6 +99,9 @@ final class Report {
         if (options.transport().equals(TransferOptions.TCP)) {
             figures.put("streams", options.streams());
         }
+        if (!options.provider().isEmpty()) {
+            figures.put("provider", options.provider());
+        }
         figures.put("driver", options.driver() == Driver.CALLER ? "caller" : "own");
         if (options.peers() > 1 || options.workers() > 1) {
             figures.put("peers", options.peers());

@@ -11,6 +11,7 @@ import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.specdecode.ContextKind;
 import io.kvmessenger.specdecode.ContextSlots;
+import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.Memory;
 import java.util.ArrayList;
 import java.util.List;
@@ -24,6 +25,7 @@ import java.util.concurrent.TimeUnit;
  * @param tls what control links are secured with
  * @param tcpInClear whether KV over tcp is in clear although control links are not
  * @param transferWorkers over so many threads the peers are spread; 0 = as many as suit the machine
+ * @param fabric which libfabric is used, where it is a transport
  * @param dataPort where data paths are listened for; 0 = any port
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
  * @param context rows that go with a transfer beside its KV
@@ -41,6 +43,7 @@ record OpenRequest(
         List<String> transports,
         int streamsPerPeer,
         int transferWorkers,
+        FabricChoice fabric,
         String engineApiUrl,
         String engineApiKey,
         TlsFiles tls,
@@ -94,6 +97,7 @@ record OpenRequest(
                 options.texts("transports"),
                 options.count("streamsPerPeer"),
                 options.has("transferWorkers") ? options.count("transferWorkers") : 0,
+                new FabricChoice(options.textIfSaid("libfabricLibrary"), options.textIfSaid("libfabricProvider")),
                 options.text("engineApiUrl"),
                 options.textIfSaid("engineApiKey"),
                 new TlsFiles(

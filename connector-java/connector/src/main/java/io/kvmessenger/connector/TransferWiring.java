@@ -1,7 +1,6 @@
 package io.kvmessenger.connector;
 
 import io.kvmessenger.transfer.Driver;
-import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.TransferDecorator;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
@@ -39,7 +38,7 @@ final class TransferWiring {
                 request.sealsTcp(),
                 Driver.forCores(coreCount),
                 workers == 0 ? TransferOptions.workersForCores(coreCount) : workers,
-                FabricChoice.installed()));
+                request.fabric()));
         return decorated(engine, request);
     }
 
