@@ -2,12 +2,15 @@ package io.kvmessenger.connector;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.foreign.FfmLibFabric;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.Assumptions;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
@@ -87,6 +90,18 @@ class ShardingTest {
                                 transport),
                         new Case("LATENT", 1, Side.tp(8).withMessengers(2), new Side(1, 1, 2, 1), transport),
                         new Case("HND", 8, new Side(1, 2, 1, 2), Side.tp(1), transport)));
+    }
+
+    /** By the provider that the library prefers. */
+    @Test
+    void shouldBringEveryByteToItsRankOverLibfabric() throws IOException {
+        try {
+            new FfmLibFabric(FfmLibFabric.DEFAULT_NAME);
+        } catch (UnsatisfiedLinkError e) {
+            Assumptions.abort(e.getMessage() + ": examples/setup/find-libfabric finds one");
+        }
+        shouldBringEveryByteToItsRank(new Case("HND", 8, Side.tp(4), Side.tp(1), "libfabric"));
+        shouldBringEveryByteToItsRank(new Case("NHD", 8, Side.tp(2), Side.tp(8), "libfabric"));
     }
 
     @ParameterizedTest(name = "{0}")
