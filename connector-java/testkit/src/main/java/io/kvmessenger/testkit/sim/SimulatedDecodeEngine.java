@@ -56,6 +56,8 @@ final class SimulatedDecodeEngine {
 
     /** A client leaves that soon: most fetches end in about that time. */
     private static final long ABANDON_WITHIN_NS = 5 * Scenario.MILLI;
+    /** A prompt comes to its prefiller that long after its decoder's leg, at most. */
+    private static final long LEGS_APART_MAX_NS = Scenario.SAFETY_NS / 2;
 
     private final SimulatedClock clock;
     private final SimulatedNode node;
@@ -197,6 +199,11 @@ final class SimulatedDecodeEngine {
         }
     }
 
+    /** A prompt that comes when all is healed may stand in a queue for longer than a request's own limit. */
+    private boolean mayHaveOwnLimit() {
+        return !traffic.announces() || clock.nowNs() < Scenario.SAFETY_NS - LEGS_APART_MAX_NS;
+    }
+
     /** As many pages of each group as the tokens take. */
     private List<int[]> grantable(Request request, int firstToken) {
         return IntStream.range(0, pool.geometry().groups().size())
@@ -238,7 +245,7 @@ final class SimulatedDecodeEngine {
                 grantable(request, cachedPages * pageTokens),
                 request.contextSlot,
                 asked,
-                random.nextInt(4) == 0 && !(healed && traffic.announces()) ? ownLimitNs : 0,
+                random.nextInt(4) == 0 && mayHaveOwnLimit() ? ownLimitNs : 0,
                 request.transfer.digest(),
                 request.decoderFirst
                         ? new EngineCommand.Prompt(new int[request.promptTokens], "", 0)
