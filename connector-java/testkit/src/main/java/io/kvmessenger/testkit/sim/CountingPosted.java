@@ -19,7 +19,7 @@ final class CountingPosted extends PassingTransferEngine {
     public ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie) {
         ImmWindow window = super.openWindow(from, area, expectedWeight, cookie);
         if (window != null) {
-            transport.postedWeights.put(window.imm(), 0L);
+            transport.postedWeights().put(window.imm(), 0L);
         }
         return window == null ? null : new PostedWindow(window);
     }
@@ -38,7 +38,7 @@ final class CountingPosted extends PassingTransferEngine {
 
         @Override
         public long arrivedWeight() {
-            return transport.postedWeights.get(window.imm());
+            return transport.postedWeights().get(window.imm());
         }
 
         @Override

@@ -82,7 +82,7 @@ final class FabricWrites {
         inFlight.add(write);
         write.post.writes.add(write);
         if (windowOf(write) != null) {
-            path.target.postedWeights.merge(write.window(), (long) Imm.weight(facts.imm()), Long::sum);
+            path.target.postedWeights().merge(write.window(), (long) Imm.weight(facts.imm()), Long::sum);
         }
         trace.add(facts.source(), "submit", write.describe());
         listener.writeSubmitted(facts);

@@ -18,6 +18,7 @@ import java.util.stream.IntStream;
  * @param decoderGeometries one for each messenger of a decoder's engine
  * @param announces whether prefillers announce prompts and wait for grants, as SGLang does
  * @param bothRoles whether prefillers also decode what other prefillers compute
+ * @param workerCount of each transfer engine
  */
 record Scenario(
         long seed,
@@ -26,6 +27,7 @@ record Scenario(
         int requestCount,
         FabricKind fabric,
         EngineLimits engineLimits,
+        int workerCount,
         String secret,
         List<KvGeometry> prefillerGeometries,
         List<KvGeometry> decoderGeometries,
@@ -54,6 +56,10 @@ record Scenario(
     private static final int COMPLETIONS_MANY = 4096;
     private static final int PEERS_ENOUGH = 64;
     private static final int QUEUE_LONG = 64;
+    /** One in so many runs has engines of several workers. */
+    private static final int WORKERS_ONE_IN = 3;
+
+    private static final int WORKERS_MAX = 3;
 
     /** Which of its faults a run has. */
     enum Weather {
@@ -87,6 +93,7 @@ record Scenario(
         SplittableRandom lanes = new SplittableRandom(seed * 0x1D8E4E27C47D124FL + 1);
         SplittableRandom falls = new SplittableRandom(seed * 0xD6E8FEB86659FD93L + 1);
         SplittableRandom traffic = new SplittableRandom(seed * 0xE7037ED1A0B428DBL + 1);
+        SplittableRandom workers = new SplittableRandom(seed * 0xC2B2AE3D27D4EB4FL + 1);
         boolean announces =
                 seed % 3 == 0 && weather != Weather.SOUND; // how long an announced prompt waits has no bound
         ModelShape model = drawModel(random, seed, shardable);
@@ -111,6 +118,7 @@ record Scenario(
                         ? engineLimits(weather == Weather.SOUND ? QUEUE_LONG : queueLimit, SLOTS_ENOUGH, engines)
                         : engineLimits(
                                 queueLimit, slotsReusedSoon ? Math.min(slotCount, SLOTS_FEW) : slotCount, engines),
+                shardable ? drawWorkerCount(workers) : 1,
                 random.nextBoolean() ? "secret" : "",
                 model.drawEngine(random, shards, sharded),
                 model.drawEngine(random, shards, sharded),
@@ -126,6 +134,10 @@ record Scenario(
                     case SOUND -> Swarm.sound(random);
                     case QUIET -> Swarm.quiet(random);
                 });
+    }
+
+    private static int drawWorkerCount(SplittableRandom random) {
+        return random.nextInt(WORKERS_ONE_IN) == 0 ? random.nextInt(2, WORKERS_MAX + 1) : 1;
     }
 
     private static ModelShape drawModel(SplittableRandom random, long seed, boolean shardable) {
@@ -192,6 +204,7 @@ record Scenario(
                 requestCount,
                 kind,
                 engineLimits,
+                workerCount,
                 secret,
                 prefillerGeometries,
                 decoderGeometries,

@@ -35,7 +35,7 @@ final class SimulatedProcess {
                 node,
                 world.fabric(),
                 world.mutation().limits(scenario.engineLimits()),
-                1,
+                scenario.workerCount(),
                 node::wake);
         transport = invoked.transport();
         transfer = new WatchedTransferEngine(invoked.engine(), node.process(), listener);

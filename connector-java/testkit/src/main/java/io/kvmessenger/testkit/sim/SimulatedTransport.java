@@ -41,8 +41,6 @@ final class SimulatedTransport implements Domain {
     final Set<FabricLink> opened = new LinkedHashSet<>();
     /** Of peers that write here. */
     final Set<FabricLink> admitted = new LinkedHashSet<>();
-    /** By window, for the mutant that shows it: what peers have posted for it. */
-    final Map<Integer, Long> postedWeights = new LinkedHashMap<>();
 
     private final SimulatedFabric fabric;
     private final SimulatedWorker worker;
@@ -51,7 +49,10 @@ final class SimulatedTransport implements Domain {
     /** By rank, then by kind of context row. */
     private List<Region> regions = List.of();
 
-    /** One for each worker of its engine. The first is found at the location, and knows the others. */
+    /** By window, for the mutant that shows it: what peers have posted for it, at whichever worker. */
+    private final Map<Integer, Long> postedWeights = new LinkedHashMap<>();
+
+    /** One for each worker of its engine. The first is found at the location. */
     private List<SimulatedTransport> ofEngine = List.of(this);
 
     private boolean closed;
@@ -74,9 +75,13 @@ final class SimulatedTransport implements Domain {
         ofEngine.forEach(transport -> transport.regions = List.copyOf(byRank));
     }
 
-    /** The first's: those of all workers, itself among them. */
+    /** Those of all workers, itself the first of them. */
     void leads(List<SimulatedTransport> all) {
-        ofEngine = List.copyOf(all);
+        all.forEach(transport -> transport.ofEngine = List.copyOf(all));
+    }
+
+    Map<Integer, Long> postedWeights() {
+        return ofEngine.getFirst().postedWeights;
     }
 
     List<SimulatedTransport> ofEngine() {
