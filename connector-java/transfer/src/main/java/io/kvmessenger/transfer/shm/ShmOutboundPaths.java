@@ -125,7 +125,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
                 return 1;
             }
             if (!allOffered) {
-                return 0;
+                return LOOK_SOON;
             }
         }
         open = true;

@@ -199,6 +199,7 @@ final class ShmDomainTest {
             }
             assertThat(turns).as("two pieces, and the end").isEqualTo(3);
             assertThat(opened).as("more may be offered").isEmpty();
+            assertThat(writer.paths.doWork(NOW_NS)).isEqualTo(OutboundPaths.LOOK_SOON);
             writer.opened();
             assertThat(writer.paths.doWork(NOW_NS)).isZero();
         }
