@@ -31,8 +31,9 @@ GRANT_WAIT_SECONDS = 1.0
 QUEUED_SECONDS = 3 * GRANT_WAIT_SECONDS
 SERVED_LIMIT_SECONDS = 240.0
 ANSWER_TOKENS = 2
-OCCUPYING_TOKENS = 2000
-"""What the model has room for; an engine of one sequence is at it for much longer than QUEUED_SECONDS."""
+OCCUPYING_TOKENS = 60_000
+"""An engine of one sequence is at them for longer than any limit here, however fast the machine."""
+ROOM_FOR_THEM = ("--max-model-len", "65536", "--hf-overrides", json.dumps({"max_position_embeddings": 65536}))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def reference(everyday_reference: Reference) -> Reference:
 @pytest.fixture(scope="module")
 def narrow(model: Path, run_folder: Path) -> Iterator[tuple[Messenger, Messenger]]:
     """A prefiller and a decoder that run one request at a time."""
-    extra, options = {"grant_wait_seconds": GRANT_WAIT_SECONDS}, {"sequences_max": 1}
+    extra, options = {"grant_wait_seconds": GRANT_WAIT_SECONDS}, {"sequences_max": 1, "arguments": ROOM_FOR_THEM}
     with ExitStack() as stack:
         source = messenger(prefiller("prefiller-narrow", extra=extra, options=options), model, run_folder)
         target = messenger(decoder("decoder-narrow", extra=extra, options=options), model, run_folder)
@@ -73,6 +74,14 @@ def wait_until_queued(engine: Messenger, count: int) -> None:
         lambda: engine.server.metric("vllm:num_requests_waiting") >= count,
         SERVED_LIMIT_SECONDS,
         f"{count} requests are queued at {engine.server.name}",
+    )
+
+
+def wait_until_granted(prefiller: Messenger, count: int) -> None:
+    wait_until(
+        lambda: prefiller.metric("kv_messenger_grants_waiting") >= count,
+        SERVED_LIMIT_SECONDS,
+        f"{count} requests at {prefiller.server.name} have been granted pages",
     )
 
 

@@ -32,6 +32,8 @@ REQUEST_LIMIT_SECONDS = 300.0
 POLL_SECONDS = 0.25
 PROGRESS_SECONDS = 10.0
 LOG_TAIL_LINES = 40
+LOG_CAUSE_LINES_MAX = 60
+ERROR_MARKS = (" ERROR ", "Traceback (most recent call last)")
 FIRST_PORT = 20_000
 _given_ports: set[int] = set()
 
@@ -190,8 +192,13 @@ class Server:
     def log(self) -> str:
         return self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
 
-    def log_tail(self, lines: int = LOG_TAIL_LINES) -> str:
-        return "\n".join(self.log().splitlines()[-lines:])
+    def log_tail(self) -> str:
+        """The end of the log, below the first error before it: engines log the cause, then what follows from it."""
+        lines = self.log().splitlines()
+        before, end = lines[:-LOG_TAIL_LINES], lines[-LOG_TAIL_LINES:]
+        causes = [place for place, line in enumerate(before) if any(mark in line for mark in ERROR_MARKS)]
+        cause = before[causes[0] :][:LOG_CAUSE_LINES_MAX] if causes else []
+        return "\n".join([*cause, *(["…"] if cause else []), *end])
 
     def get(self, path: str) -> str:
         with urllib.request.urlopen(self.url + path, timeout=REQUEST_LIMIT_SECONDS) as answer:

@@ -48,6 +48,13 @@ class Side:
         """A figure of the messengers', added up."""
         return sum(self.metric_by_rank(name))
 
+    def catch_up(self) -> None:
+        """Returns when the scheduler has taken whatever was asked of the server before.
+
+        This question goes through the scheduler's queue; "/v1/loads" is answered from a snapshot, which may be older.
+        """
+        self.server.get("/server_info")
+
     def running(self) -> int:
         """How many requests are being computed."""
         (load,) = json.loads(self.server.get("/v1/loads"))["loads"]
@@ -83,7 +90,7 @@ def give_up(request: str, sides: Sequence[Side]) -> None:
     for side in sides:
         side.server.post("/abort_request", {"rid": request})
     for side in sides:
-        side.running()  # asked behind the abort, in the same queue
+        side.catch_up()
 
 
 @dataclass
