@@ -52,7 +52,8 @@ dashboards: ## writes the Grafana dashboard and the alert rules anew
 	@$(ENVIRONMENT) run tools -- dashboards/generate.py
 
 pictures: demo ## runs the demo and draws its longest transfer into docs/pictures
-	@$(ENVIRONMENT) run tools -- examples/picture.py "$$(ls -d build/demo/* | tail -1)" docs/pictures/transfer.svg
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m kv_connector timeline --svg docs/pictures/transfer.svg \
+	    "$$(ls -d build/demo/* | tail -1)"/{prefiller,decoder}.log
 
 kvperf: ## the two-process benchmark of the transfer engine: make kvperf ARGS="--help"
 	@connector-java/benchmarks/kvperf $(ARGS)

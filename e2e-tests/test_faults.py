@@ -44,9 +44,9 @@ from faults import (
     sent_in_part,
     still_serves,
 )
+from kv_connector.cli.timelines import fetches
 from processes import descendants, kill, kill_alone, maps_a_jvm, stopped
 from server_process import LOOPBACK, complete, free_port, start_all, wait_until, words_of
-from timeline import fetches
 from workload import ABORTED, ANSWER_TOKENS, FAULTS
 
 GRANT_WAIT_SECONDS = 12.0

@@ -12,8 +12,8 @@ import pytest
 from bed import Bed, Messenger, decoder, decoder_waits, prefiller, serial, way_of
 from conftest import ROOT, Reference
 from faults import dropped_payload
+from kv_connector.cli.timelines import FetchTimeline, PrefillTimeline, fetches, prefills
 from server_process import words_of
-from timeline import FetchTimeline, PrefillTimeline, fetches, prefills
 from workload import ANSWER_TOKENS, BOTH_LEGS, DROPPED, HELD, OVERLAPPED, OVERLAPPED_LENGTHS
 
 CHUNK_TOKENS = 256

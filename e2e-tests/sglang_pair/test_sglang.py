@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import Reference
 from faults import Outcome, attempt, dropped_payload, leave
+from kv_connector.cli.timelines import prefills
 from plain_sglang import transformers_answers
 from server_process import Server, free_port, wait_until, words_of
 from sglang_bed import COMPLETIONS, KV_MESSENGER, Ground, Kind, Pair, Side, give_up, start
@@ -42,7 +43,6 @@ from sglang_workload import (
     hits,
     mixed_groups,
 )
-from timeline import prefills
 from workload import Series
 
 pytest_plugins = ["sglang_fixtures"]

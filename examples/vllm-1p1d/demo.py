@@ -18,12 +18,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from demo_console import say, unwind_on_sigterm
+from kv_connector.cli.timelines import FetchTimeline, PrefillTimeline, fetches, prefills
 from make_model import cached_model
 from plain_vllm import reference_answers
 from prompts import cache_home, random_prompt
 from server_process import Server, complete, free_port, start_all, wait_until, words_of
 from servers import EngineOptions, engine, router
-from timeline import FetchTimeline, PrefillTimeline, fetches, prefills
 
 PROMPT_TOKENS = (2, 20, 127, 128, 129, 200, 700, 1500)
 ANSWER_TOKENS = 16
@@ -57,7 +57,7 @@ def new_transfer(bed: Bed, known: set[str]) -> tuple[PrefillTimeline, FetchTimel
     """The timelines of the transfer that was not known yet, once both sides have logged theirs."""
 
     def fresh() -> set[str]:
-        return (fetches(bed.decoder.log()).keys() & prefills(bed.prefiller.log()).keys()) - known
+        return set(fetches(bed.decoder.log()).keys() & prefills(bed.prefiller.log()).keys()) - known
 
     wait_until(lambda: bool(fresh()), TIMELINE_LIMIT_SECONDS, "both sides have logged the transfer's timeline")
     transfer = fresh().pop()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from kv_connector import _preflight
 from kv_connector._version import __version__
-from kv_connector.cli import doctor, said_options
+from kv_connector.cli import doctor, said_options, timeline
 from kv_connector.cli.idle import wait_idle
 from kv_connector.exceptions import PreflightError
 from kv_connector.options import SGLANG_OPTIONS_VARIABLE
@@ -21,6 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return version()
     if said.command == "wait-idle":
         return wait_idle(said.metrics, said.limit_seconds, sys.stderr.write)
+    if said.command == "timeline":
+        wanted = timeline.Wanted(said.svg, said.transfer, said.perfetto)
+        return timeline.tell(said.logs, wanted, sys.stdout.write, sys.stderr.write)
     return doctor_of(said)
 
 
@@ -45,6 +49,16 @@ def parser() -> argparse.ArgumentParser:
         help="a messenger's metrics page; may be repeated",
     )
     idle.add_argument("--limit-seconds", type=float, default=120.0, help="after which it is given up (120)")
+    times = commands.add_parser(
+        "timeline",
+        help="what engines' logs tell of the times of their transfers",
+        description="A table with a line for each side of each transfer. A picture needs the logs of both sides, on one"
+        ' machine since its clock has stamped them, and the option timelines "full".',
+    )
+    times.add_argument("logs", metavar="LOG", type=Path, nargs="+", help="an engine's log")
+    times.add_argument("--svg", metavar="FILE", type=Path, help="also draws one transfer")
+    times.add_argument("--transfer", metavar="NAME", default="", help="which is drawn (the longest prompt)")
+    times.add_argument("--perfetto", metavar="FILE", type=Path, help="also writes a trace, for ui.perfetto.dev")
     looks = commands.add_parser(
         "doctor",
         help="whether an engine would start here and could move KV",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from picture import LEFT, RIGHT, WIDTH, longest, main, picture
-from test_timeline import FETCH, PREFILL
-from timeline import fetches, prefills
+from test_timelines import FETCH, PREFILL
+
+from kv_connector.cli.timelines import fetches, prefills
+from kv_connector.cli.transfer_picture import LEFT, RIGHT, WIDTH, picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -46,18 +45,3 @@ def test_words_say_what_was_counted() -> None:
     said = " ".join(text.text or "" for text in drawn().iter(f"{SVG}text"))
     assert "512 tokens" in said
     assert "3 of 4 layers left before" in said
-
-
-def test_logs_of_a_demo_are_drawn(tmp_path: Path) -> None:
-    (tmp_path / "prefiller.log").write_text(PREFILL)
-    (tmp_path / "decoder.log").write_text(FETCH)
-    output = tmp_path / "pictures" / "transfer.svg"
-    assert main([str(tmp_path), str(output)]) == 0
-    assert output.read_text().startswith("<svg ")
-
-
-def test_logs_without_layers_are_refused(tmp_path: Path) -> None:
-    for name in ("prefiller.log", "decoder.log"):
-        (tmp_path / name).write_text("nothing of interest\n")
-    with pytest.raises(SystemExit, match=re.escape(f"the logs in {tmp_path} tell of no transfer")):
-        longest(tmp_path)

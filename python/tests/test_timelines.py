@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from timeline import fetches, prefills
+from kv_connector.cli.timelines import fetches, prefills, timelines
 
 
 def line(**fields: object) -> str:
@@ -45,3 +45,7 @@ def test_prefill_is_read_with_its_chunks_in_order() -> None:
 def test_fetch_is_read() -> None:
     fetch = fetches(PREFILL + FETCH)["t1"]
     assert (fetch.pages, fetch.length_bytes, fetch.granted_ns, fetch.ready_ns) == (4, 1024, 90, 320)
+
+
+def test_both_sides_lines_come_in_the_logs_order() -> None:
+    assert [type(found).__name__ for found in timelines(FETCH + PREFILL)] == ["FetchTimeline", "PrefillTimeline"]

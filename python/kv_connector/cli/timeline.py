@@ -1,0 +1,127 @@
+"""``kv-messenger timeline``: what engines' logs tell of their transfers, as a table, a picture and a trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kv_connector.cli.perfetto import trace
+from kv_connector.cli.timelines import FetchTimeline, PrefillTimeline, Timeline, timelines
+from kv_connector.cli.transfer_picture import picture
+
+NAME_LENGTH_MAX = 36
+"""Of a transfer in the table: routers make longer ones, which differ at the end."""
+HEADER = (
+    "transfer",
+    "side",
+    "transport",
+    "tokens",
+    "MB",
+    "layers early",
+    "sending ms",
+    "exposed ms",
+    "wait ms",
+)
+NOT_SAID = "-"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be written beside the table; None where it is not."""
+
+    svg: Path | None = None
+    transfer: str = ""
+    """Which is drawn; "" for the longest."""
+    perfetto: Path | None = None
+
+
+def tell(logs: Sequence[Path], wanted: Wanted, say: Callable[[str], object], complain: Callable[[str], object]) -> int:
+    """0, or 1 with a sentence where a log cannot be read or tells of no transfer."""
+    try:
+        found = {str(log): list(timelines(log.read_text(encoding="utf-8", errors="replace"))) for log in logs}
+    except OSError as missing:
+        complain(f"{missing}: name an engine's log\n")
+        return 1
+    rows = [row(timeline) for of_log in found.values() for timeline in of_log]
+    if not rows:
+        complain(
+            f"{' and '.join(found)} has no line with 'kv_messenger timeline', expected an engine's log at level INFO;"
+            ' with the option timelines "off" there is none\n'
+        )
+        return 1
+    for line in table([HEADER, *rows]):
+        say(f"{line}\n")
+    try:
+        write(found, wanted)
+    except (OSError, LookupError) as refused:
+        complain(f"{refused}\n")
+        return 1
+    return 0
+
+
+def write(found: Mapping[str, Sequence[Timeline]], wanted: Wanted) -> None:
+    """The files that are wanted; raises LookupError with a sentence where there is nothing to draw."""
+    if wanted.perfetto is not None:
+        wanted.perfetto.write_text(json.dumps(trace(found)), encoding="utf-8")
+    if wanted.svg is not None:
+        sent, fetched = drawn([timeline for of_log in found.values() for timeline in of_log], wanted.transfer)
+        wanted.svg.parent.mkdir(parents=True, exist_ok=True)
+        wanted.svg.write_text(picture(sent, fetched), encoding="utf-8")
+
+
+def drawn(found: Sequence[Timeline], transfer: str) -> tuple[PrefillTimeline, FetchTimeline]:
+    """Both sides of the transfer of this name, or of the longest prompt; raises LookupError with a sentence."""
+    fetched = {timeline.transfer: timeline for timeline in found if isinstance(timeline, FetchTimeline)}
+    sent = [
+        timeline
+        for timeline in found
+        if isinstance(timeline, PrefillTimeline) and timeline.computed() and timeline.transfer in fetched
+    ]
+    chosen = [timeline for timeline in sent if transfer in ("", timeline.transfer)]
+    if not chosen:
+        named = f"transfer {transfer!r}" if transfer else "a transfer"
+        raise LookupError(
+            f"the logs do not tell of both sides of {named} with its layers: give the logs of a prefiller and of a"
+            ' decoder of one machine, whose option timelines is "full"'
+        )
+    longest = max(chosen, key=lambda timeline: timeline.computed()[-1].end_token)
+    return longest, fetched[longest.transfer]
+
+
+def row(timeline: Timeline) -> tuple[str, ...]:
+    """Of the table."""
+    name = timeline.transfer
+    name = name if len(name) <= NAME_LENGTH_MAX else f"…{name[1 - NAME_LENGTH_MAX :]}"
+    moved = f"{timeline.length_bytes / 1e6:.1f}"
+    if isinstance(timeline, FetchTimeline):
+        wait = between_ms(timeline.asked_ns, timeline.ready_ns)
+        return (name, "decoder", NOT_SAID, NOT_SAID, moved, NOT_SAID, NOT_SAID, NOT_SAID, wait)
+    return (
+        name,
+        "prefiller",
+        timeline.transport,
+        str(timeline.prompt_tokens),
+        moved,
+        f"{timeline.layers_sent_early}/{timeline.layers_sent}",
+        between_ms(timeline.first_submitted_ns, timeline.last_left_ns),
+        between_ms(max(timeline.forward_end_ns, timeline.grant_received_ns), timeline.last_left_ns),
+        NOT_SAID,
+    )
+
+
+def between_ms(start_ns: int, end_ns: int) -> str:
+    """Never negative: KV that has left before its pass ended is exposed for no time."""
+    return f"{max(0, end_ns - start_ns) / 1e6:.2f}" if start_ns and end_ns else NOT_SAID
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines with columns of equal width; names on the left, figures on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
+        aligned = [
+            cell.ljust(width) if place < 3 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        yield "  ".join(aligned).rstrip()
