@@ -289,7 +289,8 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public ImmWindow openWindow(Admission from, WindowArea area, long expectedWeight, long cookie) {
-        if (!liveAdmissions.containsKey(from.id())) {
+        DomainGroup writtenBy = liveAdmissions.get(from.id());
+        if (writtenBy == null) {
             throw new IllegalArgumentException("the admission of " + from.peerName() + " has ended");
         }
         if (expectedWeight < 1) {
@@ -298,7 +299,9 @@ final class HostTransferEngine implements TransferEngine {
         List<RegisteredRegion> hosts = area.parts().stream()
                 .map(part -> regions.require(part.region()))
                 .toList();
-        return completionsHaveRoom(1) ? windows.open(from, hosts, area, expectedWeight, cookie) : null;
+        ImmWindow opened = completionsHaveRoom(1) ? windows.open(from, hosts, area, expectedWeight, cookie) : null;
+        writtenBy.worker().wake(); // it may sleep for long while no window is open
+        return opened;
     }
 
     @Override

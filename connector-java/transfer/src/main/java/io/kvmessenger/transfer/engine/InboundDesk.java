@@ -115,6 +115,11 @@ final class InboundDesk implements InboundPort {
     }
 
     @Override
+    public boolean expectsWrites() {
+        return windows.openCount() > 0;
+    }
+
+    @Override
     public void onStray() {
         figures.increment(TransferCounter.STRAYS);
     }

@@ -21,7 +21,7 @@ final class WindowTable {
     private final ImmCounters counters;
     private final Consumer<OpenWindow> release;
     private final Window[] windows;
-    private int openCount;
+    private final AtomicInteger openCount = new AtomicInteger();
 
     /** @param release makes every worker let go of what is half received for a closed window */
     WindowTable(EngineLimits limits, Consumer<OpenWindow> release) {
@@ -39,7 +39,7 @@ final class WindowTable {
         Window window = new Window(imm, from, regions, area, expectedWeight, cookie);
         windows[Imm.slot(imm)] = window;
         regions.forEach(RegisteredRegion::hold);
-        openCount++;
+        openCount.incrementAndGet();
         counters.publish(imm);
         return window;
     }
@@ -56,9 +56,9 @@ final class WindowTable {
         }
     }
 
-    /** Windows open or not yet free. */
+    /** Windows open or not yet free. Any thread. */
     int openCount() {
-        return openCount;
+        return openCount.get();
     }
 
     ImmCounters counters() {
@@ -174,7 +174,7 @@ final class WindowTable {
 
         private void free() {
             windows[Imm.slot(imm)] = null;
-            openCount--;
+            openCount.decrementAndGet();
             regions.forEach(RegisteredRegion::release);
             counters.free(imm);
         }

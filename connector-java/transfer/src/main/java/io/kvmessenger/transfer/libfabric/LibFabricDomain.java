@@ -131,14 +131,17 @@ final class LibFabricDomain implements Domain {
     @Override
     public int poll(long nowNs) {
         int work = 0;
+        boolean lookSoon = false;
         for (int i = inbound.size() - 1; i >= 0; i--) {
             LibFabricInboundPaths paths = inbound.get(i);
             work += paths.poll(nowNs);
             if (paths.isOver()) {
                 inbound.remove(paths);
+            } else {
+                lookSoon |= paths.waits();
             }
         }
-        return work == 0 && !inbound.isEmpty() ? LOOK_SOON : work;
+        return work == 0 && lookSoon ? LOOK_SOON : work;
     }
 
     @Override

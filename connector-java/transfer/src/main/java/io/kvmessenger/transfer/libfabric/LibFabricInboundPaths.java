@@ -113,6 +113,11 @@ final class LibFabricInboundPaths implements InboundPaths {
         return count;
     }
 
+    /** Whether something of the peer's may come that is waited for, or a time runs: nothing wakes the worker for either. */
+    boolean waits() {
+        return !ready || peerGone || port.expectsWrites();
+    }
+
     private int take() {
         int count = 0;
         int found = endpoint.read();

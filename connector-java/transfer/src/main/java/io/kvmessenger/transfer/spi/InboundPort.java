@@ -16,6 +16,9 @@ public interface InboundPort {
     /** The open window with this slot and generation, or null; whose it is must still be asked. */
     OpenWindow windowOf(int imm);
 
+    /** Whether any window is open; while none is, nothing that comes is waited for. */
+    boolean expectsWrites();
+
     /** A write came too late for its window and was discarded. */
     void onStray();
 

@@ -45,6 +45,11 @@ public final class FakePort implements InboundPort {
     }
 
     @Override
+    public boolean expectsWrites() {
+        return true;
+    }
+
+    @Override
     public void onStray() {
         strays++;
     }
