@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from fabric import environment_of_fabric
 from server_process import Server, ServerFailed, StartedProcess
 from servers import ENGINE_ENVIRONMENT
 
@@ -140,6 +141,7 @@ def environment_of_vllm() -> dict[str, str]:
     libraries = [*allocators[:1], *openmps[:1], *filter(None, [os.environ.get("LD_PRELOAD")])]
     return {
         **ENGINE_ENVIRONMENT,
+        **environment_of_fabric(),
         "LD_PRELOAD": ":".join(libraries),
         "OPENBLAS_NUM_THREADS": "1",  # NumPy would start its threads when it is imported; what is forked must have one
     }

@@ -11,11 +11,13 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import fabric
 import pytest
 from conftest import Reference
+from kv_connector.cli.timelines import prefills
 from recordings import GIVEN_UP_AT_BOTH, RETRACTED, calls_of, comparable, pages_of, pages_sent, section
 from server_process import wait_until, words_of
 from sglang_bed import Ground, Kind, Pair, Side, give_up
@@ -96,11 +98,17 @@ class Recorder:
         self.sections.append(section(title, calls_of(self.folder, room)))
 
 
+def kind_of(name: str) -> Kind:
+    """KV of one kind comes by libfabric, where that can be had: what SGLang asks of a backend is the same."""
+    by_fabric = name != OVERLAPPED and fabric.folder() is not None
+    return replace(KINDS[name], options=fabric.options()) if by_fabric else KINDS[name]
+
+
 @pytest.fixture(scope="module")
 def recorder(request: pytest.FixtureRequest, ground: Ground, by_sglang: Reference) -> Iterator[Recorder]:
     with ExitStack() as held:
         apart = Ground(ground.model, ground.folder / request.param)
-        pair = apart.started_pair(held, KINDS[request.param], request.param)
+        pair = apart.started_pair(held, kind_of(request.param), request.param)
         yield Recorder(request.param, pair, apart.recording, by_sglang)
 
 
@@ -122,6 +130,8 @@ def test_scheduler_calls_the_backend_as_it_was_recorded(recorder: Recorder, requ
     if request.config.getoption("--record"):
         kept.parent.mkdir(exist_ok=True)
         kept.write_text(text, encoding="utf-8")
+    used = {prefill.transport for prefill in prefills(prefiller.server.log()).values()}
+    assert used == set(kind_of(recorder.name).options.get("transports", ["tcp"]))
     known = comparable(kept.read_text(encoding="utf-8"))
     assert comparable(text) == known, "SGLang calls otherwise than was recorded; --record writes it anew"
 

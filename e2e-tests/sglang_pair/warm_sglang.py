@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fabric import environment_of_fabric
 from sglang_servers import CPU_KERNELS, ENGINE_ENVIRONMENT
 from warm_starts import WarmLauncher, WarmServer
 
@@ -21,6 +22,7 @@ PRELOADED = (
 def environment_of_sglang() -> dict[str, str]:
     return {
         **ENGINE_ENVIRONMENT,
+        **environment_of_fabric(),
         "PYTHONPATH": str(CPU_KERNELS),
         "OPENBLAS_NUM_THREADS": "1",  # NumPy would start its threads when it is imported; what is forked must have one
     }
