@@ -196,7 +196,7 @@ def without_servers() -> list[Suite]:
 
 
 def with_servers() -> list[Suite]:
-    """One after the other: several of their tests say after how long a fault is noticed."""
+    """vLLM's by themselves: they keep both cores busy. SGLang's wait for half of their time, so two suites share it."""
     return [
         Suite(
             "engines",
@@ -207,10 +207,19 @@ def with_servers() -> list[Suite]:
         ),
         Suite(
             "engines, SGLang",
-            in_sglang(*pytest("e2e-tests/sglang_pair", "sglang")),
+            in_sglang(*pytest("e2e-tests/sglang_pair/test_sglang.py", "sglang")),
             "build/reports/sglang.xml",
             quick=False,
             limit_seconds=ENGINES_LIMIT_SECONDS,
+            beside=True,
+        ),
+        Suite(
+            "engines, SGLang, recorded",
+            in_sglang(*pytest("e2e-tests/sglang_pair/test_recorded_calls.py", "sglang-recorded")),
+            "build/reports/sglang-recorded.xml",
+            quick=False,
+            limit_seconds=ENGINES_LIMIT_SECONDS,
+            beside=True,
         ),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -32,7 +33,7 @@ class Reference:
 @pytest.fixture(scope="session")
 def run_folder() -> Path:
     """Where the logs of this run's servers stay."""
-    return ROOT / "build" / "e2e" / time.strftime("%Y%m%d-%H%M%S")
+    return ROOT / "build" / "e2e" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -32,11 +33,13 @@ def kept_answers(of_what: Sequence[str], ask: Callable[[], Answers]) -> Answers:
     for part in of_what:
         digest.update(hashlib.sha256(part.encode()).digest())
     kept = cache_home() / "references" / f"{digest.hexdigest()[:16]}.json"
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        partial = kept.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(ask()), encoding="utf-8")
-        partial.rename(kept)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with open(kept.with_suffix(".lock"), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a run beside this one waits for the same answers
+        if not kept.exists():
+            partial = kept.with_suffix(f".{os.getpid()}")
+            partial.write_text(json.dumps(ask()), encoding="utf-8")
+            partial.rename(kept)
     answers: Answers = json.loads(kept.read_text(encoding="utf-8"))
     return answers
 

@@ -8,6 +8,7 @@ at once, with the end of its log. Runs on the standard library alone.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import getpass
 import json
 import os
@@ -22,7 +23,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol, Self
+from typing import IO, Any, BinaryIO, Protocol, Self
 
 LOOPBACK = "127.0.0.1"
 MODEL_NAME = "tiny"
@@ -35,7 +36,9 @@ LOG_TAIL_LINES = 40
 LOG_CAUSE_LINES_MAX = 60
 ERROR_MARKS = (" ERROR ", "Traceback (most recent call last)")
 FIRST_PORT = 20_000
-_given_ports: set[int] = set()
+PORT_LOCKS = Path(tempfile.gettempdir()) / f"kv-messenger-ports-{getpass.getuser()}"
+_given_ports: dict[int, IO[bytes]] = {}
+"""With the locks that keep other runs from them."""
 
 
 class ServerFailed(RuntimeError):
@@ -46,15 +49,27 @@ def free_port(count: int = 1) -> int:
     """The first of `count` ports in a row that no process listens on, none given twice, none of the system's own range.
 
     Engines open dozens of connections while they start: a port of the system's own range that is free now can be taken
-    before the server that it was chosen for comes to it.
+    before the server that it was chosen for comes to it. A run beside this one chooses others: it finds these locked.
     """
     end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     while True:
         first = random.randrange(min(FIRST_PORT, end - count), end - count + 1)
         ports = range(first, first + count)
-        if _given_ports.isdisjoint(ports) and all(may_listen(port) for port in ports):
-            _given_ports.update(ports)
+        if all(port not in _given_ports and may_listen(port) and locked(port) for port in ports):
             return first
+
+
+def locked(port: int) -> bool:
+    """Takes it for this process until that ends; False where another has it."""
+    PORT_LOCKS.mkdir(exist_ok=True)
+    lock = open(PORT_LOCKS / str(port), "wb")  # noqa: SIM115 - held until the process ends
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return False
+    _given_ports[port] = lock
+    return True
 
 
 def may_listen(port: int) -> bool:
