@@ -6,13 +6,14 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 
 /**
  * A C program that does the round's work with the least that the machine can do it with: for shm a memcpy into a mapping
- * that a second process shares, for tcp a header and a page to a blocking socket. Compiled here, so that it is measured
- * where we are.
+ * that a second process shares, for tcp a header and a page to a blocking socket, for libfabric one call a page. Compiled
+ * here, so that it is measured where we are.
  *
  * <p>For one thread.
  */
@@ -36,6 +37,7 @@ final class Yardstick implements AutoCloseable {
         String name = switch (options.transport()) {
             case "shm" -> "memcpy_pages";
             case "tcp" -> "tcp_pages";
+            case "libfabric" -> "fabric_pages";
             default -> throw new IllegalArgumentException("no yardstick for " + options.transport());
         };
         Path folder = Files.createTempDirectory("kvperf");
@@ -47,6 +49,7 @@ final class Yardstick implements AutoCloseable {
                     Integer.toString(options.pageCount()),
                     Long.toString(options.poolBytes()),
                     Long.toString(options.seed()));
+            builder.environment().put("KVPERF_PROVIDER", options.provider());
             return new Yardstick(
                     builder.redirectError(ProcessBuilder.Redirect.INHERIT).start());
         } finally {
@@ -64,7 +67,11 @@ final class Yardstick implements AutoCloseable {
             }
         }
         Path program = folder.resolve(name);
-        ProcessBuilder builder = new ProcessBuilder("cc", "-O2", "-o", name, name + ".c")
+        List<String> command = new ArrayList<>(List.of("cc", "-O2", "-o", name, name + ".c"));
+        if (name.startsWith("fabric")) {
+            command.add("-l:libfabric.so.1");
+        }
+        ProcessBuilder builder = new ProcessBuilder(command)
                 .directory(folder.toFile())
                 .inheritIO()
                 .redirectOutput(ProcessBuilder.Redirect.DISCARD);
