@@ -13,6 +13,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.locks.LockSupport;
+import java.util.function.IntPredicate;
 import java.util.function.Predicate;
 
 /** An engine's side of the boundary for tests: KV memory, commands in, events out. Drives a real messenger by JSON. */
@@ -226,25 +227,25 @@ final class EngineDouble implements AutoCloseable {
 
     /** Waits until a gauge says this; fails after a generous limit. */
     void awaitGauge(String name, int value) {
-        awaitFigure("gauges", name, value);
+        awaitFigure("gauges", name, seen -> seen == value);
     }
 
-    /** Waits until a counter has come to this; fails after a generous limit. */
+    /** Waits until a counter has come to this or beyond; fails after a generous limit. */
     void awaitCounter(String name, int total) {
-        awaitFigure("counters", name, total);
+        awaitFigure("counters", name, seen -> seen >= total);
     }
 
-    private void awaitFigure(String kind, String name, int value) {
+    private void awaitFigure(String kind, String name, IntPredicate wanted) {
         long limitNs = System.nanoTime() + 20_000_000_000L;
         Object seen = null;
         while (System.nanoTime() < limitNs) {
             seen = ((Map<?, ?>) decode(host.stats(opened.handle())).get(kind)).get(name);
-            if (seen instanceof Number number && number.intValue() == value) {
+            if (seen instanceof Number number && wanted.test(number.intValue())) {
                 return;
             }
             LockSupport.parkNanos(POLL_PERIOD_NS);
         }
-        throw new AssertionError(name + " is " + seen + ", expected " + value);
+        throw new AssertionError(name + " is " + seen + ", which is not what was waited for");
     }
 
     boolean clean() {

@@ -303,13 +303,32 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         control.close();
     }
 
-    /** Closes everything for the end of the engine. No admission ends by it: the peer may still be writing. */
+    /** Closes everything for the end of the engine. The admission ends by it unless the peer may still be writing. */
     void abandon() {
-        if (!closed) {
-            closed = true;
-            closePaths();
-            release();
+        if (closed) {
+            return;
         }
+        closed = true;
+        boolean proven = endPaths();
+        closePaths();
+        if (proven && !settled) {
+            settle("this engine has ended");
+        }
+        release();
+    }
+
+    /** Ends what this engine can end by itself; returns whether nothing of the peer can land after it. */
+    private boolean endPaths() {
+        try {
+            for (Attachment attachment : attachments) {
+                if (attachment != null) {
+                    attachment.paths.stop();
+                }
+            }
+        } catch (RuntimeException | Error error) {
+            return false;
+        }
+        return allOver();
     }
 
     /** Paths of one domain, and their end of the control socket. */
