@@ -47,5 +47,10 @@ def test_fetch_is_read() -> None:
     assert (fetch.pages, fetch.length_bytes, fetch.granted_ns, fetch.ready_ns) == (4, 1024, 90, 320)
 
 
+def test_a_line_that_was_cut_off_is_none() -> None:
+    for length in range(len(PREFILL)):
+        assert len(list(timelines(PREFILL[:length] + "\n" + FETCH))) == 1 + (length >= len(PREFILL) - 1)
+
+
 def test_both_sides_lines_come_in_the_logs_order() -> None:
     assert [type(found).__name__ for found in timelines(FETCH + PREFILL)] == ["FetchTimeline", "PrefillTimeline"]

@@ -125,9 +125,12 @@ Timeline = PrefillTimeline | FetchTimeline
 
 
 def timelines(log: str) -> Iterator[Timeline]:
-    """Those of both sides, in the order of the log."""
+    """Those of both sides, in the order of the log; a line that was cut off, as a killed engine's last one, is none."""
     for match in LINE.finditer(log):
-        fields = json.loads(match.group(1))
+        try:
+            fields = json.loads(match.group(1))
+        except json.JSONDecodeError:
+            continue
         yield PrefillTimeline.parse(fields) if fields["side"] == "prefiller" else FetchTimeline.parse(fields)
 
 
