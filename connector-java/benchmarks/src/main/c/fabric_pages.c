@@ -22,13 +22,14 @@ struct side {
     struct fid_ep *endpoint;
     struct fid_mr *memory;
     fi_addr_t peer;
+    uint64_t peer_base;
+    uint64_t peer_key;
 };
 
 /* What each process tells the other. */
 struct hello {
     uint64_t base;
     uint64_t key;
-    uint64_t name_bytes;
     char name[NAME_BYTES_MAX];
 };
 
@@ -70,20 +71,24 @@ static void open_side(struct side *side, char *pool, size_t length) {
 }
 
 static struct hello greeting(const struct side *side, const char *pool) {
-    struct hello hello = {.key = fi_mr_key(side->memory), .name_bytes = NAME_BYTES_MAX};
-    hello.base = side->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uint64_t)(uintptr_t)pool : 0;
+    struct hello hello = {.key = fi_mr_key(side->memory)};
     size_t name_bytes = NAME_BYTES_MAX;
+    hello.base = side->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uint64_t)(uintptr_t)pool : 0;
     check("fi_getname", fi_getname(&side->endpoint->fid, hello.name, &name_bytes));
-    hello.name_bytes = name_bytes;
     return hello;
 }
 
-static struct hello meet(struct side *side, const char *pool, int in, int out) {
+/* A pool that the other process can write to, and the way to its. */
+static char *meet(struct side *side, const struct work *work, int in, int out) {
+    char *pool = map_pool(work, MAP_SHARED);
+    open_side(side, pool, work->pool_pages * work->page_bytes);
     struct hello own = greeting(side, pool), other;
     write_all(out, &own, sizeof own);
     if (!read_all(in, &other, sizeof other)) fail("the other process ended");
     check("fi_av_insert", fi_av_insert(side->vector, other.name, 1, &side->peer, 0, NULL));
-    return other;
+    side->peer_base = other.base;
+    side->peer_key = other.key;
+    return pool;
 }
 
 /* How many operations have completed, or pages of the peer's have arrived. On few cores both sides need what the other has. */
@@ -98,35 +103,21 @@ static size_t completed(struct side *side) {
     return (size_t)count;
 }
 
-static void serve_target(struct work *work, int from_source, int to_source) {
-    struct side side = {0};
-    char *pool = map_pool(work, MAP_SHARED);
-    open_side(&side, pool, work->pool_pages * work->page_bytes);
-    meet(&side, pool, from_source, to_source);
-    write_all(to_source, "r", 1);
-    char go;
-    while (read_all(from_source, &go, 1)) {
-        draw_pages(work);
-        uint64_t cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-        write_all(to_source, "r", 1);
-        for (size_t arrived = 0; arrived < work->page_count;) arrived += completed(&side);
-        struct outcome outcome = {.end_ns = clock_ns(CLOCK_MONOTONIC)};
-        outcome.cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_ns;
-        write_all(to_source, "r", 1);
-        outcome.bad_bytes = count_bad_bytes(work, pool);
-        write_all(to_source, &outcome, sizeof outcome);
-    }
+static void receive_pages(void *path, const struct work *work, char *pool) {
+    (void)pool;
+    for (size_t arrived = 0; arrived < work->page_count;) arrived += completed(path);
 }
 
 /* A provider may keep what it needs of a write in its context, until the write has completed: they complete in order. */
-static void write_pages(struct side *side, const struct work *work, char *source, const struct hello *target) {
+static void send_pages(void *path, const struct work *work, char *pool) {
+    struct side *side = path;
     static struct fi_context2 contexts[WINDOW];
     size_t posted = 0, done = 0;
     while (done < work->page_count) {
         if (posted < work->page_count && posted - done < WINDOW) {
-            ssize_t result = fi_writedata(side->endpoint, source + work->source_pages[posted] * work->page_bytes,
+            ssize_t result = fi_writedata(side->endpoint, pool + work->source_pages[posted] * work->page_bytes,
                                           work->page_bytes, fi_mr_desc(side->memory), 1, side->peer,
-                                          target->base + work->target_pages[posted] * work->page_bytes, target->key,
+                                          side->peer_base + work->target_pages[posted] * work->page_bytes, side->peer_key,
                                           &contexts[posted % WINDOW]);
             if (result == 0) {
                 posted++;
@@ -138,44 +129,22 @@ static void write_pages(struct side *side, const struct work *work, char *source
     }
 }
 
-static void await(int from_target) {
-    char ready;
-    if (!read_all(from_target, &ready, 1)) fail("the second process ended");
-}
-
 int main(int argc, char **argv) {
     struct work work = parse_work(argc, argv);
     int to_target[2], to_source[2];
     if (pipe(to_target) || pipe(to_source)) fail("pipe");
     pid_t child = fork();
     if (child < 0) fail("fork");
+    struct side side = {0};
     if (child == 0) {
         close(to_target[1]);
-        serve_target(&work, to_target[0], to_source[1]);
+        char *pool = meet(&side, &work, to_target[0], to_source[1]);
+        serve_rounds(&work, pool, to_target[0], to_source[1], receive_pages, &side);
         return 0;
     }
     close(to_target[0]);
-    struct side side = {0};
-    char *source = map_pool(&work, MAP_SHARED);
-    open_side(&side, source, work.pool_pages * work.page_bytes);
-    struct hello target = meet(&side, source, to_source[0], to_target[1]);
-    await(to_source[0]);
-    while (next_round()) {
-        draw_pages(&work);
-        fill_source(&work, source);
-        write_all(to_target[1], "g", 1);
-        await(to_source[0]);
-        uint64_t everybody_ns = machine_ns();
-        uint64_t cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-        uint64_t start_ns = clock_ns(CLOCK_MONOTONIC);
-        write_pages(&side, &work, source, &target);
-        cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_ns;
-        await(to_source[0]);
-        everybody_ns = machine_ns() - everybody_ns;
-        struct outcome outcome;
-        if (!read_all(to_source[0], &outcome, sizeof outcome)) fail("the second process ended");
-        print_round(start_ns, cpu_ns, everybody_ns, &outcome);
-    }
+    char *pool = meet(&side, &work, to_source[0], to_target[1]);
+    run_rounds(&work, pool, to_target[1], to_source[0], send_pages, &side);
     close(to_target[1]);
     waitpid(child, NULL, 0);
     return 0;

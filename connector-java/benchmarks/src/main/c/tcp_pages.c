@@ -43,24 +43,20 @@ static void send_page(int fd, struct header *header, char *page) {
     }
 }
 
-static void serve_target(struct work *work, int stream, int from_source, int to_source) {
-    char *pool = map_pool(work, MAP_SHARED);
-    write_all(to_source, "r", 1);
-    char go;
-    while (read_all(from_source, &go, 1)) {
-        draw_pages(work);
-        uint64_t cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-        write_all(to_source, "r", 1);
-        for (size_t i = 0; i < work->page_count; i++) {
-            struct header header;
-            receive_all(stream, &header, sizeof header);
-            receive_all(stream, pool + header.target_offset, header.length);
-        }
-        struct outcome outcome = {.end_ns = clock_ns(CLOCK_MONOTONIC)};
-        outcome.cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_ns;
-        write_all(to_source, "r", 1);
-        outcome.bad_bytes = count_bad_bytes(work, pool);
-        write_all(to_source, &outcome, sizeof outcome);
+static void receive_pages(void *path, const struct work *work, char *pool) {
+    int stream = *(int *)path;
+    for (size_t i = 0; i < work->page_count; i++) {
+        struct header header;
+        receive_all(stream, &header, sizeof header);
+        receive_all(stream, pool + header.target_offset, header.length);
+    }
+}
+
+static void send_pages(void *path, const struct work *work, char *pool) {
+    int stream = *(int *)path;
+    for (size_t i = 0; i < work->page_count; i++) {
+        struct header header = {work->target_pages[i] * work->page_bytes, (uint32_t)work->page_bytes, 1};
+        send_page(stream, &header, pool + work->source_pages[i] * work->page_bytes);
     }
 }
 
@@ -75,11 +71,6 @@ static int listen_on_loopback(struct sockaddr_in *address) {
     return fd;
 }
 
-static void await(int from_target) {
-    char ready;
-    if (!read_all(from_target, &ready, 1)) fail("the second process ended");
-}
-
 int main(int argc, char **argv) {
     struct work work = parse_work(argc, argv);
     struct sockaddr_in address;
@@ -92,7 +83,7 @@ int main(int argc, char **argv) {
         close(to_target[1]);
         int stream = accept(listener, NULL, NULL);
         if (stream < 0) fail("accept");
-        serve_target(&work, stream, to_target[0], to_source[1]);
+        serve_rounds(&work, map_pool(&work, MAP_SHARED), to_target[0], to_source[1], receive_pages, &stream);
         return 0;
     }
     close(to_target[0]);
@@ -101,27 +92,7 @@ int main(int argc, char **argv) {
     setsockopt(stream, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     /* A kernel whose default paces (bbr) makes loopback three times slower. Every process may choose reno. */
     setsockopt(stream, IPPROTO_TCP, TCP_CONGESTION, "reno", strlen("reno"));
-    char *source = map_pool(&work, MAP_SHARED);
-    await(to_source[0]);
-    while (next_round()) {
-        draw_pages(&work);
-        fill_source(&work, source);
-        write_all(to_target[1], "g", 1);
-        await(to_source[0]);
-        uint64_t everybody_ns = machine_ns();
-        uint64_t cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-        uint64_t start_ns = clock_ns(CLOCK_MONOTONIC);
-        for (size_t i = 0; i < work.page_count; i++) {
-            struct header header = {work.target_pages[i] * work.page_bytes, (uint32_t)work.page_bytes, 1};
-            send_page(stream, &header, source + work.source_pages[i] * work.page_bytes);
-        }
-        cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_ns;
-        await(to_source[0]);
-        everybody_ns = machine_ns() - everybody_ns;
-        struct outcome outcome;
-        if (!read_all(to_source[0], &outcome, sizeof outcome)) fail("the second process ended");
-        print_round(start_ns, cpu_ns, everybody_ns, &outcome);
-    }
+    run_rounds(&work, map_pool(&work, MAP_SHARED), to_target[1], to_source[0], send_pages, &stream);
     close(to_target[1]);
     waitpid(child, NULL, 0);
     return 0;

@@ -160,11 +160,59 @@ static inline int next_round(void) {
     return fgets(line, sizeof line, stdin) != NULL;
 }
 
+static inline void await(int from_target) {
+    char ready;
+    if (!read_all(from_target, &ready, 1)) fail("the second process ended");
+}
+
 static inline void print_round(uint64_t start_ns, uint64_t cpu_ns, uint64_t everybody_ns, const struct outcome *target) {
     printf("%llu %llu %llu %llu\n", (unsigned long long)(target->end_ns - start_ns),
            (unsigned long long)(cpu_ns + target->cpu_ns), (unsigned long long)everybody_ns,
            (unsigned long long)target->bad_bytes);
     fflush(stdout);
+}
+
+/* What a yardstick that sends does in a round: moves its pages out of the pool, or takes all of them into it. */
+typedef void move_pages(void *path, const struct work *work, char *pool);
+
+/* The second process: takes the pages of each round, until the first has ended. */
+static inline void serve_rounds(struct work *work, char *pool, int from_source, int to_source, move_pages *receive,
+                                void *path) {
+    write_all(to_source, "r", 1);
+    char go;
+    while (read_all(from_source, &go, 1)) {
+        draw_pages(work);
+        uint64_t cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+        write_all(to_source, "r", 1);
+        receive(path, work, pool);
+        struct outcome outcome = {.end_ns = clock_ns(CLOCK_MONOTONIC)};
+        outcome.cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_ns;
+        write_all(to_source, "r", 1);
+        outcome.bad_bytes = count_bad_bytes(work, pool);
+        write_all(to_source, &outcome, sizeof outcome);
+    }
+}
+
+/* The first process, to the end of its input. */
+static inline void run_rounds(struct work *work, char *pool, int to_target, int from_target, move_pages *send,
+                              void *path) {
+    await(from_target);
+    while (next_round()) {
+        draw_pages(work);
+        fill_source(work, pool);
+        write_all(to_target, "g", 1);
+        await(from_target);
+        uint64_t everybody_ns = machine_ns();
+        uint64_t cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+        uint64_t start_ns = clock_ns(CLOCK_MONOTONIC);
+        send(path, work, pool);
+        cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_ns;
+        await(from_target);
+        everybody_ns = machine_ns() - everybody_ns;
+        struct outcome outcome;
+        if (!read_all(from_target, &outcome, sizeof outcome)) fail("the second process ended");
+        print_round(start_ns, cpu_ns, everybody_ns, &outcome);
+    }
 }
 
 #endif

@@ -40,9 +40,10 @@ final class Yardstick implements AutoCloseable {
             case "libfabric" -> "fabric_pages";
             default -> throw new IllegalArgumentException("no yardstick for " + options.transport());
         };
+        List<String> libraries = name.equals("fabric_pages") ? List.of("-l:libfabric.so.1") : List.of();
         Path folder = Files.createTempDirectory("kvperf");
         try {
-            Path program = compile(folder, name);
+            Path program = compile(folder, name, libraries);
             ProcessBuilder builder = new ProcessBuilder(
                     program.toString(),
                     Integer.toString(options.pageBytes()),
@@ -60,7 +61,8 @@ final class Yardstick implements AutoCloseable {
         }
     }
 
-    private static Path compile(Path folder, String name) throws IOException, InterruptedException {
+    private static Path compile(Path folder, String name, List<String> libraries)
+            throws IOException, InterruptedException {
         for (String file : List.of(HEADER, name + ".c")) {
             try (InputStream source = Yardstick.class.getResourceAsStream("c/" + file)) {
                 Files.copy(source, folder.resolve(file));
@@ -68,9 +70,7 @@ final class Yardstick implements AutoCloseable {
         }
         Path program = folder.resolve(name);
         List<String> command = new ArrayList<>(List.of("cc", "-O2", "-o", name, name + ".c"));
-        if (name.startsWith("fabric")) {
-            command.add("-l:libfabric.so.1");
-        }
+        command.addAll(libraries);
         ProcessBuilder builder = new ProcessBuilder(command)
                 .directory(folder.toFile())
                 .inheritIO()
