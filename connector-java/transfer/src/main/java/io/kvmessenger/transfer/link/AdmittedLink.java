@@ -233,11 +233,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
             return;
         }
         dismissed = true;
-        for (Attachment attachment : attachments) {
-            if (attachment != null) {
-                attachment.paths.stop();
-            }
-        }
+        stopPaths();
         control.offer(ControlRecord.NOTICE, new Notice(fault, detail).encode());
         control.finish();
         settleIfOver(detail);
@@ -320,15 +316,19 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     /** Ends what this engine can end by itself; returns whether nothing of the peer can land after it. */
     private boolean endPaths() {
         try {
-            for (Attachment attachment : attachments) {
-                if (attachment != null) {
-                    attachment.paths.stop();
-                }
-            }
+            stopPaths();
         } catch (RuntimeException | Error error) {
             return false;
         }
         return allOver();
+    }
+
+    private void stopPaths() {
+        for (Attachment attachment : attachments) {
+            if (attachment != null) {
+                attachment.paths.stop();
+            }
+        }
     }
 
     /** Paths of one domain, and their end of the control socket. */
