@@ -5,7 +5,6 @@ Prefix caching is off, so that the prefiller's own answers are those of one engi
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from idle_cost import assert_sleeps, spent
 from kv_connector.cli.timelines import prefills
 from prompts import random_prompt
 from server_process import complete, words_of
-from traffic import words
+from traffic import sharing_beginning
 
 LENGTHS: Final = (1, 2, 127, 128, 129, 700, 1500)
 ANSWER_TOKENS: Final = 8
@@ -72,9 +71,7 @@ def test_tokens_are_those_of_one_engine(pair: Pair) -> None:
 
 
 def test_prompts_at_once_that_share_a_beginning_get_right_tokens(pair: Pair) -> None:
-    draw = random.Random(511)
-    common = words(BEGINNING, draw)
-    prompts = [f"{common} {words(ending, draw)}" for ending in ENDINGS]
+    prompts = sharing_beginning(511, BEGINNING, ENDINGS)
     with ThreadPoolExecutor(len(prompts)) as clients:
         answers = list(clients.map(lambda p: together(pair.prefiller, pair.decoder, p, ANSWER_TOKENS), prompts))
     for prompt, answer in zip(prompts, answers, strict=True):

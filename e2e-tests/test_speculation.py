@@ -10,7 +10,6 @@ guesses that were wrong. So a decoder makes one draft more than an engine that c
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,7 +22,7 @@ from bed import Messenger, decoder, messenger, prefiller, start_messengers, way_
 from draft_models import Drafted, draft_model, eagle, eagle3, ngram
 from prompts import cache_home, random_prompt
 from server_process import greedy_completion, metric_sum, wait_until, words_of
-from traffic import words
+from traffic import sharing_beginning
 
 ANSWER_TOKENS: Final = 10
 GUESSES: Final = 3
@@ -108,11 +107,9 @@ def pair(drafted: Drafted, run_folder: Path) -> Iterator[Pair]:
 
 def prompts() -> list[str]:
     """Some share a beginning of two whole pages, so that both sides find it in their caches."""
-    draw = random.Random(601)
-    common = words(BEGINNING, draw)
     return [
         *(random_prompt(length, 600) for length in LENGTHS),
-        *(f"{common} {words(ending, draw)}" for ending in ENDINGS),
+        *sharing_beginning(601, BEGINNING, ENDINGS),
     ]
 
 

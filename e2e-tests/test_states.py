@@ -13,7 +13,6 @@ such differences.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -26,7 +25,7 @@ from bed import Messenger, decoder, messenger, prefiller, serial, start_messenge
 from make_model import TinyFalconH1, TinyLfm2, cached_model
 from prompts import cache_home, random_prompt
 from server_process import complete, words_of
-from traffic import words
+from traffic import sharing_beginning
 
 PAGE_TOKENS: Final = 128
 CHUNK_TOKENS: Final = 512
@@ -87,9 +86,7 @@ def test_tokens_are_those_of_one_engine(pair: Pair) -> None:
 
 @pytest.mark.parametrize("pair", [FALCON_H1], indirect=True, ids=family_of)
 def test_prompts_at_once_that_share_a_beginning_are_answered_as_one_after_the_other(pair: Pair) -> None:
-    draw = random.Random(501)
-    common = words(BEGINNING, draw)
-    prompts = [f"{common} {words(ending, draw)}" for ending in ENDINGS]
+    prompts = sharing_beginning(501, BEGINNING, ENDINGS)
     with ThreadPoolExecutor(len(prompts)) as clients:
         answers = list(clients.map(lambda p: together(pair.prefiller, pair.decoder, p, ANSWER_TOKENS), prompts))
     for prompt, answer in zip(prompts, answers, strict=True):

@@ -6,7 +6,6 @@ What lies before the last window of a prompt is on no page any more, is not aske
 from __future__ import annotations
 
 import math
-import random
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ from conftest import Reference, asked
 from make_model import TinyGemma, cached_model
 from prompts import cache_home, random_prompt
 from server_process import complete, words_of
-from traffic import words
+from traffic import sharing_beginning
 
 MODEL: Final = TinyGemma()
 WINDOW: Final = MODEL.window_tokens
@@ -58,9 +57,7 @@ def own_prompts() -> dict[int, str]:
 
 
 def sharing_prompts(beginning: int) -> list[str]:
-    draw = random.Random(beginning)
-    common = words(beginning, draw)
-    return [f"{common} {words(ending, draw)}" for ending in ENDINGS]
+    return sharing_beginning(beginning, beginning, ENDINGS)
 
 
 @dataclass(frozen=True)

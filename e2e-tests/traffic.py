@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -111,6 +112,13 @@ def asked(number: int, beginning: str, draw: random.Random) -> Asked:
         draw.choice(list(Order)),
         draw.uniform(0, GONE_WITHIN_SECONDS) if draw.random() < GONE else None,
     )
+
+
+def sharing_beginning(seed: int, beginning: int, endings: Iterable[int]) -> list[str]:
+    """A prompt for each ending, all with one beginning: so many tokens each, drawn from the seed."""
+    draw = random.Random(seed)
+    common = words(beginning, draw)
+    return [f"{common} {words(ending, draw)}" for ending in endings]
 
 
 def words(count: int, draw: random.Random) -> str:
