@@ -197,31 +197,25 @@ def without_servers() -> list[Suite]:
 
 def with_servers() -> list[Suite]:
     """vLLM's by themselves: they keep both cores busy. SGLang's wait for half of their time, so two suites share it."""
+    pair = "e2e-tests/sglang_pair"
     return [
-        Suite(
-            "engines",
-            in_engine(*pytest("e2e-tests", "engines")),
-            "build/reports/engines.xml",
-            quick=False,
-            limit_seconds=ENGINES_LIMIT_SECONDS,
-        ),
-        Suite(
-            "engines, SGLang",
-            in_sglang(*pytest("e2e-tests/sglang_pair/test_sglang.py", "sglang")),
-            "build/reports/sglang.xml",
-            quick=False,
-            limit_seconds=ENGINES_LIMIT_SECONDS,
-            beside=True,
-        ),
-        Suite(
-            "engines, SGLang, recorded",
-            in_sglang(*pytest("e2e-tests/sglang_pair/test_recorded_calls.py", "sglang-recorded")),
-            "build/reports/sglang-recorded.xml",
-            quick=False,
-            limit_seconds=ENGINES_LIMIT_SECONDS,
-            beside=True,
+        of_servers("engines", "engine", "e2e-tests", "engines"),
+        of_servers("engines, SGLang", "sglang", f"{pair}/test_sglang.py", "sglang", beside=True),
+        of_servers(
+            "engines, SGLang, recorded", "sglang", f"{pair}/test_recorded_calls.py", "sglang-recorded", beside=True
         ),
     ]
+
+
+def of_servers(name: str, environment: str, tests: str, report: str, *, beside: bool = False) -> Suite:
+    return Suite(
+        name,
+        with_wheel(environment, *pytest(tests, report)),
+        f"build/reports/{report}.xml",
+        quick=False,
+        limit_seconds=ENGINES_LIMIT_SECONDS,
+        beside=beside,
+    )
 
 
 def report_files(suite: Suite) -> list[Path]:
