@@ -66,13 +66,11 @@ def new_transfer(bed: Bed, known: set[str]) -> tuple[PrefillTimeline, FetchTimel
 
 
 def row(tokens: int, same: bool, prefill: PrefillTimeline, fetch: FetchTimeline) -> str:
-    early = sum(chunk.left_early() for chunk in prefill.computed())
-    layers = sum(len(chunk.layers) for chunk in prefill.computed())
-    ready_ms = (fetch.ready_ns - prefill.last_layer_ns()) / 1e6
+    early, layers = prefill.left_early()
     return (
         f"{tokens:6d} tokens   same tokens: {'yes' if same else 'NO '}   {fetch.length_bytes:12,d} bytes   "
         f"{early:3d} of {layers:3d} layers left before their forward pass ended   "
-        f"{ready_ms:8.2f} ms from last layer to ready"
+        f"{fetch.ready_ms_after(prefill):8.2f} ms from last layer to ready"
     )
 
 

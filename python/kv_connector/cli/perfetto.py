@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kv_connector.cli.timelines import FetchTimeline, PrefillTimeline, Timeline
+from kv_connector.cli.timelines import FetchTimeline, Timeline
 
 Event = dict[str, Any]
 NS_PER_US = 1000.0
@@ -57,14 +57,10 @@ def _spans(timeline: Timeline) -> Iterator[tuple[str, int, int]]:
         yield "pages granted", timeline.asked_ns, timeline.granted_ns
         yield "KV on its way", timeline.granted_ns, timeline.ready_ns
         return
-    yield _sent(timeline), timeline.first_submitted_ns, timeline.last_left_ns
+    yield f"sent over {timeline.transport}", timeline.first_submitted_ns, timeline.last_left_ns
     for chunk in timeline.chunks:
         for layer in chunk.layers:
             yield f"layer {layer.layer}", layer.readable_ns, layer.left_ns
-
-
-def _sent(timeline: PrefillTimeline) -> str:
-    return f"sent over {timeline.transport}"
 
 
 def _named(what: str, process: int, row: int, name: str) -> Event:

@@ -92,6 +92,11 @@ class PrefillTimeline:
         """The chunks that a forward pass computed, in order; pages that were cached before go out in none."""
         return sorted((c for c in self.chunks if c.forward_end_ns > 0), key=lambda chunk: chunk.first_token)
 
+    def left_early(self) -> tuple[int, int]:
+        """How many layers of computed chunks had left before their pass ended, and of how many."""
+        chunks = self.computed()
+        return sum(chunk.left_early() for chunk in chunks), sum(len(chunk.layers) for chunk in chunks)
+
     def last_layer_ns(self) -> int:
         """When the last layer of all was seen complete."""
         return max(layer.readable_ns for chunk in self.chunks for layer in chunk.layers)
@@ -107,6 +112,10 @@ class FetchTimeline:
     ready_ns: int
     pages: int
     length_bytes: int
+
+    def ready_ms_after(self, prefill: PrefillTimeline) -> float:
+        """From the last layer until all had arrived, of sides on one machine."""
+        return (self.ready_ns - prefill.last_layer_ns()) / 1e6
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> Self:

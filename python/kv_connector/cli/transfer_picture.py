@@ -78,12 +78,10 @@ def _title(prefill: PrefillTimeline, fetch: FetchTimeline) -> str:
 
 
 def _subtitle(prefill: PrefillTimeline, fetch: FetchTimeline) -> str:
-    early = sum(chunk.left_early() for chunk in prefill.computed())
-    count = sum(len(chunk.layers) for chunk in prefill.computed())
-    ready_ms = (fetch.ready_ns - prefill.last_layer_ns()) / 1e6
+    early, count = prefill.left_early()
     return (
         f"{early} of {count} layers left before the forward pass that computed them ended;"
-        f" {ready_ms:.2f} ms from the last layer to a decoder that has it all"
+        f" {fetch.ready_ms_after(prefill):.2f} ms from the last layer to a decoder that has it all"
     )
 
 
