@@ -62,7 +62,7 @@ def test_should_find_nothing_wrong_where_an_engine_would_start(
     assert any(line.startswith("messenger opened and closed, version ") for line in said)
     assert "transport shm and tcp opened" in said
     assert f"listen_port any free one on {LOOPBACK}" in said
-    assert any(line.startswith("driver bytes are moved by ") for line in said)
+    assert any(line.startswith("threads bytes are moved by ") for line in said)
     assert not list((tmp_path / "cache").rglob("*.aot*")), "the doctor has left a class cache behind"
 
 
@@ -274,7 +274,7 @@ def test_should_say_which_transport_is_left_out_and_why() -> None:
     found = [str(finding) for finding in doctor.probed(answer, said_options.none_said())]
     assert "warn  transport       left out: shm: no memory can be shared" in found
     assert "warn  log             another thing" in found
-    assert "ok    driver          bytes are moved by 2 threads of their own" in found
+    assert "ok    threads         bytes are moved by 2 threads of their own" in found
 
 
 def test_should_say_how_the_jvms_process_ended(monkeypatch: pytest.MonkeyPatch) -> None:

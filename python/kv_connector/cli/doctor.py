@@ -130,7 +130,7 @@ def probed(answer: dict[str, Any], options: Options) -> Iterator[Finding]:
         if not line.startswith(LEFT_OUT):
             yield warn("log", line)
     count = answer["transferThreads"]
-    yield ok("driver", f"bytes are moved by {f'{count} threads of their own' if count else 'the messenger thread'}")
+    yield ok("threads", f"bytes are moved by {f'{count} threads of their own' if count else 'the messenger thread'}")
 
 
 def report(read_options: Callable[[], Options], say: Callable[[str], object]) -> int:

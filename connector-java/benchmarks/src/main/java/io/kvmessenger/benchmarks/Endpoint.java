@@ -66,7 +66,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
                 .withTransports(options.transport())
                 .withFabric(new FabricChoice("", options.provider()))
                 .withStreamsPerPeer(options.streams())
-                .withDriver(options.driver())
+                .withThreading(options.threading())
                 .withWorkers(options.workers());
     }
 
@@ -185,7 +185,7 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     }
 
     /** Lets the engine get on while this thread has to wait for something else, for a moment. */
-    void turn() {
+    void doWork() {
         engine.poll(this, POLL_LIMIT);
         engine.await(OTHER_WAIT_NS);
         requireNoFault();

@@ -1,11 +1,11 @@
 package io.kvmessenger.benchmarks;
 
 import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.HostMemory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest;
@@ -86,7 +86,7 @@ public final class FreshPool {
             targetMemory.memory().fill((byte) 0);
             TransferOptions options = TransferOptions.defaults()
                     .withTransports(TransferOptions.SHM)
-                    .withDriver(Driver.CALLER);
+                    .withThreading(ThreadingMode.CALLER);
             writer = TransferEngines.open(options);
             target = TransferEngines.open(options);
             Region source = writer.register(sourceMemory.shared());
@@ -94,7 +94,7 @@ public final class FreshPool {
             Admission admission = target.admit("writer");
             peer = writer.connect(target.address(), admission.key(), "target");
             while (atWriter.ready == 0) {
-                turn();
+                doWork();
             }
             WindowArea area = WindowArea.of(sink.descriptor(), WindowRanges.ofEqual(new long[] {0}, POOL_BYTES));
             RemoteWindow window = writer.allow(
@@ -111,7 +111,7 @@ public final class FreshPool {
         void rest(int millis) {
             long endNs = System.nanoTime() + millis * 1_000_000L;
             while (System.nanoTime() - endNs < 0) {
-                turn();
+                doWork();
             }
         }
 
@@ -124,17 +124,17 @@ public final class FreshPool {
                         && writer.submit(peer, requests[submitted], submitted) == TransferEngine.ACCEPTED) {
                     submitted++;
                 }
-                turn();
+                doWork();
             }
             return System.nanoTime() - startedNs;
         }
 
-        private void turn() {
-            turn(writer, atWriter);
-            turn(target, atTarget);
+        private void doWork() {
+            doWork(writer, atWriter);
+            doWork(target, atTarget);
         }
 
-        private static void turn(TransferEngine engine, WritePair.Counting counting) {
+        private static void doWork(TransferEngine engine, WritePair.Counting counting) {
             if (engine.poll(counting, POLL_LIMIT) == 0) {
                 engine.await(1);
             }

@@ -1,6 +1,6 @@
 package io.kvmessenger.benchmarks;
 
-import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferOptions;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -26,7 +26,7 @@ record KvPerfOptions(
         int streams,
         int rounds,
         int seconds,
-        Driver driver,
+        ThreadingMode threading,
         int workers,
         int peers,
         long seed,
@@ -72,14 +72,14 @@ record KvPerfOptions(
               --streams N             data sockets of transport tcp (the engine's default)
               --rounds N              measured clean rounds, after one untimed pass over the pool (11)
               --seconds N             measure for that long instead
-              --driver own|caller     which thread moves the bytes: one of the engine's own, or the one that submits
+              --threading own|caller  which thread moves the bytes: one of the engine's own, or the one that submits
                                       and polls (as a messenger does: caller with fewer than 4 cores)
               --workers N             threads of each engine over which peers are spread (1)
               --peers N               times that the two engines are connected; requests go to each in turn (1; pingpong:
                                       always 1)
               --seed N                of the choice of pages (1)
               --check                 compare every byte of every round
-              --yardstick             run a C program doing the same work in turns with ours (not for pingpong)
+              --yardstick             run a C program doing the same work interleaved with ours (not for pingpong)
               --turns                 a round for each empty line of standard input, answered by its duration and CPU
                                       time in ns: see connector-java/benchmarks/beside
               --output FILE           append the JSON line to FILE too
@@ -123,7 +123,7 @@ record KvPerfOptions(
                         TransferOptions.STREAMS_PER_PEER_MAX),
                 (int) number(given, "--rounds", 11, 1, 1_000_000),
                 (int) number(given, "--seconds", 0, 0, 86_400),
-                parseDriver(given),
+                parseThreading(given),
                 (int) number(given, "--workers", 1, 1, TransferOptions.WORKERS_MAX),
                 pingpong ? 1 : (int) number(given, "--peers", 1, 1, PEERS_MAX),
                 number(given, "--seed", 1, 0, Long.MAX_VALUE),
@@ -197,7 +197,7 @@ record KvPerfOptions(
             "--streams",
             "--rounds",
             "--seconds",
-            "--driver",
+            "--threading",
             "--workers",
             "--peers",
             "--seed",
@@ -224,13 +224,13 @@ record KvPerfOptions(
         throw new IllegalArgumentException("--op is \"" + word + "\", expected single, paged or pingpong");
     }
 
-    private static Driver parseDriver(Map<String, String> given) {
-        String word = given.get("--driver");
+    private static ThreadingMode parseThreading(Map<String, String> given) {
+        String word = given.get("--threading");
         return switch (word) {
-            case null -> Driver.forCores(Runtime.getRuntime().availableProcessors());
-            case "own" -> Driver.OWN_THREAD;
-            case "caller" -> Driver.CALLER;
-            default -> throw new IllegalArgumentException("--driver is \"" + word + "\", expected own or caller");
+            case null -> ThreadingMode.forCores(Runtime.getRuntime().availableProcessors());
+            case "own" -> ThreadingMode.OWN_THREAD;
+            case "caller" -> ThreadingMode.CALLER;
+            default -> throw new IllegalArgumentException("--threading is \"" + word + "\", expected own or caller");
         };
     }
 

@@ -1,6 +1,6 @@
 package io.kvmessenger.benchmarks;
 
-import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferOptions;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -21,7 +21,7 @@ final class Report {
     static final int CLEAN_ROUNDS_MIN = 3;
 
     /** A round of ours and the yardstick's next to it, if there is one. */
-    private record Turn(Initiator.Round ours, Yardstick.Round yardstick) {
+    private record Pair(Initiator.Round ours, Yardstick.Round yardstick) {
         boolean isClean() {
             return ours.othersShare() <= OTHERS_SHARE_MAX
                     && (yardstick == null || yardstick.othersShare() <= OTHERS_SHARE_MAX);
@@ -29,7 +29,7 @@ final class Report {
     }
 
     private final KvPerfOptions options;
-    private final List<Turn> turns = new ArrayList<>();
+    private final List<Pair> pairs = new ArrayList<>();
 
     Report(KvPerfOptions options) {
         this.options = options;
@@ -37,25 +37,25 @@ final class Report {
 
     /** The two were run one after the other. */
     void add(Initiator.Round round, Yardstick.Round yardstickRound) {
-        turns.add(new Turn(round, yardstickRound));
+        pairs.add(new Pair(round, yardstickRound));
     }
 
     void add(Initiator.Round round) {
-        turns.add(new Turn(round, null));
+        pairs.add(new Pair(round, null));
     }
 
     int roundCount() {
-        return turns.size();
+        return pairs.size();
     }
 
     int cleanRoundCount() {
-        return (int) turns.stream().filter(Turn::isClean).count();
+        return (int) pairs.stream().filter(Pair::isClean).count();
     }
 
-    private List<Turn> counted() {
+    private List<Pair> counted() {
         return cleanRoundCount() < CLEAN_ROUNDS_MIN
-                ? turns
-                : turns.stream().filter(Turn::isClean).toList();
+                ? pairs
+                : pairs.stream().filter(Pair::isClean).toList();
     }
 
     /** Of op pingpong every byte goes over and back. */
@@ -69,16 +69,16 @@ final class Report {
 
     /** The keys every run has, then those that some have. */
     Map<String, Object> figures() {
-        List<Turn> counted = counted();
+        List<Pair> counted = counted();
         long[] durations = counted.stream()
-                .mapToLong(turn -> turn.ours().durationNs())
+                .mapToLong(pair -> pair.ours().durationNs())
                 .sorted()
                 .toArray();
         long[] latencies = counted.stream()
-                .flatMapToLong(turn -> Arrays.stream(turn.ours().latenciesNs()))
+                .flatMapToLong(pair -> Arrays.stream(pair.ours().latenciesNs()))
                 .sorted()
                 .toArray();
-        long cpuNs = counted.stream().mapToLong(turn -> turn.ours().cpuNs()).sum();
+        long cpuNs = counted.stream().mapToLong(pair -> pair.ours().cpuNs()).sum();
         long median = Initiator.percentile(durations, 0.5);
         Map<String, Object> figures = new LinkedHashMap<>();
         figures.put("transport", options.transport());
@@ -102,7 +102,7 @@ final class Report {
         if (!options.provider().isEmpty()) {
             figures.put("provider", options.provider());
         }
-        figures.put("driver", options.driver() == Driver.CALLER ? "caller" : "own");
+        figures.put("threading", options.threading() == ThreadingMode.CALLER ? "caller" : "own");
         if (options.peers() > 1 || options.workers() > 1) {
             figures.put("peers", options.peers());
             figures.put("workers", options.workers());
@@ -113,23 +113,23 @@ final class Report {
         if (options.yardstick()) {
             addYardstick(figures, counted);
         }
-        figures.put("rounds", turns.size());
+        figures.put("rounds", pairs.size());
         figures.put("cleanRounds", cleanRoundCount());
         return figures;
     }
 
-    private void addYardstick(Map<String, Object> figures, List<Turn> counted) {
+    private void addYardstick(Map<String, Object> figures, List<Pair> counted) {
         long[] durations = counted.stream()
-                .mapToLong(turn -> turn.yardstick().durationNs())
+                .mapToLong(pair -> pair.yardstick().durationNs())
                 .sorted()
                 .toArray();
         long[] permille = counted.stream()
-                .mapToLong(turn -> Math.round(
-                        1000.0 * turn.yardstick().durationNs() / turn.ours().durationNs()))
+                .mapToLong(pair -> Math.round(
+                        1000.0 * pair.yardstick().durationNs() / pair.ours().durationNs()))
                 .sorted()
                 .toArray();
         long cpuNs =
-                counted.stream().mapToLong(turn -> turn.yardstick().cpuNs()).sum();
+                counted.stream().mapToLong(pair -> pair.yardstick().cpuNs()).sum();
         figures.put("yardstickGbPerSecond", rounded(gbPerSecond(Initiator.percentile(durations, 0.5))));
         figures.put("yardstickCpuSecondsPerGb", rounded((double) cpuNs / (options.roundBytes() * counted.size())));
         figures.put("ratio", Initiator.percentile(permille, 0.5) / 1000.0);

@@ -2,7 +2,6 @@ package io.kvmessenger.benchmarks;
 
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
-import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.GroupRequest;
 import io.kvmessenger.transfer.GroupRequest.Scatter;
 import io.kvmessenger.transfer.GroupRequest.Scatter.Slice;
@@ -11,6 +10,7 @@ import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.PeerGroup;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
@@ -51,7 +51,7 @@ final class WritePair implements AutoCloseable {
 
     WritePair(String transport) {
         TransferOptions options =
-                TransferOptions.defaults().withTransports(transport).withDriver(Driver.CALLER);
+                TransferOptions.defaults().withTransports(transport).withThreading(ThreadingMode.CALLER);
         writer = TransferEngines.open(options);
         target = TransferEngines.open(options);
         source = writer.register(sourceMemory.shared());
@@ -68,7 +68,7 @@ final class WritePair implements AutoCloseable {
         int readyBefore = atWriter.ready;
         Peer connected = writer.connect(target.address(), admission.key(), "target");
         while (atWriter.ready == readyBefore) {
-            turn();
+            doWork();
         }
         return connected;
     }
@@ -101,7 +101,7 @@ final class WritePair implements AutoCloseable {
             if (submitted < times && writer.submit(group, scatter, submitted) == TransferEngine.ACCEPTED) {
                 submitted++;
             }
-            turn();
+            doWork();
         }
     }
 
@@ -113,16 +113,16 @@ final class WritePair implements AutoCloseable {
             if (submitted < times && writer.submit(peer, request, submitted) == TransferEngine.ACCEPTED) {
                 submitted++;
             }
-            turn();
+            doWork();
         }
     }
 
-    private void turn() {
-        turn(writer, atWriter);
-        turn(target, atTarget);
+    private void doWork() {
+        doWork(writer, atWriter);
+        doWork(target, atTarget);
     }
 
-    private static void turn(TransferEngine engine, Counting counting) {
+    private static void doWork(TransferEngine engine, Counting counting) {
         if (engine.poll(counting, POLL_LIMIT) == 0) {
             engine.await(1);
         }

@@ -51,7 +51,7 @@ class KvPerfOptionsTest {
             delimiter = '|',
             value = {
                 "--transport rdma | --transport is \"rdma\", expected shm, tcp or libfabric",
-                "--driver both | --driver is \"both\", expected own or caller",
+                "--threading both | --threading is \"both\", expected own or caller",
                 "--op scatter | --op is \"scatter\", expected single, paged or pingpong",
                 "--page-bytes x | --page-bytes is \"x\", expected a number from 8 to 1073741824",
                 "--page-bytes 12 | --page-bytes is 12, expected a multiple of 8",

@@ -30,15 +30,15 @@ class KvPerfTest {
         "tcp, single, own",
         "tcp, pingpong, caller"
     })
-    void shouldMoveEveryByteAndLeaveOneLineOfFigures(String transport, String op, String driver) throws Exception {
+    void shouldMoveEveryByteAndLeaveOneLineOfFigures(String transport, String op, String threading) throws Exception {
         Path output = folder.resolve("line.jsonl");
         int exitCode = run(
                 "--transport",
                 transport,
                 "--op",
                 op,
-                "--driver",
-                driver,
+                "--threading",
+                threading,
                 "--page-bytes",
                 "4K",
                 "--page-count",

@@ -38,7 +38,7 @@ import java.util.concurrent.TimeoutException;
 /**
  * One engine's messenger with everything it stands on: the composition root.
  *
- * <p>Called by the engine's thread; the messenger itself lives on its {@link AgentThread}. It contains no protocol and no
+ * <p>Called by the engine's thread; the messenger itself lives on its {@link MessengerAgent}'s thread. It contains no protocol and no
  * policy, only wiring and the order in which things start and stop.
  */
 final class OpenMessenger {
@@ -47,7 +47,7 @@ final class OpenMessenger {
 
     private static final long DRAIN_LIMIT_MILLIS = 2_000;
     private static final long LEAVE_LIMIT_MILLIS = 2_000;
-    /** A turn never waits; on a crowded machine it may take its time. */
+    /** A duty cycle never waits; on a crowded machine it may take its time. */
     private static final long STOP_LIMIT_MILLIS = 5_000;
     /** The counter stands alone in its cache lines: the engine writes it while the watcher reads. */
     private static final long COUNTER_ALIGNMENT_BYTES = 128;
@@ -62,7 +62,7 @@ final class OpenMessenger {
     private final EventQueue events;
     private final MessengerMetrics metrics;
     private final MemorySegment counterWord;
-    private final AgentThread agent;
+    private final MessengerAgent agent;
     private final Inbox inbox;
     private final TransferEngine transfer;
     private final NettyControlNetwork network;
@@ -84,7 +84,6 @@ final class OpenMessenger {
         started.push(transfer);
         transfer.unavailable()
                 .forEach(why -> events.log(EngineEvents.Level.WARNING, "a transport is left out: " + why));
-        this.agent = new AgentThread(transfer, CLOCK, new FaultLog(events, CLOCK)::add);
         this.inbox = new Inbox(CLOCK, transfer::wake);
         metrics.follow(transfer::counters);
         this.network = new NettyControlNetwork(
@@ -122,7 +121,8 @@ final class OpenMessenger {
                         random));
         this.controlPort =
                 request.role().listens() ? network.listen(request.listenHost(), request.listenPort()) : NOT_LISTENING;
-        agent.start(messenger, inbox);
+        this.agent = new MessengerAgent(transfer, messenger, inbox, CLOCK, new FaultLog(events, CLOCK)::add);
+        agent.start();
         metrics.watch(() -> agent.healthProblem(request.limits().heartbeatNs()));
     }
 
@@ -221,7 +221,7 @@ final class OpenMessenger {
         CompletableFuture<Void> left = new CompletableFuture<>();
         inbox.add(m -> m.leave(reason, left));
         awaitOrWarn(left, LEAVE_LIMIT_MILLIS, "the goodbyes of peers");
-        boolean stopped = agent.stop(STOP_LIMIT_MILLIS);
+        boolean stopped = agent.stop(Duration.ofMillis(STOP_LIMIT_MILLIS));
         intake.close();
         network.close();
         metrics.close();

@@ -1,6 +1,6 @@
 package io.kvmessenger.connector;
 
-import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferDecorator;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
@@ -36,7 +36,7 @@ final class TransferWiring {
                 REQUESTS_PER_PEER_MAX,
                 request.limits().connectLimitNs(),
                 request.sealsTcp(),
-                Driver.forCores(coreCount),
+                ThreadingMode.forCores(coreCount),
                 workers == 0 ? TransferOptions.workersForCores(coreCount) : workers,
                 request.fabric()));
         return decorated(engine, request);

@@ -9,7 +9,7 @@ import java.util.List;
  * <p>Contract. No order is assumed between writes. An immediate is seen only after its payload is visible. Local
  * completion of a write means that its source may be reused; nothing may be concluded about the target. One slow or
  * dead peer never delays writes to others. Inbound progress depends on no caller, unless the engine was opened with
- * {@link Driver#CALLER}: then everything is done in {@link #poll} and {@link #await}, {@link #close} is for the thread that
+ * {@link ThreadingMode#CALLER}: then everything is done in {@link #poll} and {@link #await}, {@link #close} is for the thread that
  * polls as well, and the polling thread never stays away for long.
  *
  * <p>Threading: {@code submit}, {@code group}, {@code send}, {@code allow}, {@code register}, {@code admit}, {@code connect},

@@ -15,7 +15,7 @@ import java.util.function.Consumer;
  * @param requestsPerPeerMax writes that wait for or are on their way to one peer; a power of two
  * @param connectLimitNs how long one transport may take to reach a peer
  * @param sealTcp whether what travels on tcp sockets is encrypted and protected from changes; both sides say the same
- * @param driver which thread moves the bytes
+ * @param threading which thread moves the bytes
  * @param workers over so many the peers are spread; each moves the bytes of its own
  * @param fabric which libfabric is used, where that is one of the transports
  */
@@ -28,7 +28,7 @@ public record TransferOptions(
         int requestsPerPeerMax,
         long connectLimitNs,
         boolean sealTcp,
-        Driver driver,
+        ThreadingMode threading,
         int workers,
         FabricChoice fabric) {
     public static final String LIBFABRIC = "libfabric";
@@ -82,7 +82,7 @@ public record TransferOptions(
                 512,
                 5_000_000_000L,
                 false,
-                Driver.OWN_THREAD,
+                ThreadingMode.OWN_THREAD,
                 1,
                 FabricChoice.installed());
     }
@@ -118,8 +118,8 @@ public record TransferOptions(
         return with(draft -> draft.sealTcp = sealed);
     }
 
-    public TransferOptions withDriver(Driver chosen) {
-        return with(draft -> draft.driver = chosen);
+    public TransferOptions withThreading(ThreadingMode chosen) {
+        return with(draft -> draft.threading = chosen);
     }
 
     public TransferOptions withWorkers(int count) {
@@ -146,7 +146,7 @@ public record TransferOptions(
         int requestsPerPeerMax;
         long connectLimitNs;
         boolean sealTcp;
-        Driver driver;
+        ThreadingMode threading;
         int workers;
         FabricChoice fabric;
 
@@ -159,7 +159,7 @@ public record TransferOptions(
             requestsPerPeerMax = of.requestsPerPeerMax;
             connectLimitNs = of.connectLimitNs;
             sealTcp = of.sealTcp;
-            driver = of.driver;
+            threading = of.threading;
             workers = of.workers;
             fabric = of.fabric;
         }
@@ -174,7 +174,7 @@ public record TransferOptions(
                     requestsPerPeerMax,
                     connectLimitNs,
                     sealTcp,
-                    driver,
+                    threading,
                     workers,
                     fabric);
         }

@@ -4,11 +4,11 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
-import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.HostMemory;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
@@ -35,8 +35,8 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     private static final long AWAIT_LIMIT_NS = TimeUnit.SECONDS.toNanos(60);
     /** Conditions that nothing announces, like a process's end, are checked at this interval. */
     private static final long LOOK_NS = TimeUnit.MILLISECONDS.toNanos(20);
-    /** With a second engine that moves only when it is its turn. */
-    private static final long TURN_NS = TimeUnit.MICROSECONDS.toNanos(100);
+    /** With a second engine that moves only while it is polled. */
+    private static final long CYCLE_NS = TimeUnit.MICROSECONDS.toNanos(100);
 
     private static final int POLL_LIMIT = 64;
 
@@ -128,13 +128,13 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
         while (!condition.getAsBoolean()) {
             int polled = first.poll() + (second == first ? 0 : second.poll());
             if (second == first && first.companion != null) {
-                first.companion.turn();
+                first.companion.doWork();
             }
             if (System.nanoTime() - beganNs > AWAIT_LIMIT_NS) {
                 throw new AssertionError("waited in vain for " + what + "; " + first + " / " + second);
             }
             if (polled == 0) {
-                first.engine.await(first.needsTurns() || second.needsTurns() ? TURN_NS : LOOK_NS);
+                first.engine.await(first.needsCaller() || second.needsCaller() ? CYCLE_NS : LOOK_NS);
             }
         }
     }
@@ -144,12 +144,12 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
         return engine.poll(this, POLL_LIMIT);
     }
 
-    private void turn() {
+    private void doWork() {
         engine.await(1);
     }
 
-    private boolean needsTurns() {
-        return companion != null && companion.options.driver() == Driver.CALLER;
+    private boolean needsCaller() {
+        return companion != null && companion.options.threading() == ThreadingMode.CALLER;
     }
 
     /** Lets another engine get on whenever this one waits; nothing that has come there is handed out. */

@@ -3,12 +3,12 @@ package io.kvmessenger.testkit.transfer;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
@@ -53,7 +53,7 @@ public abstract class PeerDeathContractTest {
 
     /** A healthy peer, which moves whatever this test waits for. */
     private DrivenEngine bystander() {
-        return new DrivenEngine(options().withDriver(Driver.OWN_THREAD), "bystander", MEMORY_BYTES);
+        return new DrivenEngine(options().withThreading(ThreadingMode.OWN_THREAD), "bystander", MEMORY_BYTES);
     }
 
     private static WindowRanges everything() {

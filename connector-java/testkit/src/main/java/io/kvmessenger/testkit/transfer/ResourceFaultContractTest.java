@@ -2,7 +2,7 @@ package io.kvmessenger.testkit.transfer;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferOptions;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
@@ -20,8 +20,8 @@ public abstract class ResourceFaultContractTest {
 
     protected abstract String transport();
 
-    protected Driver driver() {
-        return Driver.OWN_THREAD;
+    protected ThreadingMode threading() {
+        return ThreadingMode.OWN_THREAD;
     }
 
     @Test
@@ -30,7 +30,7 @@ public abstract class ResourceFaultContractTest {
     }
 
     @Test
-    void shouldNotTryARefusedAcceptInEveryTurn() throws IOException, InterruptedException {
+    void shouldNotTryARefusedAcceptInEveryDutyCycle() throws IOException, InterruptedException {
         run(FEW_DESCRIPTORS, ScarceProcess.ACCEPTING, transport());
     }
 
@@ -46,7 +46,8 @@ public abstract class ResourceFaultContractTest {
 
     private void run(String limit, String what, String transports) throws IOException, InterruptedException {
         List<String> command = new ArrayList<>(List.of("sh", "-c", limit + " && exec \"$@\"", "sh"));
-        command.addAll(ChildJvm.command(ScarceProcess.class, what, transports, driver().name()));
+        command.addAll(ChildJvm.command(
+                ScarceProcess.class, what, transports, threading().name()));
         Process process = new ProcessBuilder(command).redirectErrorStream(true).start();
         process.getOutputStream().close();
         try {

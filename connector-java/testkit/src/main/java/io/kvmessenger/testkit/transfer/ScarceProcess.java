@@ -4,10 +4,10 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.transfer.Admission;
-import io.kvmessenger.transfer.Driver;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.RemoteWindow;
+import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
@@ -60,7 +60,7 @@ final class ScarceProcess {
     public static void main(String[] words) throws Exception {
         TransferOptions options = TransferOptions.defaults()
                 .withTransports(words[1].split(",", -1))
-                .withDriver(Driver.valueOf(words[2]))
+                .withThreading(ThreadingMode.valueOf(words[2]))
                 .withConnectLimitNs(CONNECT_LIMIT_NS);
         loadAllClasses();
         ScarceProcess process = new ScarceProcess(options);
@@ -150,7 +150,7 @@ final class ScarceProcess {
                 "the end of the admission", target, writer, () -> target.closedAdmissions.containsKey(admission.id()));
     }
 
-    /** Sockets that were turned away live for a second at most. */
+    /** Rejected sockets live for a second at most. */
     private static void awaitQuiet(DrivenEngine writer, DrivenEngine target) {
         long beganNs = System.nanoTime();
         DrivenEngine.awaitBoth("farewells", target, writer, () -> System.nanoTime() - beganNs > 1_500_000_000L);
@@ -173,10 +173,10 @@ final class ScarceProcess {
         int first = SOCKETS.connectAbstract(name);
         require(first >= 0, "connecting returned " + first);
         require(loop.poll(0) == 1, "the first accept was not tried");
-        for (int turn = 0; turn < 100; turn++) {
+        for (int cycle = 0; cycle < 100; cycle++) {
             require(
                     loop.poll(0) == 0 && listener.doWork(nowNs.get()) == 0,
-                    "the accept was tried again in turn " + turn);
+                    "the accept was tried again in duty cycle " + cycle);
         }
         leaveAll();
         nowNs.addAndGet(Listener.ACCEPT_PAUSE_NS);

@@ -1,12 +1,12 @@
 package io.kvmessenger.testkit.transfer;
 
-import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferOptions;
 
 /** The same by engines that have no thread of their own. */
 final class TcpCallerDrivenGroupTest extends TcpGroupTest {
     @Override
     protected TransferOptions options() {
-        return super.options().withDriver(Driver.CALLER);
+        return super.options().withThreading(ThreadingMode.CALLER);
     }
 }

@@ -1,11 +1,11 @@
 package io.kvmessenger.testkit.transfer;
 
-import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.ThreadingMode;
 
 /** Scarcity met by engines that have no thread of their own. */
 final class TcpCallerDrivenResourceFaultTest extends TcpResourceFaultTest {
     @Override
-    protected Driver driver() {
-        return Driver.CALLER;
+    protected ThreadingMode threading() {
+        return ThreadingMode.CALLER;
     }
 }

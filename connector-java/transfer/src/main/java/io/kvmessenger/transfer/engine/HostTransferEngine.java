@@ -27,6 +27,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.BooleanSupplier;
+import java.util.stream.IntStream;
 
 /**
  * The engine for host memory: what the messenger's thread sees of it.
@@ -37,12 +38,14 @@ import java.util.function.BooleanSupplier;
  * for a window, which any of them may add to.
  */
 final class HostTransferEngine implements TransferEngine {
+    private static final String WORKER_NAME = "kvm-transfer";
+
     private final EngineLimits limits;
     private final EnginePorts ports;
     private final RegionTable regions;
     private final WindowTable windows;
     private final BooleanSupplier pollable = this::isPollable;
-    private final Drive drive;
+    private final WorkerRunner runner;
     private final DomainGroups domainGroups;
     private final EngineAddress address;
     /** By id: where each is served. */
@@ -60,16 +63,15 @@ final class HostTransferEngine implements TransferEngine {
     private String refusal = "";
     private boolean closed;
 
-    HostTransferEngine(EngineLimits limits, EnginePorts ports, Drive.Maker driver) {
+    HostTransferEngine(EngineLimits limits, EnginePorts ports, WorkerRunner.Factory runners) {
         this.limits = limits;
         this.ports = ports;
         regions = new RegionTable(ports.libC());
         windows = new WindowTable(limits, this::letGo);
         reads = new Reads(windows.counters());
-        List<Worker> workers =
-                ports.workers().stream().map(each -> new Worker(each.poller())).toList();
-        drive = driver.make(workers, this::onBug);
-        domainGroups = new DomainGroups(limits, ports.workers(), workers, drive::onCompletion, windows, regions);
+        List<Worker> workers = workers(ports.workers());
+        runner = runners.make(workers, this::onBug);
+        domainGroups = new DomainGroups(limits, ports.workers(), workers, runner::onCompletion, windows, regions);
         address = new EngineAddress(domainGroups.first().domains().stream()
                 .map(domain -> new TransportAddress(domain.name(), domain.location()))
                 .toList());
@@ -77,9 +79,17 @@ final class HostTransferEngine implements TransferEngine {
         start();
     }
 
+    private static List<Worker> workers(List<WorkerPorts> ports) {
+        return IntStream.range(0, ports.size())
+                .mapToObj(i -> new Worker(
+                        i == 0 ? WORKER_NAME : WORKER_NAME + "-" + (i + 1),
+                        ports.get(i).poller()))
+                .toList();
+    }
+
     private void start() {
         try {
-            drive.start();
+            runner.start();
         } catch (RuntimeException | Error e) {
             domainGroups.closePollers();
             throw e;
@@ -88,7 +98,7 @@ final class HostTransferEngine implements TransferEngine {
 
     private void onBug(Throwable error) {
         bug = error;
-        drive.wake();
+        runner.wake();
     }
 
     private boolean isPollable() {
@@ -247,8 +257,8 @@ final class HostTransferEngine implements TransferEngine {
     /** Waits until nothing is half received for a closed window, at any worker: each is told, and none of them ever blocks. */
     private void letGo(OpenWindow window) {
         domainGroups.letGo(window);
-        while (((Window) window).isLanding() && drive.isRunning()) {
-            drive.yieldToWorkers();
+        while (((Window) window).isLanding() && runner.isRunning()) {
+            runner.yieldToWorkers();
         }
     }
 
@@ -344,9 +354,9 @@ final class HostTransferEngine implements TransferEngine {
     @Override
     public int poll(CompletionHandler handler, int limit) {
         if (domainGroups.waiting() == 0) {
-            drive.advance();
+            runner.advance();
         }
-        if (bug != null && !drive.isRunning()) { // its last act was to end all paths
+        if (bug != null && !runner.isRunning()) { // its last act was to end all paths
             requireMore(bug);
         }
         requestsInFlight += readDesk.serveWaiting();
@@ -370,13 +380,13 @@ final class HostTransferEngine implements TransferEngine {
     @Override
     public void await(long limitNs) {
         if (limitNs > 0) {
-            drive.await(limitNs, pollable);
+            runner.await(limitNs, pollable);
         }
     }
 
     @Override
     public void wake() {
-        drive.wake();
+        runner.wake();
     }
 
     private void dispatch(
@@ -504,7 +514,7 @@ final class HostTransferEngine implements TransferEngine {
     public void close() {
         if (!closed) {
             closed = true;
-            drive.end();
+            runner.end();
             domainGroups.closePollers();
         }
     }

@@ -10,14 +10,14 @@ import io.kvmessenger.transfer.TransferEngine;
  */
 public final class InvokedEngine {
     private final TransferEngine engine;
-    private final InvokedDrive drive;
+    private final InvokedWorkers workers;
 
     /** @param onCompletion run when there is something to poll, and there was nothing before */
     public InvokedEngine(EngineLimits limits, EnginePorts ports, Runnable onCompletion) {
-        InvokedDrive[] made = new InvokedDrive[1];
+        InvokedWorkers[] made = new InvokedWorkers[1];
         engine = new HostTransferEngine(
-                limits, ports, (workers, onBug) -> made[0] = new InvokedDrive(workers, onBug, onCompletion));
-        drive = made[0];
+                limits, ports, (run, onBug) -> made[0] = new InvokedWorkers(run, onBug, onCompletion));
+        workers = made[0];
     }
 
     public TransferEngine engine() {
@@ -26,11 +26,11 @@ public final class InvokedEngine {
 
     /** One duty cycle of each worker; returns how much was done. With 0, nothing is left to do until a poller is woken. */
     public int doWork() {
-        return drive.turn();
+        return workers.invoke();
     }
 
     /** One duty cycle of one worker. */
     public int doWork(int worker) {
-        return drive.turn(worker);
+        return workers.invoke(worker);
     }
 }

@@ -2,7 +2,7 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
-import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.libfabric.LibFabricTransport;
@@ -45,10 +45,10 @@ public final class TransferEngines {
         LongSupplier clock = System::nanoTime;
         List<EventLoop> loops = loops(options, libC, clock);
         SocketLinks first = new SocketLinks(loops.getFirst(), options.connectLimitNs());
-        List<WorkerPorts> workers = new ArrayList<>();
+        List<WorkerPorts> ports = new ArrayList<>();
         for (EventLoop loop : loops) {
-            SocketLinks links = workers.isEmpty() ? first : first.beside(loop);
-            workers.add(new WorkerPorts(
+            SocketLinks links = ports.isEmpty() ? first : first.beside(loop);
+            ports.add(new WorkerPorts(
                     loop,
                     links,
                     options.transports().stream()
@@ -57,16 +57,16 @@ public final class TransferEngines {
         }
         return new HostTransferEngine(
                 EngineLimits.of(options),
-                new EnginePorts(loops.getFirst().libC(), clock, new SecureRandom(), workers),
-                (turned, onBug) -> drive(options.driver(), turned, clock, onBug));
+                new EnginePorts(loops.getFirst().libC(), clock, new SecureRandom(), ports),
+                (workers, onBug) -> runner(options.threading(), workers, clock, onBug));
     }
 
-    /** One for each worker; where one thread turns all of them, the same one, since it can wait by one only. */
+    /** One for each worker; where one thread runs all of them, the same one, since it can wait by one only. */
     private static List<EventLoop> loops(TransferOptions options, LibC libC, LongSupplier clock) {
         List<EventLoop> loops = new ArrayList<>();
         try {
             while (loops.size() < options.workers()) {
-                boolean shared = options.driver() == Driver.CALLER && !loops.isEmpty();
+                boolean shared = options.threading() == ThreadingMode.CALLER && !loops.isEmpty();
                 loops.add(shared ? loops.getFirst() : loop(options, libC, clock));
             }
         } catch (RuntimeException | Error e) {
@@ -84,11 +84,12 @@ public final class TransferEngines {
         return new EventLoop(sealing, sealing, clock);
     }
 
-    private static Drive drive(Driver driver, List<Worker> workers, LongSupplier clock, Consumer<Throwable> onBug) {
+    private static WorkerRunner runner(
+            ThreadingMode threading, List<Worker> workers, LongSupplier clock, Consumer<Throwable> onBug) {
         int coreCount = Runtime.getRuntime().availableProcessors();
-        return switch (driver) {
-            case OWN_THREAD -> new ThreadDrive("kvm-transfer", workers, clock, coreCount, onBug);
-            case CALLER -> new CallerDrive(workers, clock, coreCount, onBug);
+        return switch (threading) {
+            case OWN_THREAD -> new OwnThreads(workers, clock, coreCount, onBug);
+            case CALLER -> new CallingThread(workers, clock, coreCount, onBug);
         };
     }
 

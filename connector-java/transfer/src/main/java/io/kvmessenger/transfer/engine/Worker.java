@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.agent.Agent;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Links;
 import io.kvmessenger.transfer.spi.OutboundPaths;
@@ -15,10 +16,10 @@ import java.util.function.BooleanSupplier;
 /**
  * The agent that moves bytes: its duty cycle does commands, peers' queues, links, domains and sockets.
  *
- * <p>One thread, which its {@link Drive} decides, calls everything but {@link #execute} and {@link #wake}. It owns no
+ * <p>One thread, which its {@link WorkerRunner} decides, calls everything but {@link #execute} and {@link #wake}. It owns no
  * thread and never runs user code.
  */
-final class Worker {
+final class Worker implements Agent {
     /** Upper bound on park time: timers are checked at least this often. */
     static final int PARK_MILLIS = 100;
     /** While the last that came was in a domain's memory, a duty cycle that finds nothing asks sockets no sooner. */
@@ -28,6 +29,7 @@ final class Worker {
     /** While queues and rings keep it busy, sockets are asked that often: each time costs a system call. */
     private static final long SOCKETS_AGE_MAX_NS = 100_000;
 
+    private final String roleName;
     private final Poller poller;
     private final ConcurrentLinkedQueue<Runnable> commands = new ConcurrentLinkedQueue<>();
     private final AtomicBoolean parked = new AtomicBoolean();
@@ -38,7 +40,8 @@ final class Worker {
     private boolean lastCameInMemory;
     private long socketsAskedNs;
 
-    Worker(Poller poller) {
+    Worker(String roleName, Poller poller) {
+        this.roleName = roleName;
         this.poller = poller;
         socketsAskedNs = poller.nowNs();
     }
@@ -49,6 +52,11 @@ final class Worker {
         domains.addAll(open);
     }
 
+    @Override
+    public String roleName() {
+        return roleName;
+    }
+
     /** Any thread: runs a command in a coming duty cycle, in order. */
     void execute(Runnable command) {
         commands.add(command);
@@ -56,7 +64,8 @@ final class Worker {
     }
 
     /** Any thread: there is something new to see. */
-    void wake() {
+    @Override
+    public void wake() {
         VarHandle.fullFence();
         if (parked.getPlain() && parked.compareAndSet(true, false)) {
             poller.wake();
@@ -82,7 +91,8 @@ final class Worker {
      * One duty cycle; returns how much was done. Sockets are asked last, when nothing else was found, since that costs a
      * system call, but first after a while, so that no timeout fires while the reply sits unread in the socket.
      */
-    int doWork() {
+    @Override
+    public int doWork() {
         lookSoon = false;
         int work = poller.tick() - socketsAskedNs > SOCKETS_AGE_MAX_NS ? askSockets() : 0;
         work += runCommands();
@@ -127,6 +137,11 @@ final class Worker {
         return called;
     }
 
+    @Override
+    public void idle(BooleanSupplier stopping) {
+        park(PARK_MILLIS, stopping);
+    }
+
     /**
      * Sleeps until an event arrives, {@link #wake} is called, or the limit has passed.
      *
@@ -168,8 +183,9 @@ final class Worker {
         parked.set(true);
     }
 
-    /** Ends all paths, also of a peer that no duty cycle has taken in yet. None may follow. */
-    void end() {
+    /** Ends all paths, also of a peer that no duty cycle has taken in yet. */
+    @Override
+    public void onClose() {
         try {
             runCommands();
         } finally {

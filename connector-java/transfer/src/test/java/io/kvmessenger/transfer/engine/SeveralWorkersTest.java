@@ -210,7 +210,7 @@ final class SeveralWorkersTest {
     void shouldEndAllPeersWhenOneWorkerFails() {
         TransferEngine engine = invoked();
         writeToTwo(engine);
-        seats.get(0).onTurn = SeveralWorkersTest::fail;
+        seats.get(0).onDutyCycle = SeveralWorkersTest::fail;
         invoked.doWork();
         assertEnded(engine);
     }
@@ -219,13 +219,13 @@ final class SeveralWorkersTest {
     @Timeout(value = 20, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
     void shouldEndTheOtherWorkersThreadWhenOneFails() {
         EventLoop second = new EventLoop(LIB_C, System::nanoTime);
-        ThreadDrive[] made = new ThreadDrive[1];
+        OwnThreads[] made = new OwnThreads[1];
         TransferEngine engine = new HostTransferEngine(
                 EngineLimits.of(TransferOptions.defaults()),
                 new EnginePorts(LIB_C, System::nanoTime, new Random(1), ports(List.of(loop, second))),
-                (workers, onBug) -> made[0] = new ThreadDrive("test", workers, System::nanoTime, 2, onBug));
+                (workers, onBug) -> made[0] = new OwnThreads(workers, System::nanoTime, 2, onBug));
         writeToTwo(engine);
-        seats.get(0).onTurn = SeveralWorkersTest::fail;
+        seats.get(0).onDutyCycle = SeveralWorkersTest::fail;
         while (made[0].isRunning()) {
             Thread.onSpinWait();
         }

@@ -21,14 +21,14 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-/** The worker turned by the test's own thread, over a transport that does what the test says. */
+/** The worker, run by the test's own thread, over a transport that does what the test says. */
 final class WorkerTest {
     private static final LibC LIB_C = new FfmLibC();
     private static final int PEERS = 100;
     private static final long PEER_HEAP_MAX_BYTES = 8 << 10;
 
     private final EventLoop loop = new EventLoop(LIB_C, System::nanoTime);
-    private final Worker worker = new Worker(loop);
+    private final Worker worker = new Worker("worker", loop);
     private final FakeDomain domain = new FakeDomain("fake", 0);
     private final FakeLinks links = new FakeLinks();
     private final CompletionRing completions = new CompletionRing(64, () -> {});
@@ -88,7 +88,7 @@ final class WorkerTest {
         assertThat(domain.closed).containsExactly("sick");
         worker.doWork();
         assertThat(sound.isLost()).isFalse();
-        assertThat(domain.turned).containsExactly("sick", "sound", "sound");
+        assertThat(domain.worked).containsExactly("sick", "sound", "sound");
     }
 
     /** An engine has heap for hundreds of peers, most of which never see a message. */
@@ -112,8 +112,8 @@ final class WorkerTest {
     @Timeout(value = 20, threadMode = Timeout.ThreadMode.SEPARATE_THREAD)
     void shouldNotSleepOverACommandThatCameWhileItLooked() {
         AtomicBoolean done = new AtomicBoolean();
-        domain.onTurn = () -> {
-            domain.onTurn = () -> {};
+        domain.onDutyCycle = () -> {
+            domain.onDutyCycle = () -> {};
             runElsewhere(() -> worker.execute(() -> done.set(true)));
         };
         while (!done.get()) {
@@ -134,7 +134,7 @@ final class WorkerTest {
     @Test
     void shouldLetSocketsRestWhileWhatComesIsInMemory() {
         CountingPoller poller = new CountingPoller();
-        Worker counted = new Worker(poller);
+        Worker counted = new Worker("worker", poller);
         counted.use(links, List.of(domain));
         counted.doWork();
         counted.doWork();

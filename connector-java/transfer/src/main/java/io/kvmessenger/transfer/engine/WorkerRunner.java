@@ -9,7 +9,7 @@ import java.util.function.Consumer;
  *
  * <p>For the polling thread, except {@link #wake}.
  */
-interface Drive {
+interface WorkerRunner {
     /** Idle spin time: longer than one small-write round trip, so latency-bound traffic never parks. */
     long SPIN_NS = 50_000;
 
@@ -19,10 +19,10 @@ interface Drive {
     /** Lets the workers begin. When it throws, all of them have ended. */
     void start();
 
-    /** Any worker: there is something of its to poll, and there was nothing before. */
+    /** Any worker: its ring of completions was empty, and is not any more. */
     void onCompletion();
 
-    /** Does of the workers' work what the polling thread has to do. */
+    /** Does the part of the workers' work that is the polling thread's. */
     void advance();
 
     /**
@@ -43,28 +43,10 @@ interface Drive {
     /** Ends the workers, in bounded time. */
     void end();
 
-    /** Makes the one that turns an engine's workers. */
-    interface Maker {
-        /** @param onBug told of an error that ended a worker, on that worker's thread */
-        Drive make(List<Worker> workers, Consumer<Throwable> onBug);
-    }
-
-    /** Ends all, also when one of them cannot end properly; that is thrown afterwards. */
-    static void end(List<Worker> workers) {
-        Throwable first = null;
-        for (Worker worker : workers) {
-            try {
-                worker.end();
-            } catch (RuntimeException | Error error) {
-                first = first == null ? error : first;
-            }
-        }
-        if (first instanceof RuntimeException exception) {
-            throw exception;
-        }
-        if (first instanceof Error error) {
-            throw error;
-        }
+    /** Chooses how an engine's workers are run. */
+    interface Factory {
+        /** @param onBug gets an error that ended a worker, on the thread that ran it */
+        WorkerRunner make(List<Worker> workers, Consumer<Throwable> onBug);
     }
 
     /** A pause in a spin. With few cores a spinning thread may hold the core of the one that it waits for: it yields. */

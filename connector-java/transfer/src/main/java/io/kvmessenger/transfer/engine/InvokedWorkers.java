@@ -1,21 +1,21 @@
 package io.kvmessenger.transfer.engine;
 
+import io.kvmessenger.transfer.agent.AgentInvoker;
 import java.util.List;
 import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 
 /** The workers' duty cycles are called from outside, and nothing waits. Threading as {@link InvokedEngine}. */
-final class InvokedDrive implements Drive {
+final class InvokedWorkers implements WorkerRunner {
     private final List<Worker> workers;
-    private final Consumer<Throwable> onBug;
+    private final AgentInvoker invoker;
     private final Runnable onCompletion;
-    private boolean running = true;
 
-    /** @param onBug told of an error that ended a worker */
-    InvokedDrive(List<Worker> workers, Consumer<Throwable> onBug, Runnable onCompletion) {
+    /** @param onBug gets an error that ended a worker */
+    InvokedWorkers(List<Worker> workers, Consumer<Throwable> onBug, Runnable onCompletion) {
         this.workers = List.copyOf(workers);
-        this.onBug = onBug;
         this.onCompletion = onCompletion;
+        invoker = new AgentInvoker(workers, onBug);
     }
 
     @Override
@@ -24,30 +24,24 @@ final class InvokedDrive implements Drive {
     }
 
     /** One duty cycle of every worker. */
-    int turn() {
+    int invoke() {
         int work = 0;
         for (int i = 0; i < workers.size(); i++) {
-            work += turn(i);
+            work += invoke(i);
         }
         return work;
     }
 
     /** One duty cycle of one worker. */
-    int turn(int index) {
-        if (!running) {
-            return 0;
+    int invoke(int index) {
+        boolean wasRunning = invoker.isRunning();
+        int work = invoker.invoke(index);
+        if (invoker.isRunning()) {
+            workers.get(index).rest();
+        } else if (wasRunning) {
+            onCompletion.run(); // the error is what there is to poll
         }
-        Worker worker = workers.get(index);
-        try {
-            int work = worker.doWork();
-            worker.rest();
-            return work;
-        } catch (RuntimeException | Error bug) {
-            end();
-            onBug.accept(bug);
-            onCompletion.run();
-            return 0;
-        }
+        return work;
     }
 
     @Override
@@ -70,21 +64,18 @@ final class InvokedDrive implements Drive {
     /** One duty cycle of each, which must bring the caller further: it would wait for ever otherwise. */
     @Override
     public void yieldToWorkers() {
-        if (turn() == 0 && running) {
+        if (invoke() == 0 && invoker.isRunning()) {
             throw new AssertionError("the workers are waited for and have nothing to do");
         }
     }
 
     @Override
     public boolean isRunning() {
-        return running;
+        return invoker.isRunning();
     }
 
     @Override
     public void end() {
-        if (running) {
-            running = false;
-            Drive.end(workers);
-        }
+        invoker.close();
     }
 }

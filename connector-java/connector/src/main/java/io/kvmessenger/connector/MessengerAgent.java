@@ -3,57 +3,60 @@ package io.kvmessenger.connector;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.transfer.TransferEngine;
+import io.kvmessenger.transfer.agent.Agent;
+import io.kvmessenger.transfer.agent.AgentRunner;
+import java.time.Duration;
 import java.util.Optional;
 import java.util.concurrent.locks.LockSupport;
+import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 import java.util.function.IntSupplier;
 
 /**
- * The messenger's one thread: turns its duty cycle while there is work, waits until a deadline or a wake-up when there is
- * none, and looks at the layer counter every {@link #WATCH_PERIOD_NS} while a forward pass is being sent. It polls the
- * transfer engine, so it waits there, and closes it at its end. An exception ends neither the thread nor the rest of a turn.
+ * The messenger as an agent on a thread of its own: takes in what other threads have for it, runs its duty cycle, and with
+ * nothing to do waits in the transfer engine, which it polls and closes at its end. While a forward pass is being sent it
+ * looks at the layer counter every {@link #WATCH_PERIOD_NS}. An exception ends neither the agent nor the rest of a duty cycle.
+ *
+ * <p>Any thread may start it once, stop it, and ask for its health.
  */
-final class AgentThread {
+final class MessengerAgent implements Agent {
     /** How late a finished layer may be noticed; a spinning watcher would take a core from the forward pass. */
     static final long WATCH_PERIOD_NS = 50_000;
-    /** A turn may take that long on a crowded machine; beyond it {@code /health} says that the messenger is stuck. */
+    /** A duty cycle may take that long on a crowded machine; beyond it {@code /health} says that the messenger is stuck. */
     static final long STUCK_LIMIT_NS = 5_000_000_000L;
 
-    /** After a fault, and between the turns of a messenger whose transfer engine has ended and cannot be waited for. */
+    /** After a fault, and between duty cycles of a messenger whose transfer engine has ended and cannot be waited for. */
     private static final long PAUSE_NS = 10_000_000;
 
     private final TransferEngine transfer;
+    private final Messenger messenger;
+    private final Inbox inbox;
     private final NanoClock clock;
     private final Consumer<Throwable> onFault;
-    private volatile Thread thread;
-    private volatile boolean stopping;
-    /** The transfer engine is closed. */
-    private volatile boolean ended;
+    private final AgentRunner runner;
+    private volatile boolean transferClosed;
 
-    /** When a turn without a fault has ended: turns that fail are no sign of health. */
+    /** When a duty cycle without a fault has ended: one that fails is no sign of health. */
     private volatile long lastSoundNs;
-    /** Of the last turn that failed; kept, as only its age is judged. */
+    /** Of the last duty cycle that failed; kept, as only its age is judged. */
     private volatile String lastFault = "";
 
-    private Inbox inbox;
-    private volatile Messenger messenger;
-
-    AgentThread(TransferEngine transfer, NanoClock clock, Consumer<Throwable> onFault) {
+    MessengerAgent(
+            TransferEngine transfer, Messenger messenger, Inbox inbox, NanoClock clock, Consumer<Throwable> onFault) {
         this.transfer = transfer;
-        this.clock = clock;
-        this.onFault = onFault;
-    }
-
-    void start(Messenger messenger, Inbox inbox) {
         this.messenger = messenger;
         this.inbox = inbox;
-        Thread starting = Thread.ofPlatform().name("kv-messenger").daemon().unstarted(this::run);
-        lastSoundNs = clock.nowNs();
-        thread = starting;
-        starting.start();
+        this.clock = clock;
+        this.onFault = onFault;
+        runner = new AgentRunner(this, this::record);
     }
 
-    /** Why the messenger does not work, for {@code /health}; it turns at least once in {@code heartbeatNs}. Any thread. */
+    void start() {
+        lastSoundNs = clock.nowNs();
+        runner.start();
+    }
+
+    /** Why the messenger does not work, for {@code /health}; a duty cycle is due every {@code heartbeatNs}. Any thread. */
     Optional<String> healthProblem(long heartbeatNs) {
         Optional<String> death = death();
         if (death.isPresent()) {
@@ -68,38 +71,49 @@ final class AgentThread {
 
     /** Why the messenger moves no KV any more and never will again. Any thread. */
     Optional<String> death() {
-        return thread.isAlive() || stopping
+        return runner.isAlive() || runner.isStopping()
                 ? messenger.death()
                 : Optional.of("the messenger's thread has ended (" + lastFault + "): restart this engine");
     }
 
     /** Ends the duty cycle; when it returns true nothing reads or writes pages any more. */
-    boolean stop(long limitMillis) {
-        stopping = true;
-        transfer.wake();
-        try {
-            thread.join(limitMillis);
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-        }
-        return ended;
+    boolean stop(Duration limit) {
+        runner.stop();
+        runner.join(limit);
+        return transferClosed;
     }
 
-    private void run() {
-        while (!stopping) {
-            int inputs = guarded(this::takeInputs);
-            int work = guarded(this::turn);
-            if (inputs < 0 || work < 0) { // a bug must neither end the duty cycle nor spin it
-                LockSupport.parkNanos(PAUSE_NS);
-            } else {
-                lastSoundNs = clock.nowNs();
-                if (inputs + work == 0) {
-                    guarded(this::await);
-                }
-            }
+    @Override
+    public String roleName() {
+        return "kv-messenger";
+    }
+
+    @Override
+    public int doWork() {
+        int inputs = guarded(this::takeInputs);
+        int work = guarded(this::runMessenger);
+        if (inputs < 0 || work < 0) { // a bug must neither end the duty cycle nor spin it
+            LockSupport.parkNanos(PAUSE_NS);
+            return 1;
         }
+        lastSoundNs = clock.nowNs();
+        return inputs + work;
+    }
+
+    @Override
+    public void idle(BooleanSupplier stopping) {
+        guarded(this::await);
+    }
+
+    @Override
+    public void wake() {
+        transfer.wake();
+    }
+
+    @Override
+    public void onClose() {
         transfer.close();
-        ended = true;
+        transferClosed = true;
     }
 
     /** What the step says, or -1 when it has thrown. */
@@ -107,17 +121,17 @@ final class AgentThread {
         try {
             return step.getAsInt();
         } catch (Throwable fault) {
-            tell(fault);
+            record(fault);
             return -1;
         }
     }
 
-    private void tell(Throwable fault) {
+    private void record(Throwable fault) {
         try {
             lastFault = fault.toString();
             onFault.accept(fault);
         } catch (Throwable second) { // out of memory, most likely: the thread must go on all the same
-            lastFault = "a fault that could not be told";
+            lastFault = "a fault that could not be logged";
         }
     }
 
@@ -125,7 +139,7 @@ final class AgentThread {
         return inbox.drainTo(messenger);
     }
 
-    private int turn() {
+    private int runMessenger() {
         return messenger.doWork();
     }
 

@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.engine;
 
-import io.kvmessenger.transfer.Driver;
+import io.kvmessenger.transfer.ThreadingMode;
+import io.kvmessenger.transfer.agent.AgentInvoker;
 import io.kvmessenger.transfer.spi.Poller;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
@@ -10,36 +11,35 @@ import java.util.function.Consumer;
 import java.util.function.LongSupplier;
 
 /**
- * The polling thread turns the workers' duty cycles itself, one after the other: one of each in each poll, and as many as it
+ * The polling thread runs the workers' duty cycles itself, one after the other: one of each in each poll, and as many as it
  * takes in a wait. All of them wait by one poller.
  *
- * <p>Threading as {@link Drive}. Bytes move only while it is called.
+ * <p>Threading as {@link WorkerRunner}. Bytes move only while it is called.
  */
-final class CallerDrive implements Drive {
-    /** A yield is a system call as well: so many turns without a find may cost one. */
-    private static final int TURNS_PER_YIELD = 32;
+final class CallingThread implements WorkerRunner {
+    /** Idle duty cycles between yields: a yield is a system call as well. */
+    private static final int IDLE_CYCLES_PER_YIELD = 32;
 
     private final List<Worker> workers;
+    private final AgentInvoker invoker;
     private final Poller poller;
     private final LongSupplier clock;
-    private final Consumer<Throwable> onBug;
     private final boolean yields;
-    private volatile boolean running = true;
     private volatile boolean woken;
 
     /**
      * @param workers all with the same poller
-     * @param onBug told of an error that ended a worker
+     * @param onBug gets an error that ended a worker
      */
-    CallerDrive(List<Worker> workers, LongSupplier clock, int coreCount, Consumer<Throwable> onBug) {
+    CallingThread(List<Worker> workers, LongSupplier clock, int coreCount, Consumer<Throwable> onBug) {
         this.workers = List.copyOf(workers);
         poller = workers.getFirst().poller();
         if (workers.stream().anyMatch(worker -> worker.poller() != poller)) {
             throw new IllegalArgumentException("one thread cannot wait by several pollers");
         }
+        invoker = new AgentInvoker(workers, onBug);
         this.clock = clock;
-        this.onBug = onBug;
-        yields = coreCount < Driver.OWN_THREAD_CORES_MIN;
+        yields = coreCount < ThreadingMode.OWN_THREAD_CORES_MIN;
     }
 
     @Override
@@ -51,51 +51,26 @@ final class CallerDrive implements Drive {
 
     @Override
     public void advance() {
-        turn();
-    }
-
-    private int turn() {
-        if (!running) {
-            return 0;
-        }
-        try {
-            return turnAll();
-        } catch (RuntimeException | Error bug) {
-            fail(bug);
-            return 0;
-        }
-    }
-
-    private int turnAll() {
-        int work = 0;
-        for (int i = 0; i < workers.size(); i++) {
-            work += workers.get(i).doWork();
-        }
-        return work;
-    }
-
-    private void fail(Throwable bug) {
-        onBug.accept(bug);
-        end();
+        invoker.invoke();
     }
 
     @Override
     public void await(long limitNs, BooleanSupplier pollable) {
         if (limitNs < SPIN_WAIT_MIN_NS) { // and the event loop could not wait for less
-            if (!woken && turn() == 0 && !pollable.getAsBoolean()) {
+            if (!woken && invoker.invoke() == 0 && !pollable.getAsBoolean()) {
                 LockSupport.parkNanos(this, limitNs);
             }
         } else {
-            turnUntil(clock.getAsLong() + limitNs, pollable);
+            workUntil(clock.getAsLong() + limitNs, pollable);
         }
         woken = false;
     }
 
-    private void turnUntil(long deadlineNs, BooleanSupplier pollable) {
+    private void workUntil(long deadlineNs, BooleanSupplier pollable) {
         long lastWorkNs = clock.getAsLong();
-        int idleTurns = 0;
-        while (running && !woken && !pollable.getAsBoolean()) {
-            boolean idle = turn() == 0;
+        int idleCycles = 0;
+        while (invoker.isRunning() && !woken && !pollable.getAsBoolean()) {
+            boolean idle = invoker.invoke() == 0;
             long nowNs = poller.nowNs();
             if (nowNs - deadlineNs >= 0) {
                 return;
@@ -103,7 +78,7 @@ final class CallerDrive implements Drive {
             if (!idle) {
                 lastWorkNs = nowNs;
             } else if (nowNs - lastWorkNs < SPIN_NS) {
-                Drive.pause(yields && ++idleTurns % TURNS_PER_YIELD == 0);
+                WorkerRunner.pause(yields && ++idleCycles % IDLE_CYCLES_PER_YIELD == 0);
             } else {
                 park(deadlineNs - nowNs, pollable);
             }
@@ -114,12 +89,14 @@ final class CallerDrive implements Drive {
         long limitMillis = Math.min(Worker.PARK_MILLIS, TimeUnit.NANOSECONDS.toMillis(limitNs) + 1);
         try {
             workers.forEach(Worker::arm);
-            if (turnAll() == 0 && !woken && !pollable.getAsBoolean()) {
+            if (invoker.invoke() == 0 && invoker.isRunning() && !woken && !pollable.getAsBoolean()) {
                 poller.poll(sleepMillis((int) limitMillis));
             }
-            workers.forEach(Worker::disarm);
+            if (invoker.isRunning()) {
+                workers.forEach(Worker::disarm);
+            }
         } catch (RuntimeException | Error bug) {
-            fail(bug);
+            invoker.fail(bug);
         }
     }
 
@@ -141,19 +118,16 @@ final class CallerDrive implements Drive {
 
     @Override
     public void yieldToWorkers() {
-        turn();
+        invoker.invoke();
     }
 
     @Override
     public boolean isRunning() {
-        return running;
+        return invoker.isRunning();
     }
 
     @Override
     public void end() {
-        if (running) {
-            running = false;
-            Drive.end(workers);
-        }
+        invoker.close();
     }
 }

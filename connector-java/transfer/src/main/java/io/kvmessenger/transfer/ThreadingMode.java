@@ -1,7 +1,7 @@
 package io.kvmessenger.transfer;
 
 /** Which thread moves an engine's bytes. */
-public enum Driver {
+public enum ThreadingMode {
     /** One of its own: bytes move whatever the polling thread does. */
     OWN_THREAD,
     /**
@@ -17,7 +17,7 @@ public enum Driver {
     public static final int OWN_THREAD_CORES_MIN = 4;
 
     /** What suits a machine with so many cores. */
-    public static Driver forCores(int coreCount) {
+    public static ThreadingMode forCores(int coreCount) {
         return coreCount < OWN_THREAD_CORES_MIN ? CALLER : OWN_THREAD;
     }
 }
