@@ -205,7 +205,8 @@ final class SimulatedFabric {
                 if (kind.targetChecks) {
                     endTarget(path, detail);
                 } else {
-                    clock.after(HOP_NS, () -> path.target.run(() -> endTarget(path, detail)));
+                    clock.after(
+                            delayNs(), () -> path.target.run(() -> endTarget(path, detail))); // each in its own time
                 }
             }
         }
@@ -387,7 +388,7 @@ final class SimulatedFabric {
         }
     }
 
-    /** The process is dead. A silent death is that of its machine: nobody tells its peers. */
+    /** The process is dead. A silent death is that of its machine: no packet tells its peers. */
     void died(SimulatedTransport first, boolean silentDeath) {
         first.ofEngine().forEach(transport -> end(transport, silentDeath));
     }
@@ -419,7 +420,7 @@ final class SimulatedFabric {
         }
     }
 
-    /** A machine that died silently is back: what still belongs to its old life is reset. */
+    /** A machine that died silently is back: connections of its old incarnation are reset. */
     void restarted(String nodeName) {
         for (FabricLink link : List.copyOf(silent)) {
             boolean sourceDied = link.source.node.name().equals(nodeName);
