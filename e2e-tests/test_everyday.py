@@ -256,7 +256,7 @@ def test_two_clients_with_one_id_never_get_each_others_tokens(
     pair: tuple[Messenger, Messenger], plain: Callable[..., Asked], reference: Reference
 ) -> None:
     """Their prompts are equally long. One of them may fail, since both say that they are the same request."""
-    request, client = f"everybody-{uuid.uuid4()}", Client(*pair)
+    request, client = f"all-clients-{uuid.uuid4()}", Client(*pair)
     both = [plain(Order.TOGETHER), plain(Order.TOGETHER)]
     with ThreadPoolExecutor(2) as clients:
         answers = list(clients.map(lambda asked: client.ask(asked, request), both))

@@ -153,7 +153,7 @@ class Exchange:
     def fence(self, out: Outgoing) -> None:
         """Returns when nothing of an aborted request leaves any more that would make its decoder take it.
 
-        That is one turn of the messenger's thread, unless its metadata rows are on their way: then all its KV has left,
+        That is one duty cycle of the messenger, unless its metadata rows are on their way: then all its KV has left,
         and they are waited for. KV that is still read goes to pages that the decoder will not take without the rows.
         """
         if out.released:

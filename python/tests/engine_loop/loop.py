@@ -22,7 +22,7 @@ from engine_loop.model_runner import salt_of
 from engine_loop.prefiller_api import Posted, PrefillerApi
 from engine_loop.traffic import DECODER_FIRST, HANDED_ON, PLAIN, Ask, WorldPlan
 
-GRANTS_AWAITED_TURNS = 60
+GRANTS_AWAITED_ROUNDS = 60
 PATIENCE_SECONDS = 10.0
 """A world in which nothing at all happens for so long stands still; milliseconds are usual."""
 IDLE_SECONDS = 0.0002
@@ -50,7 +50,7 @@ class AskState:
     """An ask under way."""
 
     ask: Ask
-    begun_turn: int
+    begun_round: int
     prefill_legs: list[Leg] = field(default_factory=list)
     decode_legs: list[Leg] = field(default_factory=list)
     prefill_sent: bool = False
@@ -113,7 +113,7 @@ class World:
         self._open: list[list[AskState]] = []
         self._groups_left = len(plan.groups)
         self._legs: dict[str, Leg] = {}
-        self._turn = 0
+        self._round = 0
         self._started_seconds = time.monotonic()
         self._progress: tuple[int, ...] = ()
         self._progress_seconds = time.monotonic()
@@ -125,7 +125,7 @@ class World:
         """Everything found wrong."""
         try:
             while (self._groups_left or self._open) and not self.violations.found:
-                self._one_turn()
+                self._one_round()
             if not self.violations.found:
                 self._drain()
             if not self.violations.found:
@@ -145,11 +145,11 @@ class World:
         """How many pages were compared on both sides."""
         return sum(engine.executor.runner.pages_checked for engine in self._engines.values())
 
-    def _one_turn(self) -> None:
-        self._turn += 1
+    def _one_round(self) -> None:
+        self._round += 1
         while self._groups_left and len(self._open) < self.plan.open_groups:
             self._groups_left -= 1
-            self._open.append([AskState(ask, self._turn) for ask in next(self._groups)])
+            self._open.append([AskState(ask, self._round) for ask in next(self._groups)])
         for posted in self._api.take():
             self._on_posted(posted)
         for state in itertools.chain.from_iterable(list(self._open)):
@@ -230,7 +230,7 @@ class World:
     # ---- clients and the router
 
     def _advance(self, state: AskState) -> None:
-        ask, age = state.ask, self._turn - state.begun_turn
+        ask, age = state.ask, self._round - state.begun_round
         if ask.route == PLAIN:
             if not state.decode_sent:
                 state.prefill_sent = True
@@ -265,7 +265,7 @@ class World:
     def _granted(self, age: int) -> bool:
         waiting = [s for group in self._open for s in group if s.decode_sent and not s.prefill_sent]
         legs = sum(not leg.ended for state in waiting for leg in state.decode_legs)
-        return age > GRANTS_AWAITED_TURNS or self._prefiller.gauge("grants_waiting") >= legs
+        return age > GRANTS_AWAITED_ROUNDS or self._prefiller.gauge("grants_waiting") >= legs
 
     def _advance_handed_on(self, state: AskState) -> None:
         if not state.prefill_sent:
@@ -328,7 +328,7 @@ class World:
             self._leave(state, "decode")
 
     def _reject(self, ask: Ask, transfer: dict[str, Any] | None) -> None:
-        """An HTTP request that its API server turned away has no id but one that this server made up for it."""
+        """An HTTP request that its API server rejected has no id but one that this server made up for it."""
         self.ended["rejected"] += 1
         self._decoder.reject(f"{self._random.getrandbits(64):016x}", {"remote_request_id": ask.name} | (transfer or {}))
 

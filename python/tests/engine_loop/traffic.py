@@ -39,9 +39,9 @@ class Ask:
     awaits_grants: bool = False
     """The prefiller's leg leaves when the decoder's has been granted pages, or cannot be soon."""
     leg_delay: int = 0
-    """In turns of the loop, between its two legs."""
+    """In rounds of the loop, between its two legs."""
     gone_after: int | None = None
-    """The client goes away so many turns after the first leg."""
+    """The client goes away so many rounds after the first leg."""
     gone_from: str = "both"
     """Or from one leg only, "prefill" or "decode"."""
     may_fail: bool = False
@@ -63,7 +63,7 @@ class WorldPlan:
     prefiller: EnginePlan
     decoder: EnginePlan
     groups: list[list[Ask]] = field(default_factory=list)
-    """The asks of a group arrive in the same turn."""
+    """The asks of a group arrive in the same round."""
     prefill_tokens_max: int = 1
     """How far the prefiller may decode on; routers ask it for one token."""
     open_groups: int = 3

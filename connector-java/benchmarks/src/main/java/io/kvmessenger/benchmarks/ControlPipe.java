@@ -46,8 +46,8 @@ final class ControlPipe {
     }
 
     /** What a side does over and over while it waits for the other: an engine may move bytes only then. */
-    void meanwhile(Runnable turn) {
-        meanwhile = turn;
+    void meanwhile(Runnable dutyCycle) {
+        meanwhile = dutyCycle;
     }
 
     private void await() throws IOException {

@@ -50,14 +50,16 @@ public final class KvPerf {
             List<ControlPipe.Hello> remote = control.receiveHellos();
             control.sendHellos(endpoint.hellos());
             endpoint.connect(remote);
-            control.meanwhile(endpoint::turn);
+            control.meanwhile(endpoint::doWork);
             requireTransport(options, endpoint);
             control.receiveNextRound();
             Initiator initiator = new Initiator(options, control, endpoint);
             if (options.turns()) {
                 runWhenAsked(options, initiator);
             } else {
-                print(options, options.yardstick() ? measureInTurns(options, initiator) : measure(options, initiator));
+                print(
+                        options,
+                        options.yardstick() ? measureInterleaved(options, initiator) : measure(options, initiator));
             }
             initiator.end();
         } finally {
@@ -97,7 +99,7 @@ public final class KvPerf {
     }
 
     /** A B A B: both see the machine at the same times. */
-    private static Report measureInTurns(KvPerfOptions options, Initiator initiator)
+    private static Report measureInterleaved(KvPerfOptions options, Initiator initiator)
             throws IOException, InterruptedException {
         try (Yardstick yardstick = Yardstick.start(options)) {
             warmUp(options, initiator);
@@ -111,7 +113,7 @@ public final class KvPerf {
         }
     }
 
-    /** A round for each line of standard input, answered by a line: how another build is measured in turns with ours. */
+    /** A round for each line of standard input, answered by a line: how another build is measured interleaved with ours. */
     private static void runWhenAsked(KvPerfOptions options, Initiator initiator) throws IOException {
         warmUp(options, initiator);
         System.out.println("ready");

@@ -33,7 +33,7 @@ public final class KvPerfTarget {
             control.sendBegin();
             control.sendHellos(endpoint.hellos());
             endpoint.connect(control.receiveHellos());
-            control.meanwhile(endpoint::turn);
+            control.meanwhile(endpoint::doWork);
             control.sendNextRound(true);
             new KvPerfTarget(options, control, endpoint).serve();
         }

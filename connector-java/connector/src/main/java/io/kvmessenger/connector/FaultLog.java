@@ -9,7 +9,7 @@ import java.util.Map;
 
 /**
  * Tells bugs of the messenger: each kind once with its trace, then how often it came, at most once in {@link
- * #REPEAT_NS}. A fault in every turn must not fill the log.
+ * #REPEAT_NS}. A fault in every duty cycle must not fill the log.
  *
  * <p>Owned by the messenger's thread. Faults of one class from one line are of a kind.
  */

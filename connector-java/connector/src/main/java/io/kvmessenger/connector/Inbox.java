@@ -11,9 +11,9 @@ import java.util.function.Consumer;
  * thread drains.
  */
 final class Inbox {
-    /** Inputs taken in one turn, so that neither timers nor completions wait for a peer that never stops talking. */
-    static final int INPUTS_PER_TURN_MAX = 1024;
-    /** After so long no further input is taken in a turn: grants and fetches of long prompts take a millisecond each. */
+    /** Inputs taken in one duty cycle, so that neither timers nor completions wait for a peer that never stops talking. */
+    static final int INPUTS_PER_CYCLE_MAX = 1024;
+    /** After so long no further input is taken in a duty cycle: grants and fetches of long prompts take a millisecond each. */
     static final long TAKING_MAX_NS = 20_000_000L;
 
     private final Queue<Consumer<Messenger>> inputs = new ConcurrentLinkedQueue<>();
@@ -39,7 +39,7 @@ final class Inbox {
     int drainTo(Messenger messenger) {
         int count = 0;
         long beganNs = clock.nowNs();
-        while (count < INPUTS_PER_TURN_MAX && clock.nowNs() - beganNs < TAKING_MAX_NS) {
+        while (count < INPUTS_PER_CYCLE_MAX && clock.nowNs() - beganNs < TAKING_MAX_NS) {
             Consumer<Messenger> input = inputs.poll();
             if (input == null) {
                 break;

@@ -54,8 +54,8 @@ class EarlyLayersTest {
 
     /** Layers sent, when the messenger has looked at the counter since it was bumped and nothing is under way. */
     private static int sentWhenQuiet(EngineDouble prefiller) throws Exception {
-        for (int turns = 0; turns < 2 || prefiller.held().contains("writesInFlight=1"); turns++) {
-            prefiller.held(); // answered between two turns of the duty cycle
+        for (int cycles = 0; cycles < 2 || prefiller.held().contains("writesInFlight=1"); cycles++) {
+            prefiller.held(); // answered between two duty cycles
         }
         Map<?, ?> counters = (Map<?, ?>) JSON.std
                 .mapFrom(prefiller.host.stats(prefiller.opened.handle()))

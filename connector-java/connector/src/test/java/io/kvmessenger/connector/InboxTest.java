@@ -5,7 +5,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 import java.util.concurrent.atomic.AtomicLong;
 import org.junit.jupiter.api.Test;
 
-/** What the messenger's thread takes in before its timers, and so its heartbeats, have their turn. */
+/** What the messenger's thread takes in before its timers, and so its heartbeats, are served. */
 class InboxTest {
     private final AtomicLong nowNs = new AtomicLong();
     private final Inbox inbox = new Inbox(nowNs::get, () -> {});
@@ -17,19 +17,19 @@ class InboxTest {
     }
 
     @Test
-    void shouldTakeABoundedNumberOfInputsInATurn() {
-        add(3 * Inbox.INPUTS_PER_TURN_MAX, 1);
-        assertThat(inbox.drainTo(null)).isEqualTo(Inbox.INPUTS_PER_TURN_MAX);
-        assertThat(inbox.size()).isEqualTo(2 * Inbox.INPUTS_PER_TURN_MAX);
+    void shouldTakeABoundedNumberOfInputsInADutyCycle() {
+        add(3 * Inbox.INPUTS_PER_CYCLE_MAX, 1);
+        assertThat(inbox.drainTo(null)).isEqualTo(Inbox.INPUTS_PER_CYCLE_MAX);
+        assertThat(inbox.size()).isEqualTo(2 * Inbox.INPUTS_PER_CYCLE_MAX);
     }
 
     @Test
     void shouldTakeNoFurtherInputWhenThoseTakenLastedLong() {
         long costNs = Inbox.TAKING_MAX_NS / 4;
         add(1000, costNs);
-        for (int turn = 1; turn <= 3; turn++) {
+        for (int cycle = 1; cycle <= 3; cycle++) {
             assertThat(inbox.drainTo(null)).isEqualTo(4);
-            assertThat(nowNs).hasValue(turn * Inbox.TAKING_MAX_NS);
+            assertThat(nowNs).hasValue(cycle * Inbox.TAKING_MAX_NS);
         }
         add(1, 100 * Inbox.TAKING_MAX_NS);
         assertThat(inbox.size()).isEqualTo(1000 - 12 + 1);

@@ -58,7 +58,7 @@ class NettyControlNetworkTest {
             held[0] = ControlSocket.dial(port);
             awaitInputs(inputs + 2);
             network.send(FIRST_LINK + LINKS_MAX + round, heartbeat());
-            assertThat(held[0].read()).isPresent(); // a link that was turned away would have ended
+            assertThat(held[0].read()).isPresent(); // a rejected link would have ended
         }
         for (ControlSocket socket : held) {
             socket.close();

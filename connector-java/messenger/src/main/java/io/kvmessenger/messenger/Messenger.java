@@ -45,8 +45,8 @@ import java.util.random.RandomGenerator;
  * {@link Decoder}: an engine may be both.
  */
 public final class Messenger {
-    /** Completions handled in one turn, so that timers are never starved. */
-    private static final int COMPLETIONS_PER_TURN_MAX = 1024;
+    /** Completions handled in one duty cycle, so that timers are never starved. */
+    private static final int COMPLETIONS_PER_CYCLE_MAX = 1024;
 
     private static final Part[] PARTS = Part.values();
 
@@ -121,7 +121,7 @@ public final class Messenger {
                 new Decoder.Cache(geometry, memory, context, checksumMode), sessions, ports.ofDecoder(), limits);
     }
 
-    /** A part of the duty cycle: an exception in one must not keep the others from their turn. */
+    /** A part of the duty cycle: an exception in one must not keep the others from running. */
     private enum Part {
         COMPLETIONS {
             @Override
@@ -222,8 +222,8 @@ public final class Messenger {
     }
 
     /**
-     * One turn of the duty cycle. Returns how much was done; 0 = nothing to do until an input or a deadline. An exception of
-     * one part is thrown when all parts have had their turn.
+     * One duty cycle. Returns how much was done; 0 = nothing to do until an input or a deadline. An exception of
+     * one part is thrown when all parts have run.
      */
     public int doWork() {
         long nowNs = clock.nowNs();
@@ -260,7 +260,7 @@ public final class Messenger {
             return 0;
         }
         try {
-            return transfer.poll(completions, COMPLETIONS_PER_TURN_MAX);
+            return transfer.poll(completions, COMPLETIONS_PER_CYCLE_MAX);
         } catch (EngineEndedException ended) {
             die(ended);
             throw ended; // once: it is logged with its cause
@@ -329,7 +329,7 @@ public final class Messenger {
         return prefiller.watching();
     }
 
-    /** How many requests have been looked at in walks over several of them: a turn's cost must not grow with a queue. */
+    /** How many requests have been looked at in walks over several of them: the cost of a duty cycle must not grow with a queue. */
     long looks() {
         return prefiller.looks() + decoder.looks();
     }
@@ -346,7 +346,7 @@ public final class Messenger {
 
     /**
      * Prepares for {@link #leave}: no grant is taken any more, what is computed and granted goes on leaving, everything
-     * else is stopped or cancelled, and each peer hears of it. The duty cycle has to go on turning meanwhile.
+     * else is stopped or cancelled, and each peer hears of it. Duty cycles have to go on meanwhile.
      *
      * @param drained completed when no transfer is left to finish; the caller limits the time
      */

@@ -8,30 +8,30 @@ import io.kvmessenger.specdecode.ContextSlots;
 import java.util.function.IntConsumer;
 import org.junit.jupiter.api.Test;
 
-/** What a turn of the duty cycle looks at, counted: it must not grow with the requests that wait. */
+/** What a duty cycle looks at, counted: it must not grow with the requests that wait. */
 class LongQueuesTest extends MessengerPair {
     private static final int QUEUED = 10_000;
-    private static final int TURNS = 100;
+    private static final int CYCLES = 100;
 
     private void each(IntConsumer request) {
         for (int i = 0; i < QUEUED; i++) {
             request.accept(i);
         }
         carry();
-        carry(); // what the first turn finds at rest it looks at once
+        carry(); // what the first duty cycle finds at rest it looks at once
     }
 
-    /** Requests that turns of both sides look at, deadlines and gauges included. */
-    private long looksOfTurns() {
+    /** Requests that duty cycles of both sides look at, deadlines and gauges included. */
+    private long looksOfCycles() {
         long before = prefiller.messenger.looks() + decoder.messenger.looks();
-        for (int turn = 0; turn < TURNS; turn++) {
-            turn(prefiller);
-            turn(decoder);
+        for (int cycle = 0; cycle < CYCLES; cycle++) {
+            doWork(prefiller);
+            doWork(decoder);
         }
         return prefiller.messenger.looks() + decoder.messenger.looks() - before;
     }
 
-    private static void turn(Side side) {
+    private static void doWork(Side side) {
         side.messenger.onGarbage(); // counted, and harmless
         side.messenger.doWork();
         side.messenger.nextDeadlineNs();
@@ -46,10 +46,10 @@ class LongQueuesTest extends MessengerPair {
         assertThat(prefiller.messenger.held().prefills()).isEqualTo(QUEUED);
         assertThat(decoder.messenger.held().windowsOpen()).isEqualTo(4000);
 
-        assertThat(looksOfTurns()).as("the first that waits for a slot").isEqualTo(TURNS);
+        assertThat(looksOfCycles()).as("the first that waits for a slot").isEqualTo(CYCLES);
 
         beginPass("r7");
-        assertThat(looksOfTurns()).as("and one that is computed").isEqualTo(2 * TURNS);
+        assertThat(looksOfCycles()).as("and one that is computed").isEqualTo(2 * CYCLES);
     }
 
     @Test
@@ -59,7 +59,7 @@ class LongQueuesTest extends MessengerPair {
             end("r" + i, PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
         });
         assertThat(prefiller.messenger.nextDeadlineNs()).isEqualTo(nowNs + LIMITS.heartbeatNs());
-        assertThat(looksOfTurns()).isZero();
+        assertThat(looksOfCycles()).isZero();
 
         nowNs += LIMITS.grantWaitNs() - 1;
         prefiller.messenger.doWork();
@@ -73,7 +73,7 @@ class LongQueuesTest extends MessengerPair {
     void shouldLookAtTheFirstOfTheFetchesThatWaitForASlot() {
         decoder.transfer.freeSlots = 0;
         each(i -> fetch("r" + i, 1, 0));
-        assertThat(looksOfTurns()).isEqualTo(TURNS);
+        assertThat(looksOfCycles()).isEqualTo(CYCLES);
 
         decoder.transfer.freeSlots = 2;
         decoder.messenger.doWork();
@@ -93,7 +93,7 @@ class LongQueuesTest extends MessengerPair {
     void shouldEndFetchesInTheOrderOfTheirLimits() {
         each(i -> fetch("r" + i, 1, 50 + QUEUED - i));
         nowNs += 50;
-        assertThat(looksOfTurns()).as("the first that waits for a slot").isEqualTo(TURNS);
+        assertThat(looksOfCycles()).as("the first that waits for a slot").isEqualTo(CYCLES);
         assertThat(decoder.told).isEmpty();
         nowNs += 2;
         decoder.messenger.doWork();

@@ -115,7 +115,7 @@ class MessengerTest extends MessengerPair {
     }
 
     @Test
-    void shouldEndAFetchOnceWhenItsSessionEndsInTheSameTurn() {
+    void shouldEndAFetchOnceWhenItsSessionEndsInTheSameDutyCycle() {
         decoder.transfer.freeSlots = 1;
         fetch("granted", 1, 0);
         fetch("waiting", 3, LIMITS.silenceLimitNs());

@@ -148,7 +148,7 @@ class PageChecksumTest extends MessengerPair {
             PagedWrites write = (PagedWrites) submitted;
             PageList target = write.targetPages();
             PageSum sum = new PageSum(write.source(), write.sourcePages(), write.pageBytes(), 0, 1);
-            sum.advance(PageSum.BYTES_PER_TURN);
+            sum.advance(PageSum.BYTES_PER_CYCLE);
             checksums.addWrites(Checksums.Write.newBuilder()
                     .setRegionId(write.target().regionId())
                     .setFromPart(target.from())

@@ -14,7 +14,7 @@ public interface ImmWindow {
      * rest of one that is half received; such writes are discarded and counted as strays. On shared memory and RDMA,
      * where the target cannot look, only the writer's word or the end of the admission gives that certainty.
      *
-     * <p>May wait for the worker to let go of a half received write: bounded by one turn of it.
+     * <p>May wait for the worker to let go of a half received write: bounded by one duty cycle.
      *
      * @param drained whether the caller has made sure that the writer posts nothing more for this imm; if not, the slot
      *     stays unused until the admission ends

@@ -231,7 +231,7 @@ public final class Decoder {
 
     public int tick(long nowNs) {
         int work = 0;
-        ends.beginTurn();
+        ends.beginCycle();
         for (Fetch fetch : fetches.filled()) {
             work += isolated(fetch, () -> ends.verify(fetch));
         }

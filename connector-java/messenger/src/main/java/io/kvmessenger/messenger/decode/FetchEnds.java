@@ -223,9 +223,9 @@ final class FetchEnds {
         }
     }
 
-    /** A turn of the duty cycle begins: what it compares is bounded, however many fetches have all arrived. */
-    void beginTurn() {
-        verifier.beginTurn();
+    /** A duty cycle begins: what it compares is bounded, however many fetches have all arrived. */
+    void beginCycle() {
+        verifier.beginCycle();
     }
 
     /** Compares some pages of a fetch that has all arrived. Returns whether there was something to do. */

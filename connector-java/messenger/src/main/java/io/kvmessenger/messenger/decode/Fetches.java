@@ -14,7 +14,7 @@ import java.util.Set;
 
 /**
  * The fetches that have not ended, by request, their sources, and those that were granted by their last grant; and which of
- * them a turn of the duty cycle has to look at, so that it looks at no other. Owned by the messenger's thread.
+ * them a duty cycle has to look at, so that it looks at no other. Owned by the messenger's thread.
  */
 final class Fetches {
     private final Map<String, Fetch> byRequest = new LinkedHashMap<>();
@@ -175,7 +175,7 @@ final class Fetches {
         return count;
     }
 
-    /** How many fetches and sources have been looked at in all walks over several: what turns cost is bounded by it. */
+    /** How many fetches and sources have been looked at in all walks over several: the cost of a duty cycle is bounded by it. */
     long looks() {
         return looks;
     }

@@ -26,7 +26,7 @@ final class PageVerifier {
     private final Map<Integer, Region> regions = new HashMap<>();
     private final Tally tally;
     private final BiConsumer<Fetch, String> damaged;
-    /** What may still be looked at in this turn, of all fetches together: timers and heartbeats wait for it. */
+    /** What may still be looked at in this duty cycle, of all fetches together: timers and heartbeats wait for it. */
     private long leftBytes;
 
     /**
@@ -117,8 +117,8 @@ final class PageVerifier {
     }
 
     /** Pages may be looked at again. */
-    void beginTurn() {
-        leftBytes = PageSum.BYTES_PER_TURN;
+    void beginCycle() {
+        leftBytes = PageSum.BYTES_PER_CYCLE;
     }
 
     /** Compares some more of a fetch whose sources are all filled. Returns the bytes looked at. */

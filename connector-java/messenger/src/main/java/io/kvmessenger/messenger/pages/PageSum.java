@@ -13,8 +13,8 @@ import java.util.zip.CRC32C;
  * pages lie far apart in a large region, never for each page.
  */
 public final class PageSum {
-    /** What is to be summed in a turn of the messenger's thread: about a millisecond of one core. */
-    public static final long BYTES_PER_TURN = 8 << 20;
+    /** What is to be summed in a duty cycle of the messenger: about a millisecond of one core. */
+    public static final long BYTES_PER_CYCLE = 8 << 20;
 
     /** Of a region at a time: a buffer cannot be longer than 2 GiB. */
     private static final long VIEW_BYTES = 1L << 30;

@@ -122,7 +122,7 @@ final class Prefills {
         return expiries.earliestNs(latestNs);
     }
 
-    /** How many have been looked at in all walks over several: what turns cost is bounded by it. */
+    /** How many have been looked at in all walks over several: the cost of a duty cycle is bounded by it. */
     long looks() {
         return looks;
     }
@@ -201,7 +201,7 @@ final class Prefills {
                 .toList();
     }
 
-    /** All, for a look that no turn of the duty cycle needs; a change needs a copy. */
+    /** All, for a look that no duty cycle needs; a change needs a copy. */
     Collection<Prefill> all() {
         looks += byRequest.size();
         return byRequest.values();

@@ -14,7 +14,7 @@ import java.util.random.RandomGenerator;
  * Tells decoders that compare what the pages behind completed writes hold.
  *
  * <p>Owned by the messenger's thread. A write counts as in flight until its pages are summed, so that they stay as they
- * are; it sums a bounded number of bytes a turn. It draws which pages are sampled: a decoder does not know before.
+ * are; it sums a bounded number of bytes a duty cycle. It draws which pages are sampled: a decoder does not know before.
  */
 final class SourceChecksums {
     private static final int WRITES_PER_FRAME_MAX = 256;
@@ -48,10 +48,10 @@ final class SourceChecksums {
     int doWork() {
         int work = 0;
         long bytes = 0;
-        while (!waiting.isEmpty() && bytes < PageSum.BYTES_PER_TURN) {
+        while (!waiting.isEmpty() && bytes < PageSum.BYTES_PER_CYCLE) {
             LayerWrite write = waiting.getFirst();
             if (!write.delivery.stopped) {
-                bytes += write.sum.advance(PageSum.BYTES_PER_TURN - bytes);
+                bytes += write.sum.advance(PageSum.BYTES_PER_CYCLE - bytes);
             }
             work++;
             if (write.delivery.stopped || write.sum.done()) {

@@ -17,9 +17,9 @@ import java.util.List;
 import java.util.zip.CRC32C;
 import org.junit.jupiter.api.Test;
 
-/** How much a decoder compares before the messenger's timers, and so its heartbeats, have their turn. */
+/** How much a decoder compares before the messenger's timers, and so its heartbeats, are served. */
 class PageVerifierTest {
-    private static final int PAGE_BYTES = (int) (PageSum.BYTES_PER_TURN / 2);
+    private static final int PAGE_BYTES = (int) (PageSum.BYTES_PER_CYCLE / 2);
     private static final int FETCHES = 5;
 
     private final RecordingTransferEngine transfer = new RecordingTransferEngine();
@@ -60,13 +60,13 @@ class PageVerifierTest {
         for (int i = 0; i < FETCHES; i++) {
             fetches.add(filled("r" + i));
         }
-        for (int turn = 1; turn <= FETCHES; turn++) {
-            verifier.beginTurn();
+        for (int cycle = 1; cycle <= FETCHES; cycle++) {
+            verifier.beginCycle();
             long bytes = 0;
             for (Fetch fetch : fetches) {
                 bytes += verifier.advance(fetch);
             }
-            assertThat(bytes).as("turn " + turn).isEqualTo(PageSum.BYTES_PER_TURN);
+            assertThat(bytes).as("duty cycle " + cycle).isEqualTo(PageSum.BYTES_PER_CYCLE);
         }
         assertThat(fetches).allMatch(fetch -> !fetch.failing() && fetch.sources.getFirst().comparedCount == 2);
     }

@@ -27,14 +27,14 @@ import java.util.SplittableRandom;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
-/** What a turn of the duty cycle looks at of a prompt of which nothing new can be sent. */
+/** What a duty cycle looks at of a prompt of which nothing new can be sent. */
 class DeliveriesTest {
     private static final TransferKey TRANSFER = new TransferKey("t", "");
     private static final int LAYERS = 60;
     private static final int PAGE_TOKENS = 2;
     private static final int PROMPT_TOKENS = 8;
     private static final int[] PAGES = {3, 2, 1, 0};
-    private static final int TURNS = 1_000;
+    private static final int CYCLES = 1_000;
 
     private final RecordingTransferEngine transfer = new RecordingTransferEngine();
     private final KvGeometry geometry = geometry();
@@ -102,10 +102,10 @@ class DeliveriesTest {
         submitAll();
         assertThat(transfer.requests).as("writes of the first layers").hasSize(7);
         looks = 0;
-        for (int turn = 0; turn < TURNS; turn++) {
+        for (int cycle = 0; cycle < CYCLES; cycle++) {
             assertThat(deliveries.advance(delivery)).isZero();
         }
-        assertThat(looks).as("of %d layers in %d turns", LAYERS, TURNS).isZero();
+        assertThat(looks).as("of %d layers in %d duty cycles", LAYERS, CYCLES).isZero();
         step.onReadable(8);
         submitAll();
         assertThat(transfer.requests).hasSize(8);

@@ -22,7 +22,7 @@ record InvokedProcess(TransferEngine engine, SimulatedTransport transport) {
     private static final LibC LIB_C = new FfmLibC();
 
     /**
-     * @param workerCount of the engine; each takes its turns in its own time
+     * @param workerCount of the engine; each runs its duty cycles in its own time
      * @param onCompletion run when there is something to poll, and there was nothing before
      */
     static InvokedProcess start(

@@ -40,7 +40,7 @@ public enum Mutation {
     DUPLICATE_GRANT_ACCEPTED,
     /** An answer to a grant is taken for one to a later grant whose immediate is the same. */
     ANSWERED_BY_IMMEDIATE,
-    /** Some writes arrive with a bit turned over. */
+    /** Some writes arrive with a bit flipped. */
     PAYLOAD_DAMAGED,
     /** A counter shows what was posted for its window, also what has not landed yet. */
     COUNTED_WHEN_POSTED,

@@ -28,7 +28,7 @@ interface NodeEngine {
      */
     void decode(TransferKey transfer, List<PrefillerAddress> prefillers, int promptTokens, boolean decoderFirst);
 
-    /** The API server of this decoder turns a request away that would have asked for KV under this id. */
+    /** The API server of this decoder rejects a request that would have asked for KV under this id. */
     void reject(String transferId, List<PrefillerAddress> prefillers);
 
     EngineEvents events();

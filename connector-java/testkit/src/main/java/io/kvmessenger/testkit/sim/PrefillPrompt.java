@@ -43,7 +43,7 @@ final class PrefillPrompt {
     int contextSlot = ContextSlots.NO_SLOT;
 
     State state = State.QUEUED;
-    /** Its turn does not come before. */
+    /** The scheduler does not look at it before. */
     long queuedUntilNs;
     /** The messenger knows of it, and must be told of its end. */
     boolean told;

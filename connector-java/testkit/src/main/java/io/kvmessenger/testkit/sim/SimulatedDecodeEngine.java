@@ -32,7 +32,7 @@ final class SimulatedDecodeEngine {
         final int promptTokens;
         final boolean decoderFirst;
         int[] pages = new int[0];
-        /** Its turn does not come before. */
+        /** The scheduler does not look at it before. */
         long queuedUntilNs;
 
         int contextSlot = ContextSlots.NO_SLOT;

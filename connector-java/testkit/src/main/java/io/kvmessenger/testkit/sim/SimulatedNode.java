@@ -47,7 +47,7 @@ final class SimulatedNode {
         this.incarnation = incarnation;
         this.slowness = slowness;
         this.clockOffsetNs = clockOffsetNs;
-        thread = new SimulatedThread(clock, random, this, this::turn);
+        thread = new SimulatedThread(clock, random, this, this::doWork);
     }
 
     void start(Messenger messenger) {
@@ -179,7 +179,7 @@ final class SimulatedNode {
         }
     }
 
-    private void turn() {
+    private void doWork() {
         int inputs = inbox.size();
         while (!inbox.isEmpty()) {
             inbox.removeFirst().accept(messenger);

@@ -3,25 +3,25 @@ package io.kvmessenger.testkit.sim;
 import java.util.SplittableRandom;
 
 /**
- * One thread of a simulated process: runs its turn some time after it was woken, not while the process is paused, and never
+ * One thread of a simulated process: runs a duty cycle some time after it was woken, not while the process is paused, and never
  * again once the process is dead. A process has several, which are delayed against each other.
  */
 final class SimulatedThread {
     private final SimulatedClock clock;
     private final SplittableRandom random;
     private final SimulatedNode node;
-    private final Runnable turn;
+    private final Runnable dutyCycle;
     private long nextTurnNs = Long.MAX_VALUE;
     private long turnTicket;
 
-    SimulatedThread(SimulatedClock clock, SplittableRandom random, SimulatedNode node, Runnable turn) {
+    SimulatedThread(SimulatedClock clock, SplittableRandom random, SimulatedNode node, Runnable dutyCycle) {
         this.clock = clock;
         this.random = random;
         this.node = node;
-        this.turn = turn;
+        this.dutyCycle = dutyCycle;
     }
 
-    /** A turn soon. */
+    /** A duty cycle soon. */
     void wake() {
         long latencyNs = random.nextLong(20 * Scenario.MICRO);
         if (random.nextDouble() < node.slowness() * 0.05) {
@@ -30,7 +30,7 @@ final class SimulatedThread {
         turnAt(clock.nowNs() + latencyNs);
     }
 
-    /** A turn then, or before. */
+    /** A duty cycle then, or before. */
     void turnAt(long dueNs) {
         long atNs = Math.max(dueNs, node.pausedUntilNs());
         if (node.alive() && atNs < nextTurnNs) {
@@ -39,20 +39,20 @@ final class SimulatedThread {
             clock.at(atNs, () -> {
                 if (ticket == turnTicket) {
                     nextTurnNs = Long.MAX_VALUE;
-                    turn();
+                    doWork();
                 }
             });
         }
     }
 
-    private void turn() {
+    private void doWork() {
         if (!node.alive()) {
             return;
         }
         if (node.paused()) {
             turnAt(node.pausedUntilNs());
         } else {
-            turn.run();
+            dutyCycle.run();
         }
     }
 }

@@ -25,7 +25,7 @@ import java.util.SplittableRandom;
 
 /**
  * One process's end of the {@link SimulatedFabric}, below the production engine. What the fabric has for this process waits here
- * until the engine's worker turns; several things that wait are found in any order.
+ * until the engine's worker runs; several things that wait are found in any order.
  */
 final class SimulatedTransport implements Domain {
     static final String NAME = "simulated";
@@ -126,7 +126,7 @@ final class SimulatedTransport implements Domain {
         return regions.get(rankOf(regionId)).hostBytes();
     }
 
-    /** In a coming turn of the worker; never, when the process dies before. */
+    /** In a coming duty cycle of the worker; never, when the process dies before. */
     void run(Runnable task) {
         if (node.alive()) {
             tasks.add(task);

@@ -5,7 +5,7 @@ import io.kvmessenger.transfer.spi.Poller;
 import java.util.SplittableRandom;
 
 /**
- * One worker of a process's transfer engine, as a thread beside that of its messenger: it turns the engine's duty cycle when
+ * One worker of a process's transfer engine, as a thread beside that of its messenger: it runs the engine's duty cycle when
  * it was woken, in its own time.
  */
 final class SimulatedWorker implements Poller {
@@ -24,14 +24,14 @@ final class SimulatedWorker implements Poller {
         this.index = index;
         this.node = node;
         this.fabric = fabric;
-        thread = new SimulatedThread(clock, random, node, this::turn);
+        thread = new SimulatedThread(clock, random, node, this::doWork);
     }
 
     void start(InvokedEngine engine) {
         this.engine = engine;
     }
 
-    private void turn() {
+    private void doWork() {
         int work = engine.doWork(index);
         fabric.rethrow();
         if (work > 0) {

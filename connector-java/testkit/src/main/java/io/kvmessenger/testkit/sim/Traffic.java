@@ -9,7 +9,7 @@ import java.util.SplittableRandom;
  * @param digests whether engines make digests of their prompts; without, each prompt has an id of its own
  * @param idsTaken how many requests have the id of an earlier one, with another prompt
  * @param askedAgain how many requests ask for an earlier prompt under its id once more
- * @param rejected how many decode legs are turned away by the API server of their engine
+ * @param rejected how many decode legs are rejected by the API server of their engine
  * @param expects whether decoders tell of a request that they have queued
  * @param announces whether prefillers do, and compute without waiting for a grant
  * @param contextKinds kinds of rows that go with transfers beside their KV

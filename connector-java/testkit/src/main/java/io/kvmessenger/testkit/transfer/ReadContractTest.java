@@ -245,8 +245,8 @@ public abstract class ReadContractTest extends WriterAndTarget {
             for (int i = 0; i < reads; i++) {
                 read(request(window, all, all), cookie + i);
             }
-            long turns = random.nextInt(12);
-            for (int i = 0; i < turns; i++) {
+            long cycles = random.nextInt(12);
+            for (int i = 0; i < cycles; i++) {
                 target.poll();
                 writer.poll();
                 writer.engine().await(1);

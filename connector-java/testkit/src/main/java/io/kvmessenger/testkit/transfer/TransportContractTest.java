@@ -301,7 +301,7 @@ public abstract class TransportContractTest extends WriterAndTarget {
 
     @Test
     void shouldEndAnAdmissionThatNobodyUsed() {
-        Admission unused = target.engine().admit("nobody");
+        Admission unused = target.engine().admit("absent");
         ImmWindow window = target.openWindow(unused, everything(), 1, 1);
         assertThat(window.imm()).isNotEqualTo(Imm.NONE);
         target.engine().revoke(unused);
@@ -388,9 +388,9 @@ public abstract class TransportContractTest extends WriterAndTarget {
     void shouldNotAdmitAWrongKey() {
         byte[] wrong = admission.key().clone();
         wrong[15] ^= 1;
-        Peer stranger = writer.engine().connect(target.engine().address(), wrong, "stranger");
-        writer.await("the loss", () -> writer.lost.containsKey(stranger.id()));
-        assertThat(writer.lost.get(stranger.id()).fault()).isEqualTo(faultOfAWrongKey());
+        Peer unproven = writer.engine().connect(target.engine().address(), wrong, "unproven");
+        writer.await("the loss", () -> writer.lost.containsKey(unproven.id()));
+        assertThat(writer.lost.get(unproven.id()).fault()).isEqualTo(faultOfAWrongKey());
         shouldCompleteARequestWithoutPages();
     }
 
@@ -476,8 +476,8 @@ public abstract class TransportContractTest extends WriterAndTarget {
     @Test
     void shouldReportAPeerThatNobodyAnswersFor() {
         target.engine().close();
-        Peer nobody = writer.engine().connect(target.engine().address(), admission.key(), "nobody");
-        writer.await("the loss", () -> writer.lost.containsKey(nobody.id()));
-        assertThat(writer.lost.get(nobody.id()).fault()).isEqualTo(TransferFault.UNREACHABLE);
+        Peer absent = writer.engine().connect(target.engine().address(), admission.key(), "absent");
+        writer.await("the loss", () -> writer.lost.containsKey(absent.id()));
+        assertThat(writer.lost.get(absent.id()).fault()).isEqualTo(TransferFault.UNREACHABLE);
     }
 }

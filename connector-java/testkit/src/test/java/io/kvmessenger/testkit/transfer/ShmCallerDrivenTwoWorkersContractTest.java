@@ -2,7 +2,7 @@ package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.TransferOptions;
 
-/** The same with two workers that one thread turns. */
+/** The same with two workers that one thread runs. */
 final class ShmCallerDrivenTwoWorkersContractTest extends ShmCallerDrivenContractTest {
     @Override
     protected TransferOptions options() {

@@ -2,7 +2,7 @@ package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.TransferOptions;
 
-/** The same with two workers to each engine, which take their turns in the order of the simulated clock. */
+/** The same with two workers to each engine, which run their duty cycles in the order of the simulated clock. */
 final class SimulatedTcpTwoWorkersContractTest extends SimulatedTcpContractTest {
     @Override
     protected TransferOptions options() {

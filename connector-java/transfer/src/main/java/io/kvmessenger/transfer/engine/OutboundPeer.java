@@ -31,7 +31,7 @@ import java.util.function.LongSupplier;
  * before it are tried again meanwhile. The peer is lost with its link, or when no route is left.
  */
 final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.Completions {
-    /** What one turn may post to a path before other peers get theirs. */
+    /** What one duty cycle may post to a path before other peers get theirs. */
     static final long TURN_BYTES = 2 << 20;
 
     private static final int MESSAGES_MAX = 16;
@@ -391,7 +391,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         return work;
     }
 
-    /** Posts until the path is full, nothing waits or the turn is over. */
+    /** Posts until the path is full, nothing waits or the duty cycle's share is used up. */
     private int postTo(Endpoint path) {
         int work = 0;
         long turnBytes = TURN_BYTES;

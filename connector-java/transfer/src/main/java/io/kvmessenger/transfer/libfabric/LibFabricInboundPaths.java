@@ -18,7 +18,7 @@ import java.util.function.IntFunction;
  * which is this engine's to close.
  */
 final class LibFabricInboundPaths implements InboundPaths {
-    /** What one turn may take before other peers get theirs. */
+    /** What one duty cycle may take before other peers get theirs. */
     private static final int TURN_IMMS = 4096;
 
     private static final int QUEUE_ENTRIES = 4096;

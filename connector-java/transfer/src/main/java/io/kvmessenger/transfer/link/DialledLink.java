@@ -50,7 +50,7 @@ final class DialledLink implements OutboundLink, ControlStream.Reader {
     private Way way;
     private Dialer dialer;
     private ControlStream control;
-    /** Why the way that is tried has failed already: told in the next turn. */
+    /** Why the way that is tried has failed already: reported in the next duty cycle. */
     private String fault;
 
     private long deadlineNs;

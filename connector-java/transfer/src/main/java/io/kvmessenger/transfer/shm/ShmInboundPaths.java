@@ -21,7 +21,7 @@ import java.util.function.IntFunction;
  * before either. A peer that has not said that it is ready was handed no memory.
  */
 final class ShmInboundPaths implements InboundPaths {
-    /** What one turn may take before other peers get theirs. */
+    /** What one duty cycle may take before other peers get theirs. */
     private static final int TURN_IMMS = 4096;
 
     private static final int NONE = -1;

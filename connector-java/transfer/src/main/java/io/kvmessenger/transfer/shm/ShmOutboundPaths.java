@@ -241,7 +241,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         return next != null;
     }
 
-    /** Wakes the target for what was copied since the last turn, and tells the engine of it. */
+    /** Wakes the target for what was copied since the last duty cycle, and tells the engine of it. */
     private int tell() {
         int count = copiedCount;
         if (count > 0 && ring.claimWake()) {

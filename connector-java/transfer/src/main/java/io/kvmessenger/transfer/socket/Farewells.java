@@ -6,7 +6,7 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayDeque;
 
 /**
- * Sockets that were turned away: each is told why, and closed when its peer has hung up or the time is over.
+ * Rejected sockets: each is told why, and closed when its peer has hung up or the time is over.
  *
  * <p>Worker only. Closing at once could destroy the words before they are read.
  */

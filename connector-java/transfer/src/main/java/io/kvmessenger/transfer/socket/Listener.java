@@ -13,12 +13,12 @@ import java.util.function.IntPredicate;
 import java.util.random.RandomGenerator;
 
 /**
- * Accepts sockets, challenges each and reads its {@link Hello}; strangers get little memory and little time. Worker only.
+ * Accepts sockets, challenges each and reads its {@link Hello}; an unproven socket gets little memory and little time. Worker only.
  *
  * <p>It does not look at keys: a socket that has said a whole hello is handed on, with what it was asked.
  */
 public final class Listener {
-    /** Sockets that have not said who they are; one more, and the oldest is closed. */
+    /** Sockets that have not shown their key; one more, and the oldest is closed. */
     public static final int PENDING_MAX = 64;
     /** After a refused accept, which stays possible: so long nothing is accepted, so that it does not cost a core. */
     public static final long ACCEPT_PAUSE_NS = 100_000_000L;
@@ -40,7 +40,7 @@ public final class Listener {
     private final IntPredicate mayEnter;
     private final RandomGenerator random;
     private final Receptionist receptionist;
-    private final List<Stranger> strangers = new ArrayList<>();
+    private final List<PendingConnection> pending = new ArrayList<>();
     private boolean pausing;
     private long pauseEndNs;
 
@@ -86,19 +86,19 @@ public final class Listener {
             libC.close(fd);
             return;
         }
-        if (strangers.size() == PENDING_MAX) {
-            reject(strangers.getFirst());
+        if (pending.size() == PENDING_MAX) {
+            reject(pending.getFirst());
         }
-        Stranger stranger;
+        PendingConnection connection;
         try {
-            stranger = new Stranger(fd, nowNs + HELLO_LIMIT_NS);
+            connection = new PendingConnection(fd, nowNs + HELLO_LIMIT_NS);
         } catch (IllegalStateException e) {
             libC.close(fd);
             pause(nowNs);
             return;
         }
-        strangers.add(stranger);
-        stranger.ask();
+        pending.add(connection);
+        connection.ask();
     }
 
     /** Out of descriptors or memory: the socket that waits would be reported again at once. */
@@ -115,25 +115,25 @@ public final class Listener {
             loop.change(listenKey, listenFd, Epoll.EPOLLIN);
         }
         int work = 0;
-        while (!strangers.isEmpty() && nowNs - strangers.getFirst().deadlineNs > 0) {
-            reject(strangers.getFirst());
+        while (!pending.isEmpty() && nowNs - pending.getFirst().deadlineNs > 0) {
+            reject(pending.getFirst());
             work++;
         }
         return work;
     }
 
-    private void reject(Stranger stranger) {
+    private void reject(PendingConnection connection) {
         figures.increment(TransferCounter.PATHS_REJECTED);
-        stranger.forget();
-        libC.close(stranger.fd);
+        connection.forget();
+        libC.close(connection.fd);
     }
 
     public void close() {
         loop.remove(listenKey, listenFd);
         libC.close(listenFd);
-        for (Stranger stranger : List.copyOf(strangers)) {
-            stranger.forget();
-            libC.close(stranger.fd);
+        for (PendingConnection connection : List.copyOf(pending)) {
+            connection.forget();
+            libC.close(connection.fd);
         }
     }
 
@@ -150,7 +150,7 @@ public final class Listener {
     }
 
     /** A socket that has not said its hello. */
-    private final class Stranger implements Pollable {
+    private final class PendingConnection implements Pollable {
         final int fd;
         final long deadlineNs;
         private final Arena arena = Arena.ofConfined();
@@ -160,7 +160,7 @@ public final class Listener {
         private int readBytes;
         private boolean known;
 
-        Stranger(int fd, long deadlineNs) {
+        PendingConnection(int fd, long deadlineNs) {
             this.fd = fd;
             this.deadlineNs = deadlineNs;
             try {
@@ -218,7 +218,7 @@ public final class Listener {
         void forget() {
             known = true;
             loop.remove(key, fd);
-            strangers.remove(this);
+            pending.remove(this);
             arena.close();
         }
     }

@@ -23,7 +23,7 @@ import java.lang.foreign.MemorySegment;
  * <p>Worker only. Nothing is read into a page before every page of the frame has been checked.
  */
 final class TcpReceivePath implements Pollable {
-    /** What one turn may receive before other paths get theirs. */
+    /** What one duty cycle may receive before other paths get theirs. */
     private static final long TURN_BYTES = 2 << 20;
 
     /** What the link is told. */
@@ -50,7 +50,7 @@ final class TcpReceivePath implements Pollable {
     /** Pages, and the next frame's header, so that a stream of frames costs one call less for each. */
     private final VectorRun run = new VectorRun(arena, TcpFrame.PAGES_MAX + 1);
 
-    /** Where bytes go that nobody wants any more. Never read. */
+    /** Where bytes of a closed window go. Never read. */
     private final MemorySegment scrap;
 
     private final long key;

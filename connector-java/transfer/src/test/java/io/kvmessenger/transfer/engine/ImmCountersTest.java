@@ -142,7 +142,7 @@ final class ImmCountersTest {
         assertThat(few.reserve(1)).isEqualTo(first);
     }
 
-    /** Whatever turns they take, nothing is lost and one of them sees the sum. */
+    /** However they interleave, nothing is lost and one of them sees the sum. */
     @Test
     void shouldLoseNothingThatSeveralWorkersCount() throws InterruptedException {
         int each = 300_000;

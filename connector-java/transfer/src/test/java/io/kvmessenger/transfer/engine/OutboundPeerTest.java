@@ -30,7 +30,7 @@ import org.junit.jupiter.api.Test;
 /** A peer whose paths take what the test lets them take. */
 final class OutboundPeerTest {
     private static final int PAGE_BYTES = 1 << 20;
-    private static final int PAGES_PER_TURN = (int) (OutboundPeer.TURN_BYTES / PAGE_BYTES);
+    private static final int PAGES_PER_CYCLE = (int) (OutboundPeer.TURN_BYTES / PAGE_BYTES);
     private static final int REQUESTS_MAX = 8;
     private static final long SILENCE_LIMIT_NS = 1_000_000;
     private static final long REPAIR_LIMIT_NS = 100;
@@ -193,12 +193,12 @@ final class OutboundPeerTest {
     }
 
     @Test
-    void shouldLetOtherPeersHaveTheWorkerWhenItsTurnIsOver() {
+    void shouldLetOtherPeersHaveTheWorkerWhenItsShareIsUsedUp() {
         open();
         FakePath path = path();
-        submit(2 * PAGES_PER_TURN + 1, 1);
+        submit(2 * PAGES_PER_CYCLE + 1, 1);
         assertThat(List.of(peer.doWork(0), peer.doWork(0), peer.doWork(0), peer.doWork(0)))
-                .containsExactly(PAGES_PER_TURN, PAGES_PER_TURN, 1, 0);
+                .containsExactly(PAGES_PER_CYCLE, PAGES_PER_CYCLE, 1, 0);
         path.postIds.forEach(events::onSent);
         assertThat(completed()).containsExactly(1L);
     }
@@ -209,10 +209,10 @@ final class OutboundPeerTest {
         FakePath full = path();
         full.room = 1;
         FakePath free = path();
-        submit(2 * PAGES_PER_TURN, 1);
+        submit(2 * PAGES_PER_CYCLE, 1);
         while (peer.doWork(0) > 0) {}
         assertThat(full.pages).hasSize(1);
-        assertThat(free.pages).hasSize(2 * PAGES_PER_TURN - 1);
+        assertThat(free.pages).hasSize(2 * PAGES_PER_CYCLE - 1);
     }
 
     /** A write that is the oldest of its path in two looks was silent for the limit between them. */
@@ -255,13 +255,13 @@ final class OutboundPeerTest {
     void shouldPostWhatALostPathHadToTheOthersAndHearNoMoreOfIt() {
         open();
         FakePath lost = path();
-        submit(PAGES_PER_TURN, 1);
+        submit(PAGES_PER_CYCLE, 1);
         peer.doWork(0);
         events.onSent(lost.postIds.getFirst());
         FakePath other = path();
         events.onPathLost(lost);
         peer.doWork(0);
-        assertThat(other.pages).isEqualTo(lost.pages.subList(1, PAGES_PER_TURN));
+        assertThat(other.pages).isEqualTo(lost.pages.subList(1, PAGES_PER_CYCLE));
         lost.postIds.forEach(events::onSent);
         assertThat(completed()).as("only the other path's word counts").isEmpty();
         other.postIds.forEach(events::onSent);

@@ -139,7 +139,7 @@ final class WorkersSpeedTest {
         public void close() {}
     }
 
-    /** Its paths take whatever is posted, in batches, and have sent it at their next turn. */
+    /** Its paths take whatever is posted, in batches, and have sent it at their next duty cycle. */
     private static final class PricedDomain extends FakeDomain implements Transport {
         private final PricedWorker worker;
 

@@ -88,7 +88,7 @@ final class SocketLinksTest {
         }
     }
 
-    private void turns() {
+    private void work() {
         for (int i = 0; i < 4; i++) {
             loop.poll(0);
             links.poll(nowNs);
@@ -98,13 +98,13 @@ final class SocketLinksTest {
     /** A socket to the engine that has answered its challenge with this key. */
     private int peer(byte[] key) {
         int fd = SOCKETS.connectAbstract(here);
-        turns();
+        work();
         MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
         assertThat(LIB_C.read(fd, said, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
         MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES, 8);
         Hello.answer(Challenge.parse(said), here, Hello.CONTROL, 0, key).encode(hello);
         assertThat(LIB_C.write(fd, hello, Hello.LENGTH_BYTES)).isEqualTo(Hello.LENGTH_BYTES);
-        turns();
+        work();
         return fd;
     }
 
@@ -121,7 +121,7 @@ final class SocketLinksTest {
         MemorySegment copy = arena.allocate(bytes.length);
         copy.copyFrom(MemorySegment.ofArray(bytes));
         assertThat(LIB_C.write(fd, copy, bytes.length)).isEqualTo(bytes.length);
-        turns();
+        work();
     }
 
     private void attach(int fd, int number, String transport) {
@@ -142,7 +142,7 @@ final class SocketLinksTest {
         int unproven = SOCKETS.connectAbstract(here);
         MemorySegment hello = arena.allocate(Hello.LENGTH_BYTES);
         assertThat(LIB_C.write(unproven, hello, Hello.LENGTH_BYTES)).isEqualTo(Hello.LENGTH_BYTES);
-        turns();
+        work();
         assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
         assertThat(admission.link()).isNull();
         // The kernel says so when what was sent had not been read.
@@ -155,7 +155,7 @@ final class SocketLinksTest {
         int unproven = peer(WRONG_KEY);
         assertThat(figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
         Descriptors.send(unproven, record(ControlRecord.MESSAGE, MemorySegment.NULL), gift, gift);
-        turns();
+        work();
         assertThat(Descriptors.gifts()).isEqualTo(1);
         assertThat(Descriptors.send(unproven, record(ControlRecord.MESSAGE, MemorySegment.NULL), gift))
                 .as("it was hung up on")
@@ -169,13 +169,13 @@ final class SocketLinksTest {
         attach(peer, 0, MAPPED);
         ready(peer, 0);
         Descriptors.send(peer, record(ControlRecord.MESSAGE, MemorySegment.NULL), gift, gift);
-        turns();
+        work();
         assertThat(Descriptors.gifts()).isEqualTo(1);
         assertThat(port.closed)
                 .as("it may still write: only its hang-up ends the admission")
                 .isEmpty();
         LIB_C.close(peer);
-        turns();
+        work();
         assertThat(port.closed).hasSize(1);
     }
 
@@ -190,7 +190,7 @@ final class SocketLinksTest {
         ready(peer, 0);
         assertThat(port.closed).isEmpty();
         process.destroyForcibly().waitFor();
-        turns();
+        work();
         assertThat(port.closed).containsExactly("the peer's process has ended");
         LIB_C.close(peer);
     }
@@ -210,7 +210,7 @@ final class SocketLinksTest {
         assertThat(paths.getFirst().closed).isTrue();
         assertThat(port.closed).containsExactly("the peer uses its paths no more");
         LIB_C.close(peer);
-        turns();
+        work();
         assertThat(port.closed).hasSize(1);
     }
 
@@ -233,10 +233,10 @@ final class SocketLinksTest {
         int peer = peer(KEY);
         attach(peer, 0, MAPPED);
         nowNs = CONNECT_LIMIT_NS;
-        turns();
+        work();
         assertThat(admission.link()).isNotNull();
         nowNs = CONNECT_LIMIT_NS + 1;
-        turns();
+        work();
         assertThat(admission.link()).isNull();
         assertThat(paths.getFirst().closed).isTrue();
         assertThat(port.closed).as("the key may be used once more").isEmpty();
@@ -251,7 +251,7 @@ final class SocketLinksTest {
         links.use(List.of());
         FakeInboundPaths slow = paths.getFirst();
         LIB_C.close(peer);
-        turns();
+        work();
         assertThat(slow.gone).isTrue();
         assertThat(port.closed).hasSize(1);
     }
@@ -324,25 +324,25 @@ final class SocketLinksTest {
                 SENT, InetAddress.getLoopbackAddress(), InetAddress.getLoopbackAddress(), 0, port, figures);
         OutboundLink link = dial(new TransportAddress(SENT, there), new TransportAddress(MAPPED, here));
         for (int i = 0; events.isEmpty() && i < 100; i++) {
-            turns();
+            work();
             link.doWork(nowNs);
         }
         assertThat(events).containsExactly("opened");
         assertThat(link.channel(new FakeDomain(MAPPED, 0)).carriesDescriptors()).isTrue();
         link.close();
-        turns();
+        work();
         assertThat(admission.link()).as("it never was ready").isNull();
         events.clear();
         OutboundLink other =
                 dial(new TransportAddress(SENT, there), new TransportAddress(MAPPED, "kvmessenger-nowhere"));
         for (int i = 0; events.isEmpty() && i < 10_000; i++) {
             other.doWork(nowNs);
-            turns();
+            work();
         }
         assertThat(events).containsExactly("opened");
         assertThat(other.channel(new FakeDomain(SENT, 0)).carriesDescriptors()).isFalse();
         other.close();
-        turns();
+        work();
     }
 
     /** Another worker of the engine, whose admission the key is. */
@@ -357,7 +357,7 @@ final class SocketLinksTest {
             assertThat(itsLinks.listenLocal(MAPPED, itsPort, itsFigures)).isEqualTo(here);
         }
 
-        void turn() {
+        void doWork() {
             itsLoop.poll(0);
             itsLinks.poll(nowNs);
         }
@@ -374,20 +374,20 @@ final class SocketLinksTest {
         try (OtherWorker other = new OtherWorker()) {
             int fd = peer(ITS_KEY);
             assertThat(other.itsAdmission.link()).as("only its worker opens it").isNull();
-            other.turn();
+            other.doWork();
             assertThat(other.itsAdmission.link()).isNotNull();
             assertThat(admission.link()).isNull();
             LIB_C.close(fd);
         }
     }
 
-    /** Between the look of the worker that listens and the turn of the other the admission has ended: nothing may follow. */
+    /** Between the look of the worker that listens and the duty cycle of the other the admission has ended: nothing may follow. */
     @Test
     void shouldTurnAwayAPeerWhoseAdmissionEndedWhileItWasHandedOver() {
         try (OtherWorker other = new OtherWorker()) {
             int fd = peer(ITS_KEY);
             other.itsPort.live = false;
-            other.turn();
+            other.doWork();
             assertThat(other.itsAdmission.link()).isNull();
             assertThat(other.itsFigures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
             LIB_C.close(fd);
@@ -398,7 +398,7 @@ final class SocketLinksTest {
     void shouldTurnAwayAPeerOfAnotherWorkersThatHasNotTheKey() {
         try (OtherWorker other = new OtherWorker()) {
             int fd = SOCKETS.connectAbstract(here);
-            turns();
+            work();
             MemorySegment said = arena.allocate(Challenge.LENGTH_BYTES, 8);
             assertThat(LIB_C.read(fd, said, Challenge.LENGTH_BYTES)).isEqualTo(Challenge.LENGTH_BYTES);
             Hello right = Hello.answer(Challenge.parse(said), here, Hello.CONTROL, 0, ITS_KEY);
@@ -406,8 +406,8 @@ final class SocketLinksTest {
             new Hello(right.version(), right.role(), right.count(), right.keyName(), new byte[right.proof().length])
                     .encode(hello);
             assertThat(LIB_C.write(fd, hello, Hello.LENGTH_BYTES)).isEqualTo(Hello.LENGTH_BYTES);
-            turns();
-            other.turn();
+            work();
+            other.doWork();
             assertThat(other.itsAdmission.link()).isNull();
             assertThat(other.itsFigures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
             LIB_C.close(fd);

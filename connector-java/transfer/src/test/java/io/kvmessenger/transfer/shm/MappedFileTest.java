@@ -62,11 +62,11 @@ final class MappedFileTest {
     void shouldMapAheadAFewPagesAtATimeUntilAllAreMapped() throws IOException {
         owner.memory().fill((byte) 7);
         peer.mapAhead(MappedFile.CHUNK_BYTES, 1);
-        int turns = 0;
+        int cycles = 0;
         while (peer.mapNextAhead()) {
-            turns++;
+            cycles++;
         }
-        assertThat(turns).as("the others").isEqualTo((int) (LENGTH_BYTES / MappedFile.CHUNK_BYTES) - 1);
+        assertThat(cycles).as("the others").isEqualTo((int) (LENGTH_BYTES / MappedFile.CHUNK_BYTES) - 1);
         assertThat(mappedBytes(peer)).isEqualTo(LENGTH_BYTES);
     }
 

@@ -179,11 +179,11 @@ final class ShmDomainTest {
             assertThat(lost).as("what cannot be mapped now is asked for later").isEmpty();
             writer.post(1);
             assertThat(writer.paths.doWork(NOW_NS)).as("a write goes first").isEqualTo(1);
-            int turns = 0;
+            int cycles = 0;
             while (writer.paths.doWork(NOW_NS) == OutboundPaths.LOOK_SOON) {
-                turns++;
+                cycles++;
             }
-            assertThat(turns).as("two pieces, and the end").isEqualTo(3);
+            assertThat(cycles).as("two pieces, and the end").isEqualTo(3);
             assertThat(writer.paths.doWork(NOW_NS)).isZero();
         }
         LIB_C.close(fd);
@@ -193,11 +193,11 @@ final class ShmDomainTest {
     void shouldMapWhatIsOfferedBeforeItsPathOpens() {
         try (Accepted writer = new Accepted()) {
             writer.offer(3, 2);
-            int turns = 0;
+            int cycles = 0;
             while (writer.paths.doWork(NOW_NS) == 1) {
-                turns++;
+                cycles++;
             }
-            assertThat(turns).as("two pieces, and the end").isEqualTo(3);
+            assertThat(cycles).as("two pieces, and the end").isEqualTo(3);
             assertThat(opened).as("more may be offered").isEmpty();
             assertThat(writer.paths.doWork(NOW_NS)).isEqualTo(OutboundPaths.LOOK_SOON);
             writer.opened();

@@ -6,11 +6,11 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 
-/** A domain whose paths do nothing but what the test says; remembers the locations of those that were turned and closed. */
+/** A domain whose paths do nothing but what the test says; remembers the locations of those that did work and were closed. */
 public class FakeDomain implements Domain {
     private final String name;
     private final long repairLimitNs;
-    public final List<String> turned = new ArrayList<>();
+    public final List<String> worked = new ArrayList<>();
     public final List<String> closed = new ArrayList<>();
     /** Of the paths that were attached last. */
     public PathEvents events;
@@ -18,11 +18,11 @@ public class FakeDomain implements Domain {
     public int attached;
     /** Read when a peer is made. */
     public long silenceLimitNs;
-    /** Thrown by the turns of paths to this location. */
+    /** Thrown by the duty cycles of paths to this location. */
     public Error thrown;
 
     public String thrownAt = "";
-    public Runnable onTurn = () -> {};
+    public Runnable onDutyCycle = () -> {};
     /** What a poll returns. */
     public int done;
 
@@ -60,7 +60,7 @@ public class FakeDomain implements Domain {
         return new OutboundPaths() {
             @Override
             public int doWork(long nowNs) {
-                turned.add(location);
+                worked.add(location);
                 if (location.equals(thrownAt) && thrown != null) {
                     throw thrown;
                 }
@@ -92,7 +92,7 @@ public class FakeDomain implements Domain {
 
     @Override
     public int poll(long nowNs) {
-        onTurn.run();
+        onDutyCycle.run();
         return done;
     }
 

@@ -5,7 +5,7 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Links that are open at their first turn and lead nowhere; remembers what ended, in order. */
+/** Links that are open at their first duty cycle and lead nowhere; remembers what ended, in order. */
 public final class FakeLinks implements Links {
     public final List<String> ended = new ArrayList<>();
     /** Of the link that was connected last. */

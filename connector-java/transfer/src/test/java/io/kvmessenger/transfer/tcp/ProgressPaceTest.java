@@ -17,7 +17,7 @@ final class ProgressPaceTest {
     private int told;
 
     /** A duty cycle in which so many frames came. */
-    private void turn(int frames, long stepNs) {
+    private void doWork(int frames, long stepNs) {
         nowNs += stepNs;
         unreported += frames;
         if (unreported > 0 && pace.isDue(unreported, unreported * PAGE_BYTES, nowNs)) {
@@ -30,9 +30,9 @@ final class ProgressPaceTest {
     @Test
     void shouldTellFramesToAndFroTogether() {
         for (int i = 0; i < PINGS; i++) {
-            turn(1, STEP_NS);
+            doWork(1, STEP_NS);
             for (long idleNs = STEP_NS; idleNs < PING_NS; idleNs += STEP_NS) {
-                turn(0, STEP_NS);
+                doWork(0, STEP_NS);
             }
         }
         // The first may be told alone: how far apart they come is not known yet.
@@ -52,42 +52,42 @@ final class ProgressPaceTest {
     @Test
     void shouldTellSoonWhenFramesStop() {
         for (int frame = 0; frame < 3; frame++) {
-            turn(1, 4 * STEP_NS);
+            doWork(1, 4 * STEP_NS);
         }
         assertThat(told).isZero();
         for (int i = 0; i <= 4 * ProgressPace.STOPPED_FACTOR && told == 0; i++) {
-            turn(0, STEP_NS);
+            doWork(0, STEP_NS);
         }
         assertThat(told).isEqualTo(1);
         assertThat(unreported).isZero();
     }
 
-    /** Several in one turn: nothing is known of their distance. */
+    /** Several in one duty cycle: nothing is known of their distance. */
     @Test
     void shouldTellInTheNextIdleTurnWhatCameAtOnce() {
-        turn(2, STEP_NS);
+        doWork(2, STEP_NS);
         assertThat(told).isZero();
-        turn(0, 1);
+        doWork(0, 1);
         assertThat(told).isEqualTo(1);
     }
 
     @Test
     void shouldTellALoneFrameWhenItIsOld() {
-        turn(1, 10 * ProgressPace.AGE_MAX_NS);
-        turn(0, ProgressPace.AGE_MAX_NS - 1);
+        doWork(1, 10 * ProgressPace.AGE_MAX_NS);
+        doWork(0, ProgressPace.AGE_MAX_NS - 1);
         assertThat(told).isZero();
-        turn(0, 1);
+        doWork(0, 1);
         assertThat(told).isEqualTo(1);
     }
 
     @Test
     void shouldCountTheAgeOfTheOldest() {
-        turn(1, STEP_NS);
-        turn(1, ProgressPace.AGE_MAX_NS / 2);
+        doWork(1, STEP_NS);
+        doWork(1, ProgressPace.AGE_MAX_NS / 2);
         assertThat(told).isZero();
-        turn(1, ProgressPace.AGE_MAX_NS / 2);
+        doWork(1, ProgressPace.AGE_MAX_NS / 2);
         assertThat(told).isEqualTo(1);
-        turn(1, STEP_NS);
+        doWork(1, STEP_NS);
         assertThat(told).as("a new age begins").isEqualTo(1);
     }
 }

@@ -32,7 +32,7 @@ final class TcpInboundPathsTest {
     private static final int IMM = Imm.of(1, 0);
     private static final int PAGE_BYTES = 64;
     private static final long READY_LIMIT_NS = 1_000;
-    private static final int TURNS = 5;
+    private static final int CYCLES = 5;
 
     private final Arena arena = Arena.ofConfined();
     private final AtomicLong clockNs = new AtomicLong();
@@ -96,7 +96,7 @@ final class TcpInboundPathsTest {
                 .collect(Collectors.joining(", "));
     }
 
-    private int turn() {
+    private int doWork() {
         int called = loop.poll(0);
         looksSoon = paths.poll(clockNs.get());
         return called;
@@ -105,7 +105,7 @@ final class TcpInboundPathsTest {
     /** So much later that whatever was taken is told. */
     private void turnLater() {
         clockNs.addAndGet(ProgressPace.AGE_MAX_NS);
-        turn();
+        doWork();
     }
 
     /** One page at the region's start, of weight 1, and its payload. */
@@ -131,14 +131,14 @@ final class TcpInboundPathsTest {
         send(2, frame, 0, TcpFrame.HEADER_BYTES + 10);
         paths.onPeerGone();
         hangUp(1);
-        for (int i = 0; i < TURNS; i++) {
-            turn();
+        for (int i = 0; i < CYCLES; i++) {
+            doWork();
         }
         assertThat(paths.isOver()).as("path 2 has not ended").isFalse();
         send(2, frame, TcpFrame.HEADER_BYTES + 10, frame.length);
         hangUp(2);
-        turn();
-        turn();
+        doWork();
+        doWork();
         assertThat(port.arrivedWeight).isEqualTo(1);
         assertThat(port.memory.asSlice(0, PAGE_BYTES).get(ValueLayout.JAVA_BYTE, PAGE_BYTES - 1))
                 .isEqualTo((byte) 9);
@@ -151,9 +151,9 @@ final class TcpInboundPathsTest {
         open(2);
         paths.onPeerGone();
         hangUp(1);
-        assertThat(turn()).isEqualTo(1);
-        for (int i = 0; i < TURNS; i++) {
-            assertThat(turn()).as("turn %d", i).isZero();
+        assertThat(doWork()).isEqualTo(1);
+        for (int i = 0; i < CYCLES; i++) {
+            assertThat(doWork()).as("duty cycle %d", i).isZero();
         }
         assertThat(paths.isOver()).isFalse();
     }
@@ -164,13 +164,13 @@ final class TcpInboundPathsTest {
         open(1);
         byte[] frame = frame();
         send(1, frame, 0, TcpFrame.HEADER_BYTES + 10);
-        turn();
+        doWork();
         assertThat(port.landings).isEqualTo(1);
         paths.onWindowClosed(port.window);
         assertThat(port.landings).isZero();
         port.memory.fill((byte) 5);
         send(1, frame, TcpFrame.HEADER_BYTES + 10, frame.length);
-        turn();
+        doWork();
         assertThat(port.memory.get(ValueLayout.JAVA_BYTE, PAGE_BYTES - 1)).isEqualTo((byte) 5);
         assertThat(port.arrivedWeight).isZero();
         assertThat(port.strays).isEqualTo(1);
@@ -184,10 +184,10 @@ final class TcpInboundPathsTest {
         paths = new TcpInboundPaths(loop, port, admission, figures, channel, 2, scrap, READY_LIMIT_NS);
         assertThat(paths.take(connect(), 1, 0)).isTrue();
         clockNs.set(READY_LIMIT_NS);
-        turn();
+        doWork();
         assertThat(paths.isOver()).isFalse();
         clockNs.set(READY_LIMIT_NS + 1);
-        turn();
+        doWork();
         assertThat(channel.over).containsExactly("the peer did not open all its paths in time");
         assertThat(channel.readies).isZero();
         assertThat(paths.take(connect(), 2, 0)).as("too late").isFalse();
@@ -199,7 +199,7 @@ final class TcpInboundPathsTest {
         port.owner = null;
         byte[] frame = frame();
         send(1, frame, 0, frame.length);
-        turn();
+        doWork();
         assertThat(port.refused).hasSize(1);
         assertThat(port.refused.getFirst()).contains("names a window of another peer");
         assertThat(port.arrivedWeight).isZero();
@@ -214,7 +214,7 @@ final class TcpInboundPathsTest {
         port.thrown = new InternalError("the port has a bug");
         byte[] frame = frame();
         send(1, frame, 0, frame.length);
-        turn();
+        doWork();
         assertThat(channel.errors).containsExactly(port.thrown);
         assertThat(port.landings).isZero();
     }
@@ -242,8 +242,8 @@ final class TcpInboundPathsTest {
         send(1, frame, 0, frame.length);
         send(1, frame, 0, frame.length - 1);
         hangUp(1);
-        for (int i = 0; i < TURNS; i++) {
-            turn();
+        for (int i = 0; i < CYCLES; i++) {
+            doWork();
         }
         assertThat(port.arrivedWeight).isEqualTo(1);
         assertThat(port.landings).as("nothing more can land").isZero();
@@ -256,7 +256,7 @@ final class TcpInboundPathsTest {
                 .isFalse();
         assertThat(paths.take(connect(), 1, 1)).isTrue();
         send(4, frame, 0, frame.length);
-        turn();
+        doWork();
         turnLater();
         assertThat(port.arrivedWeight).isEqualTo(2);
         assertThat(told()).containsExactly(record(TcpRecord.PATH_PROGRESS, 1, 1, 1));
@@ -270,7 +270,7 @@ final class TcpInboundPathsTest {
         int frames = 4 * ProgressPace.FRAMES_MAX;
         for (int i = 0; i < frames; i++) {
             send(1 + i % 2, frame, 0, frame.length);
-            turn();
+            doWork();
         }
         assertThat(port.arrivedWeight).isEqualTo(frames);
         assertThat(told())
@@ -287,7 +287,7 @@ final class TcpInboundPathsTest {
         told();
         byte[] frame = frame();
         send(1, frame, 0, frame.length);
-        turn();
+        doWork();
         assertThat(told()).isEmpty();
         assertThat(looksSoon).isTrue();
         turnLater();
@@ -302,7 +302,7 @@ final class TcpInboundPathsTest {
         told();
         byte[] frame = frame();
         send(1, frame, 0, frame.length);
-        turn();
+        doWork();
         paths.stop();
         assertThat(told()).containsExactly(record(TcpRecord.PATH_PROGRESS, 1, 0, 1));
     }
@@ -314,16 +314,16 @@ final class TcpInboundPathsTest {
         byte[] frame = frame();
         send(1, frame, 0, frame.length);
         reads = 0;
-        turn();
+        doWork();
         assertThat(port.arrivedWeight).isEqualTo(1);
         assertThat(reads).as("header, and payload").isEqualTo(2);
         send(1, frame, 0, frame.length);
         send(1, frame, 0, frame.length);
         send(1, frame, 0, 10);
-        turn();
-        turn();
+        doWork();
+        doWork();
         send(1, frame, 10, frame.length);
-        turn();
+        doWork();
         assertThat(port.arrivedWeight).isEqualTo(4);
     }
 
@@ -333,10 +333,10 @@ final class TcpInboundPathsTest {
         open(2);
         byte[] frame = frame();
         send(2, frame, 0, TcpFrame.HEADER_BYTES + 10);
-        turn();
+        doWork();
         say(2, 0);
-        for (int i = 0; i < TURNS; i++) {
-            turn();
+        for (int i = 0; i < CYCLES; i++) {
+            doWork();
         }
         assertThat(told()).endsWith(record(TcpRecord.PATH_ENDED, 2, 0, 0));
         assertThat(port.landings).isZero();
@@ -344,7 +344,7 @@ final class TcpInboundPathsTest {
         assertThat(LIB_C.send(writerFds.get(2), arena.allocate(PAGE_BYTES), PAGE_BYTES, SocketApi.MSG_NOSIGNAL))
                 .as("the socket is closed")
                 .isNegative();
-        turn();
+        doWork();
         assertThat(port.memory.get(ValueLayout.JAVA_BYTE, PAGE_BYTES - 1)).isEqualTo((byte) 5);
     }
 
@@ -353,11 +353,11 @@ final class TcpInboundPathsTest {
     void shouldTakeNoSocketThatItsWriterGaveUpBeforeItCame() {
         open(1);
         say(1, 0);
-        turn();
-        turn();
+        doWork();
+        doWork();
         say(1, 1);
-        turn();
-        turn();
+        doWork();
+        doWork();
         assertThat(told()).endsWith(record(TcpRecord.PATH_ENDED, 1, 0, 0), record(TcpRecord.PATH_ENDED, 1, 1, 0));
         assertThat(paths.take(connect(), 1, 1)).isFalse();
         assertThat(paths.take(connect(), 1, 2)).isTrue();
