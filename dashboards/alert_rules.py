@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 TROUBLESHOOTING = "docs/troubleshooting.md"
+FAILED_FETCHES = 'kv_messenger_fetches_failed_total{reason!="abandoned"}'
+"""A client that goes away is no failure of the transfer."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,10 @@ RULES = (
     ),
     Rule(
         "KvMessengerFetchesFail",
-        f"{ratio('kv_messenger_fetches_failed_total', 'kv_messenger_fetches_started_total', '5m')} > 0.01",
+        f"{ratio(FAILED_FETCHES, 'kv_messenger_fetches_started_total', '5m')} > 0.01",
         "5m",
         "critical",
-        "More than one fetch in a hundred ends without its KV.",
+        "More than one fetch in a hundred ends without its KV, those aside that the engine gave up.",
         "requests-fail",
     ),
     Rule(

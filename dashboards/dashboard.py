@@ -41,8 +41,14 @@ def rates(title: str, unit: str = "cps", **names: str) -> Panel:
     return Panel(title, unit, {legend: rate(f"kv_messenger_{name}_total") for legend, name in names.items()})
 
 
-def gauges(title: str, **names: str) -> Panel:
-    return Panel(title, "short", {legend: now(f"kv_messenger_{name}") for legend, name in names.items()})
+def gauges(title: str, unit: str = "short", **names: str) -> Panel:
+    return Panel(title, unit, {legend: now(f"kv_messenger_{name}") for legend, name in names.items()})
+
+
+def by_reason(title: str, name: str) -> Panel:
+    """A counter that is told apart by reason, of all messengers together."""
+    query = f'sum by (reason) (rate(kv_messenger_{name}_total{{instance=~"$instance"}}[{WINDOW}]))'
+    return Panel(title, "cps", {"{{reason}}": query})
 
 
 def quantiles(title: str, name: str) -> Panel:
@@ -55,10 +61,17 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         rates("Fetches", started="fetches_started", arrived="fetches_arrived", failed="fetches_failed"),
         rates("Prefills", started="prefills_started", sent="prefills_sent", undelivered="prefills_undelivered"),
         rates("Prefills that nothing asked for", expired="prefills_expired", declined="grants_declined"),
+        by_reason("Why fetches fail", "fetches_failed"),
+        by_reason("Why prefills are not delivered", "prefills_undelivered"),
     ),
     "How fast": (
         quantiles("From the engine's fetch to the last write", "fetch_seconds"),
         quantiles("From the end of the forward pass to the last write", "prefill_tail_seconds"),
+        quantiles("From the last write to the engine's poll", "ready_poll_seconds"),
+        quantiles("From the engine's fetch to its grant", "grant_delay_seconds"),
+        quantiles("Grants wait for their prompt", "grant_queued_seconds"),
+        quantiles("From grant and prompt to the first write", "first_write_seconds"),
+        quantiles("To connect", "connect_seconds"),
         Panel(
             "Share of layers that left during their forward pass",
             "percentunit",
@@ -74,6 +87,9 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         gauges("Open", fetches="fetches_open", prefills="prefills_open", grants="grants_waiting"),
         gauges("Under way", writes="writes_in_flight", windows="windows_open"),
         gauges("Pages out of use", quarantined="pages_quarantined"),
+        gauges("The JVM's heap", "bytes", used="jvm_heap_used_bytes", limit="jvm_heap_max_bytes"),
+        rates("Share of the time that the JVM collects garbage", "percentunit", collecting="jvm_gc_seconds"),
+        gauges("The JVM's threads", threads="jvm_threads"),
     ),
     "Peers": (
         gauges("Sessions", sessions="sessions_open"),
@@ -122,7 +138,7 @@ def drawn(panel: Panel, position: dict[str, int]) -> dict[str, Any]:
                 "refId": chr(ord("A") + index),
                 "datasource": SOURCE,
                 "expr": query,
-                "legendFormat": legend if "by (le)" in query else f"{legend} {{{{instance}}}}",
+                "legendFormat": f"{legend} {{{{instance}}}}" if "by (instance)" in query else legend,
             }
             for index, (legend, query) in enumerate(panel.queries.items())
         ],

@@ -16,7 +16,7 @@ COUNTERS = {
     "prefills_started": "Prefills whose KV is to be sent.",
     "prefills_sent": "Prefills whose KV has left completely.",
     "prefills_expired": "Prefills whose pages were given up because no grant came within the limit.",
-    "prefills_undelivered": "Prefills that ended before their KV had left, for any other reason.",
+    "prefills_undelivered": "Prefills that ended before their KV had left.",
     "layers_sent": "Layer writes that left: one for a layer of a chunk, or of chunks that left together.",
     "layers_sent_early": "Layer writes that left before the forward pass of their chunk ended.",
     "pages_sent": "Pages (of one layer each) that the prefiller has written.",

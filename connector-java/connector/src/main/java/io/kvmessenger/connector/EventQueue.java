@@ -7,6 +7,7 @@ import io.kvmessenger.messenger.port.ChunkTimeline;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
@@ -64,16 +65,19 @@ final class EventQueue implements EngineEvents {
     private static final byte[] TAIL = "]}".getBytes(StandardCharsets.UTF_8);
     private static final byte[] NOTHING = new byte[0];
 
-    private record Event(byte[] json, boolean note) {}
+    /** @param arrivedNs when a fetch arrived; 0 for any other event */
+    private record Event(byte[] json, boolean note, long arrivedNs) {}
 
     private final Queue<Event> events = new ConcurrentLinkedQueue<>();
     private final AtomicInteger notes = new AtomicInteger();
     private final AtomicLong noteBytes = new AtomicLong();
     private final Tally tally;
     private final OpenRequest.Timelines timelines;
+    private final NanoClock clock;
 
-    EventQueue(Tally tally, OpenRequest.Timelines timelines) {
+    EventQueue(Tally tally, OpenRequest.Timelines timelines, NanoClock clock) {
         this.tally = tally;
+        this.clock = clock;
         this.timelines = timelines;
     }
 
@@ -104,7 +108,8 @@ final class EventQueue implements EngineEvents {
 
     @Override
     public void arrived(String request, int pageCount) {
-        kept(Map.of("event", "arrived", "request", request, "pages", pageCount));
+        byte[] json = encode(Map.of("event", "arrived", "request", request, "pages", pageCount));
+        events.add(new Event(json, false, clock.nowNs()));
     }
 
     @Override
@@ -229,6 +234,9 @@ final class EventQueue implements EngineEvents {
 
     private void remove() {
         Event removed = events.remove();
+        if (removed.arrivedNs != 0) {
+            tally.observe(MessengerMetric.READY_POLL_SECONDS, (clock.nowNs() - removed.arrivedNs) / 1e9);
+        }
         if (removed.note) {
             notes.decrementAndGet();
             noteBytes.addAndGet(-removed.json.length);
@@ -263,7 +271,7 @@ final class EventQueue implements EngineEvents {
     }
 
     private void kept(Map<String, Object> json) {
-        events.add(new Event(encode(json), false));
+        events.add(new Event(encode(json), false, 0));
     }
 
     private void note(Map<String, Object> json) {
@@ -276,7 +284,7 @@ final class EventQueue implements EngineEvents {
             tally.add(MessengerMetric.EVENTS_DROPPED, 1);
             return;
         }
-        events.add(new Event(encoded, true));
+        events.add(new Event(encoded, true, 0));
     }
 
     private static byte[] encode(Map<String, Object> json) {

@@ -78,7 +78,7 @@ final class OpenMessenger {
         started.push(closeOnExec);
         this.metrics = MessengerMetrics.open(request.metricsHost(), request.metricsPort(), closeOnExec::opened);
         started.push(metrics);
-        this.events = new EventQueue(metrics, request.timelines());
+        this.events = new EventQueue(metrics, request.timelines(), CLOCK);
         this.counterWord = Arena.global().allocate(COUNTER_ALIGNMENT_BYTES, COUNTER_ALIGNMENT_BYTES);
         this.transfer = TransferWiring.open(request);
         started.push(transfer);

@@ -6,6 +6,7 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.port.ChunkSums;
 import io.kvmessenger.messenger.port.ChunkTimeline;
+import io.kvmessenger.messenger.port.CountedReason;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.FetchTimeline;
 import io.kvmessenger.messenger.port.MessengerMetric;
@@ -26,7 +27,8 @@ class EventQueueTest {
     private static final int POLL_BYTES = 64 << 10;
 
     private final List<MessengerMetric> counted = new ArrayList<>();
-    private final EventQueue queue = new EventQueue(new CountingTally(counted), OpenRequest.Timelines.FULL);
+    private final EventQueue queue =
+            new EventQueue(new CountingTally(counted), OpenRequest.Timelines.FULL, System::nanoTime);
 
     @Test
     void shouldSayNothingInNoBytes() {
@@ -145,7 +147,7 @@ class EventQueueTest {
     }
 
     private String told(OpenRequest.Timelines timelines, PrefillTimeline timeline) {
-        EventQueue events = new EventQueue(new CountingTally(counted), timelines);
+        EventQueue events = new EventQueue(new CountingTally(counted), timelines, System::nanoTime);
         events.timeline(timeline);
         return new String(events.drain(POLL_BYTES), StandardCharsets.UTF_8);
     }
@@ -217,6 +219,11 @@ class EventQueueTest {
     private record CountingTally(List<MessengerMetric> counted) implements Tally {
         @Override
         public void add(MessengerMetric metric, long count) {
+            counted.add(metric);
+        }
+
+        @Override
+        public void add(MessengerMetric metric, CountedReason reason) {
             counted.add(metric);
         }
 

@@ -3,6 +3,7 @@ package io.kvmessenger.connector;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.messenger.port.CountedReason;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.Tally;
 import java.io.IOException;
@@ -12,7 +13,7 @@ import java.util.Map;
 import org.junit.jupiter.api.Test;
 
 class FaultLogTest {
-    private final EventQueue events = new EventQueue(new NoTally(), OpenRequest.Timelines.SUMMARY);
+    private final EventQueue events = new EventQueue(new NoTally(), OpenRequest.Timelines.SUMMARY, System::nanoTime);
     private long nowNs = 5;
     private final FaultLog log = new FaultLog(events, () -> nowNs);
 
@@ -60,6 +61,9 @@ class FaultLogTest {
     private record NoTally() implements Tally {
         @Override
         public void add(MessengerMetric metric, long count) {}
+
+        @Override
+        public void add(MessengerMetric metric, CountedReason reason) {}
 
         @Override
         public void set(MessengerMetric metric, long value) {}

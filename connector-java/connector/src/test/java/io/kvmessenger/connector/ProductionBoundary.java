@@ -24,7 +24,8 @@ final class ProductionBoundary implements Boundary {
     }
 
     private static final class OpenChannel implements Channel {
-        private final EventQueue events = new EventQueue(new SilentTally(), OpenRequest.Timelines.SUMMARY);
+        private final EventQueue events =
+                new EventQueue(new SilentTally(), OpenRequest.Timelines.SUMMARY, System::nanoTime);
         /** Python writes it by its address; it lives as long as this object. */
         private final MemorySegment counterWord =
                 Arena.ofAuto().allocate(LayerCounter.LENGTH_BYTES, LayerCounter.LENGTH_BYTES);

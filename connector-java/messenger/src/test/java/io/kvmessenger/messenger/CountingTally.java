@@ -1,19 +1,31 @@
 package io.kvmessenger.messenger;
 
+import io.kvmessenger.messenger.port.CountedReason;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.Tally;
 import java.util.EnumMap;
+import java.util.HashMap;
 import java.util.Map;
 
-/** Keeps the sums of counters for a test. */
-record CountingTally(Map<MessengerMetric, Long> sums) implements Tally {
+/** Keeps the sums of counters and the number of observations for a test. */
+record CountingTally(Map<MessengerMetric, Long> sums, Map<CountedReason, Long> reasons) implements Tally {
     CountingTally() {
-        this(new EnumMap<>(MessengerMetric.class));
+        this(new EnumMap<>(MessengerMetric.class), new HashMap<>());
     }
 
     @Override
     public void add(MessengerMetric metric, long count) {
         sums.merge(metric, count, Long::sum);
+    }
+
+    @Override
+    public void add(MessengerMetric metric, CountedReason reason) {
+        add(metric, 1);
+        reasons.merge(reason, 1L, Long::sum);
+    }
+
+    long sum(CountedReason reason) {
+        return reasons.getOrDefault(reason, 0L);
     }
 
     long sum(MessengerMetric metric) {
@@ -24,5 +36,7 @@ record CountingTally(Map<MessengerMetric, Long> sums) implements Tally {
     public void set(MessengerMetric metric, long value) {}
 
     @Override
-    public void observe(MessengerMetric metric, double value) {}
+    public void observe(MessengerMetric metric, double value) {
+        add(metric, 1);
+    }
 }

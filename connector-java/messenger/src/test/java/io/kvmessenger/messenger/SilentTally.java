@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger;
 
+import io.kvmessenger.messenger.port.CountedReason;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.Tally;
 
@@ -7,6 +8,9 @@ import io.kvmessenger.messenger.port.Tally;
 public record SilentTally() implements Tally {
     @Override
     public void add(MessengerMetric metric, long count) {}
+
+    @Override
+    public void add(MessengerMetric metric, CountedReason reason) {}
 
     @Override
     public void set(MessengerMetric metric, long value) {}

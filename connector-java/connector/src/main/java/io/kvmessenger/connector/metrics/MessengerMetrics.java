@@ -3,7 +3,10 @@ package io.kvmessenger.connector.metrics;
 import static java.util.Map.entry;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.connector.boot.BuildId;
+import io.kvmessenger.messenger.port.CountedReason;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferCounters;
@@ -12,6 +15,7 @@ import io.prometheus.metrics.core.metrics.CounterWithCallback;
 import io.prometheus.metrics.core.metrics.Gauge;
 import io.prometheus.metrics.core.metrics.GaugeWithCallback;
 import io.prometheus.metrics.core.metrics.Histogram;
+import io.prometheus.metrics.core.metrics.Info;
 import io.prometheus.metrics.model.registry.PrometheusRegistry;
 import io.prometheus.metrics.model.snapshots.HistogramSnapshot.HistogramDataPointSnapshot;
 import java.io.IOException;
@@ -20,20 +24,22 @@ import java.util.EnumMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
+import java.util.function.DoubleSupplier;
 import java.util.function.IntConsumer;
 import java.util.function.Supplier;
 
 /**
  * The figures of one messenger: counted by its thread, shown on {@code /metrics} and in the answer to {@code stats}.
  *
- * <p>Safe from any thread; counting takes no lock and never waits. Transport counters are not kept here but
- * read from the transports on each scrape.
+ * <p>Safe from any thread; counting takes no lock and never waits. Transport counters and the JVM's figures are not kept here
+ * but read on each scrape.
  */
 public final class MessengerMetrics implements Tally, AutoCloseable {
-    /** From a millisecond to half a minute, doubling. */
-    private static final double FIRST_BUCKET_SECONDS = 0.001;
+    /** From 50 microseconds to seven minutes, doubling: a small write over shm, and more than any limit's default. */
+    private static final double FIRST_BUCKET_SECONDS = 0.000_05;
 
-    private static final int BUCKET_COUNT = 16;
+    private static final int BUCKET_COUNT = 24;
+    private static final String REASON = "reason";
 
     private static final Map<MessengerMetric, TransferCounter> OF_TRANSPORTS = new EnumMap<>(Map.ofEntries(
             entry(MessengerMetric.TRANSPORT_BYTES_SENT, TransferCounter.BYTES_SENT),
@@ -59,12 +65,16 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
 
     private MessengerMetrics(String host, int port, IntConsumer onSocket) {
         for (MessengerMetric metric : MessengerMetric.values()) {
-            if (OF_TRANSPORTS.containsKey(metric)) {
-                registerOfTransports(metric);
+            TransferCounter ofTransports = OF_TRANSPORTS.get(metric);
+            if (ofTransports != null) {
+                registerRead(metric, () -> transports.get().of(ofTransports));
+            } else if (RuntimeFigures.ALL.containsKey(metric)) {
+                registerRead(metric, RuntimeFigures.ALL.get(metric));
             } else {
                 register(metric);
             }
         }
+        registerBuild();
         server = port < 0
                 ? Optional.empty()
                 : Optional.of(MetricsServer.open(host, port, registry, () -> healthProblem.get(), onSocket));
@@ -100,6 +110,11 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     }
 
     @Override
+    public void add(MessengerMetric metric, CountedReason reason) {
+        counters.get(metric).labelValues(reason.label()).inc();
+    }
+
+    @Override
     public void set(MessengerMetric metric, long value) {
         gauges.get(metric).set((double) value);
     }
@@ -109,17 +124,22 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         histograms.get(metric).observe(value);
     }
 
-    /** The answer to {@code stats}: a histogram appears as the two counters {@code …_count} and {@code …_sum}. */
+    /**
+     * The answer to {@code stats}: a histogram appears as the two counters {@code …_count} and {@code …_sum}, a counter with
+     * reasons as their sum. It leaves the JVM's figures out.
+     */
     public byte[] snapshotJson() {
         TransferCounters ofTransports = transports.get();
         Map<String, Object> totals = new LinkedHashMap<>();
         Map<String, Object> values = new LinkedHashMap<>();
         for (MessengerMetric metric : MessengerMetric.values()) {
+            if (RuntimeFigures.ALL.containsKey(metric)) {
+                continue;
+            }
             String name = metric.metricName();
             TransferCounter read = OF_TRANSPORTS.get(metric);
             switch (metric.kind()) {
-                case COUNTER ->
-                    totals.put(name, read == null ? counters.get(metric).getLongValue() : ofTransports.of(read));
+                case COUNTER -> totals.put(name, read == null ? total(metric) : ofTransports.of(read));
                 case GAUGE ->
                     values.put(name, read == null ? (long) gauges.get(metric).get() : ofTransports.of(read));
                 case HISTOGRAM -> {
@@ -133,6 +153,15 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         return encode(Map.of("counters", totals, "gauges", values));
     }
 
+    private long total(MessengerMetric metric) {
+        Counter counter = counters.get(metric);
+        return metric.reasons().isEmpty()
+                ? counter.getLongValue()
+                : metric.reasons().stream()
+                        .mapToLong(reason -> counter.labelValues(reason.label()).getLongValue())
+                        .sum();
+    }
+
     @Override
     public void close() {
         server.ifPresent(MetricsServer::close);
@@ -141,10 +170,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     private void register(MessengerMetric metric) {
         String name = metric.metricName();
         switch (metric.kind()) {
-            case COUNTER ->
-                counters.put(
-                        metric,
-                        Counter.builder().name(name).help(metric.sentence()).register(registry));
+            case COUNTER -> counters.put(metric, counter(metric));
             case GAUGE ->
                 gauges.put(
                         metric,
@@ -161,23 +187,45 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         }
     }
 
-    private void registerOfTransports(MessengerMetric metric) {
-        TransferCounter read = OF_TRANSPORTS.get(metric);
+    private Counter counter(MessengerMetric metric) {
+        Counter.Builder builder = Counter.builder().name(metric.metricName()).help(metric.sentence());
+        if (metric.reasons().isEmpty()) {
+            return builder.register(registry);
+        }
+        Counter counter = builder.labelNames(REASON).register(registry);
+        metric.reasons().forEach(reason -> counter.initLabelValues(reason.label()));
+        return counter;
+    }
+
+    private void registerBuild() {
+        Info.builder()
+                .name("kv_messenger_build")
+                .help("Which build this is, in its labels; always 1.")
+                .labelNames("version", "build", "protocol", "java")
+                .register(registry)
+                .addLabelValues(
+                        BuildId.version(),
+                        BuildId.value(),
+                        Integer.toString(ProtocolLimits.PROTOCOL_VERSION),
+                        Runtime.version().toString());
+    }
+
+    private void registerRead(MessengerMetric metric, DoubleSupplier read) {
         String name = metric.metricName();
         switch (metric.kind()) {
             case COUNTER ->
                 CounterWithCallback.builder()
                         .name(name)
                         .help(metric.sentence())
-                        .callback(to -> to.call((double) transports.get().of(read)))
+                        .callback(to -> to.call(read.getAsDouble()))
                         .register(registry);
             case GAUGE ->
                 GaugeWithCallback.builder()
                         .name(name)
                         .help(metric.sentence())
-                        .callback(to -> to.call((double) transports.get().of(read)))
+                        .callback(to -> to.call(read.getAsDouble()))
                         .register(registry);
-            case HISTOGRAM -> throw new AssertionError(metric + " is a histogram, which transports do not keep");
+            case HISTOGRAM -> throw new AssertionError(metric + " is a histogram, which nothing else keeps");
         }
     }
 

@@ -4,7 +4,9 @@ import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import com.fasterxml.jackson.jr.ob.JSON;
+import io.kvmessenger.connector.boot.BuildId;
 import io.kvmessenger.connector.boot.RefusedException;
+import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferCounters;
@@ -62,6 +64,30 @@ class MessengerMetricsTest {
         assertThat(counters.get("kv_messenger_fetch_seconds_count")).isEqualTo(2);
         assertThat(counters.get("kv_messenger_fetch_seconds_sum")).isEqualTo(0.75);
         assertThat(section("gauges").get("kv_messenger_windows_open")).isEqualTo(2);
+    }
+
+    @Test
+    void shouldTellACounterApartByReasonOnThePageAndSumItInTheSnapshot() throws Exception {
+        metrics.add(MessengerMetric.FETCHES_FAILED, FetchFailure.TIME_LIMIT);
+        metrics.add(MessengerMetric.FETCHES_FAILED, FetchFailure.TIME_LIMIT);
+        metrics.add(MessengerMetric.FETCHES_FAILED, FetchFailure.ABANDONED);
+        assertThat(get("/metrics").body())
+                .contains("kv_messenger_fetches_failed_total{reason=\"time_limit\"} 2.0")
+                .contains("kv_messenger_fetches_failed_total{reason=\"abandoned\"} 1.0")
+                .as("a rate needs the series before its first count")
+                .contains("kv_messenger_fetches_failed_total{reason=\"damaged\"} 0.0");
+        assertThat(section("counters").get("kv_messenger_fetches_failed")).isEqualTo(3);
+    }
+
+    @Test
+    void shouldSayWhichBuildItIsAndHowItsJvmIsOnThePageOnly() throws Exception {
+        String page = get("/metrics").body();
+        assertThat(page).containsPattern("kv_messenger_build_info\\{build=\"" + BuildId.value() + "\",.*} 1");
+        assertThat(page).containsPattern("kv_messenger_jvm_heap_used_bytes [1-9]");
+        assertThat(page).containsPattern("kv_messenger_jvm_gc_seconds_total [0-9]");
+        assertThat(section("gauges").get("kv_messenger_jvm_threads"))
+                .as("stats would load Java's management")
+                .isNull();
     }
 
     private static int of(TransferCounter counter) {

@@ -32,7 +32,8 @@ class MetricsPageTest {
 
                 Made from `MessengerMetric`; edit that, not this page. The pages are at `metrics_host:metrics_port`: `/metrics` in the
                 Prometheus format and `/health`, which answers 200, or 503 with a sentence. A counter carries `_total` there. Totals
-                count from the moment the messenger was opened.
+                count from the moment the messenger was opened. `kv_messenger_build_info` is 1 and says in its labels which version, build and
+                protocol run, and on which Java.
 
                 | name | kind | unit | what it counts |
                 | --- | --- | --- | --- |
@@ -44,6 +45,20 @@ class MetricsPageTest {
                             metric.kind().name().toLowerCase(Locale.ROOT),
                             unit(metric),
                             metric.sentence()));
+        }
+        page.append("""
+
+                ## Reasons
+
+                These counters are told apart by the label `reason`; each reason is a series from the start.
+
+                | of | reason | what it means |
+                | --- | --- | --- |
+                """);
+        for (MessengerMetric metric : MessengerMetric.values()) {
+            metric.reasons()
+                    .forEach(reason -> page.append("| `%s` | `%s` | %s |%n"
+                            .formatted(metric.metricName(), reason.label(), reason.sentence())));
         }
         return page.toString();
     }

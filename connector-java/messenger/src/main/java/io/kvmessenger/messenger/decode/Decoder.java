@@ -7,6 +7,7 @@ import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
@@ -106,7 +107,7 @@ public final class Decoder {
             unfit = describeArea(fetch);
         }
         if (!unfit.isEmpty()) {
-            ends.fail(fetch, unfit);
+            ends.fail(fetch, FetchFailure.UNGRANTABLE, unfit);
             return;
         }
         for (EngineCommand.PrefillerAddress address : ask.prefillers()) {
@@ -152,12 +153,12 @@ public final class Decoder {
             return; // it has ended; the event is on its way to the engine
         }
         tally.add(MessengerMetric.FETCHES_ABANDONED, 1);
-        ends.fail(fetch, "the engine gave the request up");
+        ends.fail(fetch, FetchFailure.ABANDONED, "the engine gave the request up");
     }
 
     /** Gives every fetch up; those that were granted end when it is known that nothing writes any more. */
     public void shutDown(String reason) {
-        fetches.snapshot().forEach(fetch -> ends.fail(fetch, reason));
+        fetches.snapshot().forEach(fetch -> ends.fail(fetch, FetchFailure.STOPPING, reason));
     }
 
     public void onAdmitting(Session session, Attach.Builder attach) {
@@ -188,16 +189,17 @@ public final class Decoder {
     public void onEnded(Session session, String reason) {
         links.onEnded(session).forEach(engine::prefilled); // what is wrong they will addAnswer when they fetch
         boolean proofNeeded = session.admission != null && !session.admissionClosed;
+        FetchFailure why = session.admission == null ? FetchFailure.NOT_CONNECTED : FetchFailure.CONNECTION_LOST;
         for (FetchSource source : fetches.sourcesAt(session)) {
             if (source.over()) {
-                ends.failWithoutChecksums(source, reason);
+                ends.failWithoutChecksums(source, why, reason);
             } else {
                 if (source.holdsWindow() && proofNeeded) {
                     source.state = FetchSource.State.AWAITING_PROOF;
                 } else {
                     fetches.end(source, FetchSource.State.DRAINED);
                 }
-                ends.fail(source.fetch, reason);
+                ends.fail(source.fetch, why, reason);
                 ends.reportQuarantined(source.fetch);
             }
         }
@@ -280,6 +282,7 @@ public final class Decoder {
         String missing = fetch.over() ? "page checksums" : "KV";
         ends.fail(
                 fetch,
+                FetchFailure.TIME_LIMIT,
                 "the " + missing + " of transfer " + fetch.ask.transferId() + " did not arrive from "
                         + fetch.prefillerNames() + " within " + (fetch.deadlineNs - fetch.askedNs) / 1_000_000
                         + " ms (fetch_limit_seconds)");
@@ -324,7 +327,10 @@ public final class Decoder {
                 return 0;
             }
             tally.add(MessengerMetric.FAULTS_CONTAINED, 1);
-            ends.fail(fetch, "a bug in the messenger, met by transfer " + fetch.ask.transferId() + ": " + bug);
+            ends.fail(
+                    fetch,
+                    FetchFailure.FAULT,
+                    "a bug in the messenger, met by transfer " + fetch.ask.transferId() + ": " + bug);
             return 1;
         });
     }
@@ -347,7 +353,7 @@ public final class Decoder {
         }
         String gap = coverage.gap(geometries, fetch.ask, fetch.prefillerNames());
         if (!gap.isEmpty()) {
-            ends.fail(fetch, gap);
+            ends.fail(fetch, FetchFailure.UNGRANTABLE, gap);
             return false;
         }
         fetch.covered = true;

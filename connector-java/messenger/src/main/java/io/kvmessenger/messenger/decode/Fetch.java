@@ -1,6 +1,7 @@
 package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.specdecode.ContextChoice;
 import io.kvmessenger.transfer.WindowArea;
@@ -26,8 +27,10 @@ final class Fetch {
     boolean covered;
 
     long grantedNs;
-    /** Why it will fail; empty while it may still arrive. */
-    String failure = "";
+    /** Why it will fail; null while it may still arrive. */
+    FetchFailure failure;
+    /** The same for the engine. */
+    String failureSentence = "";
     /** The engine has been told that its pages have to wait for a proof. */
     boolean quarantineReported;
     /** The engine has been told; a loop over all fetches may still come by. */
@@ -41,7 +44,7 @@ final class Fetch {
     }
 
     boolean failing() {
-        return !failure.isEmpty();
+        return failure != null;
     }
 
     boolean holdsWindow() {

@@ -1,6 +1,7 @@
 package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
@@ -51,14 +52,18 @@ final class FetchEnds {
         this.clock = ports.clock();
         this.limits = limits;
         this.contextless = cache.context().isEmpty();
-        this.verifier = new PageVerifier(cache.checksumMode(), cache.memory(), cache.context(), tally, this::fail);
+        this.verifier = new PageVerifier(cache.checksumMode(), cache.memory(), cache.context(), tally, this::damaged);
         this.arrivals = new ArrivalReport(cache.geometry(), engine, tally, clock);
     }
 
+    private void damaged(Fetch fetch, String sentence) {
+        fail(fetch, FetchFailure.DAMAGED, sentence);
+    }
+
     /** The fetch will fail, as soon as no source can write any more; the first reason counts. */
-    void fail(Fetch fetch, String reason) {
+    void fail(Fetch fetch, FetchFailure why, String sentence) {
         if (!fetch.failing()) {
-            fetches.fail(fetch, reason);
+            fetches.fail(fetch, why, sentence);
             fetch.sources.forEach(this::giveUp);
         }
         conclude(fetch);
@@ -129,7 +134,7 @@ final class FetchEnds {
             return;
         }
         if (!again) {
-            fail(source.fetch, PeerText.oneLine(message.getSentence()));
+            fail(source.fetch, failureOf(message.getReason()), PeerText.oneLine(message.getSentence()));
         }
         endIfDrained(source);
     }
@@ -142,9 +147,23 @@ final class FetchEnds {
         long postedWeight = message.hasPostedWeight() ? message.getPostedWeight() : source.expectedWeight;
         if (drain(source, postedWeight, false)) {
             tally.add(MessengerMetric.CANCELS_CONFIRMED, 1);
-            fail(source.fetch, source.session.peerName() + " confirmed a cancellation that was not asked for");
+            fail(
+                    source.fetch,
+                    FetchFailure.FAULT,
+                    source.session.peerName() + " confirmed a cancellation that was not asked for");
             endIfDrained(source);
         }
+    }
+
+    private static FetchFailure failureOf(CannotDeliver.Reason reason) {
+        return switch (reason) {
+            case NEVER_CAME -> FetchFailure.NEVER_CAME;
+            case EXPIRED -> FetchFailure.EXPIRED;
+            case PATH_LOST -> FetchFailure.PATH_LOST;
+            case GRANT_UNFIT -> FetchFailure.UNGRANTABLE;
+            case SHUTTING_DOWN -> FetchFailure.PREFILLER_STOPPING;
+            case PREFILL_ABORTED, PREEMPTED, REASON_UNSPECIFIED, UNRECOGNIZED -> FetchFailure.PREFILL_ABORTED;
+        };
     }
 
     /** The prefiller posts nothing more; its word counts once. What it has posted is over when it has been counted. */
@@ -239,9 +258,9 @@ final class FetchEnds {
     }
 
     /** All has arrived from a source, and what it should be will never be told. */
-    void failWithoutChecksums(FetchSource source, String reason) {
+    void failWithoutChecksums(FetchSource source, FetchFailure why, String sentence) {
         if (!verifier.hasChecksums(source)) {
-            fail(source.fetch, reason);
+            fail(source.fetch, why, sentence);
         }
     }
 
@@ -249,7 +268,7 @@ final class FetchEnds {
     void reportQuarantined(Fetch fetch) {
         if (!fetch.quarantineReported && fetch.awaitsProof()) {
             fetch.quarantineReported = true;
-            engine.quarantined(fetch.ask.request(), fetch.failure);
+            engine.quarantined(fetch.ask.request(), fetch.failureSentence);
         }
     }
 
@@ -261,8 +280,8 @@ final class FetchEnds {
         fetch.ended = true;
         fetches.remove(fetch);
         if (fetch.failing()) {
-            tally.add(MessengerMetric.FETCHES_FAILED, 1);
-            engine.failed(fetch.ask.request(), fetch.failure);
+            tally.add(MessengerMetric.FETCHES_FAILED, fetch.failure);
+            engine.failed(fetch.ask.request(), fetch.failureSentence);
         } else if (fetch.covered && fetch.filled()) {
             arrivals.arrived(fetch);
         } else {

@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger.decode;
 
+import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.session.Deadlines;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.transfer.ImmWindow;
@@ -64,8 +65,9 @@ final class Fetches {
     }
 
     /** It may not arrive any more. */
-    void fail(Fetch fetch, String reason) {
-        fetch.failure = reason;
+    void fail(Fetch fetch, FetchFailure why, String sentence) {
+        fetch.failure = why;
+        fetch.failureSentence = sentence;
         deadlines.remove(fetch);
         if (!fetch.ended) {
             failing.add(fetch);

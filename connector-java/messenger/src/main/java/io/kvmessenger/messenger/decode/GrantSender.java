@@ -79,7 +79,11 @@ final class GrantSender {
         }
         lastGrantId = grantId;
         fetches.granted(source, grantId, window, pieces + rows);
+        boolean first = fetch.grantedNs == 0;
         fetch.grantedNs = clock.nowNs();
+        if (first) {
+            tally.observe(MessengerMetric.GRANT_DELAY_SECONDS, (fetch.grantedNs - fetch.askedNs) / 1e9);
+        }
         tally.add(MessengerMetric.GRANTS_SENT, 1);
         Grant.Builder grant = GrantWire.encode(
                 ask, grantId, window.imm(), contextKinds.requestedBits(fetch.context), checksumInterval, prompt);

@@ -1,10 +1,12 @@
 package io.kvmessenger.messenger.port;
 
+import java.util.List;
+
 /** Every figure the messenger publishes, each with a sentence. Metrics pages, docs and dashboards are made from this. */
 public enum MessengerMetric {
     FETCHES_STARTED(Kind.COUNTER, "fetches_started", "Fetches that the decoder's engine asked for."),
     FETCHES_ARRIVED(Kind.COUNTER, "fetches_arrived", "Fetches whose pages all arrived."),
-    FETCHES_FAILED(Kind.COUNTER, "fetches_failed", "Fetches that ended without their KV."),
+    FETCHES_FAILED(Kind.COUNTER, "fetches_failed", "Fetches that ended without their KV.", FetchFailure.values()),
     FETCHES_ABANDONED(Kind.COUNTER, "fetches_abandoned", "Fetches that the engine gave up before they had ended."),
     FETCHES_REGRANTED(
             Kind.COUNTER, "fetches_regranted", "Grants given again because the prefiller preempted the request."),
@@ -22,7 +24,8 @@ public enum MessengerMetric {
     PREFILLS_UNDELIVERED(
             Kind.COUNTER,
             "prefills_undelivered",
-            "Prefills that ended before their KV had left, for any other reason."),
+            "Prefills that ended before their KV had left.",
+            PrefillFailure.values()),
     LAYERS_SENT(
             Kind.COUNTER,
             "layers_sent",
@@ -112,6 +115,31 @@ public enum MessengerMetric {
     PAGES_QUARANTINED(Kind.GAUGE, "pages_quarantined", "Pages that wait for proof that nothing can write to them."),
     REGIONS_OPEN(Kind.GAUGE, "regions_open", "Memory regions registered for transfer."),
     SESSIONS_OPEN(Kind.GAUGE, "sessions_open", "Peers with a completed handshake."),
+    JVM_HEAP_USED_BYTES(Kind.GAUGE, "jvm_heap_used_bytes", "Heap in use by the messenger's JVM, garbage included."),
+    JVM_HEAP_MAX_BYTES(Kind.GAUGE, "jvm_heap_max_bytes", "What that heap may grow to."),
+    JVM_GC_SECONDS(Kind.COUNTER, "jvm_gc_seconds", "Time that the messenger's JVM has stood still to collect garbage."),
+    JVM_THREADS(
+            Kind.GAUGE, "jvm_threads", "Java threads of the messenger's JVM, the engine's that called it included."),
+    CONNECT_SECONDS(
+            Kind.HISTOGRAM,
+            "connect_seconds",
+            "From a decoder's first packet to a prefiller to the end of their handshake."),
+    GRANT_DELAY_SECONDS(
+            Kind.HISTOGRAM,
+            "grant_delay_seconds",
+            "From the engine's fetch to its first grant: the wait for a connection and for an imm slot."),
+    GRANT_QUEUED_SECONDS(
+            Kind.HISTOGRAM,
+            "grant_queued_seconds",
+            "From a grant's arrival at the prefiller to the first chunk of its prompt; next to nothing where that came first."),
+    FIRST_WRITE_SECONDS(
+            Kind.HISTOGRAM,
+            "first_write_seconds",
+            "From grant and prompt having met at the prefiller to the completion of the first write."),
+    READY_POLL_SECONDS(
+            Kind.HISTOGRAM,
+            "ready_poll_seconds",
+            "From the arrival of a fetch's KV to the engine's poll that hears of it: the engine's share of the delay."),
     FETCH_SECONDS(Kind.HISTOGRAM, "fetch_seconds", "From the engine's fetch to its last immediate."),
     PREFILL_TAIL_SECONDS(
             Kind.HISTOGRAM,
@@ -129,10 +157,14 @@ public enum MessengerMetric {
     private final String suffix;
     private final String sentence;
 
-    MessengerMetric(Kind kind, String suffix, String sentence) {
+    @SuppressWarnings("ImmutableEnumChecker") // an unmodifiable list of constants
+    private final List<CountedReason> reasons;
+
+    MessengerMetric(Kind kind, String suffix, String sentence, CountedReason... reasons) {
         this.kind = kind;
         this.suffix = suffix;
         this.sentence = sentence;
+        this.reasons = List.of(reasons);
     }
 
     public Kind kind() {
@@ -146,5 +178,10 @@ public enum MessengerMetric {
 
     public String sentence() {
         return sentence;
+    }
+
+    /** What a counter is told apart by; empty for one that is a single figure. */
+    public List<CountedReason> reasons() {
+        return reasons;
     }
 }

@@ -45,6 +45,8 @@ final class Deliveries {
     /** @param area where the grant lets this side write */
     void begin(Prefill prefill, PageGrant grant, WindowArea area) {
         Delivery delivery = new Delivery(prefill, grant, writer.routesFor(grant));
+        delivery.begunNs = clock.nowNs();
+        tally.observe(MessengerMetric.GRANT_QUEUED_SECONDS, (delivery.begunNs - grant.receivedNs()) / 1e9);
         prefill.deliveries.add(delivery);
         writer.allow(delivery, area);
         if (prefill.announced) {
@@ -160,6 +162,9 @@ final class Deliveries {
         long nowNs = clock.nowNs();
         Delivery delivery = write.delivery;
         Prefill prefill = delivery.prefill;
+        if (delivery.bytesSent == 0) {
+            tally.observe(MessengerMetric.FIRST_WRITE_SECONDS, (nowNs - delivery.begunNs) / 1e9);
+        }
         delivery.onLeft(write, nowNs);
         tally.add(MessengerMetric.PAGES_SENT, write.pageCount);
         tally.add(MessengerMetric.BYTES_SENT, write.bytes);

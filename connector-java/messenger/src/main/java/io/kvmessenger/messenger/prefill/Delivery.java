@@ -35,6 +35,9 @@ final class Delivery {
     /** Next of them to submit. */
     int nextContextRow;
 
+    /** When its grant and its prompt had met. */
+    long begunNs;
+
     int writesInFlight;
     /** Of all writes that the transfer engine has taken: what the decoder will count. */
     long postedWeight;

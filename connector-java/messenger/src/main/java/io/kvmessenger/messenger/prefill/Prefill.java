@@ -6,12 +6,14 @@ import io.kvmessenger.messenger.port.ChunkTimeline;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.LayerProgress;
+import io.kvmessenger.messenger.port.PrefillFailure;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import io.kvmessenger.specdecode.ContextSlots;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /**
@@ -310,6 +312,21 @@ final class Prefill {
 
     boolean sent() {
         return !deliveries.isEmpty() && deliveries.stream().allMatch(delivery -> delivery.sent);
+    }
+
+    /** Why not all of it was sent. */
+    PrefillFailure failure() {
+        Optional<Delivery> unsent =
+                deliveries.stream().filter(delivery -> !delivery.sent).findFirst();
+        return switch (unsent.map(delivery -> delivery.stopCode).orElse(stopCode)) {
+            case PREEMPTED -> PrefillFailure.PREEMPTED;
+            case PREFILL_ABORTED, NEVER_CAME -> PrefillFailure.ABORTED;
+            case EXPIRED -> rejected ? PrefillFailure.UNWANTED : PrefillFailure.EXPIRED;
+            case PATH_LOST -> PrefillFailure.PATH_LOST;
+            case GRANT_UNFIT -> PrefillFailure.UNGRANTABLE;
+            case SHUTTING_DOWN -> PrefillFailure.STOPPING;
+            case REASON_UNSPECIFIED, UNRECOGNIZED -> PrefillFailure.UNWANTED;
+        };
     }
 
     /** Tokens of a layer that are in place, as far as the passes in flight have come. */

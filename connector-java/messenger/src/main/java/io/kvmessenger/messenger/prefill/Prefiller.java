@@ -552,7 +552,7 @@ public final class Prefiller {
 
     private void conclude(Prefill prefill) {
         if (!prefill.sent()) {
-            tally.add(MessengerMetric.PREFILLS_UNDELIVERED, 1);
+            tally.add(MessengerMetric.PREFILLS_UNDELIVERED, prefill.failure());
             return;
         }
         tally.add(MessengerMetric.PREFILLS_SENT, 1);

@@ -41,6 +41,9 @@ public final class Session {
     /** Checks what comes in; null until the peer is proven, and always when there is no secret. */
     FrameSeal sealIn;
 
+    /** Outbound: when it was dialled. */
+    long begunNs;
+
     long handshakeDeadlineNs;
     long lastHeardNs;
     long lastHeartbeatNs;

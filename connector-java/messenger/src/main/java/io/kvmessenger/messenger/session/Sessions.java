@@ -86,6 +86,7 @@ public final class Sessions {
     public Session dial(String host, int port, long nowNs) {
         long link = network.dial(host, port);
         Session session = new Session(link, false, host + ":" + port, Session.State.DIALLING);
+        session.begunNs = nowNs;
         session.handshakeDeadlineNs = nowNs + limits.connectLimitNs();
         byLink.put(link, session);
         return session;
@@ -459,6 +460,9 @@ public final class Sessions {
         pending.remove(session);
         session.lastHeartbeatNs = nowNs;
         tally.add(MessengerMetric.LINKS_OPENED, 1);
+        if (!session.inbound) {
+            tally.observe(MessengerMetric.CONNECT_SECONDS, (nowNs - session.begunNs) / 1e9);
+        }
         listener.onReady(session);
     }
 

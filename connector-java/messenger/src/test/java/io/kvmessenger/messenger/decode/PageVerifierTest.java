@@ -7,6 +7,7 @@ import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.pages.PageSum;
 import io.kvmessenger.messenger.port.ChecksumMode;
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.transfer.Memory;
@@ -29,7 +30,7 @@ class PageVerifierTest {
             List.of(new RankMemory(List.of(region))),
             List.of(),
             new SilentTally(),
-            (fetch, sentence) -> fetch.failure = sentence);
+            (fetch, sentence) -> fetch.failure = FetchFailure.DAMAGED);
 
     /** All of it has arrived: two writes of one page. */
     private Fetch filled(String request) {
