@@ -276,7 +276,9 @@ final class NettyControlNetwork implements ControlNetwork, AutoCloseable {
             byte[] body = frame.toByteArray();
             ByteBuf bytes = channel.alloc().buffer(Integer.BYTES + body.length);
             bytes.writeInt(body.length).writeBytes(body);
-            var unused = channel.writeAndFlush(bytes).addListener(ChannelFutureListener.CLOSE_ON_FAILURE);
+            // Netty closes a channel whose write fails (AUTO_CLOSE); a listener would wake the event loop once more for
+            // each frame.
+            var unused = channel.writeAndFlush(bytes);
         }
 
         @Override
