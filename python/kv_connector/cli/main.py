@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kv_connector import _preflight
 from kv_connector._version import __version__
-from kv_connector.cli import doctor, said_options, timeline
+from kv_connector.cli import doctor, ping, said_options, timeline
 from kv_connector.cli.idle import wait_idle
-from kv_connector.exceptions import PreflightError
-from kv_connector.options import SGLANG_OPTIONS_VARIABLE
+from kv_connector.exceptions import OptionError, PreflightError
+from kv_connector.options import SGLANG_OPTIONS_VARIABLE, Options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if said.command == "timeline":
         wanted = timeline.Wanted(said.svg, said.transfer, said.perfetto)
         return timeline.tell(said.logs, wanted, sys.stdout.write, sys.stderr.write)
-    return doctor_of(said)
+    if said.command == "ping":
+        return ping_of(said)
+    return doctor.report(options_reader(said), sys.stdout.write)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,7 +67,24 @@ def parser() -> argparse.ArgumentParser:
         description="One line for each thing looked at: ok, warn or fail, what it is, what was seen, what to do. The"
         " status is 1 where a line says fail. A messenger is opened and closed, so run it before the engine starts.",
     )
-    engine = looks.add_mutually_exclusive_group()
+    add_engine(looks)
+    pings = commands.add_parser(
+        "ping",
+        help="whether a prefiller's and a decoder's hosts reach each other, and how fast",
+        description="Moves pages between two hosts by the engines' options and without engines. Begin with --answer on"
+        " the prefiller's host; it prints what to say on the decoder's. Every byte is compared. The status is 1 when no"
+        " page comes, with the sentence that an engine's log would have.",
+    )
+    side = pings.add_mutually_exclusive_group(required=True)
+    side.add_argument("--answer", action="store_true", help="answer as a prefiller would, until interrupted")
+    side.add_argument("prefiller", metavar="HOST:PORT", nargs="?", help="where the other side answers")
+    add_engine(pings)
+    return made
+
+
+def add_engine(command: argparse.ArgumentParser) -> None:
+    """The two ways to say an engine's options."""
+    engine = command.add_mutually_exclusive_group()
     engine.add_argument(
         said_options.ARGUMENT, metavar="JSON", help="what vllm serve is given, or the name of a file that holds it"
     )
@@ -74,7 +93,6 @@ def parser() -> argparse.ArgumentParser:
         choices=("prefill", "decode"),
         help=f"SGLang's disaggregation mode; its options are in the environment's {SGLANG_OPTIONS_VARIABLE}",
     )
-    return made
 
 
 def version() -> int:
@@ -90,13 +108,26 @@ def version() -> int:
     return 0
 
 
-def doctor_of(said: argparse.Namespace) -> int:
-    """Looks at what this user's engine would meet."""
+def options_reader(said: argparse.Namespace) -> Callable[[], Options]:
+    """Reads this user's options when it is called; that raises OptionError."""
     if said.kv_transfer_config is not None:
-        return doctor.report(lambda: said_options.of_vllm(said.kv_transfer_config), sys.stdout.write)
+        return lambda: said_options.of_vllm(said.kv_transfer_config)
     if said.sglang is not None:
-        return doctor.report(lambda: said_options.of_sglang(said.sglang), sys.stdout.write)
-    return doctor.report(said_options.none_said, sys.stdout.write)
+        return lambda: said_options.of_sglang(said.sglang)
+    return said_options.none_said
+
+
+def ping_of(said: argparse.Namespace) -> int:
+    """One side of a ping; 2 where the command or an option is wrong."""
+    try:
+        options = ping.fitting(options_reader(said)(), answers=said.answer)
+        if said.answer:
+            return ping.answer(options, sys.stdout.write)
+        host, port = ping.address(said.prefiller)
+    except OptionError as wrong:
+        sys.stderr.write(f"{wrong}\n")
+        return 2
+    return ping.ask(options, host, port, sys.stdout.write)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""KV memory that no engine owns: pages of one layer, for commands that open a messenger of their own."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+
+from kv_connector._facade import Geometry
+
+
+class HostPages:
+    """``page_count`` pages of ``page_bytes`` bytes each, in memory that another process can map."""
+
+    def __init__(self, name: str, page_bytes: int, page_count: int) -> None:
+        self.page_bytes = page_bytes
+        self.page_count = page_count
+        self._name = name
+        length = page_bytes * page_count
+        self._memfd = os.memfd_create(f"kv-messenger-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self._memfd, length)
+        fcntl.fcntl(self._memfd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self._bytes = (ctypes.c_char * length).from_buffer(mmap.mmap(self._memfd, length))
+        self.view = memoryview(self._bytes).cast("B")
+
+    def page(self, index: int) -> memoryview:
+        """The bytes of one page."""
+        return self.view[index * self.page_bytes : (index + 1) * self.page_bytes]
+
+    def geometry(self, page_tokens: int) -> Geometry:
+        """What a messenger is told of it. Two fit together when their names and page sizes are the same."""
+        return {
+            "model": self._name,
+            "tpSize": 1,
+            "ppSize": 1,
+            "groups": [
+                {
+                    "kind": "full",
+                    "windowTokens": 0,
+                    "dtype": "float32",
+                    "elementBytes": 4,
+                    "pageTokens": page_tokens,
+                    "layout": "HND",
+                    "kvHeadCount": 1,
+                    "pageCount": self.page_count,
+                }
+            ],
+            "ranks": [
+                {
+                    "tpRank": 0,
+                    "ppRank": 0,
+                    "memories": [
+                        {
+                            "kind": "host",
+                            "address": ctypes.addressof(self._bytes),
+                            "lengthBytes": self.page_bytes * self.page_count,
+                            "memfd": self._memfd,
+                        }
+                    ],
+                    "layers": [
+                        {
+                            "name": "layer 0",
+                            "groupIndex": 0,
+                            "memoryIndex": 0,
+                            "offsetBytes": 0,
+                            "pageStrideBytes": self.page_bytes,
+                            "pageBytes": self.page_bytes,
+                        }
+                    ],
+                }
+            ],
+        }

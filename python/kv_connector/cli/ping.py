@@ -1,0 +1,235 @@
+"""Moves pages between two hosts by two engines' options and without engines: whether they reach each other, how fast.
+
+One side answers, as a prefiller would: it keeps pages ready under the names of :func:`offers`. The other asks, as a
+decoder would: it fetches them, compares every byte, and says how long that took.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from kv_connector._facade import Arrived, Event, Failed, Granted, Log, Messenger, Released, Stopped, Timeline
+from kv_connector.cli.host_pages import HostPages
+from kv_connector.exceptions import KvConnectorError, OptionError
+from kv_connector.options import Options
+
+MODEL = "ping"
+PAGE_BYTES = 64 << 10
+PAGE_COUNT = 1024
+PAGE_TOKENS = 16
+ONE_PAGE_OFFERS = 32
+"""Names under which one page is ready: while one is made ready again, the others can be asked for."""
+ALL_PAGES_OFFERS = 2
+ONE_PAGE_ROUNDS = 200
+ALL_PAGES_ROUNDS = 10
+FETCH_LIMIT_SECONDS = 30.0
+POLL_SECONDS = 0.000_05
+ANSWER_POLL_SECONDS = 0.000_5
+IDLE_POLL_SECONDS = 0.02
+IDLE_AFTER_SECONDS = 1.0
+NO_PORT = -1
+
+Say = Callable[[str], object]
+
+
+def offers() -> dict[str, int]:
+    """How many pages each name stands for."""
+    one = {f"{MODEL}-page-{number}": 1 for number in range(ONE_PAGE_OFFERS)}
+    return one | {f"{MODEL}-pages-{number}": PAGE_COUNT for number in range(ALL_PAGES_OFFERS)}
+
+
+def address(text: str) -> tuple[str, int]:
+    """HOST:PORT, an IPv6 address in brackets; raises OptionError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise OptionError(f"the prefiller is {text!r}, expected HOST:PORT as the side that answers prints it")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def fitting(options: Options, *, answers: bool) -> Options:
+    """The options, for a side that they may be for; raises OptionError."""
+    if options.role == ("decoder" if answers else "prefiller"):
+        raise OptionError(
+            f"these are a {options.role}'s options, and a {options.role} {'asks' if answers else 'answers'}: run"
+            f" kv-messenger ping {'HOST:PORT' if answers else '--answer'} with them, and this command on the other host"
+        )
+    without_pages = dataclasses.replace(options, metrics_port=NO_PORT)
+    return without_pages if answers else dataclasses.replace(without_pages, role="decoder", listen_port=0)
+
+
+def pages_to_send() -> HostPages:
+    """The same bytes on both sides, without having been sent: no page is like another."""
+    pages = HostPages(MODEL, PAGE_BYTES, PAGE_COUNT)
+    pages.view[:] = random.Random(MODEL).randbytes(len(pages.view))
+    return pages
+
+
+def answer(options: Options, say: Say, *, until: Callable[[], bool] = lambda: False) -> int:
+    """Keeps pages ready for whichever peer asks, until it is interrupted; returns the exit code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    pages = pages_to_send()
+    try:
+        messenger = Messenger.open(options, pages.geometry(PAGE_TOKENS))
+    except KvConnectorError as fault:
+        say(f"{fault}\n")
+        return 1
+    try:
+        at = f"{messenger.opened.control_host}:{messenger.opened.control_port}"
+        say(f"answers at {at} until it is interrupted; on the other host: kv-messenger ping {at}\n")
+        Answering(messenger, say).run(until)
+    except KeyboardInterrupt:
+        pass
+    except KvConnectorError as fault:
+        say(f"{fault}\n")
+        return 1
+    finally:
+        messenger.close()
+    return 0
+
+
+class Answering:
+    """The prefiller's side: an announced request for each name, its pages in place, begun again when it was sent."""
+
+    def __init__(self, messenger: Messenger, say: Say) -> None:
+        self._messenger = messenger
+        self._say = say
+        self._begun = 0
+        self._names: dict[str, str] = {}
+        """By request."""
+        self._ended: set[str] = set()
+        self._said = ""
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Ends by an exception, or when ``until`` says so."""
+        for name in offers():
+            self._begin(name)
+        last = time.monotonic()
+        while not until():
+            events = self._messenger.poll()
+            for event in events:
+                self._take(event)
+            if events:
+                last = time.monotonic()
+            time.sleep(IDLE_POLL_SECONDS if time.monotonic() - last > IDLE_AFTER_SECONDS else ANSWER_POLL_SECONDS)
+
+    def _begin(self, name: str) -> None:
+        self._begun += 1
+        request = f"{name}-{self._begun}"
+        self._names[request] = name
+        tokens = offers()[name] * PAGE_TOKENS
+        prompt = {"request": request, "transfer": name, "promptDigest": ""}
+        positions = [{"firstPage": 0, "pages": list(range(offers()[name]))}]
+        computed = {"do": "computed", "promptTokens": tokens, "endToken": tokens, "groups": positions}
+        self._messenger.submit([{"do": "announce"} | prompt, computed | prompt])
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Granted() | Stopped() if event.request not in self._ended:
+                self._ended.add(event.request)
+                self._messenger.submit([{"do": "prefillEnded", "request": event.request, "outcome": "finished"}])
+            case Released(request):
+                self._ended.discard(request)
+                self._begin(self._names.pop(request))
+            case Timeline(_, times):
+                self._tell(times)
+            case Log(level, message) if level != "info":
+                self._say(f"{level}: {message}\n")
+
+    def _tell(self, times: Mapping[str, Any]) -> None:
+        """Once for each peer in a row."""
+        told = f"sends to {times['peer']} over {times['transport']}\n"
+        if told != self._said:
+            self._said = told
+            self._say(told)
+
+
+def ask(options: Options, host: str, port: int, say: Say) -> int:
+    """Fetches from the side that answers, and says how long it took; returns the exit code."""
+    try:
+        pages = HostPages(MODEL, PAGE_BYTES, PAGE_COUNT)
+        messenger = Messenger.open(options, pages.geometry(PAGE_TOKENS))
+        try:
+            for line in Asking(messenger, pages, host, port).lines():
+                say(f"{line}\n")
+        finally:
+            messenger.close()
+    except KvConnectorError as fault:
+        say(f"{fault}\n")
+        return 1
+    return 0
+
+
+class Asking:
+    """The decoder's side. Raises PingError with the messenger's own sentence."""
+
+    def __init__(self, messenger: Messenger, pages: HostPages, host: str, port: int) -> None:
+        self._messenger = messenger
+        self._pages = pages
+        self._prefiller = {"host": host, "port": port, "engineId": ""}
+        self._expected = pages_to_send()
+        self._asked = 0
+
+    def lines(self) -> Iterator[str]:
+        """What was measured, a line at a time."""
+        first = self._fetch(f"{MODEL}-page-0")
+        yield f"first page after {1000 * first:.2f} ms: connection, handshake, data path and transfer"
+        one = [self._fetch(f"{MODEL}-page-{(1 + number) % ONE_PAGE_OFFERS}") for number in range(ONE_PAGE_ROUNDS)]
+        yield (
+            f"one page of {PAGE_BYTES >> 10} KiB: {1000 * statistics.median(one):.2f} ms median,"
+            f" {1000 * max(one):.2f} ms worst of {len(one)}, from fetch to the poll that has it"
+        )
+        every = [self._fetch(f"{MODEL}-pages-{number % ALL_PAGES_OFFERS}") for number in range(ALL_PAGES_ROUNDS)]
+        speeds = [PAGE_BYTES * PAGE_COUNT / seconds / 1e9 for seconds in every]
+        yield (
+            f"{PAGE_COUNT} pages, {PAGE_BYTES * PAGE_COUNT >> 20} MiB: {statistics.median(speeds):.2f} GB/s median,"
+            f" {min(speeds):.2f} GB/s worst of {len(speeds)}"
+        )
+        yield "every byte was compared"
+
+    def _fetch(self, name: str) -> float:
+        """Seconds until the pages are known to be there."""
+        page_count = offers()[name]
+        length = page_count * PAGE_BYTES
+        self._pages.view[:length] = bytes(length)
+        self._asked += 1
+        request = f"ask-{self._asked}"
+        began = time.perf_counter()
+        self._messenger.submit(
+            [
+                {
+                    "do": "fetch",
+                    "request": request,
+                    "transfer": name,
+                    "prefillers": [self._prefiller],
+                    "promptTokens": page_count * PAGE_TOKENS,
+                    "firstToken": 0,
+                    "groups": [{"pages": list(range(page_count))}],
+                    "limitMillis": round(1000 * FETCH_LIMIT_SECONDS),
+                }
+            ]
+        )
+        self._await(request)
+        seconds = time.perf_counter() - began
+        if self._pages.view[:length] != self._expected.view[:length]:
+            raise PingError(f"the pages of {name} arrived, and not with the bytes that were sent: report it")
+        return seconds
+
+    def _await(self, request: str) -> None:
+        while True:
+            for event in self._messenger.poll():
+                match event:
+                    case Arrived(name) if name == request:
+                        return
+                    case Failed(name, reason) if name == request:
+                        raise PingError(reason)
+            time.sleep(POLL_SECONDS)
+
+
+class PingError(KvConnectorError):
+    """Why no page came."""
