@@ -1,7 +1,7 @@
 """The one table of options: names, types, defaults, limits and sentences; docs/options.md is made from it.
 
 Users write them in snake_case: for vLLM into ``kv_connector_extra_config``, for SGLang as JSON into the environment
-variable ``KV_MESSENGER_OPTIONS``. Nothing here touches a JVM.
+variable ``KV_MESSENGER_OPTIONS``, and for both into variables of their own. Nothing here touches a JVM.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
+from kv_connector import option_variables, tls_files
 from kv_connector import shared_secret as secrets
-from kv_connector import tls_files
 from kv_connector.exceptions import OptionError
 from kv_connector.nixl_options import NIXL_OPTIONS
 
@@ -41,7 +41,7 @@ _METADATA_KEY = "kv_messenger_option"
 class OptionSpec:
     """What may be said for one option, and what it means."""
 
-    kind: Literal["string", "choice", "integer", "seconds", "flag", "list of strings"]
+    kind: option_variables.Kind
     sentence: str
     boundary: str = ""
     """Its name in docs/boundary.md; "" when Java does not see it."""
@@ -303,8 +303,8 @@ def parse_options(
 ) -> Options:
     """Checks what the user said; raises :class:`OptionError` with one sentence on the first thing wrong.
 
-    ``kv_port`` is the default of ``listen_port`` on a side that prefills. The ``environment`` may hold the shared
-    secret.
+    ``kv_port`` is the default of ``listen_port`` on a side that prefills. What is not said may stand in the
+    ``environment``.
     """
     if role not in get_args(Role):
         raise OptionError(f"role is {role!r}, expected one of {', '.join(get_args(Role))}")
@@ -313,7 +313,10 @@ def parse_options(
         spec = OPTION_SPECS.get(name)
         if spec is None:
             raise OptionError(_unknown(name))
-        values[name] = _checked(name, spec, value)
+        values[name] = _checked(_Place.configuration(name), spec, value)
+    for name, value in option_variables.said_in(_kinds(), environment).items():
+        if name not in said:
+            values[name] = _checked(_Place.variable(name), OPTION_SPECS[name], value)
     values["shared_secret"] = secrets.find_secret(
         values.get("shared_secret", ""), values.get("shared_secret_file", ""), environment
     )
@@ -336,52 +339,72 @@ def _unknown(name: object) -> str:
     return f"unknown option {name!r} in {VLLM_OPTIONS_PLACE}: {hint}"
 
 
-def _checked(name: str, spec: OptionSpec, value: object) -> object:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value was said, for the sentence that finds it wrong."""
+
+    subject: str
+    remedy: str
+
+    @classmethod
+    def configuration(cls, name: str) -> _Place:
+        return cls(f"option {name!r}", f"fix it in {VLLM_OPTIONS_PLACE}")
+
+    @classmethod
+    def variable(cls, name: str) -> _Place:
+        return cls(f"environment variable {option_variables.variable_of(name)}", "fix it, or unset it")
+
+
+def _kinds() -> dict[str, option_variables.Kind]:
+    return {name: spec.kind for name, spec in OPTION_SPECS.items()}
+
+
+def _checked(place: _Place, spec: OptionSpec, value: object) -> object:
     match spec.kind:
         case "string":
             if not isinstance(value, str):
-                raise _wrong(name, spec, value, "a string")
+                raise _wrong(place, spec, value, "a string")
             return value
         case "choice":
             if value not in spec.choices:
-                raise _wrong(name, spec, value, f"one of {', '.join(spec.choices)}")
+                raise _wrong(place, spec, value, f"one of {', '.join(spec.choices)}")
             return value
         case "flag":
             if not isinstance(value, bool):
-                raise _wrong(name, spec, value, "true or false")
+                raise _wrong(place, spec, value, "true or false")
             return value
         case "integer":
             if isinstance(value, bool) or not isinstance(value, int):
-                raise _wrong(name, spec, value, "an integer")
-            return _in_range(name, spec, value)
+                raise _wrong(place, spec, value, "an integer")
+            return _in_range(place, spec, value)
         case "seconds":
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise _wrong(name, spec, value, "a number of seconds")
-            return float(_in_range(name, spec, value))
+                raise _wrong(place, spec, value, "a number of seconds")
+            return float(_in_range(place, spec, value))
         case "list of strings":
-            return _checked_texts(name, spec, value)
+            return _checked_texts(place, spec, value)
 
 
-def _checked_texts(name: str, spec: OptionSpec, value: object) -> tuple[str, ...]:
+def _checked_texts(place: _Place, spec: OptionSpec, value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
-        raise _wrong(name, spec, value, "a list of strings")
+        raise _wrong(place, spec, value, "a list of strings")
     texts = tuple(value)
     if spec.choices and (not texts or len(set(texts)) < len(texts) or not set(texts) <= set(spec.choices)):
-        raise _wrong(name, spec, value, f"a list with one or more of {', '.join(spec.choices)}, each once")
+        raise _wrong(place, spec, value, f"a list with one or more of {', '.join(spec.choices)}, each once")
     return texts
 
 
-def _in_range(name: str, spec: OptionSpec, value: int | float) -> int | float:
+def _in_range(place: _Place, spec: OptionSpec, value: int | float) -> int | float:
     if not spec.minimum <= value <= spec.maximum:
         raise _wrong(
-            name, spec, value, f"a value from {spec.minimum:g} to {spec.maximum:g}{' ' * bool(spec.unit)}{spec.unit}"
+            place, spec, value, f"a value from {spec.minimum:g} to {spec.maximum:g}{' ' * bool(spec.unit)}{spec.unit}"
         )
     return value
 
 
-def _wrong(name: str, spec: OptionSpec, value: object, expected: str) -> OptionError:
+def _wrong(place: _Place, spec: OptionSpec, value: object, expected: str) -> OptionError:
     seen = "of another type" if spec.secret else repr(value)
-    return OptionError(f"option {name!r} is {seen}, expected {expected}: fix it in {VLLM_OPTIONS_PLACE}")
+    return OptionError(f"{place.subject} is {seen}, expected {expected}: {place.remedy}")
 
 
 def _check_together(options: Options) -> None:

@@ -19,6 +19,11 @@ def options_page() -> str:
         "`KV_MESSENGER_OPTIONS`, under these names. An unknown name, a wrong type or a value out of range is",
         "refused with one sentence before the messenger starts.",
         "",
+        "What is not said there may stand in an environment variable of all of the engine's processes: `KV_MESSENGER_`",
+        "and the name in capitals, `KV_MESSENGER_LISTEN_PORT=7100`. A flag is `true` or `false`; a list has commas",
+        "between its strings, or is a JSON list. `java_home` and the shared secret have variables of their own, named",
+        "below.",
+        "",
         "| option | type | default | limits | meaning |",
         "| --- | --- | --- | --- | --- |",
     ]

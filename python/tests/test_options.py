@@ -154,3 +154,55 @@ def test_should_take_all_of_tls_or_none(tmp_path: Path) -> None:
         with pytest.raises(OptionError) as refused:
             parse(**right | change)
         assert sentence in str(refused.value)
+
+
+def parse_in(environment: dict[str, str], **said: Any) -> Any:
+    return parse_options(said, role="decoder", engine_id="e", environment=environment)
+
+
+def test_should_read_what_is_not_said_from_the_environment() -> None:
+    options = parse_in(
+        {
+            "KV_MESSENGER_LISTEN_PORT": "7100",
+            "KV_MESSENGER_DATA_PORT": "7200",
+            "KV_MESSENGER_HEARTBEAT_SECONDS": "0.5",
+            "KV_MESSENGER_TRANSPORTS": "tcp, shm",
+            "KV_MESSENGER_JVM_OPTIONS": '["-Xlog:gc,safepoint"]',
+            "KV_MESSENGER_AOT_CACHE": "false",
+            "KV_MESSENGER_TIMELINES": "full",
+            "KV_MESSENGER_MODEL_ID": "",
+            "KV_MESSENGER_NOTHING": "of ours",
+        },
+        data_port=7300,
+    )
+    assert (options.listen_port, options.heartbeat_seconds, options.timelines) == (7100, 0.5, "full")
+    assert options.data_port == 7300, "what is said goes first"
+    assert options.transports == ("tcp", "shm")
+    assert options.jvm_options == ("-Xlog:gc,safepoint",)
+    assert options.aot_cache is False
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "expected"),
+    [
+        ("LISTEN_PORT", "70000", "is 70000, expected a value from 0 to 65535: fix it, or unset it"),
+        ("LISTEN_PORT", "a port", "is 'a port', expected an integer: fix it, or unset it"),
+        ("HEARTBEAT_SECONDS", "soon", "is 'soon', expected a number of seconds: fix it"),
+        ("HEARTBEAT_SECONDS", "nan", "is nan, expected a number of seconds: fix it"),
+        ("AOT_CACHE", "yes", "is 'yes', expected one of true, 1, false, 0: fix it"),
+        ("TRANSPORTS", "tcp,rdma", r"expected a list with one or more of libfabric, shm, tcp, each once: fix it"),
+        ("JVM_OPTIONS", "[-Xmx1g]", "expected strings with commas between them, or a JSON list of strings: fix it"),
+        ("JVM_OPTIONS", "[1]", r"is \[1\], expected a list of strings: fix it"),
+        ("PAGE_CHECKSUM", "on", "is 'on', expected one of off, sampled, full: fix it"),
+        ("DATA_PORT", "tcp://10.0.0.7:80", "which Kubernetes sets for a service of that name .* enableServiceLinks"),
+    ],
+)
+def test_should_name_the_variable_whose_value_is_wrong(variable: str, text: str, expected: str) -> None:
+    with pytest.raises(OptionError, match=f"^environment variable KV_MESSENGER_{variable} .*{expected}"):
+        parse_in({f"KV_MESSENGER_{variable}": text})
+
+
+def test_should_leave_alone_what_has_variables_of_its_own() -> None:
+    options = parse_in({"KV_MESSENGER_JAVA_HOME": "/there", "KV_MESSENGER_SHARED_SECRET": "no such variable"})
+    assert options.java_home == ""
+    assert options.shared_secret == ""

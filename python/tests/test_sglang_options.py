@@ -40,3 +40,14 @@ def test_should_read_the_options_of_a_rank() -> None:
 def test_should_refuse_in_one_sentence(text: str, sentence: str) -> None:
     with pytest.raises(OptionError, match=sentence):
         read_options("decode", RANK, {OPTIONS_VARIABLE: text})
+
+
+@pytest.mark.parametrize("variable", ["KV_MESSENGER_MESSENGER_PER", "KV_MESSENGER_FETCH_LIMIT_SECONDS"])
+def test_should_refuse_in_their_variables_what_it_refuses_elsewhere(variable: str) -> None:
+    assert read_options("decode", RANK, {variable: ""}).role == "decoder"
+    with pytest.raises(OptionError, match=f"^{variable} is '9', expected .*, because "):
+        read_options("decode", RANK, {variable: "9"})
+
+
+def test_should_read_the_other_variables() -> None:
+    assert read_options("prefill", RANK, {"KV_MESSENGER_METRICS_PORT": "9000"}).metrics_port == 9000

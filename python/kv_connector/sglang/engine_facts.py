@@ -10,6 +10,7 @@ from typing import Any
 
 from kv_connector.exceptions import OptionError
 from kv_connector.model_fingerprint import fingerprint
+from kv_connector.option_variables import variable_of
 from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
 
 OPTIONS_VARIABLE = SGLANG_OPTIONS_VARIABLE
@@ -21,6 +22,15 @@ STATE = "mamba"
 """SGLang's word for what layers keep of all tokens together, whatever computes it."""
 INDEXED = "dsa"
 """SGLang's word for the keys by which sparse attention chooses the tokens that it reads."""
+
+_LEFT_TO_SGLANG: Mapping[str, tuple[str | None, str]] = {
+    "messenger_per": ("rank", "each of SGLang's ranks has a messenger of its own"),
+    "fetch_limit_seconds": (
+        None,
+        "SGLang says how long a decoder waits for its KV: set SGLANG_DISAGGREGATION_WAITING_TIMEOUT instead",
+    ),
+}
+"""Options that say nothing here, the one value that is true of SGLang, and why."""
 
 _ROLES: Mapping[str, Role] = {"prefill": "prefiller", "decode": "decoder"}
 
@@ -67,19 +77,17 @@ def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.en
         ) from fault
     if not isinstance(said, dict):
         raise OptionError(f"{OPTIONS_VARIABLE} is {said!r}, expected a JSON object of options")
-    if said.get("messenger_per", "rank") != "rank":
-        raise OptionError(
-            f"{OPTIONS_VARIABLE} has messenger_per {said['messenger_per']!r}, expected 'rank' or nothing:"
-            " each of SGLang's ranks has a messenger of its own"
-        )
-    if "fetch_limit_seconds" in said:
-        raise OptionError(
-            f"{OPTIONS_VARIABLE} has fetch_limit_seconds {said['fetch_limit_seconds']!r}, expected nothing, because"
-            " SGLang says how long a decoder waits for its KV: set SGLANG_DISAGGREGATION_WAITING_TIMEOUT instead"
-        )
+    for name, (only, why) in _LEFT_TO_SGLANG.items():
+        variable = variable_of(name)
+        expected = "nothing" if only is None else f"{only!r} or nothing"
+        if said.get(name, only) != only:
+            raise OptionError(f"{OPTIONS_VARIABLE} has {name} {said[name]!r}, expected {expected}, because {why}")
+        if environment.get(variable) not in (None, "", only):
+            raise OptionError(f"{variable} is {environment[variable]!r}, expected {expected}, because {why}")
     place = f"dp{kv_args.system_dp_rank or 0}-pp{kv_args.pp_rank}-tp{kv_args.engine_rank}"
     try:
-        return parse_options(said, role=_ROLES[mode], engine_id=f"sglang-{mode}-{os.getpid()}-{place}", kv_port=0)
+        engine_id = f"sglang-{mode}-{os.getpid()}-{place}"
+        return parse_options(said, role=_ROLES[mode], engine_id=engine_id, kv_port=0, environment=environment)
     except OptionError as refused:
         raise OptionError(str(refused).replace(VLLM_OPTIONS_PLACE, OPTIONS_VARIABLE)) from None
 

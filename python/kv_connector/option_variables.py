@@ -1,0 +1,69 @@
+"""Options from environment variables, one for each: ``KV_MESSENGER_`` and the option's name in capitals. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from kv_connector.exceptions import OptionError
+
+Kind = Literal["string", "choice", "integer", "seconds", "flag", "list of strings"]
+
+PREFIX = "KV_MESSENGER_"
+WITH_VARIABLES_OF_THEIR_OWN = frozenset({"shared_secret", "shared_secret_file", "java_home"})
+"""What they mean there is said where they are read."""
+FLAGS = {"true": True, "1": True, "false": False, "0": False}
+OF_A_KUBERNETES_SERVICE = re.compile(r"(?:tcp|udp|sctp)://")
+
+
+def variable_of(name: str) -> str:
+    """The variable of an option, "" where it has none by this rule."""
+    return "" if name in WITH_VARIABLES_OF_THEIR_OWN else PREFIX + name.upper()
+
+
+def said_in(kinds: Mapping[str, Kind], environment: Mapping[str, str]) -> dict[str, object]:
+    """The options that variables name, with values of their types, not checked further; raises OptionError."""
+    said = {name: (variable_of(name), kind) for name, kind in kinds.items() if environment.get(variable_of(name), "")}
+    return {name: _value(variable, kind, environment[variable]) for name, (variable, kind) in said.items()}
+
+
+def _value(variable: str, kind: Kind, text: str) -> object:
+    if OF_A_KUBERNETES_SERVICE.match(text):
+        raise OptionError(
+            f"environment variable {variable} is {text!r}, which Kubernetes sets for a service of that name and which"
+            " is no value of the option: set enableServiceLinks: false in the pod, or name the service otherwise"
+        )
+    match kind:
+        case "string" | "choice":
+            return text
+        case "integer" | "seconds":
+            return _number(variable, kind, text)
+        case "flag":
+            if text not in FLAGS:
+                raise _wrong(variable, text, f"one of {', '.join(FLAGS)}")
+            return FLAGS[text]
+        case "list of strings":
+            return _texts(variable, text)
+
+
+def _number(variable: str, kind: Kind, text: str) -> int | float:
+    try:
+        return int(text) if kind == "integer" else float(text)
+    except ValueError:
+        expected = "an integer" if kind == "integer" else "a number of seconds"
+        raise _wrong(variable, text, expected) from None
+
+
+def _texts(variable: str, text: str) -> list[object]:
+    if not text.startswith("["):
+        return [part.strip() for part in text.split(",")]
+    try:
+        return list(json.loads(text))
+    except ValueError:
+        raise _wrong(variable, text, "strings with commas between them, or a JSON list of strings") from None
+
+
+def _wrong(variable: str, text: str, expected: str) -> OptionError:
+    return OptionError(f"environment variable {variable} is {text!r}, expected {expected}: fix it, or unset it")
