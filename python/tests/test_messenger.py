@@ -90,6 +90,10 @@ assert d.stats().counters["kv_messenger_fetches_arrived"] == 1
 assert p.fence(["p"], 5) == ["p"]
 with urllib.request.urlopen(f"http://127.0.0.1:{d.opened.metrics_port}/metrics", timeout=60) as answer:
     assert b"kv_messenger_fetches_arrived_total 1.0" in answer.read()
+with urllib.request.urlopen(f"http://127.0.0.1:{d.opened.metrics_port}/state", timeout=60) as answer:
+    state = json.load(answer)
+    assert [peer["role"] for peer in state["peers"]] == ["prefiller"], state
+    assert (state["fetchCount"], state["failures"]) == (0, []), state
 p.close()
 d.close()
 """

@@ -53,6 +53,8 @@ final class OpenMessenger {
     private static final long COUNTER_ALIGNMENT_BYTES = 128;
 
     private static final int NOT_LISTENING = -1;
+    /** Of each list on the page that shows the state. */
+    private static final int STATE_ROWS_MAX = 100;
 
     private static final NanoClock CLOCK = System::nanoTime;
 
@@ -124,6 +126,7 @@ final class OpenMessenger {
         this.agent = new MessengerAgent(transfer, messenger, inbox, CLOCK, new FaultLog(events, CLOCK)::add);
         agent.start();
         metrics.watch(() -> agent.healthProblem(request.limits().heartbeatNs()));
+        metrics.show(asked -> inbox.add(m -> asked.complete(m.describe(STATE_ROWS_MAX))));
     }
 
     /** Starts everything, or nothing: what had started when a later part failed is closed again. */

@@ -11,9 +11,11 @@ import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.HeldCounts;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.MessengerState;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
+import io.kvmessenger.messenger.port.RecentFailures;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.prefill.LayerWriter;
@@ -59,6 +61,7 @@ public final class Messenger {
     private final Decoder decoder;
     private final LayerWriter writer;
     private final NanoClock clock;
+    private final RecentFailures failures = new RecentFailures();
     private final CompletionHandler completions = new Completions();
     /** Completed at the end of a drain; null when none has begun or it is over. */
     private CompletableFuture<Void> drained;
@@ -79,12 +82,12 @@ public final class Messenger {
             Tally tally,
             NanoClock clock,
             RandomGenerator random) {
-        private Decoder.Ports ofDecoder() {
-            return new Decoder.Ports(transfer, engine, tally, clock);
+        private Decoder.Ports ofDecoder(RecentFailures failures) {
+            return new Decoder.Ports(transfer, engine, tally, failures, clock);
         }
 
-        private Prefiller.Ports ofPrefiller() {
-            return new Prefiller.Ports(transfer, engine, intake, progress, tally, clock, random);
+        private Prefiller.Ports ofPrefiller(RecentFailures failures) {
+            return new Prefiller.Ports(transfer, engine, intake, progress, tally, failures, clock, random);
         }
     }
 
@@ -116,9 +119,12 @@ public final class Messenger {
                 warnings,
                 new SessionEvents());
         this.writer = new LayerWriter(geometry, memory, context, transfer);
-        this.prefiller = new Prefiller(geometry, sessions, writer, ports.ofPrefiller(), limits);
+        this.prefiller = new Prefiller(geometry, sessions, writer, ports.ofPrefiller(failures), limits);
         this.decoder = new Decoder(
-                new Decoder.Cache(geometry, memory, context, checksumMode), sessions, ports.ofDecoder(), limits);
+                new Decoder.Cache(geometry, memory, context, checksumMode),
+                sessions,
+                ports.ofDecoder(failures),
+                limits);
     }
 
     /** A part of the duty cycle: an exception in one must not keep the others from running. */
@@ -342,6 +348,24 @@ public final class Messenger {
                 writer.inFlightCount(),
                 decoder.windowCount(),
                 decoder.quarantinedPageCount());
+    }
+
+    /**
+     * What is held and waited for.
+     *
+     * @param rowsMax of each list
+     */
+    public MessengerState describe(int rowsMax) {
+        long nowNs = clock.nowNs();
+        return new MessengerState(
+                sessions.rows(nowNs),
+                decoder.fetchCount(),
+                decoder.rows(rowsMax, nowNs),
+                prefiller.prefillCount(),
+                prefiller.rows(rowsMax),
+                prefiller.grantsWaitingCount(),
+                prefiller.grantRows(rowsMax, nowNs),
+                failures.rows(nowNs));
     }
 
     /**

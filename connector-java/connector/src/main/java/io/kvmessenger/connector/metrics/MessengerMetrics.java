@@ -6,6 +6,7 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.connector.boot.BuildId;
 import io.kvmessenger.messenger.port.CountedReason;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.MessengerState;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.transfer.TransferCounter;
@@ -24,6 +25,8 @@ import java.util.EnumMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
 import java.util.function.DoubleSupplier;
 import java.util.function.IntConsumer;
 import java.util.function.Supplier;
@@ -62,6 +65,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     private final Optional<MetricsServer> server;
     private volatile Supplier<TransferCounters> transports = () -> TransferCounters.NONE;
     private volatile Supplier<Optional<String>> healthProblem = Optional::empty;
+    private volatile Consumer<CompletableFuture<MessengerState>> describe = asked -> asked.cancel(false);
 
     private MessengerMetrics(String host, int port, IntConsumer onSocket) {
         for (MessengerMetric metric : MessengerMetric.values()) {
@@ -77,7 +81,11 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         registerBuild();
         server = port < 0
                 ? Optional.empty()
-                : Optional.of(MetricsServer.open(host, port, registry, () -> healthProblem.get(), onSocket));
+                : Optional.of(MetricsServer.open(
+                        host,
+                        port,
+                        new Pages(registry, () -> healthProblem.get(), asked -> describe.accept(asked)),
+                        onSocket));
     }
 
     /**
@@ -97,6 +105,11 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     /** From now on {@code /health} answers 503 with the sentence that {@code healthProblem} gives, if it gives one. */
     public void watch(Supplier<Optional<String>> healthProblem) {
         this.healthProblem = healthProblem;
+    }
+
+    /** From now on {@code /} and {@code /state} show what {@code describe} completes its argument with. */
+    public void show(Consumer<CompletableFuture<MessengerState>> describe) {
+        this.describe = describe;
     }
 
     /** Where the pages are, -1 when nowhere. */

@@ -10,19 +10,16 @@ import io.netty.channel.MultiThreadIoEventLoopGroup;
 import io.netty.channel.nio.NioIoHandler;
 import io.netty.channel.socket.SocketChannel;
 import io.netty.channel.socket.nio.NioServerSocketChannel;
-import io.prometheus.metrics.model.registry.PrometheusRegistry;
 import java.net.InetSocketAddress;
 import java.util.LinkedHashSet;
 import java.util.List;
-import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
 import java.util.function.IntConsumer;
-import java.util.function.Supplier;
 
 /**
- * The pages {@code /metrics} and {@code /health}.
+ * The pages {@code /metrics}, {@code /health}, and the state of the messenger for this host.
  *
  * <p>One daemon thread, which no connection can hold: a request that does not come in whole is closed at its limit, and
  * sooner when newer ones want its place. It knows no figure.
@@ -38,12 +35,7 @@ final class MetricsServer implements AutoCloseable {
     /** Event loop only. */
     private final Set<Channel> connections = new LinkedHashSet<>();
 
-    private MetricsServer(
-            String host,
-            int port,
-            PrometheusRegistry registry,
-            Supplier<Optional<String>> healthProblem,
-            IntConsumer onSocket) {
+    private MetricsServer(String host, int port, Pages pages, IntConsumer onSocket) {
         InetSocketAddress address = known(host, port);
         loop = new MultiThreadIoEventLoopGroup(
                 1,
@@ -61,20 +53,15 @@ final class MetricsServer implements AutoCloseable {
                     protected void initChannel(SocketChannel channel) {
                         onSocket.accept(channel.localAddress().getPort());
                         keep(channel);
-                        PageHandler.addTo(channel.pipeline(), registry, healthProblem);
+                        PageHandler.addTo(channel.pipeline(), pages);
                     }
                 });
         listener = listen(bootstrap, address);
         onSocket.accept(port());
     }
 
-    static MetricsServer open(
-            String host,
-            int port,
-            PrometheusRegistry registry,
-            Supplier<Optional<String>> healthProblem,
-            IntConsumer onSocket) {
-        return new MetricsServer(host, port, registry, healthProblem, onSocket);
+    static MetricsServer open(String host, int port, Pages pages, IntConsumer onSocket) {
+        return new MetricsServer(host, port, pages, onSocket);
     }
 
     int port() {

@@ -8,8 +8,15 @@ import io.kvmessenger.connector.boot.BuildId;
 import io.kvmessenger.connector.boot.RefusedException;
 import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.MessengerState;
+import io.kvmessenger.messenger.port.MessengerState.FetchRow;
+import io.kvmessenger.messenger.port.MessengerState.PeerRow;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferCounters;
+import io.netty.buffer.ByteBuf;
+import io.netty.buffer.Unpooled;
+import io.netty.channel.embedded.EmbeddedChannel;
+import io.prometheus.metrics.model.registry.PrometheusRegistry;
 import java.net.InetAddress;
 import java.net.Socket;
 import java.net.SocketException;
@@ -174,16 +181,83 @@ class MessengerMetricsTest {
     }
 
     @Test
-    void shouldServeItsTwoPagesOnly() throws Exception {
+    void shouldServeItsPagesOnly() throws Exception {
         assertThat(get("/metricsfoo").statusCode()).isEqualTo(404);
         assertThat(get("/healthz").statusCode()).isEqualTo(404);
-        assertThat(get("/").statusCode()).isEqualTo(404);
         assertThat(get("/health?verbose=1").statusCode()).isEqualTo(200);
         assertThat(raw("POST /metrics HTTP/1.1\r\n\r\n")).startsWith("HTTP/1.1 405");
         assertThat(raw("no http\r\n\r\n")).startsWith("HTTP/1.1 400");
         assertThat(raw("GET /health HTTP/1.1\r\nX: " + "x".repeat(PageHandler.REQUEST_LENGTH_MAX_BYTES)))
                 .isEmpty();
         assertThat(raw("HEAD /health HTTP/1.1\r\n\r\n")).contains("200 OK").endsWith("\r\n\r\n");
+    }
+
+    private static MessengerState state() {
+        return new MessengerState(
+                List.of(new PeerRow("p at host:1", "prefiller", "ready", 250_000_000L)),
+                2,
+                List.of(new FetchRow("r<1>", "t", 3, 1_500_000_000L, -1, List.of("p: an imm slot", "q & r: KV"))),
+                0,
+                List.of(),
+                0,
+                List.of(),
+                List.of());
+    }
+
+    @Test
+    void shouldShowTheStateToABrowserAndToAProgram() throws Exception {
+        metrics.show(asked -> asked.complete(state()));
+        HttpResponse<String> page = get("/");
+        assertThat(page.headers().firstValue("Content-Type")).contains("text/html; charset=utf-8");
+        assertThat(page.body())
+                .contains("<p>healthy</p>", "<h2>Peers: 1</h2>", "<td>0.250 s</td>")
+                .contains("<h2>Fetches: 2, the oldest 1</h2>", "<th>waits for</th>")
+                .contains("<td>r&lt;1&gt;</td>", "<td>p: an imm slot<br>q &amp; r: KV</td>")
+                .contains("<h2>Prefills: 0</h2>");
+        Map<?, ?> json = JSON.std.mapFrom(get("/state").body());
+        assertThat(json.get("fetchCount")).isEqualTo(2);
+        assertThat(((List<?>) json.get("fetches")).getFirst())
+                .isEqualTo(Map.of(
+                        "request",
+                        "r<1>",
+                        "transfer",
+                        "t",
+                        "pageCount",
+                        3,
+                        "ageNs",
+                        1_500_000_000,
+                        "leftNs",
+                        -1,
+                        "waitsFor",
+                        List.of("p: an imm slot", "q & r: KV")));
+    }
+
+    /** An embedded channel has no address of this host. */
+    @Test
+    void shouldShowTheStateToThisHostOnly() {
+        EmbeddedChannel elsewhere = new EmbeddedChannel();
+        PageHandler.addTo(
+                elsewhere.pipeline(),
+                new Pages(new PrometheusRegistry(), Optional::empty, asked -> asked.complete(state())));
+        elsewhere.writeInbound(Unpooled.copiedBuffer("GET /state HTTP/1.1\r\n\r\n", StandardCharsets.US_ASCII));
+        ByteBuf answer = elsewhere.readOutbound();
+        assertThat(answer.toString(StandardCharsets.US_ASCII))
+                .startsWith("HTTP/1.1 403 ")
+                .doesNotContain("r<1>");
+        answer.release();
+        elsewhere.finishAndReleaseAll();
+    }
+
+    @Test
+    void shouldSayThatAMessengerDoesNotAnswer() throws Exception {
+        metrics.show(asked -> asked.completeExceptionally(new IllegalStateException("a bug")));
+        assertThat(get("/state").statusCode()).isEqualTo(503);
+    }
+
+    @Test
+    void shouldAnswerThatThereIsNoStateYet() throws Exception {
+        assertThat(get("/").statusCode()).isEqualTo(503);
+        assertThat(get("/health").statusCode()).isEqualTo(200);
     }
 
     private String raw(String request) throws Exception {

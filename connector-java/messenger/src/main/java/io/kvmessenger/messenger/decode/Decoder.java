@@ -9,9 +9,11 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.MessengerState.FetchRow;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
+import io.kvmessenger.messenger.port.RecentFailures;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Isolation;
@@ -64,7 +66,8 @@ public final class Decoder {
     private final Map<Integer, Session> byAdmission = new HashMap<>();
 
     /** The ports that the receiving side uses. */
-    public record Ports(TransferEngine transfer, EngineEvents engine, Tally tally, NanoClock clock) {}
+    public record Ports(
+            TransferEngine transfer, EngineEvents engine, Tally tally, RecentFailures failures, NanoClock clock) {}
 
     /**
      * What prefillers write to.
@@ -259,6 +262,11 @@ public final class Decoder {
 
     public long nextDeadlineNs(long nowNs) {
         return fetches.nextDeadlineNs(nowNs, nowNs + limits.heartbeatNs());
+    }
+
+    /** The oldest fetches, and what each waits for. */
+    public List<FetchRow> rows(int rowsMax, long nowNs) {
+        return FetchRows.of(fetches.snapshot(), rowsMax, nowNs);
     }
 
     public int fetchCount() {

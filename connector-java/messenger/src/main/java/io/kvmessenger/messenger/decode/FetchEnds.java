@@ -5,6 +5,7 @@ import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.RecentFailures;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.PeerText;
@@ -32,6 +33,7 @@ final class FetchEnds {
     private final boolean contextless;
     private final EngineEvents engine;
     private final Tally tally;
+    private final RecentFailures failures;
     private final NanoClock clock;
     private final ProtocolLimits limits;
 
@@ -49,6 +51,7 @@ final class FetchEnds {
         this.sessions = sessions;
         this.engine = ports.engine();
         this.tally = ports.tally();
+        this.failures = ports.failures();
         this.clock = ports.clock();
         this.limits = limits;
         this.contextless = cache.context().isEmpty();
@@ -281,6 +284,7 @@ final class FetchEnds {
         fetches.remove(fetch);
         if (fetch.failing()) {
             tally.add(MessengerMetric.FETCHES_FAILED, fetch.failure);
+            failures.ofFetch(fetch.ask.request(), fetch.transfer, clock.nowNs(), fetch.failure, fetch.failureSentence);
             engine.failed(fetch.ask.request(), fetch.failureSentence);
         } else if (fetch.covered && fetch.filled()) {
             arrivals.arrived(fetch);

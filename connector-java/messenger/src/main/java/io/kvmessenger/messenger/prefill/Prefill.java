@@ -314,11 +314,18 @@ final class Prefill {
         return !deliveries.isEmpty() && deliveries.stream().allMatch(delivery -> delivery.sent);
     }
 
+    private Optional<Delivery> unsent() {
+        return deliveries.stream().filter(delivery -> !delivery.sent).findFirst();
+    }
+
+    /** Why not all of it was sent, in a sentence; "" where its decoder gave no reason. */
+    String failureSentence() {
+        return unsent().map(delivery -> delivery.stopReason).orElse(stopReason);
+    }
+
     /** Why not all of it was sent. */
     PrefillFailure failure() {
-        Optional<Delivery> unsent =
-                deliveries.stream().filter(delivery -> !delivery.sent).findFirst();
-        return switch (unsent.map(delivery -> delivery.stopCode).orElse(stopCode)) {
+        return switch (unsent().map(delivery -> delivery.stopCode).orElse(stopCode)) {
             case PREEMPTED -> PrefillFailure.PREEMPTED;
             case PREFILL_ABORTED, NEVER_CAME -> PrefillFailure.ABORTED;
             case EXPIRED -> rejected ? PrefillFailure.UNWANTED : PrefillFailure.EXPIRED;

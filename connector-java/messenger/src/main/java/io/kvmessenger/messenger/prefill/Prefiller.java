@@ -9,8 +9,11 @@ import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.MessengerState.GrantRow;
+import io.kvmessenger.messenger.port.MessengerState.PrefillRow;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.RecentFailures;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Isolation;
@@ -49,6 +52,7 @@ public final class Prefiller {
     private final WaitingGrants waiting;
     private final Deliveries deliveries;
     private final Tally tally;
+    private final RecentFailures failures;
     private final ProtocolLimits limits;
     private final List<KvGroup> groups;
 
@@ -68,6 +72,7 @@ public final class Prefiller {
             EngineIntake intake,
             LayerProgress progress,
             Tally tally,
+            RecentFailures failures,
             NanoClock clock,
             RandomGenerator random) {}
 
@@ -80,6 +85,7 @@ public final class Prefiller {
         this.prefills = new Prefills(!writer.contextKinds().isEmpty());
         this.fences = new Fences(writer.contextKinds().anyAlways());
         this.tally = ports.tally();
+        this.failures = ports.failures();
         this.replies = new Replies(sessions, tally);
         this.clock = ports.clock();
         this.ended = new EndedTransfers(limits);
@@ -429,6 +435,16 @@ public final class Prefiller {
         return waiting.count();
     }
 
+    /** The oldest prefills, and what each waits for. */
+    public List<PrefillRow> rows(int rowsMax) {
+        return PrefillRows.of(prefills.all(), rowsMax);
+    }
+
+    /** The grants that wait longest. */
+    public List<GrantRow> grantRows(int rowsMax, long nowNs) {
+        return PrefillRows.of(waiting.all(), rowsMax, nowNs);
+    }
+
     // ---- inside
 
     /** The prefill that a chunk belongs to, with the chunk's pages; null when it is not sent. */
@@ -553,6 +569,8 @@ public final class Prefiller {
     private void conclude(Prefill prefill) {
         if (!prefill.sent()) {
             tally.add(MessengerMetric.PREFILLS_UNDELIVERED, prefill.failure());
+            failures.ofPrefill(
+                    prefill.request, prefill.transfer(), clock.nowNs(), prefill.failure(), prefill.failureSentence());
             return;
         }
         tally.add(MessengerMetric.PREFILLS_SENT, 1);

@@ -12,6 +12,7 @@ import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -287,6 +288,11 @@ final class WaitingGrants {
     long earliestNs(long latestNs) {
         PageGrant next = byDeadline.peek();
         return next != null && next.deadlineNs() - latestNs < 0 ? next.deadlineNs() : latestNs;
+    }
+
+    /** All that wait, the oldest first. */
+    Collection<PageGrant> all() {
+        return byDeadline;
     }
 
     int count() {

@@ -2,6 +2,7 @@ package io.kvmessenger.messenger.session;
 
 import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.MessengerState.PeerRow;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.wire.Attach;
@@ -16,6 +17,7 @@ import io.kvmessenger.messenger.wire.Welcome;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.random.RandomGenerator;
@@ -301,6 +303,17 @@ public final class Sessions {
 
     public int readyCount() {
         return (int) byLink.values().stream().filter(Session::ready).count();
+    }
+
+    /** Every peer that has a link, or is being dialled. */
+    public List<PeerRow> rows(long nowNs) {
+        return byLink.values().stream()
+                .map(session -> new PeerRow(
+                        session.peerName(),
+                        session.inbound ? "decoder" : "prefiller",
+                        session.state.name().toLowerCase(Locale.ROOT),
+                        session.state == Session.State.DIALLING ? 0 : nowNs - session.lastHeardNs))
+                .toList();
     }
 
     /** The earliest moment at which {@link #tick} has something to do. */

@@ -15,6 +15,7 @@ import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import io.kvmessenger.messenger.port.RankMemory;
+import io.kvmessenger.messenger.port.RecentFailures;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.specdecode.ContextSlots;
@@ -46,7 +47,15 @@ class DeliveriesTest {
             writer,
             null,
             null,
-            new Prefiller.Ports(transfer, null, null, null, new SilentTally(), () -> 1, new SplittableRandom(1)),
+            new Prefiller.Ports(
+                    transfer,
+                    null,
+                    null,
+                    null,
+                    new SilentTally(),
+                    new RecentFailures(),
+                    () -> 1,
+                    new SplittableRandom(1)),
             settled -> {});
 
     private static KvGeometry geometry() {

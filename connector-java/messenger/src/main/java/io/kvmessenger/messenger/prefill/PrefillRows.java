@@ -1,0 +1,58 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.messenger.port.MessengerState.GrantRow;
+import io.kvmessenger.messenger.port.MessengerState.PrefillRow;
+import java.util.Collection;
+import java.util.List;
+
+/** Says of prefills and grants what each waits for, for people. Pure functions, on the messenger's thread. */
+final class PrefillRows {
+    private PrefillRows() {}
+
+    static List<PrefillRow> of(Collection<Prefill> prefills, int rowsMax) {
+        return prefills.stream()
+                .limit(rowsMax)
+                .map(prefill -> new PrefillRow(
+                        prefill.request,
+                        prefill.transfer().id(),
+                        prefill.promptTokens,
+                        prefill.settledTokens,
+                        waitsFor(prefill)))
+                .toList();
+    }
+
+    static List<GrantRow> of(Collection<PageGrant> grants, int rowsMax, long nowNs) {
+        return grants.stream()
+                .limit(rowsMax)
+                .map(grant -> new GrantRow(
+                        grant.transfer().id(),
+                        grant.session().peerName(),
+                        grant.promptTokens(),
+                        nowNs - grant.receivedNs()))
+                .toList();
+    }
+
+    private static List<String> waitsFor(Prefill prefill) {
+        if (prefill.deliveries.isEmpty()) {
+            return List.of(prefill.stopped ? "the engine's end of it: " + prefill.stopReason : "a decoder's grant");
+        }
+        return prefill.deliveries.stream()
+                .map(delivery -> delivery.grant.session().peerName() + ": " + waitsFor(prefill, delivery))
+                .toList();
+    }
+
+    private static String waitsFor(Prefill prefill, Delivery delivery) {
+        if (delivery.sent) {
+            return "nothing, " + delivery.pagesSent + " pages have left";
+        }
+        String writes = delivery.writesInFlight + " writes under way, " + delivery.pagesSent + " pages have left";
+        if (delivery.stopped) {
+            return "the end of " + writes + "; stopped"
+                    + (delivery.stopReason.isEmpty() ? "" : ": " + delivery.stopReason);
+        }
+        if (!delivery.grant.session().peerReady) {
+            return "the data path";
+        }
+        return (prefill.computed() ? "" : "the rest of its forward passes; ") + writes;
+    }
+}

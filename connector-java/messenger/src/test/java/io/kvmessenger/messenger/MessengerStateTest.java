@@ -1,0 +1,104 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.MessengerState;
+import io.kvmessenger.messenger.port.MessengerState.FailureRow;
+import io.kvmessenger.messenger.port.MessengerState.FetchRow;
+import io.kvmessenger.messenger.port.MessengerState.GrantRow;
+import io.kvmessenger.messenger.port.MessengerState.PrefillRow;
+import io.kvmessenger.messenger.port.RecentFailures;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+
+/** What a messenger says to people of what it holds, at each stage of a transfer. */
+class MessengerStateTest extends MessengerPair {
+    private static final int ROWS_MAX = 10;
+
+    private MessengerState ofDecoder() {
+        return decoder.messenger.describe(ROWS_MAX);
+    }
+
+    private MessengerState ofPrefiller() {
+        return prefiller.messenger.describe(ROWS_MAX);
+    }
+
+    @Test
+    void shouldSayWhatAFetchWaitsForUntilItsKvIsThere() {
+        decoder.transfer.freeSlots = 0;
+        fetch("r", 1, 700);
+        nowNs += 40;
+        assertThat(ofDecoder().fetches())
+                .containsExactly(new FetchRow("r", "t-r", 2, 40, 660, List.of("prefiller at host:7: an imm slot")));
+        decoder.transfer.freeSlots = 1;
+        decoder.messenger.doWork();
+        assertThat(ofDecoder().fetches().getFirst().waitsFor())
+                .singleElement()
+                .asString()
+                .startsWith("prefiller at host:7: KV, 0 of ");
+        carry();
+        nowNs += 5;
+        assertThat(ofPrefiller().grants()).containsExactly(new GrantRow("t-r", "decoder at there:1", PROMPT_TOKENS, 5));
+        assertThat(ofPrefiller().grantCount()).isEqualTo(1);
+    }
+
+    @Test
+    void shouldSayWhatAPrefillWaitsFor() {
+        announce("r");
+        assertThat(ofPrefiller().prefills())
+                .containsExactly(new PrefillRow("r", "t-r", 0, 0, List.of("a decoder's grant")));
+        fetch("r", 1, 0);
+        carry();
+        beginPass("r");
+        assertThat(ofPrefiller().prefills().getFirst().waitsFor())
+                .singleElement()
+                .asString()
+                .startsWith("decoder at there:1: the rest of its forward passes; ")
+                .endsWith(" writes under way, 0 pages have left");
+    }
+
+    @Test
+    void shouldKeepWhyTransfersFailed() {
+        announce("r");
+        fetch("r", 1, 0);
+        carry();
+        decoder.messenger.onCommand(new EngineCommand.Abandon("r"));
+        carry();
+        nowNs += 9;
+        assertThat(ofDecoder().failures().getFirst())
+                .isEqualTo(new FailureRow("decoder", "r", "t-r", 9, "abandoned", "the engine gave the request up"));
+        prefiller.messenger.onCommand(new EngineCommand.PrefillEnded("r", EngineCommand.PrefillOutcome.FINISHED));
+        assertThat(ofPrefiller().failures().getFirst().reason()).isEqualTo("unwanted");
+        assertThat(ofPrefiller().prefillCount()).isZero();
+    }
+
+    @Test
+    void shouldBoundWhatItShowsAndKeeps() {
+        decoder.transfer.freeSlots = 0;
+        for (int i = 0; i < ROWS_MAX + 1; i++) {
+            fetch("r" + i, 1, 0);
+        }
+        assertThat(ofDecoder().fetchCount()).isEqualTo(ROWS_MAX + 1);
+        assertThat(ofDecoder().fetches()).hasSize(ROWS_MAX);
+        for (int i = 0; i < 2 * RecentFailures.KEPT_MAX; i++) {
+            fetch("failing-" + i, 1, 0);
+            decoder.messenger.onCommand(new EngineCommand.Abandon("failing-" + i));
+        }
+        assertThat(ofDecoder().failures()).hasSize(RecentFailures.KEPT_MAX);
+        assertThat(ofDecoder().failures().getFirst().request())
+                .isEqualTo("failing-" + (2 * RecentFailures.KEPT_MAX - 1));
+    }
+
+    @Test
+    void shouldNameItsPeers() {
+        nowNs += 3;
+        assertThat(ofDecoder().peers()).singleElement().satisfies(peer -> {
+            assertThat(peer.name()).isEqualTo("prefiller at host:7");
+            assertThat(peer.role()).isEqualTo("prefiller");
+            assertThat(peer.state()).isEqualTo("ready");
+            assertThat(peer.unheardNs()).isEqualTo(3);
+        });
+        assertThat(ofPrefiller().peers().getFirst().role()).isEqualTo("decoder");
+    }
+}
