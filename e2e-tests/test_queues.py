@@ -29,8 +29,8 @@ from workload import QUEUED, QUEUED_REQUESTS
 
 GRANT_WAIT_SECONDS = 1.0
 SILENCE_LIMIT_SECONDS = 120.0
-"""What waits in a queue is lost with its session, and a loaded kernel may keep a messenger from any core for longer than
-the default: docs/troubleshooting.md, "A peer falls silent"."""
+"""What waits in a queue is lost with its session, and a loaded kernel may keep a messenger from any core for longer
+than the default: docs/troubleshooting.md, "A peer falls silent"."""
 QUEUED_SECONDS = 3 * GRANT_WAIT_SECONDS
 SERVED_LIMIT_SECONDS = 240.0
 ANSWER_TOKENS = 2

@@ -31,7 +31,7 @@ def config(role: str, **options: Any) -> list[str]:
     return ["--kv-transfer-config", json.dumps(said)]
 
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(PYTHON_ROOT), "PYTHONUNBUFFERED": "1"}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(PYTHON_ROOT)}
 
 
 @pytest.fixture(scope="module")

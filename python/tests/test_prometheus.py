@@ -29,8 +29,9 @@ COMPARED = re.compile(r" (?:==|[<>]) [\d.]+$")
 MESSENGER = """
 import sys
 from kv_connector import Messenger, parse_options
-from kv_connector.cli.probe import geometry
-messenger = Messenger.open(parse_options({"listen_port": 0}, role="both", engine_id="scraped"), geometry())
+from kv_connector.cli.host_pages import HostPages
+pages = HostPages("scraped", 4096, 4)
+messenger = Messenger.open(parse_options({"listen_port": 0}, role="both", engine_id="scraped"), pages.geometry(16))
 print(f"metrics at {messenger.opened.metrics_port}", flush=True)
 sys.stdin.read()
 messenger.close()

@@ -13,15 +13,16 @@ from kv_connector import _preflight
 SCRIPT = """
     import json, socket, threading, time
     from kv_connector import Failed, Messenger, parse_options
-    from kv_connector.cli.probe import geometry
+    from kv_connector.cli.host_pages import HostPages
 
     SECRET, OTHER = "a" * 20, "b" * 20
     kept = []
 
     def opened(role, model="one", **more):
-        kept.append({**geometry(), "model": model})
+        pages = HostPages(model, 4096, 4)
+        kept.append(pages)
         said = {"listen_port": 0, "grant_wait_seconds": 1, "connect_limit_seconds": 60, **more}
-        return Messenger.open(parse_options(said, role=role, engine_id=role), kept[-1])
+        return Messenger.open(parse_options(said, role=role, engine_id=role), pages.geometry(16))
 
     def answering(answer):
         listener = socket.create_server(("127.0.0.1", 0))

@@ -122,12 +122,18 @@ def ping_of(said: argparse.Namespace) -> int:
     try:
         options = ping.fitting(options_reader(said)(), answers=said.answer)
         if said.answer:
-            return ping.answer(options, sys.stdout.write)
+            return ping.answer(options, say_at_once)
         host, port = ping.address(said.prefiller)
     except OptionError as wrong:
         sys.stderr.write(f"{wrong}\n")
         return 2
-    return ping.ask(options, host, port, sys.stdout.write)
+    return ping.ask(options, host, port, say_at_once)
+
+
+def say_at_once(text: str) -> None:
+    """Also where standard output is a pipe: what follows may take long."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

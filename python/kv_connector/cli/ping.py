@@ -7,12 +7,13 @@ decoder would: it fetches them, compares every byte, and says how long that took
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from kv_connector._facade import Arrived, Event, Failed, Granted, Log, Messenger, Released, Stopped, Timeline
 from kv_connector.cli.host_pages import HostPages
@@ -59,8 +60,8 @@ def fitting(options: Options, *, answers: bool) -> Options:
             f"these are a {options.role}'s options, and a {options.role} {'asks' if answers else 'answers'}: run"
             f" kv-messenger ping {'HOST:PORT' if answers else '--answer'} with them, and this command on the other host"
         )
-    without_pages = dataclasses.replace(options, metrics_port=NO_PORT)
-    return without_pages if answers else dataclasses.replace(without_pages, role="decoder", listen_port=0)
+    fitted = dataclasses.replace(options, engine_id=f"{MODEL}-{os.getpid()}", metrics_port=NO_PORT)
+    return fitted if answers else dataclasses.replace(fitted, role="decoder", listen_port=0)
 
 
 def pages_to_send() -> HostPages:
@@ -70,7 +71,7 @@ def pages_to_send() -> HostPages:
     return pages
 
 
-def answer(options: Options, say: Say, *, until: Callable[[], bool] = lambda: False) -> int:
+def answer(options: Options, say: Say) -> int:
     """Keeps pages ready for whichever peer asks, until it is interrupted; returns the exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     pages = pages_to_send()
@@ -82,7 +83,7 @@ def answer(options: Options, say: Say, *, until: Callable[[], bool] = lambda: Fa
     try:
         at = f"{messenger.opened.control_host}:{messenger.opened.control_port}"
         say(f"answers at {at} until it is interrupted; on the other host: kv-messenger ping {at}\n")
-        Answering(messenger, say).run(until)
+        Answering(messenger, say).run()
     except KeyboardInterrupt:
         pass
     except KvConnectorError as fault:
@@ -105,12 +106,12 @@ class Answering:
         self._ended: set[str] = set()
         self._said = ""
 
-    def run(self, until: Callable[[], bool]) -> None:
-        """Ends by an exception, or when ``until`` says so."""
+    def run(self) -> NoReturn:
+        """Ends by an exception."""
         for name in offers():
             self._begin(name)
         last = time.monotonic()
-        while not until():
+        while True:
             events = self._messenger.poll()
             for event in events:
                 self._take(event)
