@@ -31,7 +31,8 @@ GRANT_WAIT_SECONDS = 1.0
 SILENCE_LIMIT_SECONDS = 120.0
 """What waits in a queue is lost with its session, and a loaded kernel may keep a messenger from any core for longer
 than the default: docs/troubleshooting.md, "A peer falls silent"."""
-QUEUED_SECONDS = 3 * GRANT_WAIT_SECONDS
+QUEUED_SECONDS = 12 * GRANT_WAIT_SECONDS
+"""Long enough, too, for the last leg to reach its engine: one of 200 took more than 3 s on a loaded kernel."""
 SERVED_LIMIT_SECONDS = 240.0
 ANSWER_TOKENS = 2
 OCCUPYING_TOKENS = 60_000
