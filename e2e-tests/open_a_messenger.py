@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import json
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 PAGE_BYTES = 4096
 PAGE_COUNT = 4
+PAGE_TOKENS = 16
 
 
 def status_mib(field: str) -> float:
@@ -25,45 +25,13 @@ def main() -> None:
     assert len(registered) == 1, "the wheel does not register itself with vLLM"
 
     import kv_connector
+    from kv_connector.cli.host_pages import HostPages
 
     assert "libjvm" not in Path("/proc/self/maps").read_text(encoding="utf-8"), "importing alone has loaded a JVM"
-    memory = ctypes.create_string_buffer(PAGE_COUNT * PAGE_BYTES)
-    layer: kv_connector._facade.Layer = {
-        "name": "layer 0",
-        "groupIndex": 0,
-        "memoryIndex": 0,
-        "offsetBytes": 0,
-        "pageStrideBytes": PAGE_BYTES,
-        "pageBytes": PAGE_BYTES,
-    }
-    geometry: kv_connector.Geometry = {
-        "model": "none",
-        "tpSize": 1,
-        "ppSize": 1,
-        "groups": [
-            {
-                "kind": "full",
-                "windowTokens": 0,
-                "dtype": "float32",
-                "elementBytes": 4,
-                "pageTokens": 16,
-                "layout": "HND",
-                "kvHeadCount": 1,
-                "pageCount": PAGE_COUNT,
-            }
-        ],
-        "ranks": [
-            {
-                "tpRank": 0,
-                "ppRank": 0,
-                "memories": [{"address": ctypes.addressof(memory), "lengthBytes": len(memory), "memfd": -1}],
-                "layers": [layer],
-            }
-        ],
-    }
+    pages = HostPages("none", PAGE_BYTES, PAGE_COUNT)
     resident_before, begun = status_mib("VmRSS"), time.monotonic()
     options = kv_connector.parse_options({"listen_port": 0}, role="prefiller", engine_id="alone")
-    messenger = kv_connector.Messenger.open(options, geometry)
+    messenger = kv_connector.Messenger.open(options, pages.geometry(PAGE_TOKENS))
     milliseconds, resident = 1000 * (time.monotonic() - begun), status_mib("VmRSS") - resident_before
     at = f"http://{messenger.opened.metrics_host}:{messenger.opened.metrics_port}"
     with urllib.request.urlopen(f"{at}/metrics", timeout=30) as page:

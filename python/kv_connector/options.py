@@ -291,6 +291,7 @@ OPTION_SPECS: Mapping[str, OptionSpec] = {
     for field in dataclasses.fields(Options)
     if _METADATA_KEY in field.metadata
 }
+_KINDS: Mapping[str, option_variables.Kind] = {name: spec.kind for name, spec in OPTION_SPECS.items()}
 
 
 def parse_options(
@@ -314,7 +315,7 @@ def parse_options(
         if spec is None:
             raise OptionError(_unknown(name))
         values[name] = _checked(_Place.configuration(name), spec, value)
-    for name, value in option_variables.said_in(_kinds(), environment).items():
+    for name, value in option_variables.said_in(_KINDS, environment).items():
         if name not in said:
             values[name] = _checked(_Place.variable(name), OPTION_SPECS[name], value)
     values["shared_secret"] = secrets.find_secret(
@@ -353,10 +354,6 @@ class _Place:
     @classmethod
     def variable(cls, name: str) -> _Place:
         return cls(f"environment variable {option_variables.variable_of(name)}", "fix it, or unset it")
-
-
-def _kinds() -> dict[str, option_variables.Kind]:
-    return {name: spec.kind for name, spec in OPTION_SPECS.items()}
 
 
 def _checked(place: _Place, spec: OptionSpec, value: object) -> object:

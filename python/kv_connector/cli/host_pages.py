@@ -24,10 +24,6 @@ class HostPages:
         self._bytes = (ctypes.c_char * length).from_buffer(mmap.mmap(self._memfd, length))
         self.view = memoryview(self._bytes).cast("B")
 
-    def page(self, index: int) -> memoryview:
-        """The bytes of one page."""
-        return self.view[index * self.page_bytes : (index + 1) * self.page_bytes]
-
     def geometry(self, page_tokens: int) -> Geometry:
         """What a messenger is told of it. Two fit together when their names and page sizes are the same."""
         return {

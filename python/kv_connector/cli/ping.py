@@ -31,7 +31,9 @@ ONE_PAGE_ROUNDS = 200
 ALL_PAGES_ROUNDS = 10
 FETCH_LIMIT_SECONDS = 30.0
 POLL_SECONDS = 0.000_05
+"""A messenger is polled, as an engine polls it between two steps: no call waits for an event."""
 ANSWER_POLL_SECONDS = 0.000_5
+"""Ten times as long: the side that answers has nothing to measure, and may share the cores with the one that asks."""
 IDLE_POLL_SECONDS = 0.02
 IDLE_AFTER_SECONDS = 1.0
 NO_PORT = -1

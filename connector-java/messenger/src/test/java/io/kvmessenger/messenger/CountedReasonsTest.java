@@ -6,9 +6,7 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.FetchFailure;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.PrefillFailure;
-import io.kvmessenger.messenger.wire.CannotDeliver;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
-import io.kvmessenger.messenger.wire.ControlFrame;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
@@ -50,14 +48,7 @@ class CountedReasonsTest extends MessengerPair {
     void shouldCountWhatThePrefillerSays(Reason said, FetchFailure counted) {
         fetch("r", 1, 0);
         carry();
-        decoder.messenger.onFrame(
-                Wire.DIALLED_LINK,
-                ControlFrame.newBuilder()
-                        .setCannotDeliver(CannotDeliver.newBuilder()
-                                .setTransferId("t-r")
-                                .setGrantId(FIRST_GRANT)
-                                .setReason(said))
-                        .build());
+        cannotDeliver(FIRST_GRANT, said);
         assertFailed(counted);
     }
 

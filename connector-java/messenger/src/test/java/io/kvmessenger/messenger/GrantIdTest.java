@@ -77,11 +77,8 @@ class GrantIdTest extends MessengerPair {
     @Test
     void shouldTakeNoLateRefusalForOneOfTheNextGrant() {
         grantTwice("r");
-        answer(ControlFrame.newBuilder()
-                .setCannotDeliver(CannotDeliver.newBuilder()
-                        .setTransferId("t-r")
-                        .setGrantId(FIRST_GRANT)
-                        .setReason(CannotDeliver.Reason.PREFILL_ABORTED)));
+        cannotDeliver(FIRST_GRANT, CannotDeliver.Reason.PREFILL_ABORTED);
+        decoder.messenger.doWork();
         assertSecondGrantIsServed();
     }
 

@@ -40,14 +40,7 @@ class LateAnswersTest extends MessengerPair {
         beginStep(new Chunk("r", "t-r", PROMPT_TOKENS, 0, 0, 1, 0, new int[] {5}));
         prefiller.messenger.onCommand(new EngineCommand.Preempt(List.of("r"), new CompletableFuture<>()));
         carry(); // the decoder has granted again
-        decoder.messenger.onFrame(
-                Wire.DIALLED_LINK,
-                ControlFrame.newBuilder()
-                        .setCannotDeliver(CannotDeliver.newBuilder()
-                                .setTransferId("t-r")
-                                .setGrantId(first)
-                                .setReason(CannotDeliver.Reason.PREFILL_ABORTED))
-                        .build());
+        cannotDeliver(first, CannotDeliver.Reason.PREFILL_ABORTED);
 
         assertThat(decoder.told).isEmpty();
         assertThat(decoder.messenger.held().windowsOpen()).isEqualTo(1);

@@ -14,6 +14,8 @@ import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.MessengerIdentity;
+import io.kvmessenger.messenger.wire.CannotDeliver;
+import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.specdecode.ContextKind;
 import io.kvmessenger.specdecode.ContextKind.Sending;
 import io.kvmessenger.specdecode.ContextSlots;
@@ -173,6 +175,23 @@ abstract class MessengerPair {
             prefiller.wire.take().forEach(f -> decoder.messenger.onFrame(Wire.DIALLED_LINK, f));
             decoder.wire.take().forEach(f -> prefiller.messenger.onFrame(Wire.DIALLED_LINK, f));
         } while (!prefiller.wire.sent.isEmpty() || !decoder.wire.sent.isEmpty());
+    }
+
+    /** The prefiller says so of the request {@code r}, whatever it has been told itself. */
+    void cannotDeliver(long grantId, CannotDeliver.Reason reason) {
+        cannotDeliver(grantId, reason, "");
+    }
+
+    void cannotDeliver(long grantId, CannotDeliver.Reason reason, String sentence) {
+        CannotDeliver answer = CannotDeliver.newBuilder()
+                .setTransferId("t-r")
+                .setGrantId(grantId)
+                .setReason(reason)
+                .setSentence(sentence)
+                .build();
+        decoder.messenger.onFrame(
+                Wire.DIALLED_LINK,
+                ControlFrame.newBuilder().setCannotDeliver(answer).build());
     }
 
     void fetch(String request, int firstPage, long limitNs) {

@@ -166,14 +166,7 @@ class MessengerTest extends MessengerPair {
     void shouldGrantAgainAfterAPreemption() {
         fetch("r", 1, 0);
         carry();
-        decoder.messenger.onFrame(
-                Wire.DIALLED_LINK,
-                ControlFrame.newBuilder()
-                        .setCannotDeliver(CannotDeliver.newBuilder()
-                                .setTransferId("t-r")
-                                .setGrantId(FIRST_GRANT)
-                                .setReason(CannotDeliver.Reason.PREEMPTED))
-                        .build());
+        cannotDeliver(FIRST_GRANT, CannotDeliver.Reason.PREEMPTED);
 
         assertThat(decoder.wire.take()).singleElement().matches(ControlFrame::hasGrant);
     }

@@ -4,7 +4,6 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.messenger.session.PeerText;
 import io.kvmessenger.messenger.wire.CannotDeliver;
-import io.kvmessenger.messenger.wire.ControlFrame;
 import org.junit.jupiter.api.Test;
 
 /** What is made of a peer's sentences before they reach an event or a log. */
@@ -29,15 +28,7 @@ class PeerTextTest extends MessengerPair {
     void shouldCutThePrefillersReasonForNotDelivering() {
         fetch("r", 1, 0);
         carry();
-        decoder.messenger.onFrame(
-                Wire.DIALLED_LINK,
-                ControlFrame.newBuilder()
-                        .setCannotDeliver(CannotDeliver.newBuilder()
-                                .setTransferId("t-r")
-                                .setGrantId(FIRST_GRANT)
-                                .setReason(CannotDeliver.Reason.PREFILL_ABORTED)
-                                .setSentence("a long\nsentence ".repeat(100_000)))
-                        .build());
+        cannotDeliver(FIRST_GRANT, CannotDeliver.Reason.PREFILL_ABORTED, "a long\nsentence ".repeat(100_000));
 
         assertThat(decoder.told).containsExactly("failed r");
         assertThat(decoder.lastFailure).hasSize(PeerText.SENTENCE_LENGTH_MAX).doesNotContain("\n");
