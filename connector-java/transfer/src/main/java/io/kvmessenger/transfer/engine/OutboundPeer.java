@@ -200,7 +200,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         TransferFault lastFault = fault;
         String lastDetail = detail;
         for (Route route : routes) {
-            if (route.wasTried()) {
+            if (!route.isUntried()) {
                 continue;
             }
             String problem = attach(route, nowNs);
@@ -232,6 +232,15 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
             used = route;
             transport = route.name();
             completions.push(CompletionRing.PEER_READY, 0, 0, this, null);
+        }
+    }
+
+    @Override
+    public void onServing(Route route) {
+        for (Route other : routes) {
+            if (other != route) {
+                other.forgetTrial();
+            }
         }
     }
 

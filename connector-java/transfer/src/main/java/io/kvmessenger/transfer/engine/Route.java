@@ -23,6 +23,9 @@ final class Route implements PathEvents {
     interface Owner {
         void onReady(Route route);
 
+        /** It has a path, and had none. */
+        void onServing(Route route);
+
         /** What was posted to paths that are still in its list may have arrived or not. */
         void onFailed(Route route, List<Endpoint> unproven, TransferFault fault, String detail);
 
@@ -68,8 +71,14 @@ final class Route implements PathEvents {
         return paths;
     }
 
-    boolean wasTried() {
-        return tried;
+    /** Whether it may be taken where no other is left. */
+    boolean isUntried() {
+        return !tried && attached == null;
+    }
+
+    /** Another serves: where that one is lost, this one, if it has ever served, is as good as before. */
+    void forgetTrial() {
+        tried &= !hasServed;
     }
 
     /** Asked for, and not yet answered. */
@@ -120,6 +129,9 @@ final class Route implements PathEvents {
     @Override
     public void onPathOpened(Endpoint path) {
         paths.add(path);
+        if (paths.size() == 1) {
+            owner.onServing(this);
+        }
     }
 
     @Override

@@ -400,6 +400,44 @@ final class OutboundPeerTest {
         assertThat(second.pages).isEmpty();
     }
 
+    /** It served until it was lost, and the preferred one was back: it is as good as before, rested or not. */
+    @Test
+    void shouldTakeTheNextRouteASecondTime() {
+        FakePath first = openPreferred();
+        preferred.events.onPathLost(first);
+        peer.doWork(0);
+        peer.doWork(REPAIR_LIMIT_NS + 1);
+        other.events.onReady();
+        pathOf(other);
+        FakePath again = pathOf(preferred);
+        other.events.onFailed(TransferFault.UNREACHABLE, "the mapping is gone");
+        assertThat(losses()).isEmpty();
+        preferred.events.onPathLost(again);
+        peer.doWork(2 * REPAIR_LIMIT_NS);
+        peer.doWork(3 * REPAIR_LIMIT_NS + 1);
+        assertThat(losses()).as("routes lost").isEmpty();
+        assertThat(other.attached).isEqualTo(2);
+        other.events.onReady();
+        FakePath second = pathOf(other);
+        submit(1, 1);
+        peer.doWork(3 * REPAIR_LIMIT_NS + 2);
+        assertThat(second.pages).hasSize(1);
+    }
+
+    /** Two routes that are lost one after the other, without serving in between, are not tried for ever. */
+    @Test
+    void shouldLoseThePeerWhenTheRouteThatServedBeforeIsNotThereEither() {
+        openPreferred();
+        preferred.events.onFailed(TransferFault.UNREACHABLE, "the mapping is gone");
+        other.events.onReady();
+        pathOf(other);
+        other.events.onFailed(TransferFault.UNREACHABLE, "the socket is gone");
+        assertThat(preferred.attached).isEqualTo(2);
+        preferred.events.onFailed(TransferFault.UNREACHABLE, "still gone");
+        assertThat(other.attached).isEqualTo(1);
+        assertThat(losses()).containsExactly("UNREACHABLE still gone");
+    }
+
     @Test
     void shouldLoseThePeerInTheTimeSaidWhenNoRouteIsLeft() {
         FakePath first = openPreferred();
