@@ -43,10 +43,10 @@ final class ForwardPass {
     }
 
     /** A prompt has given its pages back: what others share of them is still computed. */
-    void giveUp(String request) {
+    void giveUp(String request, List<PrefixCache.Entry> entries) {
         for (Part part : parts) {
             if (part.request().equals(request)) {
-                part.share().giveUp();
+                part.share().giveUp(entries);
             }
         }
     }

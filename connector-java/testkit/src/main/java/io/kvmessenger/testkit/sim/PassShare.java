@@ -11,24 +11,16 @@ import java.util.List;
 final class PassShare {
     private final String transferId;
     private final int[] pages;
-    /** By position; null for a page that is not shared, and nothing for those behind. */
-    private final List<PrefixCache.Entry> entries;
-
     private final int firstToken;
     private final int endToken;
     private final int pageTokens;
     private boolean givenUp;
+    /** When it was given up, by position: null for a page that is not shared, and nothing for those behind. */
+    private List<PrefixCache.Entry> entries = List.of();
 
-    PassShare(
-            String transferId,
-            int[] pages,
-            List<PrefixCache.Entry> entries,
-            int firstToken,
-            int endToken,
-            int pageTokens) {
+    PassShare(String transferId, int[] pages, int firstToken, int endToken, int pageTokens) {
         this.transferId = transferId;
         this.pages = pages;
-        this.entries = new ArrayList<>(entries);
         this.firstToken = firstToken;
         this.endToken = endToken;
         this.pageTokens = pageTokens;
@@ -38,8 +30,12 @@ final class PassShare {
         return givenUp;
     }
 
-    void giveUp() {
-        givenUp = true;
+    /** A later pass may have filled pages up that this one began, and taken them in: they are shared too. */
+    void giveUp(List<PrefixCache.Entry> entriesNow) {
+        if (!givenUp) {
+            givenUp = true;
+            entries = new ArrayList<>(entriesNow);
+        }
     }
 
     void compute(ComputedLayers.RankLayer at, MemorySegment memory) {

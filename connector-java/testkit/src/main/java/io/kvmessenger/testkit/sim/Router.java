@@ -55,11 +55,16 @@ final class Router {
         }
     }
 
-    /** As often at once, under the same id, and after a rejection, as the run has such traffic. */
+    /**
+     * As often at once, under the same id, or after a rejection, as the run has such traffic. A rejection is what prefills
+     * under its id wait for grants less long after, so none comes where others have the id, or the decoder's pages.
+     */
     private void sendBetween(String prefiller, String decoder) {
         Traffic traffic = world.scenario().traffic();
         TransferKey transfer = newTransfer();
-        if (traffic.rejected() > 0) {
+        if (traffic.rejected() > 0
+                && traffic.askedAgain() + traffic.idsTaken() == 0
+                && !world.scenario().bothRoles()) {
             List<PrefillerAddress> named = addresses(world.scenario().messengersOf(prefiller));
             world.scenario().messengersOf(decoder).forEach(node -> reject(node, transfer, named));
         }

@@ -178,6 +178,11 @@ record Scenario(
         return limits.fetchLimitNs() * 4 / 15;
     }
 
+    /** Of what comes after all faults: no limit of a fetch is what it is judged by. */
+    long healedFetchLimitNs() {
+        return 4 * limits.fetchLimitNs();
+    }
+
     FabricShape fabricShape() {
         return new FabricShape(fabric, lanes, fall, swarm, false);
     }

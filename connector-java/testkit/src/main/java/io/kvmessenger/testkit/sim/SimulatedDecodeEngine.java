@@ -71,6 +71,8 @@ final class SimulatedDecodeEngine {
     /** How long a request stands in the queue when all is healed, where prefillers are told of that. */
     private final long queuedNs;
 
+    private final long healedLimitNs;
+
     private final WorldListener listener;
     private final Map<String, Request> requests = new LinkedHashMap<>();
     /** Requests that decode: they hold pages that arrived. */
@@ -92,6 +94,7 @@ final class SimulatedDecodeEngine {
         this.swarm = scenario.swarm();
         this.random = random;
         this.ownLimitNs = scenario.ownFetchLimitNs();
+        this.healedLimitNs = scenario.healedFetchLimitNs();
         this.traffic = scenario.traffic();
         this.queuedNs = scenario.queuedNs();
         this.listener = listener;
@@ -199,9 +202,13 @@ final class SimulatedDecodeEngine {
         }
     }
 
-    /** A prompt that comes when all is healed may stand in a queue for longer than a request's own limit. */
-    private boolean mayHaveOwnLimit() {
-        return !traffic.announces() || clock.nowNs() < Scenario.SAFETY_NS - LEGS_APART_MAX_NS;
+    /** 0 = none. What comes when all is healed has to arrive, however many are before it in the prefiller's queue. */
+    private long drawLimitNs() {
+        boolean drawn = random.nextInt(4) == 0;
+        if (healed) {
+            return healedLimitNs;
+        }
+        return drawn && clock.nowNs() < Scenario.SAFETY_NS - LEGS_APART_MAX_NS ? ownLimitNs : 0;
     }
 
     /** As many pages of each group as the tokens take. */
@@ -245,7 +252,7 @@ final class SimulatedDecodeEngine {
                 grantable(request, cachedPages * pageTokens),
                 request.contextSlot,
                 asked,
-                random.nextInt(4) == 0 && mayHaveOwnLimit() ? ownLimitNs : 0,
+                drawLimitNs(),
                 request.transfer.digest(),
                 request.decoderFirst
                         ? new EngineCommand.Prompt(new int[request.promptTokens], "", 0)

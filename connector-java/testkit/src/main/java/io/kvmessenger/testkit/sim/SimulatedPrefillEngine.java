@@ -413,8 +413,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
                             at.content().compute(memoryOf(at), prompt.name, prompt.pages, 0, prompt.computedTokens));
             tellComputed(prompt, layers.all(), prompt.computedTokens);
         }
-        PassShare share = new PassShare(
-                prompt.name, prompt.pages, prompt.entries, prompt.computedTokens, prompt.endToken, pageTokens);
+        PassShare share = new PassShare(prompt.name, prompt.pages, prompt.computedTokens, prompt.endToken, pageTokens);
         pass.parts.add(new ForwardPass.Part(prompt.request, share, prompt.endToken));
         prompt.lastPass = pass;
         prompt.state = State.IN_STEP;
@@ -477,7 +476,7 @@ final class SimulatedPrefillEngine implements EngineIntake {
 
     /** Those that no other prompt has find their next owner. */
     private void giveBackPages(PrefillPrompt prompt) {
-        device.queued().forEach(pass -> pass.giveUp(prompt.request));
+        device.queued().forEach(pass -> pass.giveUp(prompt.request, prompt.entries));
         pool.giveBack(IntStream.range(0, prompt.pages.length)
                 .filter(k -> k >= prompt.entries.size()
                         || prompt.entries.get(k) == null

@@ -2,16 +2,24 @@ package io.kvmessenger.testkit.sim.check;
 
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.HeldCounts;
+import io.kvmessenger.messenger.wire.CannotDeliver;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.testkit.sim.PromptName;
+import java.util.HashMap;
 import java.util.HashSet;
+import java.util.Map;
 import java.util.Set;
 
 /**
- * Pages come back once for each time they were held; a prompt that was taken is enqueued once; at rest nothing is held anywhere.
+ * Pages come back once for each time they were held; a prompt that was taken is enqueued once, until its pages have come back or
+ * it was given up; at rest nothing is held anywhere.
  */
 final class AccountingChecker implements WorldListener {
     private final Set<String> awaitingRelease = new HashSet<>();
     private final Set<String> awaitingEnd = new HashSet<>();
     private final Set<String> enqueued = new HashSet<>();
+    /** By held request, as it was enqueued. */
+    private final Map<String, String> transfers = new HashMap<>();
 
     @Override
     public void promptEnqueued(String process, String transferId) {
@@ -25,9 +33,19 @@ final class AccountingChecker implements WorldListener {
         enqueued.remove(process + " " + transferId);
     }
 
+    /** It may still stand in the engine's queue. That it was asked for is forgotten, and another rank's grant asks again. */
+    @Override
+    public void frameSent(String from, String to, ControlFrame frame) {
+        CannotDeliver answer = frame.getCannotDeliver();
+        if (frame.hasCannotDeliver() && answer.getReason() == CannotDeliver.Reason.NEVER_CAME) {
+            enqueued.remove(from + " " + PromptName.of(answer.getTransferId(), answer.getPromptDigest()));
+        }
+    }
+
     @Override
     public void prefillEnded(String process, String request, String transferId, PrefillOutcome outcome) {
         awaitingRelease.add(process + " " + request);
+        transfers.put(process + " " + request, process + " " + transferId);
     }
 
     @Override
@@ -35,6 +53,7 @@ final class AccountingChecker implements WorldListener {
         if (!awaitingRelease.remove(process + " " + request)) {
             throw violation("pages of " + request + " were released and the engine had not ended it, or twice");
         }
+        enqueued.remove(transfers.remove(process + " " + request));
     }
 
     @Override
