@@ -55,6 +55,7 @@ def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
     stage = (kv_args.system_dp_rank or 0) * parallel.pp_size + kv_args.pp_rank
     options = read_options(mode, kv_args).of_rank(stage * parallel.tp_size + parallel.tp_rank)
     model = ModelConfig.from_server_args(server_args)
+    refuse_unnamed_state(model, kinds_beside(kv_args))
     dtype = str(kv_args.kv_cache_dtype_str)
     dtype = str(model.dtype).removeprefix("torch.") if dtype == "auto" else dtype
     return EngineFacts(
@@ -148,6 +149,21 @@ def _refuse_beside(kinds: list[str], kv_args: Any, mode: str) -> None:
     if kinds == [STATE] and mode == "decode":
         option = "--disaggregation-decode-enable-radix-cache"
         _require(option, bool(get_disagg().disaggregation_decode_enable_radix_cache), False, why)
+
+
+def refuse_unnamed_state(model: Any, kinds: list[str]) -> None:
+    """Raises OptionError for a model with states that SGLang does not name to its backends.
+
+    0.5.23 names only the windows of one that has both (Inkling): its states would stay behind, its answers be wrong.
+    """
+    from sglang.srt.configs.hybrid_arch import mambaish_config
+
+    if mambaish_config(model) is not None and STATE not in kinds:
+        raise OptionError(
+            f"the model's layers keep a state, and SGLang names {', '.join(kinds) or 'nothing'} to a backend beside the"
+            f" KV pages, expected {STATE!r} among it: what is not named is not sent; serve this model without"
+            " --disaggregation-mode"
+        )
 
 
 def kinds_beside(kv_args: Any) -> list[str]:

@@ -142,6 +142,7 @@ _SIGNATURES = (
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self, batch, pp_proxy_tensors"),
     ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", "self, input_len"),
     (f"{_DISAGGREGATION}.utils.get_kv_class", "transfer_backend, class_type"),
+    ("sglang.srt.configs.hybrid_arch.mambaish_config", "model_config"),
     ("sglang.srt.mem_cache.memory_pool.MambaPool.get_contiguous_buf_infos", "self"),
     ("sglang.srt.mem_cache.memory_pool.MambaPool._iter_transfer_state_entries", "self"),
 )

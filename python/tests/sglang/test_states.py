@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -305,3 +306,20 @@ def test_should_refuse_a_side_whose_slots_hold_other_numbers(tmp_path: Any) -> N
     for end in (prompt.sender, prompt.receiver):
         end.clear()
     pair.close()
+
+
+def test_should_refuse_a_model_whose_state_sglang_does_not_name() -> None:
+    from sglang.srt.configs import FalconH1Config
+    from transformers import LlamaConfig
+
+    from kv_connector import OptionError
+    from kv_connector.sglang.engine_facts import refuse_unnamed_state
+
+    def model(config: Any) -> Any:
+        return SimpleNamespace(hf_config=config, is_draft_model=False, linear_attn_registry_result=None)
+
+    refuse_unnamed_state(model(LlamaConfig()), ["swa"])
+    refuse_unnamed_state(model(FalconH1Config()), ["mamba"])
+    for kinds, said in ((["swa"], "swa"), ([], "nothing")):
+        with pytest.raises(OptionError, match=rf"SGLang names {said} to a backend .*, expected 'mamba' among it: what"):
+            refuse_unnamed_state(model(FalconH1Config()), kinds)
