@@ -50,6 +50,8 @@ _FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION"
 class _Prefill:
     """A request whose KV is to be sent."""
 
+    request: Any
+    """As the engine keeps it."""
     transfer: str
     base: str
     prompt_tokens: int
@@ -138,7 +140,7 @@ class SchedulerHalf:
         return transfer
 
     def _begin(self, request: Any, ask: Send) -> _Prefill:
-        return _Prefill(ask.transfer, ask.base, request.num_prompt_tokens, digest_of(request))
+        return _Prefill(request, ask.transfer, ask.base, request.num_prompt_tokens, digest_of(request))
 
     def _reject(self, request: Any, ask: object) -> None:
         """What stands for a request that the API server rejected, or whose client left before the engine had it."""
@@ -316,10 +318,19 @@ class SchedulerHalf:
         self._window_blocks.let_go(request_id)  # they may be given out from the next step on, after this one's fence
         prefill = self._prefills.get(request_id)
         if prefill is not None and (prefill.sent_tokens or prefill.given_up):
-            prefill.forget_progress()
+            self._restart(prefill)
             meta.preempted.append(request_id)
         elif request_id in self._held:
             meta.preempted.append(request_id)
+
+    def _restart(self, prefill: _Prefill) -> None:
+        """Its prompt is computed again.
+
+        Assumed of vLLM: tokens that it decoded are in the prefix cache too. A hit on those would bring the last window
+        of what was decoded in place of the prompt's, which is still to be sent.
+        """
+        prefill.request.skip_reading_prefix_cache |= any(group.window_tokens for group in self._groups)
+        prefill.forget_progress()
 
     def _chunk(
         self,

@@ -347,7 +347,7 @@ class SimulatedEngine:
             external, is_async = (0, False) if request.skip_reading_prefix_cache else asked[0]
             if external is None:
                 return False
-            request.num_computed_tokens = request.cached_tokens
+            request.num_computed_tokens = 0 if request.skip_reading_prefix_cache else request.cached_tokens
         assert request.num_computed_tokens + external <= request.num_tokens
         upto = request.num_computed_tokens + external
         self._allocate(request, upto if is_async else min(upto + self.chunk_tokens, request.num_tokens))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -237,6 +238,19 @@ def test_should_send_again_a_prompt_that_is_cached_to_its_end_when_its_request_i
     prefiller.steps(4)
     assert ranges(prefiller.messenger) == [(0, 0, 256, 2)] * 2
     assert [end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")] == ["finished"]
+
+
+def test_should_compute_the_prompt_again_when_a_request_of_windows_is_resumed(engine: EngineMaker) -> None:
+    prefiller = engine("kv_producer", chunk_tokens=1024)
+    half = prefiller.own_scheduler._half
+    half._groups = [dataclasses.replace(half._groups[0], window_tokens=64)]
+    prefiller.add(REQUEST, 256, remote_decode(), max_tokens=3)
+    prefiller.step()
+    prefiller.preempt(REQUEST, cached_when_resumed=256)
+    request = prefiller.requests[REQUEST]
+    prefiller.step()
+    assert request.skip_reading_prefix_cache, "a hit on decoded tokens lacks the last window of the prompt"
+    assert ranges(prefiller.messenger) == [(0, 0, 256, 2)] * 2
 
 
 def test_should_tell_the_decoder_of_a_request_whose_chunk_cannot_be_planned(
