@@ -30,17 +30,16 @@ class Drafted:
 
     model: Path
     method: str
-    draft: Path | None = None
+    said: Mapping[str, Any]
+    has_kv: bool = True
 
     def speculative_config(self, guesses: int) -> str:
-        said: dict[str, Any] = {"method": self.method, "num_speculative_tokens": guesses}
-        more = {"model": str(self.draft)} if self.draft else {"prompt_lookup_min": 1, "prompt_lookup_max": 2}
-        return json.dumps(said | more)
+        return json.dumps({"method": self.method, "num_speculative_tokens": guesses} | dict(self.said))
 
 
 def ngram(home: Path) -> Drafted:
     """No draft: words are guessed that once came behind the last one."""
-    return Drafted(cached_model(home), "ngram")
+    return Drafted(cached_model(home), "ngram", {"prompt_lookup_min": 1, "prompt_lookup_max": 2}, has_kv=False)
 
 
 def draft_model(home: Path) -> Drafted:
@@ -50,7 +49,7 @@ def draft_model(home: Path) -> Drafted:
         return {name: _disturbed(weight) for name, weight in weights.items()}
 
     model = cached_model(home)
-    return Drafted(model, "draft_model", _draft_of(home, model, "draft", disturbed))
+    return Drafted(model, "draft_model", {"model": str(_draft_of(home, model, "draft", disturbed))})
 
 
 def eagle(home: Path) -> Drafted:
@@ -63,8 +62,7 @@ def eagle(home: Path) -> Drafted:
     def write_target(folder: Path) -> None:
         write_model(TinyModel(layer_count=1), folder)
         weights = _weights_of(folder)
-        embedding = weights[EMBEDDING]
-        weights[EMBEDDING] = embedding / embedding.square().mean(-1, keepdim=True).sqrt()
+        weights[EMBEDDING] = _of_length_one(weights[EMBEDDING])
         _save(folder, weights)
 
     model = _made_once(home, "tiny-llama-normed", write_target)
@@ -80,7 +78,7 @@ def eagle(home: Path) -> Drafted:
         }
         return {**layer, "fc.weight": torch.eye(size, 2 * size)}
 
-    return Drafted(model, "eagle", _draft_of(home, model, "eagle", head))
+    return Drafted(model, "eagle", {"model": str(_draft_of(home, model, "eagle", head))})
 
 
 def eagle3(home: Path) -> Drafted:
@@ -115,7 +113,47 @@ def eagle3(home: Path) -> Drafted:
         "eagle_aux_hidden_state_layer_ids": [1],
         "num_aux_hidden_states": 1,
     }
-    return Drafted(model, "eagle3", _draft_of(home, model, "eagle3", head, config))
+    return Drafted(model, "eagle3", {"model": str(_draft_of(home, model, "eagle3", head, config))})
+
+
+def mtp(home: Path) -> Drafted:
+    """A MiMo of one layer, and its module of multi-token prediction with that layer.
+
+    As for EAGLE the model's tokens are of length one already, and of its hidden states the module takes nothing. Its
+    first token's embedding is masked by the module itself.
+    """
+
+    def write(folder: Path) -> None:
+        write_model(TinyModel(layer_count=1), folder)
+        weights = _weights_of(folder)
+        weights[EMBEDDING] = _of_length_one(weights[EMBEDDING])
+        weights |= _biases(weights)
+        _save(folder, weights | _module_of(weights))
+        config = _config_of(folder) | {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1}
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return Drafted(_made_once(home, "tiny-mimo", write), "mtp", {})
+
+
+def _biases(weights: dict[str, Any]) -> dict[str, Any]:
+    """Of what makes queries, keys and values: a MiMo has them and a Llama has not."""
+    import torch
+
+    made = [name for name in weights if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))]
+    return {name.replace("weight", "bias"): torch.zeros(len(weights[name])) for name in made}
+
+
+def _module_of(weights: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    prefix, size = "model.mtp_layers.0.", weights[EMBEDDING].shape[1]
+    layer = {name.replace(LAYER, prefix): _disturbed(w) for name, w in weights.items() if name.startswith(LAYER)}
+    return layer | {
+        f"{prefix}token_layernorm.weight": torch.ones(size),
+        f"{prefix}hidden_layernorm.weight": torch.ones(size),
+        f"{prefix}input_proj.weight": torch.cat([torch.zeros(size, size), torch.eye(size)], 1),
+        f"{prefix}final_layernorm.weight": weights["model.norm.weight"],
+    }
 
 
 def _handing_on(weights: dict[str, Any], size: int) -> dict[str, Any]:
@@ -173,6 +211,11 @@ def _save(folder: Path, weights: dict[str, Any]) -> None:
     from safetensors.torch import save_file
 
     save_file({name: weight.clone() for name, weight in weights.items()}, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def _of_length_one(embedding: Any) -> Any:
+    """A norm leaves these tokens as they are."""
+    return embedding / embedding.square().mean(-1, keepdim=True).sqrt()
 
 
 def _disturbed(weight: Any) -> Any:

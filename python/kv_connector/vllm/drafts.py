@@ -17,7 +17,9 @@ from kv_connector.vllm.kv_groups import KvGroup
 
 _WITHOUT_KV = ("ngram", "ngram_gpu", "suffix")
 """Ways of speculative decoding that need no KV of their own."""
-_SERVED = ("draft_model", "eagle", "eagle3")
+_MODULES = "mtp"
+"""vLLM's word for the multi-token prediction of all model families: the model's own checkpoint has the draft."""
+_SERVED = ("draft_model", "eagle", "eagle3", _MODULES)
 """Those with KV with which a decoder was shown to guess as well as a single engine does."""
 
 
@@ -42,6 +44,12 @@ def refuse_unserved_layers(vllm_config: Any, groups: Sequence[KvGroup]) -> None:
         raise OptionError(
             f"--speculative-config names a draft with KV and the model's layers are of kinds {kinds}, expected full"
             f" attention in one KV cache group, drafts included: {remedy}"
+        )
+    modules = draft.hf_config.n_predict if _method(vllm_config.speculative_config) == _MODULES else 1
+    if modules != 1:
+        raise OptionError(
+            f"the model has {modules} modules for multi-token prediction, expected 1: vLLM computes a prompt's KV of"
+            f" the first one only, {remedy}"
         )
     stages = vllm_config.parallel_config.pipeline_parallel_size
     if stages > 1:

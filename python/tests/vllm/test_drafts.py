@@ -18,9 +18,14 @@ PASSES = 3
 REQUEST = "cmpl-a-0-11111111"
 
 
-def speculating(method: str = "draft_model", *, model: str = "/models/draft", heads: int = HEADS) -> Any:
+def speculating(
+    method: str = "draft_model", *, model: str = "/models/draft", heads: int = HEADS, modules: int = 1
+) -> Any:
     draft = SimpleNamespace(
-        model=model, hf_text_config=SimpleNamespace(hidden_size=64), get_total_num_kv_heads=lambda: heads
+        model=model,
+        hf_text_config=SimpleNamespace(hidden_size=64),
+        hf_config=SimpleNamespace(n_predict=modules),
+        get_total_num_kv_heads=lambda: heads,
     )
     return SimpleNamespace(method=method, num_speculative_tokens=PASSES, draft_model_config=draft)
 
@@ -98,7 +103,7 @@ def test_should_tell_drafts_apart_by_name_shape_and_method() -> None:
     assert len(alike) == 1
 
 
-@pytest.mark.parametrize("method", ["mtp", "medusa", "dflash"])
+@pytest.mark.parametrize("method", ["medusa", "dflash"])
 def test_should_refuse_methods_that_were_not_shown(vllm_release: Release, method: str) -> None:
     drafting = config("kv_producer")
     drafting.speculative_config = speculating(method)
@@ -130,6 +135,11 @@ def test_should_refuse_drafts_whose_pages_are_not_like_the_model_s() -> None:
     staged.speculative_config = speculating()
     with pytest.raises(OptionError, match="pipeline_parallel_size is 2 and --speculative-config names a draft with KV"):
         refuse_unserved_layers(staged, [full])
+    drafting.speculative_config = speculating("mtp", modules=2)
+    with pytest.raises(OptionError, match="the model has 2 modules for multi-token prediction, expected 1: vLLM"):
+        refuse_unserved_layers(drafting, [full])
+    drafting.speculative_config = speculating("mtp")
+    refuse_unserved_layers(drafting, [full])
     drafting.speculative_config = speculating(heads=2)
     with pytest.raises(OptionError, match="has 2 KV heads, expected 4 as the model has: take another draft"):
         refuse_unserved_layers(drafting, [full])
