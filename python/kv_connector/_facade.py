@@ -53,7 +53,7 @@ class Rank(TypedDict):
 class Group(TypedDict):
     """Layers whose pages are alike and are given out together."""
 
-    kind: Literal["full", "window", "state"]
+    kind: Literal["full", "window", "chunk", "state"]
     windowTokens: int
     dtype: str
     elementBytes: int

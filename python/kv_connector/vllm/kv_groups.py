@@ -15,6 +15,7 @@ from kv_connector.last_token import FULL_ATTENTION, STATE, LastTokenRule
 
 _FULL = ("FullAttentionSpec", "MLAAttentionSpec")
 _WINDOWED = ("SlidingWindowSpec",)
+_CHUNKED = ("ChunkedLocalAttentionSpec",)
 _LATENT = ("MLAAttentionSpec",)
 _STATE = ("MambaSpec",)
 _STATES_SHOWN = ("SHORT_CONV", "MAMBA2", "GDN_ATTN")
@@ -36,6 +37,8 @@ class KvGroup:
     block_tokens: int
     window_tokens: int = 0
     """How many of the last tokens a token attends to, itself included; 0 = all."""
+    chunked: bool = False
+    """A token attends to those of its chunk only: chunks of ``window_tokens`` tokens follow each other."""
     latent: bool = False
     """Every tensor-parallel rank has all of it."""
     state: bool = False
@@ -44,10 +47,12 @@ class KvGroup:
     """Which numbers a slot of state holds: vLLM registers it as bytes."""
 
     @property
-    def kind(self) -> Literal["full", "window", "state"]:
+    def kind(self) -> Literal["full", "window", "chunk", "state"]:
         """Which tokens of a prompt the layers need, as the geometry says it."""
         if self.state:
             return "state"
+        if self.chunked:
+            return "chunk"
         return "window" if self.window_tokens else "full"
 
     def blocks_of(self, tokens: int) -> int:
@@ -56,15 +61,27 @@ class KvGroup:
 
     def first_needed(self, first_token: int, prompt_tokens: int) -> int:
         """The first of tokens ``[first_token, prompt_tokens)`` that the prompt's last token attends to."""
-        return max(first_token, prompt_tokens - self.window_tokens) if self.window_tokens else first_token
+        if not self.window_tokens:
+            return first_token
+        if self.chunked:
+            return max(first_token, (prompt_tokens - 1) // self.window_tokens * self.window_tokens)
+        return max(first_token, prompt_tokens - self.window_tokens)
 
     def needed(self, first_token: int, prompt_tokens: int) -> slice:
         """The places, in a request's table, of the blocks that are transferred of these tokens."""
         first = self.first_needed(first_token, prompt_tokens) // self.block_tokens
         return slice(first, self.blocks_of(prompt_tokens))
 
+    def most_needed(self, tokens_max: int) -> int:
+        """How many blocks the transfer of a prompt of up to ``tokens_max`` tokens fills at most, wherever it ends."""
+        if not self.window_tokens:
+            return self.blocks_of(tokens_max)
+        return min(self.blocks_of(tokens_max), self.blocks_of(self.window_tokens - 1) + 1)
+
     def loses_first_needed(self, loaded_tokens: int) -> bool:
         """Whether vLLM drops a block that the last of these tokens needs once it takes them all as computed."""
+        if self.chunked:
+            return loaded_tokens % self.window_tokens == 0
         beyond = loaded_tokens - self.window_tokens + 1
         return self.window_tokens > 0 and beyond > 0 and beyond % self.block_tokens == 0
 
@@ -100,6 +117,11 @@ def transferred_blocks(groups: Sequence[KvGroup], first_token: int, prompt_token
     return sum(each.stop - each.start for each in needed)
 
 
+def most_transferred_blocks(groups: Sequence[KvGroup], tokens_max: int) -> int:
+    """How many blocks of the pool a transfer fills at most. The longest prompt may end where a window needs fewer."""
+    return sum(group.most_needed(tokens_max) for group in groups)
+
+
 def has_state(groups: Sequence[KvGroup]) -> bool:
     """Whether some layers keep one state of all tokens."""
     return any(group.state for group in groups)
@@ -123,8 +145,8 @@ def loaded_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
     """How many of the prompt's tokens vLLM is told to take as loaded; the rest it computes. 0: all of it.
 
     vLLM computes the last token in any case, but drops blocks as if the next one came first: where a window's first
-    token is the last one of its block, the last prompt token would attend to the null block. There it is told one token
-    less.
+    token is the last one of its block, or a prompt ends with its chunk, the last prompt token would attend to the null
+    block. There it is told one token less.
     """
     rule = last_token_rule(groups)
     if rule.leaves_out:
@@ -147,6 +169,11 @@ def read_groups(kv_cache_config: Any) -> tuple[KvGroup, ...]:
 
 def _behind_the_last(group: KvGroup) -> KvGroup:
     """What the token needs that comes after those that are transferred: it has a place in its window itself."""
+    if group.chunked:
+        raise OptionError(
+            f"layers {_worded(group.layer_names)} have chunked local attention and others state, expected one of the"
+            " two: KV Messenger serves no model with both"
+        )
     return replace(group, window_tokens=group.window_tokens - 1) if group.window_tokens > 1 else group
 
 
@@ -155,11 +182,11 @@ def _read(group: Any, index: int, count: int) -> KvGroup:
     specs = list(getattr(spec, "kv_cache_specs", {}).values()) or [spec]
     where = f"KV cache group {index} of {count} (layers {_worded(group.layer_names)})"
     kinds = sorted({type(s).__name__ for s in specs})
-    served = _FULL + _WINDOWED + _STATE
+    served = _FULL + _WINDOWED + _CHUNKED + _STATE
     if len(kinds) != 1 or kinds[0] not in served:
         raise OptionError(
             f"{where} is of kind {' and '.join(kinds)}, expected one of {', '.join(served)}: KV Messenger serves models"
-            " whose layers have full attention, a sliding window, latent KV or state"
+            " whose layers have full attention, a sliding window, chunked local attention, latent KV or state"
         )
     if kinds[0] in _STATE:
         return _read_state(group, specs, where)
@@ -169,10 +196,16 @@ def _read(group: Any, index: int, count: int) -> KvGroup:
         raise OptionError(f"{where} belongs to a draft model, expected none: start without speculative decoding")
     if not getattr(group, "enable_kv_transfer", True):
         raise OptionError(f"{where} is one that vLLM does not transfer, expected that it does")
-    windows = {_window(s) for s in specs} if kinds[0] in _WINDOWED else {0}
+    windows = {_window(s) for s in specs}
     if len(windows) != 1:
         raise OptionError(f"{where} has windows of {sorted(windows)} tokens, expected one window for all its layers")
-    return KvGroup(tuple(group.layer_names), int(spec.block_size), windows.pop(), kinds[0] in _LATENT)
+    return KvGroup(
+        tuple(group.layer_names),
+        int(spec.block_size),
+        windows.pop(),
+        chunked=kinds[0] in _CHUNKED,
+        latent=kinds[0] in _LATENT,
+    )
 
 
 def _read_state(group: Any, specs: Sequence[Any], where: str) -> KvGroup:
@@ -209,7 +242,11 @@ def _state_format(spec: Any) -> str:
 
 
 def _window(spec: Any) -> int:
-    """What vLLM keeps behind the next token, and that token."""
+    """What vLLM keeps behind the next token, and that token; or the length of a chunk; 0 = all tokens."""
+    if type(spec).__name__ in _CHUNKED:
+        return int(spec.attention_chunk_size)
+    if type(spec).__name__ not in _WINDOWED:
+        return 0
     return int(spec.sliding_window) + int(getattr(spec, "extra_retained_tokens", 0))
 
 

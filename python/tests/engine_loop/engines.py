@@ -40,7 +40,7 @@ from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine import core as engine_core
 from vllm.v1.executor.abstract import Executor
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
 from engine_loop.kv_pages import BLOCK_TOKENS, HEADS, LAYERS, TOKENS_ONLY, VOCABULARY, Beside, KvPages, digests
 from engine_loop.model_runner import LayerGroup, ModelRunner, Rank
@@ -61,6 +61,13 @@ STATE = -1
 
 
 @dataclass(frozen=True)
+class Chunk:
+    """In place of a layer's window: a token reads those of its chunk only."""
+
+    tokens: int
+
+
+@dataclass(frozen=True)
 class EnginePlan:
     """How one side is set up."""
 
@@ -75,7 +82,7 @@ class EnginePlan:
     whole_prompt_must_fit: bool = True
     tp_size: int = 1
     recompute: bool = False
-    windows: tuple[int, ...] = (0,) * len(LAYERS)
+    windows: tuple[int | Chunk, ...] = (0,) * len(LAYERS)
     """How many of the last tokens each layer reads; 0 = all, STATE = one state of all."""
     one_group: bool = False
     """Started with --disable-hybrid-kv-cache-manager: all layers have all pages, whatever they read."""
@@ -132,14 +139,19 @@ class LoopExecutor(Executor):
             dtypes=(torch.float32, torch.bfloat16),
             mamba_type=MambaAttentionBackendEnum[self.plan.state_type],
         )
-        specs = {
-            name: slot
-            if window == STATE
-            else SlidingWindowSpec(**shape, sliding_window=window)
-            if window
-            else FullAttentionSpec(**shape)
-            for name, window in zip(LAYERS, self.plan.windows, strict=True)
-        }
+
+        def spec(window: int | Chunk) -> Any:
+            match window:
+                case Chunk(tokens):
+                    return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=tokens)
+                case -1:
+                    return slot
+                case 0:
+                    return FullAttentionSpec(**shape)
+                case tokens:
+                    return SlidingWindowSpec(**shape, sliding_window=tokens)
+
+        specs = {name: spec(window) for name, window in zip(LAYERS, self.plan.windows, strict=True)}
         return [dict(specs) for _ in range(self.plan.tp_size)]
 
     def _get_supported_kv_cache_layouts(self) -> list[list[str]]:
@@ -177,7 +189,9 @@ class LoopExecutor(Executor):
     def _layers(self, config: Any) -> list[LayerGroup]:
         group_of = {name: at for at, group in enumerate(config.kv_cache_groups) for name in group.layer_names}
         return [
-            LayerGroup(group_of[name], max(0, window), window == STATE)
+            LayerGroup(group_of[name], chunk_tokens=window.tokens)
+            if isinstance(window, Chunk)
+            else LayerGroup(group_of[name], max(0, window), state=window == STATE)
             for name, window in zip(LAYERS, self.plan.windows, strict=True)
         ]
 

@@ -29,11 +29,15 @@ class LayerGroup:
     index: int = 0
     window_tokens: int = 0
     """How many of the last tokens a token reads, itself included; 0 = all."""
+    chunk_tokens: int = 0
+    """It reads those of its chunk of so many tokens; 0 = there are no chunks."""
     state: bool = False
     """It keeps one state of all tokens, which a pass reads before it writes the next."""
 
     def first_read(self, first: int) -> int:
         """The first token that a pass reads which computes those from ``first`` on."""
+        if self.chunk_tokens:
+            return first // self.chunk_tokens * self.chunk_tokens
         return max(0, first - self.window_tokens + 1) if self.window_tokens else 0
 
 

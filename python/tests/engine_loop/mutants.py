@@ -10,6 +10,7 @@ from unittest import mock
 
 from kv_connector.vllm import kv_groups, scheduler_half
 from kv_connector.vllm.fetch_gate import FetchGate
+from kv_connector.vllm.kv_groups import KvGroup
 from kv_connector.vllm.scheduler_half import SchedulerHalf
 from kv_connector.vllm.window_blocks import WindowBlocks
 from kv_connector.vllm.worker_half import WorkerHalf
@@ -132,6 +133,11 @@ MUTANTS = (
         "vLLM takes the last token as loaded where it drops a page that this token reads",
         *("windows", 1, "error logged"),
         *(scheduler_half, "loaded_tokens", lambda _, prompt_tokens: prompt_tokens),
+    ),
+    Mutant(
+        "vLLM takes a prompt that ends with its chunk as loaded, and drops the pages that its last token reads",
+        *("chunks", 1, "error logged"),
+        *(KvGroup, "loses_first_needed", lambda *_: False),
     ),
     Mutant(
         "a prefiller's state has the last token in it, which the decoder computes again",

@@ -28,6 +28,7 @@ CLEAN_KINDS = (
         "mixed",
         "rejected",
         "windows",
+        "chunks",
         "states",
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine_loop.engines import STATE, EnginePlan
+from engine_loop.engines import STATE, Chunk, EnginePlan
 from engine_loop.kv_pages import BLOCK_TOKENS, TOKENS_ONLY, VOCABULARY, Beside
 
 GRANT_WAIT_SECONDS = 60.0
@@ -421,6 +421,17 @@ def _windows(t: Traffic) -> None:
     t.plan.prefill_tokens_max = draw.choice([1, 40])
 
 
+def _chunks(t: Traffic) -> None:
+    """The second layer reads the tokens of its chunk; any other traffic. A world in five has one group."""
+    draw = t.random
+    chunk = Chunk(BLOCK_TOKENS * draw.choice([1, 2, 3, 4, 16]))
+    draw.choice([_beginnings, _preemption, _crossed, _routes, _aborts, _mixed, _mixed])(t)
+    for side in ("prefiller", "decoder"):
+        blocks = getattr(t.plan, side).blocks
+        t.set(side, windows=(0, chunk), blocks=2 * blocks, one_group=t.plan.seed % 5 == 0)
+    t.plan.prefill_tokens_max = draw.choice([1, 40])
+
+
 def _states(t: Traffic) -> None:
     """The second layer keeps a state, of which each request has one slot; the first one has a window, in half of them.
 
@@ -504,6 +515,7 @@ KINDS: dict[str, Callable[[Traffic], None]] = {
     "preemption": _preemption,
     "mixed": _mixed,
     "windows": _windows,
+    "chunks": _chunks,
     "states": _states,
     "retried": _retried,
     "rejected": _rejected,

@@ -14,6 +14,7 @@ from kv_connector.vllm.kv_groups import (
     GroupPages,
     KvGroup,
     loaded_tokens,
+    most_transferred_blocks,
     read_groups,
     transferred_blocks,
     transferred_tokens,
@@ -48,10 +49,22 @@ class MambaSpec:
 
 class ChunkedLocalAttentionSpec:
     block_size = 4
+    attention_chunk_size = 8
+
+
+class CrossAttentionSpec:
+    block_size = 4
 
 
 def windowed(window: int, block_tokens: int = 4) -> KvGroup:
     return KvGroup(("windowed",), block_tokens, window)
+
+
+def chunked(chunk: int) -> KvGroup:
+    return KvGroup(("chunked",), 4, chunk, chunked=True)
+
+
+LOCAL = [kind(tokens) for kind in (windowed, chunked) for tokens in range(1, 12)]
 
 
 def config(*specs: Any, **fields: Any) -> SimpleNamespace:
@@ -62,18 +75,26 @@ def config(*specs: Any, **fields: Any) -> SimpleNamespace:
     return SimpleNamespace(kv_cache_groups=groups)
 
 
-def attended(window: int, first_token: int, prompt_tokens: int) -> set[int]:
+def attended(group: KvGroup, first_token: int, prompt_tokens: int) -> set[int]:
     """What the prompt's last token, and every later one, may attend to of what is not computed yet."""
-    return {token for token in range(first_token, prompt_tokens) if prompt_tokens - 1 - token < window}
+    last, local = prompt_tokens - 1, group.window_tokens
+    return {
+        token
+        for token in range(first_token, prompt_tokens)
+        if (token // local == last // local if group.chunked else last - token < local)
+    }
 
 
-@pytest.mark.parametrize("window", range(1, 12))
-def test_should_transfer_the_blocks_that_the_last_window_touches(window: int) -> None:
-    group = windowed(window)
+def named(group: KvGroup) -> str:
+    return f"{group.kind} of {group.window_tokens}"
+
+
+@pytest.mark.parametrize("group", LOCAL, ids=named)
+def test_should_transfer_the_blocks_that_the_last_token_attends_to(group: KvGroup) -> None:
     for prompt_tokens in range(1, 24):
         for first_token in range(0, prompt_tokens, 4):
             needed = group.needed(first_token, prompt_tokens)
-            touched = {token // 4 for token in attended(window, first_token, prompt_tokens)}
+            touched = {token // 4 for token in attended(group, first_token, prompt_tokens)}
             assert set(range(needed.start, needed.stop)) == touched
 
 
@@ -82,27 +103,36 @@ def test_should_transfer_every_block_where_all_tokens_are_attended_to() -> None:
     assert transferred_blocks([FULL, windowed(6)], 0, 17) == 5 + 3
 
 
+@pytest.mark.parametrize("group", [*LOCAL, FULL], ids=named)
+def test_should_know_how_many_blocks_a_transfer_fills_at_most(group: KvGroup) -> None:
+    for tokens_max in range(1, 24):
+        counts = [transferred_blocks([group], 0, tokens) for tokens in range(1, tokens_max + 1)]
+        assert max(counts) <= most_transferred_blocks([group], tokens_max) <= max(counts) + 1
+    assert most_transferred_blocks([group, FULL], 23) == most_transferred_blocks([group], 23) + 6
+
+
 @pytest.mark.parametrize("page_tokens", [1, 2, 4])
-def test_should_leave_out_pages_of_the_first_block_that_lie_before_the_window(page_tokens: int) -> None:
-    for window in range(1, 12):
-        group = windowed(window)
+def test_should_leave_out_pages_of_the_first_block_that_lie_before_what_is_attended_to(page_tokens: int) -> None:
+    for group in LOCAL:
         pages = GroupPages(group, page_tokens)
         for prompt_tokens in range(1, 24):
             table = [7 + 3 * place for place in range(group.blocks_of(prompt_tokens))]
             found = pages.needed(table[group.needed(0, prompt_tokens)], 0, prompt_tokens)
             ratio = 4 // page_tokens
-            held = sorted({token // page_tokens for token in attended(window, 0, prompt_tokens)})
+            held = sorted({token // page_tokens for token in attended(group, 0, prompt_tokens)})
             assert found == [table[page // ratio] * ratio + page % ratio for page in held]
 
 
 def kept_by_vllm(group: KvGroup, computed_tokens: int) -> int:
-    """The first place that holds a block, as SlidingWindowManager.get_num_skipped_tokens decides it."""
+    """The first place that holds a block, as ``get_num_skipped_tokens`` of vLLM's managers decides it."""
+    if group.chunked:
+        return computed_tokens // group.window_tokens * group.window_tokens // group.block_tokens
     return max(0, computed_tokens - group.window_tokens + 1) // group.block_tokens
 
 
-@pytest.mark.parametrize("window", range(1, 12))
-def test_should_never_let_vllm_drop_a_block_that_the_last_token_attends_to(window: int) -> None:
-    groups = [FULL, windowed(window)]
+@pytest.mark.parametrize("local", LOCAL, ids=named)
+def test_should_never_let_vllm_drop_a_block_that_the_last_token_attends_to(local: KvGroup) -> None:
+    groups = [FULL, local]
     told = {}
     for prompt_tokens in range(1, 24):
         loaded = told[prompt_tokens] = loaded_tokens(groups, prompt_tokens)
@@ -111,7 +141,7 @@ def test_should_never_let_vllm_drop_a_block_that_the_last_token_attends_to(windo
             needed = groups[1].needed(0, prompt_tokens)
             assert kept_by_vllm(groups[1], loaded) <= needed.start
             assert groups[1].blocks_of(loaded) == needed.stop
-    if window % 4 != 2:
+    if local.window_tokens % 4 == 0 if local.chunked else local.window_tokens % 4 != 2:
         assert all(loaded > 0 for prompt_tokens, loaded in told.items() if prompt_tokens > 1)
     assert loaded_tokens([FULL], 9) == 9
 
@@ -120,8 +150,12 @@ def test_should_read_windows_and_refuse_what_it_does_not_serve() -> None:
     found = read_groups(config(FullAttentionSpec(), SlidingWindowSpec(6, 2)))
     assert found == (KvGroup(("layer.0",), 4), KvGroup(("layer.1",), 4, 8))
     assert [group.kind for group in found] == ["full", "window"]
-    with pytest.raises(OptionError, match=r"group 1 of 2 \(layers layer.1\) is of kind ChunkedLocalAttentionSpec"):
-        read_groups(config(FullAttentionSpec(), ChunkedLocalAttentionSpec()))
+    (_, local) = read_groups(config(FullAttentionSpec(), ChunkedLocalAttentionSpec()))
+    assert (local, local.kind) == (KvGroup(("layer.1",), 4, 8, chunked=True), "chunk")
+    with pytest.raises(OptionError, match=r"group 1 of 2 \(layers layer.1\) is of kind CrossAttentionSpec"):
+        read_groups(config(FullAttentionSpec(), CrossAttentionSpec()))
+    with pytest.raises(OptionError, match="have chunked local attention and others state, expected one of the two"):
+        read_groups(config(ChunkedLocalAttentionSpec(), MambaSpec()))
     with pytest.raises(OptionError, match="belongs to a draft model"):
         read_groups(config(FullAttentionSpec(), is_eagle_group=True))
     with pytest.raises(OptionError, match="vLLM does not transfer"):
@@ -170,7 +204,7 @@ def test_should_leave_out_of_a_window_beside_state_the_token_that_the_decoder_co
         needed = windowed_group.needed(0, transferred)
         first_kept = kept_by_vllm(windowed(window), loaded_tokens(groups, prompt_tokens))
         assert needed == slice(first_kept, windowed_group.blocks_of(transferred))
-        attended_to = attended(window, 0, prompt_tokens) - {prompt_tokens - 1}
+        attended_to = attended(windowed(window), 0, prompt_tokens) - {prompt_tokens - 1}
         assert {token // 4 for token in attended_to} == set(range(needed.start, needed.stop))
 
 

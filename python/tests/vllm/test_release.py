@@ -209,17 +209,17 @@ def test_should_be_asked_for_its_layout_before_memory_for_kv_is_measured(vllm_re
     assert "get_kv_connector_cache_layout(vllm_config)" in resolver.split("def resolve_kv_cache_layout")[1]
 
 
-class ChunkedLocalAttentionSpec:
+class CrossAttentionSpec:
     block_size = 16
 
 
 def test_should_refuse_caches_that_it_cannot_move(vllm_release: Release) -> None:
     cls, worker = vllm_release.connector.KvMessengerConnector, vllm_release.base.KVConnectorRole.WORKER
     hybrid = caches()
-    hybrid.kv_cache_groups += caches(("local.0", "local.1"), ChunkedLocalAttentionSpec()).kv_cache_groups
+    hybrid.kv_cache_groups += caches(("local.0", "local.1"), CrossAttentionSpec()).kv_cache_groups
     with pytest.raises(
         Exception,
-        match=r"group 1 of 2 \(layers local.0, local.1\) is of kind ChunkedLocalAttentionSpec, expected one of",
+        match=r"group 1 of 2 \(layers local.0, local.1\) is of kind CrossAttentionSpec, expected one of",
     ):
         cls(config("kv_producer"), worker, hybrid)
 

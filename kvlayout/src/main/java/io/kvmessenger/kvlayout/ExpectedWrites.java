@@ -89,10 +89,18 @@ public final class ExpectedWrites {
         boolean tokenByToken = to.layout().equals(PageLayout.NHD)
                 && sourceHeadsPerRank(group) != target.headsOf(rank, group).count();
         int partTokens = tokenByToken ? 1 : Math.min(from.pageTokens(), to.pageTokens());
-        int pagesBeforeWindow = to.kind().windowTokens() == 0
-                ? 0
-                : Math.max(0, tokenCount - to.kind().windowTokens()) / to.pageTokens();
-        int partsBefore = Math.max(firstToken, pagesBeforeWindow * to.pageTokens()) / partTokens;
+        int pagesBefore = (tokenCount - neededTokens(to.kind())) / to.pageTokens();
+        int partsBefore = Math.max(firstToken, pagesBefore * to.pageTokens()) / partTokens;
         return Math.ceilDiv(tokenCount, partTokens) - partsBefore;
+    }
+
+    /** How many tokens the last one attends to, itself included. */
+    private int neededTokens(GroupKind kind) {
+        return switch (kind) {
+            case GroupKind.FullAttention _, GroupKind.State _ -> tokenCount;
+            case GroupKind.SlidingWindow(int windowTokens) -> Math.min(tokenCount, windowTokens);
+            case GroupKind.ChunkedLocal(int chunkTokens) ->
+                tokenCount % chunkTokens == 0 ? Math.min(tokenCount, chunkTokens) : tokenCount % chunkTokens;
+        };
     }
 }

@@ -53,12 +53,10 @@ public record KvGroup(
 
     /**
      * Where the pages begin that are transferred of tokens {@code [firstToken, tokenCount)}: the first must be the first of
-     * a page, and no page is that lies before the window altogether.
+     * a page, and no page is that holds none of those that {@link GroupKind#firstNeeded} begins.
      */
     public int firstTokenSent(int firstToken, int tokenCount) {
-        int window = kind.windowTokens();
-        int firstNeeded = window == 0 ? firstToken : Math.max(firstToken, tokenCount - window);
-        return firstNeeded / pageTokens * pageTokens;
+        return Math.max(firstToken, kind.firstNeeded(tokenCount)) / pageTokens * pageTokens;
     }
 
     /** How many pages are transferred of tokens {@code [firstToken, tokenCount)}; see {@link #firstTokenSent}. */

@@ -72,15 +72,25 @@ final class CarriedOut {
                 .toArray();
     }
 
-    /** Where the first page of the target begins that holds a token which is asked for and in the last window. */
+    /** Where the first page of the target begins that holds a token which is asked for and which the last one attends to. */
     private int firstTokenOf(int groupIndex) {
         KvGroup group = target.groups().get(groupIndex);
         int first = firstToken;
-        while (group.kind().windowTokens() > 0
-                && first + group.pageTokens() + group.kind().windowTokens() <= tokenCount) {
+        while (IntStream.range(first, Math.min(tokenCount, first + group.pageTokens()))
+                .noneMatch(token -> isAttendedTo(token, group.kind()))) {
             first += group.pageTokens();
         }
         return first;
+    }
+
+    /** By the last token. */
+    private boolean isAttendedTo(int token, GroupKind kind) {
+        int last = tokenCount - 1;
+        return switch (kind) {
+            case GroupKind.FullAttention _, GroupKind.State _ -> true;
+            case GroupKind.SlidingWindow(int windowTokens) -> last - token < windowTokens;
+            case GroupKind.ChunkedLocal(int chunkTokens) -> token / chunkTokens == last / chunkTokens;
+        };
     }
 
     private void carry(KvGeometry source, Piece piece) {

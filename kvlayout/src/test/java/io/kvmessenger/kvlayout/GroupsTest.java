@@ -55,13 +55,18 @@ class GroupsTest {
         assertThat(shapeCount).isEqualTo(288);
     }
 
-    /** Each window from less than a page to more than the prompt, beside a group that needs all tokens. */
+    /** Each window and chunk from less than a page to more than the prompt, beside a group that needs all tokens. */
     @Test
-    void shouldTileOnlyWhatTheLastWindowTouches() {
-        for (int window = 1; window <= TOKENS_MAX + 1; window++) {
+    void shouldTileOnlyWhatTheLastTokenAttendsTo() {
+        List<GroupKind> kinds = new ArrayList<>();
+        for (int tokens = 1; tokens <= TOKENS_MAX + 1; tokens++) {
+            kinds.add(new GroupKind.SlidingWindow(tokens));
+            kinds.add(new GroupKind.ChunkedLocal(tokens));
+        }
+        for (GroupKind kind : kinds) {
             for (PageLayout layout : List.of(PageLayout.HND, PageLayout.NHD)) {
                 Pair full = new Pair(Shapes.group(layout, 2, 2), Shapes.group(layout, 2, 2));
-                KvGroup group = Shapes.windowed(window, layout, 4, 2);
+                KvGroup group = Shapes.group(kind, layout, 4, 2);
                 for (int tp = 1; tp <= 4; tp *= 2) {
                     check(List.of(full, new Pair(group, group)), 1, tp, 1);
                     check(List.of(new Pair(group, group), full), tp, 2, 1);
@@ -80,6 +85,17 @@ class GroupsTest {
         assertThat(group.pagesFor(8, 9)).isEqualTo(1);
         assertThat(group.firstTokenSent(0, 9)).isEqualTo(4);
         assertThat(group.firstTokenSent(6, 9)).isEqualTo(6);
+    }
+
+    @Test
+    void shouldSendNoPageThatLiesBeforeTheLastTokensChunk() {
+        KvGroup group = Shapes.group(new GroupKind.ChunkedLocal(6), PageLayout.HND, 1, 4);
+        assertThat(group.firstTokenSent(0, 6)).isZero();
+        assertThat(group.firstTokenSent(0, 7)).isEqualTo(4);
+        assertThat(group.firstTokenSent(0, 12)).isEqualTo(4);
+        assertThat(group.firstTokenSent(0, 13)).isEqualTo(12);
+        assertThat(group.firstTokenSent(8, 12)).isEqualTo(8);
+        assertThat(group.pagesFor(0, 12)).isEqualTo(2);
     }
 
     /** One page a request, whatever its length; it has no tokens that one side could cut otherwise. */
@@ -203,13 +219,15 @@ class GroupsTest {
     void shouldParseTheKindsThatThereAre() {
         assertThat(GroupKind.parse(GroupKind.FULL_ATTENTION.name(), 0)).isEqualTo(GroupKind.FULL_ATTENTION);
         assertThat(GroupKind.parse("window", 256)).isEqualTo(new GroupKind.SlidingWindow(256));
+        assertThat(GroupKind.parse("chunk", 256)).isEqualTo(new GroupKind.ChunkedLocal(256));
         assertThat(GroupKind.parse("state", 0)).isEqualTo(GroupKind.STATE);
         assertThatThrownBy(() -> GroupKind.parse("mamba", 0))
                 .hasMessage(
                         "kind of a KV group is \"mamba\" with windowTokens 0, expected \"full\" or \"state\" with 0, or"
-                                + " \"window\" with at least 1: serve a model whose layers have full attention, a sliding window or"
-                                + " state");
+                                + " \"window\" or \"chunk\" with at least 1: serve a model whose layers have full attention, a"
+                                + " sliding window, chunked local attention or state");
         assertThatThrownBy(() -> GroupKind.parse("full", 256)).hasMessageContaining("windowTokens 256");
         assertThatThrownBy(() -> GroupKind.parse("window", 0)).hasMessageContaining("windowTokens 0");
+        assertThatThrownBy(() -> GroupKind.parse("chunk", 0)).hasMessageContaining("windowTokens 0");
     }
 }

@@ -14,12 +14,15 @@ final class Shapes {
     private Shapes() {}
 
     static KvGroup group(PageLayout layout, int kvHeadCount, int pageTokens) {
-        return new KvGroup(GroupKind.FULL_ATTENTION, "float32", 4, pageTokens, layout, kvHeadCount, PAGE_COUNT);
+        return group(GroupKind.FULL_ATTENTION, layout, kvHeadCount, pageTokens);
     }
 
     static KvGroup windowed(int windowTokens, PageLayout layout, int kvHeadCount, int pageTokens) {
-        return new KvGroup(
-                new GroupKind.SlidingWindow(windowTokens), "float32", 4, pageTokens, layout, kvHeadCount, PAGE_COUNT);
+        return group(new GroupKind.SlidingWindow(windowTokens), layout, kvHeadCount, pageTokens);
+    }
+
+    static KvGroup group(GroupKind kind, PageLayout layout, int kvHeadCount, int pageTokens) {
+        return new KvGroup(kind, "float32", 4, pageTokens, layout, kvHeadCount, PAGE_COUNT);
     }
 
     /** A cache of one group. */
