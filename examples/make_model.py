@@ -132,6 +132,95 @@ class TinyMistral:
 
 
 @dataclass(frozen=True)
+class TinyLlama4:
+    """A Llama 4 without experts: three layers attend to a chunk of the tokens, and one to everything."""
+
+    family: ClassVar[str] = "llama4"
+    layer_count: int = 4
+    hidden_size: int = 256
+    head_count: int = 4
+    kv_head_count: int = 2
+    head_dim: int = 64
+    chunk_tokens: int = 256
+    vocabulary_size: int = 512
+    positions_max: int = 4096
+    initializer_range: float = 0.2
+    seed: int = 20
+
+    def config(self) -> Any:
+        from transformers import Llama4TextConfig
+
+        return Llama4TextConfig(
+            intermediate_size=2 * self.hidden_size,
+            intermediate_size_mlp=2 * self.hidden_size,
+            num_key_value_heads=self.kv_head_count,
+            head_dim=self.head_dim,
+            attention_chunk_size=self.chunk_tokens,
+            interleave_moe_layer_step=self.layer_count + 1,
+            **shared_settings(self),
+        )
+
+
+@dataclass(frozen=True)
+class TinyGptOss:
+    """A gpt-oss: windowed layers and others in turn, attention sinks and experts."""
+
+    family: ClassVar[str] = "gpt-oss"
+    layer_count: int = 4
+    hidden_size: int = 256
+    head_count: int = 4
+    kv_head_count: int = 2
+    head_dim: int = 64
+    window_tokens: int = 128
+    vocabulary_size: int = 512
+    positions_max: int = 4096
+    initializer_range: float = 0.2
+    seed: int = 20
+
+    def config(self) -> Any:
+        from transformers import GptOssConfig
+
+        return GptOssConfig(
+            intermediate_size=self.hidden_size,
+            num_key_value_heads=self.kv_head_count,
+            head_dim=self.head_dim,
+            sliding_window=self.window_tokens,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            **shared_settings(self),
+        )
+
+
+@dataclass(frozen=True)
+class TinyQwen3Moe:
+    """A Qwen3 with experts."""
+
+    family: ClassVar[str] = "qwen3-moe"
+    layer_count: int = 3
+    hidden_size: int = 256
+    head_count: int = 4
+    kv_head_count: int = 2
+    head_dim: int = 64
+    vocabulary_size: int = 512
+    positions_max: int = 4096
+    initializer_range: float = 0.2
+    seed: int = 20
+
+    def config(self) -> Any:
+        from transformers import Qwen3MoeConfig
+
+        return Qwen3MoeConfig(
+            intermediate_size=2 * self.hidden_size,
+            moe_intermediate_size=self.hidden_size,
+            num_key_value_heads=self.kv_head_count,
+            head_dim=self.head_dim,
+            num_experts=4,
+            num_experts_per_tok=2,
+            **shared_settings(self),
+        )
+
+
+@dataclass(frozen=True)
 class TinyLfm2:
     """An LFM2: short convolutions, which keep the last inputs of a request, and one layer of attention."""
 
@@ -196,7 +285,17 @@ class TinyFalconH1:
         )
 
 
-Shape = TinyModel | TinyLatentModel | TinyGemma | TinyMistral | TinyLfm2 | TinyFalconH1
+Shape = (
+    TinyModel
+    | TinyLatentModel
+    | TinyGemma
+    | TinyMistral
+    | TinyLlama4
+    | TinyGptOss
+    | TinyQwen3Moe
+    | TinyLfm2
+    | TinyFalconH1
+)
 
 
 def shared_settings(shape: Shape) -> dict[str, Any]:
