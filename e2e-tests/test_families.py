@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 from bed import Messenger, decoder, messenger, prefiller, serial, start_messengers, together, way_of
-from make_model import TinyGemma, TinyGptOss, TinyLlama4, TinyQwen3Moe, cached_model
+from make_model import TinyGemma, TinyGptOss, TinyLlama4, TinyMistral, TinyQwen3Moe, cached_model
 from prompts import cache_home, random_prompt
 from server_process import greedy_completion, words_of
 from traffic import sharing_beginning
@@ -36,7 +36,7 @@ ENDINGS: Final = (5, 90, 212, 287)
 class Family:
     """What is started, and with what; layers that do not attend to everything, and the first token that they need."""
 
-    shape: TinyLlama4 | TinyGptOss | TinyQwen3Moe | TinyGemma
+    shape: TinyLlama4 | TinyGptOss | TinyMistral | TinyQwen3Moe | TinyGemma
     local_layers: int = 0
     first_needed: Callable[[int], int] = lambda _: 0
     name: str = ""
@@ -49,7 +49,15 @@ class Family:
 FAMILIES: Final = (
     Family(TinyLlama4(), 3, lambda tokens: (tokens - 1) // TinyLlama4.chunk_tokens * TinyLlama4.chunk_tokens),
     Family(TinyGptOss(), 2, lambda tokens: tokens - TinyGptOss.window_tokens),
+    Family(TinyMistral(), 4, lambda tokens: tokens - TinyMistral.window_tokens),
     Family(TinyQwen3Moe()),
+    Family(
+        TinyGemma(),
+        5,
+        lambda tokens: tokens - TinyGemma.window_tokens,
+        name="gemma3-without-prefix-caching",
+        arguments=("--no-enable-prefix-caching",),
+    ),
     Family(TinyGemma(), name="gemma3-in-one-group", arguments=("--disable-hybrid-kv-cache-manager",)),
 )
 

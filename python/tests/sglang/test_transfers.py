@@ -106,6 +106,32 @@ def test_should_move_the_metadata_alone_when_the_decoder_has_all_pages(pair: Pai
     pair.assert_nothing_held()
 
 
+def test_should_have_the_rows_that_a_draft_begins_with_in_place_when_a_transfer_is_over(pair: Pair) -> None:
+    import torch
+    from one_process import SLOT_COUNT, pages, wait_for
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    def draft_rows(side: Any) -> list[Any]:
+        return [side.metadata.output_hidden_states, side.metadata.output_topk_p, side.metadata.output_topk_index]
+
+    bits = torch.Generator().manual_seed(7)
+    for rows in draft_rows(pair.prefiller):
+        rows.view(torch.uint8).random_(generator=bits)  # any bits, so also what is no number
+    sources, targets = range(SLOT_COUNT), range(SLOT_COUNT - 1, -1, -1)
+    rooms = [pair.next_room() for _ in sources]
+    begun = [begin(pair, room, [slot + 1], slot) for room, slot in zip(rooms, targets, strict=True)]
+    for (sender, _), room, slot in zip(begun, rooms, sources, strict=True):
+        sender.init(1, slot)
+        pair.write_metadata(slot, room, slot)
+        sender.send(pages(slot + 1), [])
+    for (sender, receiver), source, target in zip(begun, sources, targets, strict=True):
+        wait_for(receiver, KVPoll.Success)
+        for sent, arrived in zip(draft_rows(pair.prefiller), draft_rows(pair.decoder), strict=True):
+            assert torch.equal(sent[source].view(torch.uint8), arrived[target].view(torch.uint8))
+        finish(sender, receiver)
+    pair.assert_nothing_held()
+
+
 def test_should_not_read_pages_before_their_event_is_over(pair: Pair) -> None:
     from one_process import pages
     from sglang.srt.disaggregation.base.conn import KVPoll
