@@ -19,7 +19,7 @@ from kv_connector.exceptions import KvConnectorError, MessengerError, OptionErro
 from kv_connector.options import check_options
 from kv_connector.vllm.engine_facts import EngineFacts, read_facts, read_options, refuse_device
 from kv_connector.vllm.fetch_gate import FetchGate
-from kv_connector.vllm.kv_groups import most_transferred_blocks
+from kv_connector.vllm.kv_groups import longest_request_blocks
 from kv_connector.vllm.metadata import MessengerAddress, StepMetadata, WorkerNews
 from kv_connector.vllm.rank_start import OpenMessenger, OwnPart, RankStart
 from kv_connector.vllm.scheduler_half import SchedulerHalf
@@ -79,7 +79,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         groups = self._facts.groups
         if role == KVConnectorRole.SCHEDULER:
             side = Side(self._facts.options.role, groups.tp_size, groups.pp_size, groups.messenger_count)
-            longest_blocks = most_transferred_blocks(self._facts.kv_groups, vllm_config.model_config.max_model_len)
+            longest_blocks = longest_request_blocks(kv_cache_config, vllm_config)
             gate = FetchGate(longest_blocks, self._facts.options.fetch_limit_seconds)
             self._scheduler = SchedulerHalf(side, self._facts.kv_groups, gate, logger)
             if self._facts.not_shared_because:

@@ -72,12 +72,6 @@ class KvGroup:
         first = self.first_needed(first_token, prompt_tokens) // self.block_tokens
         return slice(first, self.blocks_of(prompt_tokens))
 
-    def most_needed(self, tokens_max: int) -> int:
-        """How many blocks the transfer of a prompt of up to ``tokens_max`` tokens fills at most, wherever it ends."""
-        if not self.window_tokens:
-            return self.blocks_of(tokens_max)
-        return min(self.blocks_of(tokens_max), self.blocks_of(self.window_tokens - 1) + 1)
-
     def loses_first_needed(self, loaded_tokens: int) -> bool:
         """Whether vLLM drops a block that the last of these tokens needs once it takes them all as computed."""
         if self.chunked:
@@ -117,9 +111,14 @@ def transferred_blocks(groups: Sequence[KvGroup], first_token: int, prompt_token
     return sum(each.stop - each.start for each in needed)
 
 
-def most_transferred_blocks(groups: Sequence[KvGroup], tokens_max: int) -> int:
-    """How many blocks of the pool a transfer fills at most. The longest prompt may end where a window needs fewer."""
-    return sum(group.most_needed(tokens_max) for group in groups)
+def longest_request_blocks(kv_cache_config: Any, vllm_config: Any) -> int:
+    """How many blocks of the pool vLLM counts, when it starts, for one request of ``max_model_len``.
+
+    A transfer of it may fill fewer: of a window it needs the last one only, and a request that is computed here, such
+    as one with ``prompt_logprobs``, all that a forward pass writes.
+    """
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    return sum(-(-spec.max_memory_usage_bytes(vllm_config) // spec.page_size_bytes) for spec in specs)
 
 
 def has_state(groups: Sequence[KvGroup]) -> bool:

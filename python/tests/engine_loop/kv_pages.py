@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 BLOCK_TOKENS = 16
-LAYERS = tuple(f"model.layers.{index}.self_attn.attn" for index in range(2))
+LAYERS = tuple(f"model.layers.{index}.self_attn.attn" for index in range(3))
 HEADS = 2
 TOKENS_MAX = 8192
 VOCABULARY = 32_000

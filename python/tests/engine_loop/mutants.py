@@ -126,12 +126,12 @@ MUTANTS = (
     ),
     Mutant(
         "the pages of a window are used again when the prefiller decodes on, before they are sent",
-        *("windows", 1, "wrong page"),
+        *("windows", 6, "wrong page"),
         *(WindowBlocks, "keep", lambda *_: None),
     ),
     Mutant(
         "vLLM takes the last token as loaded where it drops a page that this token reads",
-        *("windows", 1, "error logged"),
+        *("windows", 2, "error logged"),
         *(scheduler_half, "loaded_tokens", lambda _, prompt_tokens: prompt_tokens),
     ),
     Mutant(
@@ -146,7 +146,7 @@ MUTANTS = (
     ),
     Mutant(
         "a window beside state begins with a page that vLLM has dropped",
-        *("states", 6, "error logged"),
+        *("states", 8, "error logged"),
         *(kv_groups, "_behind_the_last", lambda group: group),
     ),
 )

@@ -409,31 +409,34 @@ def _preemption(t: Traffic) -> None:
 
 
 def _windows(t: Traffic) -> None:
-    """A layer of two, or both, reads a window of the last tokens; any other traffic. A world in five has one group."""
+    """One layer of three, two or all read a window of the last tokens, so that there are one to three groups.
+
+    Any other traffic. A world in five has one group.
+    """
     draw = t.random
-    windows = [draw.choice([1, 2, 15, 16, 17, 18, 31, 32, 33, 40, 48, 64, 100, 256]) for _ in range(2)]
-    both = draw.random() < 0.2
-    chosen = (windows[0], windows[1] if draw.random() < 0.5 else windows[0]) if both else (0, windows[0])
-    draw.choice([_beginnings, _preemption, _crossed, _routes, _aborts, _mixed, _mixed])(t)
-    for side in ("prefiller", "decoder"):
-        blocks = getattr(t.plan, side).blocks
-        t.set(side, windows=chosen, blocks=len(set(chosen)) * blocks, one_group=t.plan.seed % 5 == 0)
-    t.plan.prefill_tokens_max = draw.choice([1, 40])
+    one, other = (draw.choice([1, 2, 15, 16, 17, 18, 31, 32, 33, 40, 48, 64, 100, 256]) for _ in range(2))
+    if t.plan.seed % 5 == 0:  # vLLM puts no two windows into one group
+        other = one
+    _grouped(t, draw.choice([(0, one, one), (0, 0, one), (0, one, other), (one, one, one), (one, other, other)]))
 
 
 def _chunks(t: Traffic) -> None:
-    """The second layer reads the tokens of its chunk; any other traffic. A world in five has one group."""
+    """One layer of three, or two, read the tokens of their chunk; any other traffic. A world in five has one group."""
     draw = t.random
     chunk = Chunk(BLOCK_TOKENS * draw.choice([1, 2, 3, 4, 16]))
-    draw.choice([_beginnings, _preemption, _crossed, _routes, _aborts, _mixed, _mixed])(t)
+    _grouped(t, draw.choice([(0, chunk, chunk), (0, 0, chunk)]))
+
+
+def _grouped(t: Traffic, windows: tuple[int | Chunk, ...]) -> None:
+    t.random.choice([_beginnings, _preemption, _crossed, _routes, _aborts, _mixed, _mixed])(t)
     for side in ("prefiller", "decoder"):
         blocks = getattr(t.plan, side).blocks
-        t.set(side, windows=(0, chunk), blocks=2 * blocks, one_group=t.plan.seed % 5 == 0)
-    t.plan.prefill_tokens_max = draw.choice([1, 40])
+        t.set(side, windows=windows, blocks=3 * blocks, one_group=t.plan.seed % 5 == 0)
+    t.plan.prefill_tokens_max = t.random.choice([1, 40])
 
 
 def _states(t: Traffic) -> None:
-    """The second layer keeps a state, of which each request has one slot; the first one has a window, in half of them.
+    """A layer or two keep a state, of which each request has one slot; the others have a window, in half of the worlds.
 
     Without prefix caching, as vLLM wants it, and with one rank or two, as many on both sides.
     """
@@ -441,13 +444,14 @@ def _states(t: Traffic) -> None:
     tight = draw.random() < 0.4
     kind = draw.choice(["SHORT_CONV", "MAMBA2", "GDN_ATTN"])
     window = draw.choice([2, 15, 16, 17, 18, 31, 32, 33, 64, 100, 256]) if draw.random() < 0.5 else 0
+    windows = draw.choice([(window, STATE, STATE), (window, window, STATE)])
     if not tight:
         t.roomy()
     ranks = 2 if t.plan.seed % 4 == 3 else 1
     for side in ("prefiller", "decoder"):
         engine: EnginePlan = getattr(t.plan, side)
         options = engine.options | {"messenger_per": "rank" if ranks > 1 else "node"}
-        t.set(side, windows=(window, STATE), state_type=kind, prefix_caching=False, tp_size=ranks, options=options)
+        t.set(side, windows=windows, state_type=kind, prefix_caching=False, tp_size=ranks, options=options)
         t.set(side, blocks=engine.blocks + 80)
     t.plan.open_groups = draw.choice([1, 3, 8])
 

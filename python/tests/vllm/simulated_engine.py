@@ -106,6 +106,10 @@ def config(kv_role: str, layers: Sequence[str] = LAYERS, **more: Any) -> SimpleN
 @dataclass
 class FullAttentionSpec:
     block_size: int = BLOCK_TOKENS
+    page_size_bytes: int = 1
+
+    def max_memory_usage_bytes(self, vllm_config: Any) -> int:
+        return -(-int(vllm_config.model_config.max_model_len) // self.block_size)
 
 
 def caches(layer_names: Sequence[str] = LAYERS, spec: object = None) -> SimpleNamespace:

@@ -14,7 +14,7 @@ from kv_connector.vllm.kv_groups import (
     GroupPages,
     KvGroup,
     loaded_tokens,
-    most_transferred_blocks,
+    longest_request_blocks,
     read_groups,
     transferred_blocks,
     transferred_tokens,
@@ -103,12 +103,13 @@ def test_should_transfer_every_block_where_all_tokens_are_attended_to() -> None:
     assert transferred_blocks([FULL, windowed(6)], 0, 17) == 5 + 3
 
 
-@pytest.mark.parametrize("group", [*LOCAL, FULL], ids=named)
-def test_should_know_how_many_blocks_a_transfer_fills_at_most(group: KvGroup) -> None:
-    for tokens_max in range(1, 24):
-        counts = [transferred_blocks([group], 0, tokens) for tokens in range(1, tokens_max + 1)]
-        assert max(counts) <= most_transferred_blocks([group], tokens_max) <= max(counts) + 1
-    assert most_transferred_blocks([group, FULL], 23) == most_transferred_blocks([group], 23) + 6
+def test_should_count_as_many_blocks_for_the_longest_request_as_vllm_does() -> None:
+    def of_bytes(most: int) -> Any:
+        spec = SimpleNamespace(page_size_bytes=10, max_memory_usage_bytes=lambda config: most * config.factor)
+        return SimpleNamespace(kv_cache_spec=spec)
+
+    caches = SimpleNamespace(kv_cache_groups=[of_bytes(40), of_bytes(11)])
+    assert longest_request_blocks(caches, SimpleNamespace(factor=2)) == 8 + 3
 
 
 @pytest.mark.parametrize("page_tokens", [1, 2, 4])
