@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import zipfile
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class Row:
     artifacts: tuple[str, ...]
     packages: tuple[str, ...]
     texts: tuple[str, ...]
+    held_by_another: bool
 
 
 def rows() -> list[Row]:
@@ -37,7 +39,12 @@ def rows() -> list[Row]:
     ]
     assert cells[0] == ["artifact", "its classes", "licence", "text"]
     return [
-        Row(tuple(QUOTED.findall(artifacts)), tuple(QUOTED.findall(classes)), tuple(QUOTED.findall(texts)))
+        Row(
+            tuple(QUOTED.findall(artifacts)),
+            tuple(QUOTED.findall(classes)),
+            tuple(QUOTED.findall(texts)),
+            held_by_another=artifacts.startswith("\N{EN DASH}"),
+        )
         for artifacts, classes, _, texts in cells[2:]
     ]
 
@@ -68,6 +75,17 @@ def test_should_list_each_artifact_in_the_jar_and_no_other(jar: _preflight.Jar) 
     inside = {name for name in artifacts_in(jar.path) if not name.startswith(OWN_GROUP)}
     assert inside == {artifact for row in rows() for artifact in row.artifacts} - UNNAMED
     assert len(inside) > 10
+
+
+def test_should_list_each_artifact_with_its_version_in_the_bill_of_materials(jar: _preflight.Jar) -> None:
+    with zipfile.ZipFile(jar.path) as archive:
+        bill = json.loads(archive.read("META-INF/sbom/kv-messenger.cdx.json"))
+    listed = {f"{part['group']}:{part['name']}": part for part in bill["components"]}
+    foreign = {name for name in listed if not name.startswith(OWN_GROUP)}
+    assert foreign == {artifact for row in rows() if not row.held_by_another for artifact in row.artifacts}
+    assert all(listed[name]["version"] and listed[name]["licenses"] and listed[name]["purl"] for name in foreign)
+    assert bill["metadata"]["component"]["name"] == "connector"
+    assert "serialNumber" not in bill, "two builds of one source would differ"
 
 
 def test_should_list_the_package_of_each_class(jar: _preflight.Jar) -> None:
