@@ -11,13 +11,14 @@ import difflib
 import ipaddress
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from kv_connector import option_variables, tls_files
 from kv_connector import shared_secret as secrets
 from kv_connector.exceptions import OptionError
 from kv_connector.nixl_options import NIXL_OPTIONS
+from kv_connector.own_address import AUTO, outward_address
 
 Role = Literal["prefiller", "decoder", "both"]
 
@@ -91,7 +92,8 @@ class Options:
     engine_id: str
 
     listen_host: str = _text(
-        "Address on which a prefiller listens for decoders, and on which data paths are offered.",
+        'Address on which a prefiller listens for decoders, and on which data paths are offered; "auto" is the one by'
+        " which this machine's default route leaves it.",
         "127.0.0.1",
         boundary="listenHost",
     )
@@ -301,11 +303,12 @@ def parse_options(
     engine_id: str,
     kv_port: int = PREFILLER_PORT,
     environment: Mapping[str, str] = os.environ,
+    outward: Callable[[], str] = outward_address,
 ) -> Options:
     """Checks what the user said; raises :class:`OptionError` with one sentence on the first thing wrong.
 
     ``kv_port`` is the default of ``listen_port`` on a side that prefills. What is not said may stand in the
-    ``environment``.
+    ``environment``. ``outward`` gives the address for a ``listen_host`` of "auto".
     """
     if role not in get_args(Role):
         raise OptionError(f"role is {role!r}, expected one of {', '.join(get_args(Role))}")
@@ -318,6 +321,8 @@ def parse_options(
     for name, value in option_variables.said_in(_KINDS, environment).items():
         if name not in said:
             values[name] = _checked(_Place.variable(name), OPTION_SPECS[name], value)
+    if values.get("listen_host") == AUTO:
+        values["listen_host"] = outward()
     values["shared_secret"] = secrets.find_secret(
         values.get("shared_secret", ""), values.get("shared_secret_file", ""), environment
     )

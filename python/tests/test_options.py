@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from options_page import options_page
 
-from kv_connector import OptionError, parse_options
+from kv_connector import OptionError, own_address, parse_options
 from kv_connector.options import OPTION_SPECS
 
 SECRET = "a secret of enough bytes"
@@ -129,6 +129,28 @@ def test_should_refuse_a_file_without_a_secret(tmp_path: Path, content: bytes, r
 def test_should_listen_beyond_loopback_with_a_secret() -> None:
     assert parse(listen_host="10.0.0.1", shared_secret=SECRET).listen_host == "10.0.0.1"
     assert parse(listen_host="::1").listen_host == "::1"
+
+
+def test_should_listen_where_the_default_route_leaves_when_asked_for_auto() -> None:
+    said = {"listen_host": "auto", "shared_secret": SECRET}
+    made = parse_options(said, role="prefiller", engine_id="p", environment={}, outward=lambda: "10.0.0.7")
+    assert made.listen_host == "10.0.0.7"
+    with pytest.raises(
+        OptionError, match=r"option 'listen_host' is '10.0.0.7', which is reachable .* no shared secret"
+    ):
+        parse_options(
+            {"listen_host": "auto"}, role="prefiller", engine_id="p", environment={}, outward=lambda: "10.0.0.7"
+        )
+
+
+def test_should_say_that_there_is_no_default_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unreachable:
+        def __init__(self, *_: object) -> None:
+            raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(own_address.socket, "socket", Unreachable)
+    with pytest.raises(OptionError, match=r"'auto', and no default route leads out .* name the address"):
+        own_address.outward_address()
 
 
 def test_should_keep_the_options_page_like_the_table() -> None:
