@@ -20,6 +20,8 @@ class Page:
 
     def __init__(self, *texts: str) -> None:
         self.shown = 0
+        self.drained = False
+        self.refuses = False
         page = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -29,6 +31,12 @@ class Page:
                 self.send_response(200)
                 self.end_headers()
                 self.wfile.write(text.encode())
+
+            def do_POST(self) -> None:
+                self.send_response(403 if page.refuses else 200)
+                self.end_headers()
+                self.wfile.write(b"only this host may drain it\n")
+                page.drained = self.path == "/drain" and not page.refuses
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -84,3 +92,19 @@ def test_should_not_take_another_page_for_a_messengers(pages: list[Page]) -> Non
         f"http://{pages[0].address}/metrics is not the page of a messenger: look at metrics_host and metrics_port of"
         " the engine\n"
     ]
+
+
+def test_should_drain_all_before_it_waits(pages: list[Page]) -> None:
+    pages += [Page(BUSY, REST), Page(REST)]
+    arguments = [part for page in pages for part in ("--metrics", page.address)]
+    assert main(["drain", *arguments, "--limit-seconds", "60"]) == 0
+    assert [page.drained for page in pages] == [True, True]
+    assert pages[0].shown == 1 + idle.QUIET_LOOKS
+
+
+def test_should_say_that_a_page_refuses_to_be_drained(pages: list[Page], capsys: pytest.CaptureFixture[str]) -> None:
+    pages += [Page(REST)]
+    pages[0].refuses = True
+    assert main(["drain", "--metrics", pages[0].address]) == 1
+    said = f"http://{pages[0].address}/drain refuses (403: only this host may drain it): look at"
+    assert capsys.readouterr().err.startswith(said)

@@ -1,4 +1,4 @@
-"""Waits until messengers hold nothing for unfinished requests: before an engine is ended, once no new ones come."""
+"""Drains messengers, and waits until they hold nothing for unfinished requests: before an engine is ended."""
 
 from __future__ import annotations
 
@@ -20,6 +20,31 @@ LOOK_SECONDS = 0.5
 QUIET_LOOKS = 3
 """In a row: between two requests there is a moment in which nothing is held."""
 PAGE_LIMIT_SECONDS = 5.0
+
+
+def drain(pages: Sequence[str], limit_seconds: float, say: Callable[[str], object]) -> int:
+    """Tells messengers to be ready no more, then waits; 1 with a sentence also where one refuses."""
+    for page in pages:
+        try:
+            tell_to_drain(page)
+        except (OSError, ValueError) as failure:
+            say(f"{failure}: look at metrics_host and metrics_port of the engine\n")
+            return 1
+    return wait_idle(pages, limit_seconds, say)
+
+
+def tell_to_drain(page: str) -> None:
+    """Raises OSError that names the page and what it said."""
+    url = f"http://{page}/drain"
+    try:
+        urllib.request.urlopen(url, data=b"", timeout=PAGE_LIMIT_SECONDS).close()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            said = refused.read().decode(errors="replace").strip()
+        raise OSError(f"{url} refuses ({refused.code}: {said})") from refused
+    except (OSError, ValueError) as failure:
+        reason = failure.reason if isinstance(failure, urllib.error.URLError) else failure
+        raise OSError(f"{url} cannot be reached ({reason})") from failure
 
 
 def wait_idle(pages: Sequence[str], limit_seconds: float, say: Callable[[str], object]) -> int:

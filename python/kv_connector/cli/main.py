@@ -10,7 +10,7 @@ from pathlib import Path
 from kv_connector import _preflight
 from kv_connector._version import __version__
 from kv_connector.cli import doctor, ping, said_options, timeline
-from kv_connector.cli.idle import wait_idle
+from kv_connector.cli.idle import drain, wait_idle
 from kv_connector.exceptions import OptionError, PreflightError
 from kv_connector.options import SGLANG_OPTIONS_VARIABLE, Options
 
@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return version()
     if said.command == "wait-idle":
         return wait_idle(said.metrics, said.limit_seconds, sys.stderr.write)
+    if said.command == "drain":
+        return drain(said.metrics, said.limit_seconds, sys.stderr.write)
     if said.command == "timeline":
         wanted = timeline.Wanted(said.svg, said.transfer, said.perfetto)
         return timeline.tell(said.logs, wanted, sys.stdout.write, sys.stderr.write)
@@ -37,20 +39,22 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = made.add_subparsers(dest="command", required=True)
     commands.add_parser("version", help="the versions of package, jar and Java runtime")
-    idle = commands.add_parser(
-        "wait-idle",
-        help="wait until messengers hold nothing for unfinished requests",
-        description="For the moment before an engine is ended, when no new requests come. The status is 0 when all are"
-        " at rest, 1 when the limit is over or a page cannot be read.",
+    add_pages(
+        commands.add_parser(
+            "wait-idle",
+            help="wait until messengers hold nothing for unfinished requests",
+            description="For the moment before an engine is ended, when no new requests come. The status is 0 when all"
+            " are at rest, 1 when the limit is over or a page cannot be read.",
+        )
     )
-    idle.add_argument(
-        "--metrics",
-        metavar="HOST:PORT",
-        action="append",
-        required=True,
-        help="a messenger's metrics page; may be repeated",
+    add_pages(
+        commands.add_parser(
+            "drain",
+            help="let /ready say that no new requests are to come, and wait as wait-idle does",
+            description="From the engine's own host. /ready answers 503 from then on, /health as before; what is under"
+            " way goes on to its end, and requests that come all the same are served. It is not taken back.",
+        )
     )
-    idle.add_argument("--limit-seconds", type=float, default=120.0, help="after which it is given up (120)")
     times = commands.add_parser(
         "timeline",
         help="what engines' logs tell of the times of their transfers",
@@ -80,6 +84,18 @@ def parser() -> argparse.ArgumentParser:
     side.add_argument("prefiller", metavar="HOST:PORT", nargs="?", help="where the other side answers")
     add_engine(pings)
     return made
+
+
+def add_pages(command: argparse.ArgumentParser) -> None:
+    """Which messengers, and for how long."""
+    command.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        action="append",
+        required=True,
+        help="a messenger's metrics page; may be repeated",
+    )
+    command.add_argument("--limit-seconds", type=float, default=120.0, help="after which it is given up (120)")
 
 
 def add_engine(command: argparse.ArgumentParser) -> None:

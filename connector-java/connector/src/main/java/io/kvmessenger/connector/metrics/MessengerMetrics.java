@@ -26,6 +26,7 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import java.util.function.DoubleSupplier;
 import java.util.function.IntConsumer;
@@ -62,6 +63,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     private final Map<MessengerMetric, Counter> counters = new EnumMap<>(MessengerMetric.class);
     private final Map<MessengerMetric, Gauge> gauges = new EnumMap<>(MessengerMetric.class);
     private final Map<MessengerMetric, Histogram> histograms = new EnumMap<>(MessengerMetric.class);
+    private final AtomicBoolean draining = new AtomicBoolean();
     private final Optional<MetricsServer> server;
     private volatile Supplier<TransferCounters> transports = () -> TransferCounters.NONE;
     private volatile Supplier<Optional<String>> healthProblem = Optional::empty;
@@ -84,7 +86,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
                 : Optional.of(MetricsServer.open(
                         host,
                         port,
-                        new Pages(registry, () -> healthProblem.get(), asked -> describe.accept(asked)),
+                        new Pages(registry, () -> healthProblem.get(), draining, asked -> describe.accept(asked)),
                         onSocket));
     }
 

@@ -19,7 +19,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.IntConsumer;
 
 /**
- * The pages {@code /metrics}, {@code /health}, and the state of the messenger for this host.
+ * The pages {@code /metrics}, {@code /health}, {@code /ready}, and for this host the messenger's state and {@code /drain}.
  *
  * <p>One daemon thread, which no connection can hold: a request that does not come in whole is closed at its limit, and
  * sooner when newer ones want its place. It knows no figure.

@@ -3,7 +3,6 @@ package io.kvmessenger.connector.metrics;
 import io.kvmessenger.messenger.port.MessengerState;
 import io.netty.buffer.ByteBuf;
 import io.netty.buffer.Unpooled;
-import io.netty.channel.Channel;
 import io.netty.channel.ChannelFutureListener;
 import io.netty.channel.ChannelHandlerContext;
 import io.netty.channel.ChannelPipeline;
@@ -16,6 +15,7 @@ import io.prometheus.metrics.expositionformats.ExpositionFormats;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.net.InetSocketAddress;
+import java.net.SocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.util.Locale;
 import java.util.Optional;
@@ -23,7 +23,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Answers one GET or HEAD and closes the connection: HTTP/1.1 as far as scrapers and probes need it.
+ * Answers one request and closes the connection: HTTP/1.1 as far as scrapers and probes need it.
  *
  * <p>Event loop only.
  */
@@ -60,25 +60,54 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
             answer(context, "400 Bad Request", TEXT, "this is no HTTP request\n", true);
             return;
         }
-        boolean withBody = request[0].equals("GET");
-        if (!withBody && !request[0].equals("HEAD")) {
+        String path = request[1].split("\\?", 2)[0];
+        boolean withBody = !request[0].equals("HEAD");
+        if (path.equals("/drain")) {
+            answerDrain(context, request[0], lines);
+            return;
+        }
+        if (withBody && !request[0].equals("GET")) {
             answer(context, "405 Method Not Allowed", TEXT, "GET or HEAD\n", true);
             return;
         }
-        switch (request[1].split("\\?", 2)[0]) {
-            case "/health" -> answerHealth(context, withBody);
-            case "/metrics" -> answerMetrics(context, accepted(lines), withBody);
+        switch (path) {
+            case "/health" -> answerProbe(context, "ok", pages.healthProblem().get(), withBody);
+            case "/ready" -> answerProbe(context, "ready", pages.reasonNotReady(), withBody);
+            case "/metrics" -> answerMetrics(context, header(lines, "accept"), withBody);
             case "/" -> answerState(context, StatePage.HTML, withBody);
             case "/state" -> answerState(context, StatePage.JSON_TYPE, withBody);
             default ->
-                answer(context, "404 Not Found", TEXT, "the pages are /metrics, /health, / and /state\n", withBody);
+                answer(
+                        context,
+                        "404 Not Found",
+                        TEXT,
+                        "the pages are /metrics, /health, /ready, / and /state\n",
+                        withBody);
         }
     }
 
-    private void answerHealth(ChannelHandlerContext context, boolean withBody) {
-        Optional<String> said = pages.healthProblem().get();
-        String status = said.isEmpty() ? "200 OK" : "503 Service Unavailable";
-        answer(context, status, TEXT, said.orElse("ok") + "\n", withBody);
+    private void answerProbe(ChannelHandlerContext context, String good, Optional<String> problem, boolean withBody) {
+        String status = problem.isEmpty() ? "200 OK" : "503 Service Unavailable";
+        answer(context, status, TEXT, problem.orElse(good) + "\n", withBody);
+    }
+
+    /** A browser says in {@code Origin} which page it asks for: none has a reason to end this engine's traffic. */
+    private void answerDrain(ChannelHandlerContext context, String method, String[] lines) {
+        if (!method.equals("POST")) {
+            answer(context, "405 Method Not Allowed", TEXT, "POST\n", true);
+        } else if (!isOfThisHost(
+                        context.channel().localAddress(), context.channel().remoteAddress())
+                || !header(lines, "origin").isEmpty()) {
+            answer(
+                    context,
+                    "403 Forbidden",
+                    TEXT,
+                    "only this host may drain it, and no browser: ask from there\n",
+                    true);
+        } else {
+            pages.draining().set(true);
+            answer(context, "200 OK", TEXT, "draining: /ready says so, and open transfers go on to their end\n", true);
+        }
     }
 
     private void answerMetrics(ChannelHandlerContext context, String accepted, boolean withBody) throws IOException {
@@ -90,7 +119,7 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
 
     /** Names of requests and peers are for this host alone, wherever the page of figures can be read from. */
     private void answerState(ChannelHandlerContext context, String type, boolean withBody) {
-        if (!isOfThisHost(context.channel())) {
+        if (!isOfThisHost(context.channel().localAddress(), context.channel().remoteAddress())) {
             answer(context, "403 Forbidden", TEXT, "the state is shown to this host only: ask from there\n", withBody);
             return;
         }
@@ -116,15 +145,18 @@ final class PageHandler extends SimpleChannelInboundHandler<ByteBuf> {
                 : StatePage.json(state);
     }
 
-    private static boolean isOfThisHost(Channel channel) {
-        return channel.remoteAddress() instanceof InetSocketAddress remote
-                && remote.getAddress().isLoopbackAddress();
+    /** A connection from this host to one of its own addresses comes from loopback, or from that same address. */
+    static boolean isOfThisHost(SocketAddress local, SocketAddress remote) {
+        return remote instanceof InetSocketAddress from
+                && local instanceof InetSocketAddress to
+                && (from.getAddress().isLoopbackAddress() || from.getAddress().equals(to.getAddress()));
     }
 
-    private static String accepted(String[] lines) {
+    /** What the header says, "" where there is none. */
+    private static String header(String[] lines, String name) {
         for (String line : lines) {
-            if (line.toLowerCase(Locale.ROOT).startsWith("accept:")) {
-                return line.substring("accept:".length()).strip();
+            if (line.toLowerCase(Locale.ROOT).startsWith(name + ":")) {
+                return line.substring(name.length() + 1).strip();
             }
         }
         return "";

@@ -4,6 +4,7 @@ import io.kvmessenger.messenger.port.MessengerState;
 import io.prometheus.metrics.model.registry.PrometheusRegistry;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 
@@ -11,9 +12,18 @@ import java.util.function.Supplier;
  * What the pages are made of.
  *
  * @param healthProblem why the messenger does not work, if it does not
+ * @param draining whether the engine is to get no new requests; set by this host, and never taken back
  * @param describe completes what it is given, on any thread, soon
  */
 record Pages(
         PrometheusRegistry registry,
         Supplier<Optional<String>> healthProblem,
-        Consumer<CompletableFuture<MessengerState>> describe) {}
+        AtomicBoolean draining,
+        Consumer<CompletableFuture<MessengerState>> describe) {
+
+    Optional<String> reasonNotReady() {
+        return healthProblem
+                .get()
+                .or(() -> draining.get() ? Optional.of("draining, for the engine is to end") : Optional.empty());
+    }
+}

@@ -18,6 +18,7 @@ import io.netty.buffer.Unpooled;
 import io.netty.channel.embedded.EmbeddedChannel;
 import io.prometheus.metrics.model.registry.PrometheusRegistry;
 import java.net.InetAddress;
+import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.net.SocketException;
 import java.net.URI;
@@ -30,6 +31,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -232,20 +234,67 @@ class MessengerMetricsTest {
                         List.of("p: an imm slot", "q & r: KV")));
     }
 
-    /** An embedded channel has no address of this host. */
     @Test
-    void shouldShowTheStateToThisHostOnly() {
+    void shouldNotBeReadyOnceThisHostHasDrainedIt() throws Exception {
+        assertThat(get("/ready").statusCode()).isEqualTo(200);
+        assertThat(raw("POST /drain HTTP/1.1\r\nContent-Length: 0\r\n\r\n")).startsWith("HTTP/1.1 200");
+        assertThat(get("/ready").statusCode()).isEqualTo(503);
+        assertThat(get("/ready").body()).isEqualTo("draining, for the engine is to end\n");
+        assertThat(get("/health").statusCode())
+                .as("what is open goes on to its end")
+                .isEqualTo(200);
+    }
+
+    @Test
+    void shouldNotBeReadyWhereItDoesNotWork() throws Exception {
+        metrics.watch(() -> Optional.of("the messenger's thread has ended"));
+        assertThat(get("/ready").statusCode()).isEqualTo(503);
+        assertThat(get("/ready").body()).isEqualTo("the messenger's thread has ended\n");
+    }
+
+    @Test
+    void shouldBeDrainedByNoBrowserAndByNoMistake() throws Exception {
+        assertThat(raw("POST /drain HTTP/1.1\r\nOrigin: http://page.example\r\n\r\n"))
+                .startsWith("HTTP/1.1 403");
+        assertThat(raw("GET /drain HTTP/1.1\r\n\r\n")).startsWith("HTTP/1.1 405");
+        assertThat(get("/ready").statusCode()).isEqualTo(200);
+    }
+
+    @Test
+    void shouldShowTheStateToThisHostOnlyAndBeDrainedByItAlone() {
+        AtomicBoolean draining = new AtomicBoolean();
+        assertThat(fromElsewhere("GET /state HTTP/1.1\r\n\r\n", draining))
+                .startsWith("HTTP/1.1 403 ")
+                .doesNotContain("r<1>");
+        assertThat(fromElsewhere("POST /drain HTTP/1.1\r\n\r\n", draining)).startsWith("HTTP/1.1 403 ");
+        assertThat(draining).isFalse();
+    }
+
+    /** An embedded channel has no address of this host. */
+    private static String fromElsewhere(String request, AtomicBoolean draining) {
         EmbeddedChannel elsewhere = new EmbeddedChannel();
         PageHandler.addTo(
                 elsewhere.pipeline(),
-                new Pages(new PrometheusRegistry(), Optional::empty, asked -> asked.complete(state())));
-        elsewhere.writeInbound(Unpooled.copiedBuffer("GET /state HTTP/1.1\r\n\r\n", StandardCharsets.US_ASCII));
+                new Pages(new PrometheusRegistry(), Optional::empty, draining, asked -> asked.complete(state())));
+        elsewhere.writeInbound(Unpooled.copiedBuffer(request, StandardCharsets.US_ASCII));
         ByteBuf answer = elsewhere.readOutbound();
-        assertThat(answer.toString(StandardCharsets.US_ASCII))
-                .startsWith("HTTP/1.1 403 ")
-                .doesNotContain("r<1>");
-        answer.release();
-        elsewhere.finishAndReleaseAll();
+        try {
+            return answer.toString(StandardCharsets.US_ASCII);
+        } finally {
+            answer.release();
+            elsewhere.finishAndReleaseAll();
+        }
+    }
+
+    @Test
+    void shouldTellThisHostByLoopbackOrByTheAddressThatItWasReachedAt() {
+        InetSocketAddress pod = new InetSocketAddress(InetAddress.ofLiteral("192.0.2.7"), 14800);
+        assertThat(PageHandler.isOfThisHost(pod, new InetSocketAddress(InetAddress.ofLiteral("192.0.2.7"), 4000)))
+                .isTrue();
+        assertThat(PageHandler.isOfThisHost(pod, new InetSocketAddress(InetAddress.ofLiteral("127.0.0.1"), 4000)))
+                .isTrue();
+        assertThat(PageHandler.isOfThisHost(pod, new InetSocketAddress(InetAddress.ofLiteral("192.0.2.8"), 4000)))
+                .isFalse();
     }
 
     @Test

@@ -31,8 +31,8 @@ class MetricsPageTest {
                 # Metrics
 
                 Made from `MessengerMetric`; edit that, not this page. The pages are at `metrics_host:metrics_port`: `/metrics` in the
-                Prometheus format and `/health`, which answers 200, or 503 with a sentence; `/` and `/state` show the messenger's host what it
-                holds and waits for ([how](troubleshooting.md#a-request-waits)). A counter carries `_total` there. Totals
+                Prometheus format and `/health`, which answers 200, or 503 with a sentence; `/ready` does too, and says 503 as well from
+                [`drain`](operations.md#end-an-engine) on; `/` and `/state` show the messenger's host what it holds and waits for ([how](troubleshooting.md#a-request-waits)). A counter carries `_total` there. Totals
                 count from the moment the messenger was opened. `kv_messenger_build_info` is 1 and says in its labels which version, build and
                 protocol run, and on which Java.
 
