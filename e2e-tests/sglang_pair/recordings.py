@@ -27,6 +27,11 @@ def calls_of(folder: Path, room: int) -> list[Call]:
     return sorted((call for call in calls if call["room"] == room), key=lambda call: int(call["at_ns"]))
 
 
+def draft_rows(folder: Path) -> list[str]:
+    """What was seen of the rows of each request that became ready, see plugins/draft_rows.py."""
+    return [line.split()[1] for file in folder.glob("*.rows") for line in file.read_text(encoding="utf-8").splitlines()]
+
+
 def pages_sent(calls: Iterable[Call]) -> int:
     return sum(call["page_count"] for call in calls if call["call"] == "send")
 

@@ -178,7 +178,7 @@ class Kind:
     overlap: bool = False
     """The prefiller's passes overlap with its scheduling."""
     recorded: bool = False
-    """What SGLang asks of the backend is written down, see plugins/recorder.py."""
+    """What SGLang asks of the backend is written down, see plugins/recorder.py, and rows of drafts are compared."""
     warm_up: bool = False
     holdable: bool = False
     """The prefiller's writes can be held back, by a KV Messenger that looks at a file before each."""
@@ -230,7 +230,7 @@ class Ground:
 
     def plugged(self, kind: Kind) -> dict[str, str]:
         """The plug-ins of this folder that SGLang is to load beside ours."""
-        chosen = [*(["events_on_cpu"] if kind.overlap else []), *(["recorder"] if kind.recorded else [])]
+        chosen = [*(["events_on_cpu"] if kind.overlap else []), *(["recorder", "draft_rows"] if kind.recorded else [])]
         if not chosen:
             return {}
         self.recording.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ import fabric
 import pytest
 from conftest import Reference
 from kv_connector.cli.timelines import prefills
-from recordings import GIVEN_UP_AT_BOTH, RETRACTED, calls_of, comparable, pages_of, pages_sent, section
+from recordings import GIVEN_UP_AT_BOTH, RETRACTED, calls_of, comparable, draft_rows, pages_of, pages_sent, section
 from server_process import wait_until, words_of
 from sglang_bed import Ground, Kind, Pair, Side, give_up
 from sglang_workload import (
@@ -145,4 +145,8 @@ def test_prompts_that_share_beginnings_get_right_tokens(recorder: Recorder, by_s
             answers = pool.map(lambda prompt: words_of(pair.ask(prompt, ANSWER_TOKENS)), group)
             wrong += [p for p, words in zip(group, answers, strict=True) if words != by_sglang.to(p)]
     assert [len(prompt.split()) for prompt in wrong] == [], f"{len(wrong)} of {MIXED_REQUESTS} answers differ"
+    rows = draft_rows(recorder.folder)
+    print(f"rows of {len(rows)} requests were compared")
+    assert len(rows) >= MIXED_REQUESTS
+    assert set(rows) == {"equal"}, f"{rows.count('differs')} of {len(rows)} requests had other rows than were written"
     pair.wait_at_rest()
