@@ -75,20 +75,27 @@ class TinyLatentModel:
 
 
 @dataclass(frozen=True)
-class TinyGemma:
-    """A Gemma 3: five layers with a sliding window, then one that attends to everything."""
+class TinyGrouped:
+    """What tiny models with grouped heads have in common; each is one of the classes below."""
 
-    family: ClassVar[str] = "gemma3"
-    layer_count: int = 6
+    layer_count: int = 4
     hidden_size: int = 256
     head_count: int = 4
     kv_head_count: int = 2
     head_dim: int = 64
-    window_tokens: int = 256
     vocabulary_size: int = 512
     positions_max: int = 4096
     initializer_range: float = 0.2
     seed: int = 20
+
+
+@dataclass(frozen=True)
+class TinyGemma(TinyGrouped):
+    """A Gemma 3: five layers with a sliding window, then one that attends to everything."""
+
+    family: ClassVar[str] = "gemma3"
+    layer_count: int = 6
+    window_tokens: int = 256
 
     def config(self) -> Any:
         from transformers import Gemma3TextConfig
@@ -104,20 +111,11 @@ class TinyGemma:
 
 
 @dataclass(frozen=True)
-class TinyMistral:
+class TinyMistral(TinyGrouped):
     """A Mistral of the kind in which every layer has a sliding window."""
 
     family: ClassVar[str] = "mistral"
-    layer_count: int = 4
-    hidden_size: int = 256
-    head_count: int = 4
-    kv_head_count: int = 2
-    head_dim: int = 64
     window_tokens: int = 256
-    vocabulary_size: int = 512
-    positions_max: int = 4096
-    initializer_range: float = 0.2
-    seed: int = 20
 
     def config(self) -> Any:
         from transformers import MistralConfig
@@ -132,20 +130,11 @@ class TinyMistral:
 
 
 @dataclass(frozen=True)
-class TinyLlama4:
+class TinyLlama4(TinyGrouped):
     """A Llama 4 without experts: three layers attend to a chunk of the tokens, and one to everything."""
 
     family: ClassVar[str] = "llama4"
-    layer_count: int = 4
-    hidden_size: int = 256
-    head_count: int = 4
-    kv_head_count: int = 2
-    head_dim: int = 64
     chunk_tokens: int = 256
-    vocabulary_size: int = 512
-    positions_max: int = 4096
-    initializer_range: float = 0.2
-    seed: int = 20
 
     def config(self) -> Any:
         from transformers import Llama4TextConfig
@@ -162,20 +151,11 @@ class TinyLlama4:
 
 
 @dataclass(frozen=True)
-class TinyGptOss:
+class TinyGptOss(TinyGrouped):
     """A gpt-oss: windowed layers and others in turn, attention sinks and experts."""
 
     family: ClassVar[str] = "gpt-oss"
-    layer_count: int = 4
-    hidden_size: int = 256
-    head_count: int = 4
-    kv_head_count: int = 2
-    head_dim: int = 64
     window_tokens: int = 128
-    vocabulary_size: int = 512
-    positions_max: int = 4096
-    initializer_range: float = 0.2
-    seed: int = 20
 
     def config(self) -> Any:
         from transformers import GptOssConfig
@@ -192,19 +172,11 @@ class TinyGptOss:
 
 
 @dataclass(frozen=True)
-class TinyQwen3Moe:
+class TinyQwen3Moe(TinyGrouped):
     """A Qwen3 with experts."""
 
     family: ClassVar[str] = "qwen3-moe"
     layer_count: int = 3
-    hidden_size: int = 256
-    head_count: int = 4
-    kv_head_count: int = 2
-    head_dim: int = 64
-    vocabulary_size: int = 512
-    positions_max: int = 4096
-    initializer_range: float = 0.2
-    seed: int = 20
 
     def config(self) -> Any:
         from transformers import Qwen3MoeConfig
@@ -254,19 +226,11 @@ class TinyLfm2:
 
 
 @dataclass(frozen=True)
-class TinyFalconH1:
+class TinyFalconH1(TinyGrouped):
     """A Falcon-H1: each layer has attention and, beside it, a Mamba-2 with two tensors of state."""
 
     family: ClassVar[str] = "falcon-h1"
     layer_count: int = 3
-    hidden_size: int = 256
-    head_count: int = 4
-    kv_head_count: int = 2
-    head_dim: int = 64
-    vocabulary_size: int = 512
-    positions_max: int = 4096
-    initializer_range: float = 0.2
-    seed: int = 20
 
     def config(self) -> Any:
         from transformers import FalconH1Config
