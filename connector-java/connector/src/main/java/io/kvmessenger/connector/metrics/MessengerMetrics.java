@@ -63,7 +63,6 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     private final Map<MessengerMetric, Counter> counters = new EnumMap<>(MessengerMetric.class);
     private final Map<MessengerMetric, Gauge> gauges = new EnumMap<>(MessengerMetric.class);
     private final Map<MessengerMetric, Histogram> histograms = new EnumMap<>(MessengerMetric.class);
-    private final AtomicBoolean draining = new AtomicBoolean();
     private final Optional<MetricsServer> server;
     private volatile Supplier<TransferCounters> transports = () -> TransferCounters.NONE;
     private volatile Supplier<Optional<String>> healthProblem = Optional::empty;
@@ -86,7 +85,11 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
                 : Optional.of(MetricsServer.open(
                         host,
                         port,
-                        new Pages(registry, () -> healthProblem.get(), draining, asked -> describe.accept(asked)),
+                        new Pages(
+                                registry,
+                                () -> healthProblem.get(),
+                                new AtomicBoolean(),
+                                asked -> describe.accept(asked)),
                         onSocket));
     }
 
