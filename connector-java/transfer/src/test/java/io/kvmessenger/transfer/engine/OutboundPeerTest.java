@@ -325,14 +325,19 @@ final class OutboundPeerTest {
         assertThat(completed()).containsExactly(1L);
     }
 
-    @Test
-    void shouldComeBackToThePreferredRouteWhenItHasAPathAgain() {
-        FakePath first = openPreferred();
-        preferred.events.onPathLost(first);
+    /** The preferred route's only path is lost, and does not come back in time. */
+    private FakePath fallToOther(FakePath lost) {
+        preferred.events.onPathLost(lost);
         peer.doWork(0);
         peer.doWork(REPAIR_LIMIT_NS + 1);
         other.events.onReady();
-        FakePath second = pathOf(other);
+        return pathOf(other);
+    }
+
+    @Test
+    void shouldComeBackToThePreferredRouteWhenItHasAPathAgain() {
+        FakePath first = openPreferred();
+        FakePath second = fallToOther(first);
         FakePath again = pathOf(preferred);
         submit(1, 1);
         peer.doWork(REPAIR_LIMIT_NS + 2);
@@ -404,11 +409,7 @@ final class OutboundPeerTest {
     @Test
     void shouldTakeTheNextRouteASecondTime() {
         FakePath first = openPreferred();
-        preferred.events.onPathLost(first);
-        peer.doWork(0);
-        peer.doWork(REPAIR_LIMIT_NS + 1);
-        other.events.onReady();
-        pathOf(other);
+        fallToOther(first);
         FakePath again = pathOf(preferred);
         other.events.onFailed(TransferFault.UNREACHABLE, "the mapping is gone");
         assertThat(losses()).isEmpty();
