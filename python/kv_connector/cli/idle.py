@@ -28,7 +28,7 @@ def drain(pages: Sequence[str], limit_seconds: float, say: Callable[[str], objec
         try:
             tell_to_drain(page)
         except (OSError, ValueError) as failure:
-            say(f"{failure}: look at metrics_host and metrics_port of the engine\n")
+            say(_with_remedy(failure))
             return 1
     return wait_idle(pages, limit_seconds, say)
 
@@ -43,8 +43,7 @@ def tell_to_drain(page: str) -> None:
             said = refused.read().decode(errors="replace").strip()
         raise OSError(f"{url} refuses ({refused.code}: {said})") from refused
     except (OSError, ValueError) as failure:
-        reason = failure.reason if isinstance(failure, urllib.error.URLError) else failure
-        raise OSError(f"{url} cannot be reached ({reason})") from failure
+        raise OSError(f"{url} cannot be reached ({_reason_of(failure)})") from failure
 
 
 def wait_idle(pages: Sequence[str], limit_seconds: float, say: Callable[[str], object]) -> int:
@@ -55,7 +54,7 @@ def wait_idle(pages: Sequence[str], limit_seconds: float, say: Callable[[str], o
         try:
             holds = {page: held(read(page)) for page in pages}
         except (OSError, ValueError) as failure:
-            say(f"{failure}: look at metrics_host and metrics_port of the engine\n")
+            say(_with_remedy(failure))
             return 1
         quiet = 0 if any(holds.values()) else quiet + 1
         if quiet >= QUIET_LOOKS:
@@ -74,8 +73,7 @@ def read(page: str) -> str:
         with urllib.request.urlopen(url, timeout=PAGE_LIMIT_SECONDS) as answer:
             text: str = answer.read().decode()
     except (OSError, ValueError) as failure:
-        reason = failure.reason if isinstance(failure, urllib.error.URLError) else failure
-        raise OSError(f"{url} cannot be read ({reason})") from failure
+        raise OSError(f"{url} cannot be read ({_reason_of(failure)})") from failure
     if AT_REST[0] not in text:
         raise OSError(f"{url} is not the page of a messenger")
     return text
@@ -85,3 +83,11 @@ def held(text: str) -> str:
     """The figures that are not zero, in words; "" at rest."""
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(AT_REST))
     return ", ".join(f"{name} {value}" for name, value in values.items() if float(value) != 0)
+
+
+def _reason_of(failure: Exception) -> object:
+    return failure.reason if isinstance(failure, urllib.error.URLError) else failure
+
+
+def _with_remedy(failure: Exception) -> str:
+    return f"{failure}: look at metrics_host and metrics_port of the engine\n"

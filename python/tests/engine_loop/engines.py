@@ -144,7 +144,7 @@ class LoopExecutor(Executor):
             match window:
                 case Chunk(tokens):
                     return ChunkedLocalAttentionSpec(**shape, attention_chunk_size=tokens)
-                case -1:
+                case tokens if tokens == STATE:
                     return slot
                 case 0:
                     return FullAttentionSpec(**shape)
