@@ -138,7 +138,7 @@ def granted_without_prefill(clients: Clients, prefiller: Messenger, decoder: Mes
         STEP_LIMIT_SECONDS,
         f"{prefiller.server.name} has the grant",
     )
-    assert not pending.decode.done(), pending.decode.result()
+    assert not pending.decode.done(), f"{pending.decode.result()}\n{decoder.server.log_tail()}"
     return pending
 
 
