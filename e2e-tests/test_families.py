@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 from bed import Messenger, decoder, messenger, prefiller, serial, start_messengers, together, way_of
-from make_model import TinyGemma, TinyGptOss, TinyLlama4, TinyMistral, TinyQwen3Moe, cached_model
+from make_model import TinyGemma, TinyGemma4, TinyGptOss, TinyLlama4, TinyMistral, TinyQwen3Moe, cached_model
 from prompts import cache_home, random_prompt
 from server_process import greedy_completion, words_of
 from traffic import sharing_beginning
@@ -36,11 +36,15 @@ ENDINGS: Final = (5, 90, 212, 287)
 class Family:
     """What is started, and with what; layers that do not attend to everything, and the first token that they need."""
 
-    shape: TinyLlama4 | TinyGptOss | TinyMistral | TinyQwen3Moe | TinyGemma
+    shape: TinyLlama4 | TinyGptOss | TinyMistral | TinyQwen3Moe | TinyGemma | TinyGemma4
     local_layers: int = 0
     first_needed: Callable[[int], int] = lambda _: 0
     name: str = ""
     arguments: tuple[str, ...] = ()
+    shared_layers: int = 0
+    """Those without KV of their own."""
+    full_row_bytes: int = 0
+    """What a token takes in a layer that attends to everything, if it is another number than in the others."""
 
     def __str__(self) -> str:
         return self.name or self.shape.family
@@ -59,6 +63,13 @@ FAMILIES: Final = (
         arguments=("--no-enable-prefix-caching",),
     ),
     Family(TinyGemma(), name="gemma3-in-one-group", arguments=("--disable-hybrid-kv-cache-manager",)),
+    Family(
+        TinyGemma4(),
+        5,
+        lambda tokens: tokens - TinyGemma4.window_tokens,
+        shared_layers=TinyGemma4.shared_layer_count,
+        full_row_bytes=TinyGemma4.global_kv_head_count * 2 * TinyGemma4.global_head_dim * 4,
+    ),
 )
 
 
@@ -119,9 +130,12 @@ def test_pages_that_the_last_token_does_not_attend_to_are_not_sent(pair: Pair) -
     words_of(serial(pair.prefiller, pair.decoder, random_prompt(length, 702), 1))
     pair.is_at_rest()
     sent = pair.prefiller.metric("kv_messenger_sent_bytes_total") - before
-    in_full = math.ceil(length / PAGE_TOKENS)
-    of_local = in_full - family.first_needed(length) // PAGE_TOKENS
-    pages = in_full * (family.shape.layer_count - family.local_layers) + of_local * family.local_layers
     row_bytes = family.shape.kv_head_count * 2 * family.shape.head_dim * 4
-    print(f"{sent:.0f} bytes were sent, {in_full * family.shape.layer_count * PAGE_TOKENS * row_bytes} in all pages")
-    assert sent == pages * PAGE_TOKENS * row_bytes
+    full_row_bytes = family.full_row_bytes or row_bytes
+    local_page_tokens = PAGE_TOKENS * full_row_bytes // row_bytes  # vLLM gives all groups pages of one length in bytes
+    full_layers = family.shape.layer_count - family.local_layers - family.shared_layers
+    in_full = math.ceil(length / PAGE_TOKENS)
+    of_local = math.ceil(length / local_page_tokens) - family.first_needed(length) // local_page_tokens
+    page_bytes = PAGE_TOKENS * full_row_bytes
+    print(f"{sent:.0f} bytes were sent, {in_full * (full_layers + family.local_layers) * page_bytes} in all pages")
+    assert sent == (in_full * full_layers + of_local * family.local_layers) * page_bytes

@@ -111,6 +111,40 @@ class TinyGemma(TinyGrouped):
 
 
 @dataclass(frozen=True)
+class TinyGemma4(TinyGrouped):
+    """A Gemma 4: three layers with a sliding window, then one that attends to everything; two of each.
+
+    The latter have other numbers and sizes of heads, and their keys are their values. The last two layers have no KV
+    of their own: they attend to that of the last before them of their kind.
+    """
+
+    family: ClassVar[str] = "gemma4"
+    layer_count: int = 8
+    shared_layer_count: int = 2
+    window_tokens: int = 256
+    global_kv_head_count: int = 1
+    global_head_dim: int = 256
+
+    def config(self) -> Any:
+        from transformers import Gemma4TextConfig
+
+        return Gemma4TextConfig(
+            intermediate_size=2 * self.hidden_size,
+            num_key_value_heads=self.kv_head_count,
+            head_dim=self.head_dim,
+            num_global_key_value_heads=self.global_kv_head_count,
+            global_head_dim=self.global_head_dim,
+            attention_k_eq_v=True,
+            num_kv_shared_layers=self.shared_layer_count,
+            layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * (self.layer_count // 4),
+            sliding_window=self.window_tokens,
+            hidden_size_per_layer_input=0,
+            vocab_size_per_layer_input=self.vocabulary_size,
+            **shared_settings(self),
+        )
+
+
+@dataclass(frozen=True)
 class TinyMistral(TinyGrouped):
     """A Mistral of the kind in which every layer has a sliding window."""
 
@@ -253,6 +287,7 @@ Shape = (
     TinyModel
     | TinyLatentModel
     | TinyGemma
+    | TinyGemma4
     | TinyMistral
     | TinyLlama4
     | TinyGptOss

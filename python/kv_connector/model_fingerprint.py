@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import PurePath
+from typing import Any, cast
 
 _FINGERPRINT_FIELDS = (
     "architectures",
@@ -32,13 +34,31 @@ _FINGERPRINT_FIELDS = (
     "vocab_size",
 )
 
+_BY_LAYER = "per_layer_config"
+"""Where transformers has what differs between layers, such as Gemma 4's numbers and sizes of heads."""
 
-def fingerprint(model: str, hf_config: object, packing: str, *, model_id: str = "") -> str:
+
+def fingerprint(model: str, hf_config: Any, packing: str, *, model_id: str = "") -> str:
     """Names a model so that two engines can tell whether their KV is interchangeable.
 
     Weights are not read: of two trainings of one architecture under one name it cannot tell the difference.
     ``model_id`` is said in place of the name; the configuration and the packing are compared in any case.
     """
-    said = {name: getattr(hf_config, name, None) for name in _FINGERPRINT_FIELDS}
+    said = {name: _field(hf_config, name) for name in _FINGERPRINT_FIELDS}
+    by_layer = _as_written(hf_config).get(_BY_LAYER)
+    if by_layer:
+        said[_BY_LAYER] = by_layer
     digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:12]
     return f"{model_id or PurePath(model).name}@{digest}/{packing}"
+
+
+def _field(hf_config: Any, name: str) -> object:
+    """A field as the configuration's file says it: transformers refuses to read one that differs between layers."""
+    try:
+        return cast("object", getattr(hf_config, name, None))
+    except RuntimeError:
+        return _as_written(hf_config).get(name)
+
+
+def _as_written(hf_config: Any) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", hf_config.to_dict()) if hasattr(hf_config, "to_dict") else {}

@@ -35,7 +35,7 @@ def refuse_unserved_method(speculative_config: Any) -> None:
 
 def refuse_unserved_layers(vllm_config: Any, groups: Sequence[KvGroup]) -> None:
     """Ends the start where the layers of a draft are not kept as the model's are; raises OptionError."""
-    draft = _with_kv(getattr(vllm_config, "speculative_config", None))
+    draft = draft_with_kv(vllm_config)
     if draft is None:
         return
     remedy = "take a method without KV (ngram, suffix), or start both engines without --speculative-config"
@@ -56,13 +56,6 @@ def refuse_unserved_layers(vllm_config: Any, groups: Sequence[KvGroup]) -> None:
         raise OptionError(
             f"pipeline_parallel_size is {stages} and --speculative-config names a draft with KV, expected 1: {remedy}"
         )
-    heads = vllm_config.model_config.get_total_num_kv_heads()
-    draft_heads = draft.get_total_num_kv_heads()
-    if draft_heads != heads:
-        raise OptionError(
-            f"the draft in --speculative-config has {draft_heads} KV heads, expected {heads} as the model has: take"
-            f" another draft, {remedy}"
-        )
 
 
 def named_with(model: str, speculative_config: Any, *, model_id: str) -> str:
@@ -78,6 +71,10 @@ def _method(speculative_config: Any) -> str:
     return str(getattr(speculative_config, "method", None) or "")
 
 
+def draft_with_kv(vllm_config: Any) -> Any:
+    """vLLM's ``ModelConfig`` of a draft that has KV; None if there is none."""
+    return _with_kv(getattr(vllm_config, "speculative_config", None))
+
+
 def _with_kv(speculative_config: Any) -> Any:
-    """What vLLM knows of a draft that has KV; None if there is none."""
     return speculative_config.draft_model_config if _method(speculative_config) in _SERVED else None

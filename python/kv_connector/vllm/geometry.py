@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from kv_connector._facade import Geometry, Group, Layer, Rank
 from kv_connector.exceptions import OptionError
-from kv_connector.vllm.kv_groups import STATE_PAGE_TOKENS, KvGroup
+from kv_connector.vllm.head_counts import HeadCounts, heads_of_layer
+from kv_connector.vllm.kv_groups import STATE_PAGE_TOKENS, GroupPages, KvGroup
 
 PageLayout = Literal["HND", "NHD", "LATENT"]
 
@@ -48,14 +50,16 @@ def describe(
     groups: Sequence[KvGroup],
     model: str,
     cache_dtype: str,
-    kv_head_count: int,
+    kv_head_counts: HeadCounts,
     tp: tuple[int, int],
     pp: tuple[int, int],
-) -> Geometry:
-    """The geometry of one rank; ``tp`` and ``pp`` are (rank, size). Raises OptionError if pages cannot be addressed.
+) -> tuple[Geometry, list[GroupPages]]:
+    """The geometry of one rank, and whose blocks its groups' pages are; ``tp`` and ``pp`` are (rank, size).
 
-    ``cache_dtype`` is the engine's own name of the number format, "auto" resolved where the checkpoint says one.
-    ``layer_names`` are those of all groups in their order. Tensors of other layers are aliases and left out.
+    A group of the engine whose layers have other numbers of heads than each other is several here, with the same
+    blocks. ``cache_dtype`` is the engine's own name of the number format, "auto" resolved where the checkpoint says
+    one. ``layer_names`` are those of all groups in their order; tensors of other layers are aliases and left out.
+    Raises OptionError if pages cannot be addressed.
     """
     owned = {name: tensors[name] for name in layer_names if name in tensors}
     if not owned:
@@ -73,9 +77,10 @@ def describe(
                 f"the KV of layer {name!r} is in another allocation than that of {first_name!r}, expected one"
                 " allocation for all layers: unset options that allocate KV caches apart"
             )
-    described = [_group(group, owned, cache_dtype, kv_head_count, tp[1]) for group in groups]
-    index_of = {name: index for index, group in enumerate(groups) for name in group.layer_names}
-    return Geometry(
+    alike = [part for index, group in enumerate(groups) for part in _parts(index, group, owned, kv_head_counts, tp[1])]
+    described = [_described(part, owned, cache_dtype, tp[1]) for part in alike]
+    index_of = {name: index for index, part in enumerate(alike) for name in part.group.layer_names}
+    geometry = Geometry(
         model=model,
         tpSize=tp[1],
         ppSize=pp[1],
@@ -89,30 +94,54 @@ def describe(
             )
         ],
     )
+    pages = [GroupPages(p.group, g["pageTokens"], p.table) for p, g in zip(alike, described, strict=True)]
+    return geometry, pages
 
 
-def _group(
-    group: KvGroup, tensors: Mapping[str, KvTensor], cache_dtype: str, kv_head_count: int, tp_size: int
-) -> Group:
-    """What the layers of a group have alike."""
-    owned = {name: tensors[name] for name in group.layer_names if name in tensors}
-    if not owned:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Layers of one of the engine's groups that are alike."""
+
+    table: int
+    """The index of the engine's group."""
+    group: KvGroup
+    head_count: int
+    """KV heads of each layer over all ranks."""
+
+
+def _parts(
+    table: int, group: KvGroup, tensors: Mapping[str, KvTensor], kv_head_counts: HeadCounts, tp_size: int
+) -> list[_Part]:
+    """A group's layers by their numbers of heads, the smallest first: an order that both sides find."""
+    names = [name for name in group.layer_names if name in tensors]
+    if not names:
         raise OptionError(
             f"this rank has none of layers {list(group.layer_names)}, expected one of each KV cache group: start with"
             " pipeline_parallel_size 1"
         )
+    if group.state or group.latent:
+        return [_Part(table, replace(group, layer_names=tuple(names)), 1)]
+    layers_by_heads: dict[int, list[str]] = {}
+    for name in names:
+        _, on_rank, _ = _page_layout(name, tensors[name], latent=False)
+        heads = heads_of_layer(name, on_rank, kv_head_counts.of(name), tp_size)
+        layers_by_heads.setdefault(heads, []).append(name)
+    return [
+        _Part(table, replace(group, layer_names=tuple(layers)), heads)
+        for heads, layers in sorted(layers_by_heads.items())
+    ]
+
+
+def _described(part: _Part, tensors: Mapping[str, KvTensor], cache_dtype: str, tp_size: int) -> Group:
+    """What the layers of a part have alike."""
+    group = part.group
+    owned = {name: tensors[name] for name in group.layer_names}
     first_name, first = next(iter(owned.items()))
     if group.state:
         return _state_group(group, owned, tp_size)
-    layout, head_count, page_tokens = _page_layout(first_name, first, group.latent)
+    layout, _, page_tokens = _page_layout(first_name, first, group.latent)
     for name, tensor in owned.items():
         _check_alike(name, tensor, first_name, first, group.latent)
-    expected_heads = 1 if group.latent else max(1, kv_head_count // tp_size)
-    if head_count != expected_heads:
-        raise OptionError(
-            f"layer {first_name!r} has {head_count} KV heads on this rank, expected {expected_heads} of {kv_head_count}"
-            f" with tensor_parallel_size {tp_size}"
-        )
     if group.block_tokens % page_tokens:
         raise OptionError(
             f"a block of the scheduler has {group.block_tokens} tokens and a page of the KV cache has {page_tokens} in"
@@ -125,7 +154,7 @@ def _group(
         elementBytes=first.element_size(),
         pageTokens=page_tokens,
         layout=layout,
-        kvHeadCount=1 if group.latent else kv_head_count,
+        kvHeadCount=part.head_count,
         pageCount=int(first.shape[0]),
     )
 

@@ -86,6 +86,8 @@ class GroupPages:
 
     group: KvGroup
     page_tokens: int
+    table: int
+    """The index of the engine's group: which of a request's tables of blocks they are in."""
 
     @property
     def per_block(self) -> int:

@@ -18,9 +18,10 @@ from kv_connector.layer_counter import LayerCounter
 from kv_connector.model_fingerprint import fingerprint
 from kv_connector.options import Options
 from kv_connector.vllm import geometry
-from kv_connector.vllm.drafts import named_with
+from kv_connector.vllm.drafts import draft_with_kv, named_with
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.engine_facts import EngineFacts, options_of_messenger
+from kv_connector.vllm.head_counts import HeadCounts
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.metadata import StepMetadata
 from kv_connector.vllm.rank_groups import RankGroup
@@ -114,7 +115,7 @@ class RankStart:
         """Opens the messenger if this rank is its lead, else gives the lead the memory; raises KvConnectorError."""
         tp_rank, pp_rank = own_ranks()
         group = self._facts.groups.of(tp_rank, pp_rank)
-        own = self._describe(kv_caches, tp_rank, pp_rank)
+        own, pages = self._describe(kv_caches, tp_rank, pp_rank)
         place = meeting_place(self._facts.options.engine_id, group.index)
         if (pp_rank, tp_rank) != group.lead:
             follower = Follower.hand_over(place, own, self._logger)
@@ -123,30 +124,30 @@ class RankStart:
             )
             return OwnPart(follower=follower)
         if not group.followers:
-            return OwnPart(worker=self._open(group, own))
+            return OwnPart(worker=self._open(group, own, pages))
         lead = Lead(place, group.followers, self._logger)
         try:
-            return OwnPart(worker=self._open(group, lead.gather(own)), lead=lead)
+            return OwnPart(worker=self._open(group, lead.gather(own), pages), lead=lead)
         except BaseException:
             lead.close()
             raise
 
-    def _describe(self, kv_caches: Mapping[str, Any], tp_rank: int, pp_rank: int) -> Geometry:
+    def _describe(self, kv_caches: Mapping[str, Any], tp_rank: int, pp_rank: int) -> tuple[Geometry, list[GroupPages]]:
         facts = self._facts
-        described = geometry.describe(
+        described, pages = geometry.describe(
             kv_caches,
             layer_names=facts.layer_names,
             groups=facts.kv_groups,
             cache_dtype=self._config.cache_config.cache_dtype,
             model=self._model_name(),
-            kv_head_count=self._config.model_config.get_total_num_kv_heads(),
+            kv_head_counts=HeadCounts.read(self._config.model_config, draft_with_kv(self._config)),
             tp=(tp_rank, facts.groups.tp_size),
             pp=(pp_rank, facts.groups.pp_size),
         )
         if self.allocation is not None:
             for memory in described["ranks"][0]["memories"]:
                 memory["memfd"] = self.allocation.memfd_of(memory["address"], memory["lengthBytes"])
-        return described
+        return described, pages
 
     def _model_name(self) -> str:
         facts, model = self._facts, self._config.model_config
@@ -156,7 +157,7 @@ class RankStart:
         named = fingerprint(model.model, model.hf_text_config, packing, model_id=model_id)
         return named_with(named, getattr(self._config, "speculative_config", None), model_id=model_id)
 
-    def _open(self, group: RankGroup, described: Geometry) -> WorkerHalf:
+    def _open(self, group: RankGroup, described: Geometry, pages: list[GroupPages]) -> WorkerHalf:
         facts = self._facts
         messenger = self._open_messenger(
             options_of_messenger(facts.options, facts.first_messenger_index + group.index),
@@ -178,10 +179,7 @@ class RankStart:
             messenger,
             LayerCounter(opened.layer_counter_address, names),
             names,
-            [
-                GroupPages(group, pages["pageTokens"])
-                for group, pages in zip(facts.kv_groups, described["groups"], strict=True)
-            ],
+            pages,
             facts.options.fetch_limit_seconds,
             self._logger,
         )

@@ -37,6 +37,7 @@ from kv_connector.vllm.metadata import (
     Expect,
     Fetch,
     MessengerAddress,
+    PlacedBlocks,
     PrefillEnd,
     Refusal,
     Rejection,
@@ -247,10 +248,7 @@ class WorkerHalf:
             "cachedTokens": chunk.cached_tokens,
             "firstToken": chunk.first_token,
             "endToken": chunk.end_token,
-            "groups": [
-                {"firstPage": placed.first * group.per_block, "pages": group.pages(placed.blocks)}
-                for group, placed in zip(self._groups, chunk.groups, strict=True)
-            ],
+            "groups": [_placed(pages, chunk.groups[pages.table]) for pages in self._groups],
             "promptDigest": chunk.prompt_digest,
         }
 
@@ -263,8 +261,8 @@ class WorkerHalf:
 
     def _ask(self, fetch: Fetch, messengers: Messengers, limit_seconds: float) -> bool:
         groups = [
-            {"pages": group.needed(blocks, fetch.first_token, fetch.prompt_tokens)}
-            for group, blocks in zip(self._groups, fetch.groups, strict=True)
+            {"pages": pages.needed(fetch.groups[pages.table], fetch.first_token, fetch.prompt_tokens)}
+            for pages in self._groups
         ]
         command: dict[str, Any] = {
             "do": "fetch",
@@ -551,6 +549,10 @@ class WorkerHalf:
         self._reports.sent.update(self._ended)
         self._ended.clear()
         self._released_early.update(self._lost)
+
+
+def _placed(pages: GroupPages, placed: PlacedBlocks) -> dict[str, Any]:
+    return {"firstPage": placed.first * pages.per_block, "pages": pages.pages(placed.blocks)}
 
 
 def _worded(of: Decline | Expect) -> dict[str, Any]:

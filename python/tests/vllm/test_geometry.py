@@ -11,6 +11,7 @@ from simulated_engine import LAYERS, STORAGE_ADDRESS, SimulatedEngine, Simulated
 from kv_connector import OptionError
 from kv_connector.model_fingerprint import fingerprint
 from kv_connector.vllm.geometry import describe
+from kv_connector.vllm.head_counts import HeadCounts, heads_of_layer
 from kv_connector.vllm.kv_groups import STATE_PAGE_TOKENS, KvGroup
 
 
@@ -20,12 +21,13 @@ def described(kv_caches: dict[str, Any], **more: Any) -> Any:
         "groups": [KvGroup(tuple(kv_caches), 128)],
         "model": "tiny@0",
         "cache_dtype": "auto",
-        "kv_head_count": 4,
+        "kv_head_counts": HeadCounts(frozenset({4})),
         "tp": (0, 1),
         "pp": (0, 1),
         **more,
     }
-    return describe(kv_caches, **said)
+    geometry, _ = describe(kv_caches, **said)
+    return geometry
 
 
 def changed(kv_caches: dict[str, SimulatedTensor], **fields: Any) -> dict[str, SimulatedTensor]:
@@ -88,7 +90,7 @@ def test_should_know_tokens_outermost() -> None:
 @pytest.mark.parametrize("head_stride", [576, 73728])
 def test_should_know_latent_kv(head_stride: int) -> None:
     latent = changed(tensors(2), shape=(2, 1, 128, 576), strides=(73728, head_stride, 576, 1))
-    found = described(latent, groups=[KvGroup(LAYERS, 128, latent=True)], kv_head_count=8)
+    found = described(latent, groups=[KvGroup(LAYERS, 128, latent=True)], kv_head_counts=HeadCounts(frozenset({8})))
     (group,) = found["groups"]
     assert (group["layout"], group["kvHeadCount"], found["ranks"][0]["layers"][0]["pageBytes"]) == (
         "LATENT",
@@ -117,7 +119,7 @@ def test_should_leave_out_layers_that_share_the_kv_of_others() -> None:
 
 
 def test_should_describe_the_heads_of_one_rank() -> None:
-    found = described(tensors(2), kv_head_count=8, tp=(1, 2))
+    found = described(tensors(2), kv_head_counts=HeadCounts(frozenset({8})), tp=(1, 2))
     assert (found["groups"][0]["kvHeadCount"], found["ranks"][0]["tpRank"], found["tpSize"]) == (8, 1, 2)
 
 
@@ -208,6 +210,32 @@ def test_should_tell_models_apart_by_what_shapes_their_kv() -> None:
     assert same not in others
 
 
+class DifferingConfig:
+    """A configuration as transformers reads one whose layers differ: a field that does is refused."""
+
+    num_attention_heads = 8
+
+    def __init__(self, heads: int) -> None:
+        self._heads = heads
+
+    @property
+    def num_key_value_heads(self) -> int:
+        raise RuntimeError("'num_key_value_heads' is a per-layer attribute and may vary across layers")
+
+    @property
+    def per_layer_config(self) -> object:
+        return object()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"num_key_value_heads": 8, "per_layer_config": {"1": {"num_key_value_heads": self._heads}}}
+
+
+def test_should_tell_models_apart_whose_layers_differ() -> None:
+    two, again, four = (fingerprint("/models/tiny", DifferingConfig(heads), "x") for heads in (2, 2, 4))
+    assert two == again
+    assert two != four
+
+
 def test_should_describe_groups_that_lie_in_the_same_place() -> None:
     kv_caches = tensors(10, layers=("full", "windowed"))
     kv_caches["windowed"] = dataclasses.replace(kv_caches["windowed"], address=STORAGE_ADDRESS)
@@ -219,6 +247,80 @@ def test_should_describe_groups_that_lie_in_the_same_place() -> None:
         ("full", 0),
     ]
     assert {layer["offsetBytes"] for layer in found["ranks"][0]["layers"]} == {0}
+
+
+def with_heads(kv_caches: dict[str, SimulatedTensor], heads_by_layer: dict[str, int]) -> dict[str, SimulatedTensor]:
+    """The same pages, of which some layers have another number of heads."""
+    return {
+        name: dataclasses.replace(
+            tensor,
+            shape=(10, heads_by_layer.get(name, 4), 128, 128),
+            strides=(4 * 128 * 128, 128 * 128, 128, 1),
+        )
+        for name, tensor in kv_caches.items()
+    }
+
+
+def test_should_make_groups_of_their_own_of_layers_with_other_numbers_of_heads() -> None:
+    kv_caches = with_heads(tensors(10), {LAYERS[0]: 2, LAYERS[2]: 2})
+    windowed = with_heads(tensors(10, layers=("windowed",)), {"windowed": 1})
+    groups = [KvGroup(LAYERS, 256), KvGroup(("windowed",), 128, 256)]
+    geometry, pages = describe(
+        {**kv_caches, **windowed},
+        layer_names=[*LAYERS, "windowed"],
+        groups=groups,
+        model="tiny@0",
+        cache_dtype="auto",
+        kv_head_counts=HeadCounts(frozenset({1, 2, 4})),
+        tp=(0, 1),
+        pp=(0, 1),
+    )
+    assert [(group["kind"], group["kvHeadCount"]) for group in geometry["groups"]] == [
+        ("full", 2),
+        ("full", 4),
+        ("window", 1),
+    ]
+    layers = geometry["ranks"][0]["layers"]
+    assert [layer["groupIndex"] for layer in layers] == [0, 1, 0, 1, 2]
+    assert [layer["pageBytes"] for layer in layers] == [heads * 128 * 128 * 4 for heads in (2, 4, 2, 4, 1)]
+    assert [(each.table, each.group.block_tokens, each.page_tokens) for each in pages] == [
+        (0, 256, 128),
+        (0, 256, 128),
+        (1, 128, 128),
+    ]
+
+
+def test_should_find_the_numbers_of_heads_in_a_model_s_configuration() -> None:
+    fields = {
+        "num_key_value_heads": 16,
+        "per_layer_config": {"5": {"num_key_value_heads": 4, "head_dim": 512}},
+        "attention_other_setting": {"num_attention_groups": 2},
+        "num_kv_heads": [3, 5],
+        "num_attention_heads": 64,
+    }
+    model = SimpleNamespace(hf_text_config=SimpleNamespace(to_dict=lambda: fields), get_total_num_kv_heads=lambda: 16)
+    draft = SimpleNamespace(hf_text_config=SimpleNamespace(), get_total_num_kv_heads=lambda: 8)
+    assert HeadCounts.read(model, None).of("model.layers.5.attn") == {2, 3, 4, 5, 16}
+    assert HeadCounts.read(model, draft).of("model.layers.5.attn") == {2, 3, 4, 5, 8, 16}
+    model.model_arch_config = SimpleNamespace(per_layer_overrides=[{}, {"total_num_kv_heads": 4}, {"head_size": 512}])
+    known = HeadCounts.read(model, None)
+    assert [known.of(f"model.layers.{index}.attn") for index in range(3)] == [{16}, {4}, {16}]
+    assert known.of("draft.3.layers.1.attn") == known.of("model.layers.3.attn") == known.named
+    assert HeadCounts.read(model, draft).by_layer == (), "the draft's layers are numbered like the model's"
+
+
+@pytest.mark.parametrize(
+    ("on_rank", "tp_size", "expected"), [(16, 1, 16), (4, 1, 4), (8, 2, 16), (2, 2, 4), (2, 8, 16), (1, 8, 4)]
+)
+def test_should_find_a_layer_s_heads_over_all_ranks(on_rank: int, tp_size: int, expected: int) -> None:
+    assert heads_of_layer("a", on_rank, (4, 16), tp_size) == expected
+
+
+def test_should_refuse_heads_of_which_the_configuration_leaves_two_numbers() -> None:
+    with pytest.raises(OptionError, match="names 4 or 16, expected one that fits tensor_parallel_size 16: take a sm"):
+        heads_of_layer("a", 1, (4, 16), 16)
+    with pytest.raises(OptionError, match="has 3 KV heads on this rank, expected 4 or 16 of 4 or 16 with tensor"):
+        heads_of_layer("a", 3, (4, 16), 1)
 
 
 def test_should_describe_a_slot_of_state_as_one_run() -> None:

@@ -115,7 +115,7 @@ def test_should_count_as_many_blocks_for_the_longest_request_as_vllm_does() -> N
 @pytest.mark.parametrize("page_tokens", [1, 2, 4])
 def test_should_leave_out_pages_of_the_first_block_that_lie_before_what_is_attended_to(page_tokens: int) -> None:
     for group in LOCAL:
-        pages = GroupPages(group, page_tokens)
+        pages = GroupPages(group, page_tokens, 0)
         for prompt_tokens in range(1, 24):
             table = [7 + 3 * place for place in range(group.blocks_of(prompt_tokens))]
             found = pages.needed(table[group.needed(0, prompt_tokens)], 0, prompt_tokens)
@@ -217,6 +217,6 @@ def test_should_transfer_state_as_one_block_of_all_tokens_but_the_last() -> None
         assert transferred == loaded_tokens(groups, prompt_tokens) == prompt_tokens - 1
         assert transferred == STATE.sent_tokens(prompt_tokens) == STATE.resume_token(prompt_tokens)
         assert groups[1].needed(0, transferred) == slice(0, 1)
-        assert GroupPages(groups[1], STATE_PAGE_TOKENS).needed([5], 0, transferred) == [5]
+        assert GroupPages(groups[1], STATE_PAGE_TOKENS, 1).needed([5], 0, transferred) == [5]
     assert loaded_tokens(groups, 1) == 0
     assert transferred_tokens([FULL], 9) == 9
