@@ -39,10 +39,10 @@ from kv_connector.sglang.geometry import (
 def test_should_name_every_rank_that_may_send(
     tp_rank: int, tp_size: int, kv_head_count: int, source_tp_size: int, expected: list[int]
 ) -> None:
-    assert ranks_with_heads_of(Place(tp_size, tp_rank, 1, 0), kv_head_count, source_tp_size) == expected
+    assert ranks_with_heads_of(Place(tp_size, tp_rank, 1, 0), [kv_head_count], source_tp_size) == expected
 
 
-def two_pools(windowed_item_bytes: int = 64) -> SimpleNamespace:
+def two_pools() -> SimpleNamespace:
     """One layer with full attention, and two with a window, as SGLang describes them."""
     return SimpleNamespace(
         kv_data_ptrs=[1000, 2000],
@@ -51,8 +51,8 @@ def two_pools(windowed_item_bytes: int = 64) -> SimpleNamespace:
         num_draft_entries=0,
         state_types=["swa"],
         state_data_ptrs=[[3000, 4000, 5000, 6000]],
-        state_data_lens=[[4 * windowed_item_bytes] * 4],
-        state_item_lens=[[windowed_item_bytes] * 4],
+        state_data_lens=[[256] * 4],
+        state_item_lens=[[64] * 4],
     )
 
 
@@ -69,14 +69,20 @@ def full(kv_args: Any) -> Any:
 
 def described(kv_args: Any, window_tokens: int = 39) -> Any:
     first = full(kv_args)
-    pools = [first, window_pool(first, windowed_buffers(kv_args), window_tokens)]
+    pools = [first, window_pool(first, windowed_buffers(kv_args), window_tokens, 4)]
     return describe(pools, model="tiny@0", place=Place(1, 0, 1, 0))
+
+
+def test_should_ask_all_ranks_that_hold_heads_of_any_pool() -> None:
+    assert ranks_with_heads_of(Place(2, 0, 1, 0), [4], 4) == [0, 1]
+    assert ranks_with_heads_of(Place(2, 0, 1, 0), [4, 1], 4) == [0, 1, 2, 3]
+    assert ranks_with_heads_of(Place(2, 0, 1, 0), [4, 3], 4) == []
 
 
 def test_should_describe_layers_with_a_window_as_a_group_of_their_own() -> None:
     found = described(two_pools())
-    told = [(group["kind"], group["windowTokens"], group["pageCount"]) for group in found["groups"]]
-    assert told == [("full", 0, 10), ("window", 39, 4)]
+    told = [(g["kind"], g["windowTokens"], g["pageCount"], g["kvHeadCount"]) for g in found["groups"]]
+    assert told == [("full", 0, 10, 2), ("window", 39, 4, 4)]
     (rank,) = found["ranks"]
     assert [(layer["name"], layer["groupIndex"], layer["memoryIndex"]) for layer in rank["layers"]] == [
         ("layer.0.k", 0, 0),
@@ -90,8 +96,6 @@ def test_should_describe_layers_with_a_window_as_a_group_of_their_own() -> None:
 
 
 def test_should_say_why_a_pool_of_windowed_layers_is_not_served() -> None:
-    with pytest.raises(OptionError, match=r"have \[128\] bytes and others \[64\], expected the same in all"):
-        described(two_pools(windowed_item_bytes=128))
     with pytest.raises(OptionError, match="says no window's length, expected one"):
         described(two_pools(), window_tokens=0)
 

@@ -62,7 +62,7 @@ class TransferEndpoint(CommonEndpoint):
         self._server_args = server_args
         self._exit_when_lost = True
         self._latent = bool(is_mla_backend or getattr(args, "is_hybrid_mla_backend", False))
-        self._kv_head_count = 0
+        self._kv_head_counts: tuple[int, ...] = ()
         """Of the whole model; 1 where KV is latent."""
         self._mode = mode.value
         self._first_contacts: dict[str, concurrent.futures.Future[bool]] = {}
@@ -139,20 +139,24 @@ class TransferEndpoint(CommonEndpoint):
         return messenger, names
 
     def _pools(self, facts: engine_facts.EngineFacts) -> list[geometry.Pool]:
-        self._kv_head_count = 1 if self._latent else facts.kv_head_count
+        kv_head_count = 1 if self._latent else facts.kv_head_count
+        self._kv_head_counts = (kv_head_count,)
         full = geometry.full_pool(
             geometry.kv_buffers(self.kv_args, self._latent),
             dtype=facts.dtype,
             element_bytes=facts.element_bytes,
             page_tokens=self.kv_args.page_size,
             latent=self._latent,
-            kv_head_count=self._kv_head_count,
+            kv_head_count=kv_head_count,
         )
         self._kind_beside = engine_facts.kind_beside(self.kv_args)
         match self._kind_beside:
             case engine_facts.WINDOWED:
                 self._window_tokens = HOOKS.window_tokens
-                return [full, geometry.window_pool(full, geometry.windowed_buffers(self.kv_args), self._window_tokens)]
+                self._kv_head_counts += (facts.windowed_kv_head_count,)
+                windowed = geometry.windowed_buffers(self.kv_args)
+                heads = facts.windowed_kv_head_count
+                return [full, geometry.window_pool(full, windowed, self._window_tokens, heads)]
             case engine_facts.STATE:
                 buffers = geometry.state_buffers(self.kv_args)
                 formats = STATE_TENSORS.formats([buffer.address for buffer in buffers])
@@ -287,11 +291,12 @@ class TransferEndpoint(CommonEndpoint):
                 " start it without --attn-cp-size"
             )
         here = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
-        tp_ranks = geometry.ranks_with_heads_of(here, self._kv_head_count, info.attn_tp_size)
+        tp_ranks = geometry.ranks_with_heads_of(here, self._kv_head_counts, info.attn_tp_size)
         if not tp_ranks:
+            heads = " and ".join(str(count) for count in sorted(set(self._kv_head_counts)))
             return (
                 f"the prefiller at {bootstrap_addr} has attention TP {info.attn_tp_size}, expected a divisor or a"
-                f" multiple of the model's {self._kv_head_count} KV heads: choose another --tp-size"
+                f" multiple of the model's {heads} KV heads: choose another --tp-size"
             )
         return [RankPlace(dp_rank, 0, tp_rank, stage) for tp_rank in tp_ranks for stage in range(info.pp_size)]
 

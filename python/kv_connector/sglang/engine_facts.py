@@ -44,6 +44,8 @@ class EngineFacts:
     dtype: str
     element_bytes: int
     kv_head_count: int
+    windowed_kv_head_count: int
+    """Of layers with a sliding window, in a pool of their own."""
 
 
 def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
@@ -64,6 +66,7 @@ def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
         dtype=dtype,
         element_bytes=_element_bytes(dtype),
         kv_head_count=model.get_total_num_kv_heads(),
+        windowed_kv_head_count=model.get_swa_num_kv_heads(1),
     )
 
 

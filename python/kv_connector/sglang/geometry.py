@@ -42,14 +42,19 @@ class Place:
     pp_rank: int
 
 
-def ranks_with_heads_of(place: Place, kv_head_count: int, source_tp_size: int) -> list[int]:
+def ranks_with_heads_of(place: Place, kv_head_counts: Iterable[int], source_tp_size: int) -> list[int]:
     """The prefiller's TP ranks that hold a head of this rank's; of ranks that hold the same ones, all.
 
-    Empty where the heads cannot be split so. Latent KV is one head, which every rank holds.
+    ``kv_head_counts`` are those of each pool. Empty where the heads of one cannot be split so. Latent KV is one head,
+    which every rank holds.
     """
+    of_pools = [_ranks_with_heads_of(place, count, source_tp_size) for count in kv_head_counts]
+    return sorted(set().union(*of_pools)) if all(of_pools) else []
+
+
+def _ranks_with_heads_of(place: Place, kv_head_count: int, source_tp_size: int) -> set[int]:
     wanted = _heads(place.tp_rank, place.tp_size, kv_head_count)
-    held = ((rank, _heads(rank, source_tp_size, kv_head_count)) for rank in range(source_tp_size))
-    return [rank for rank, heads in held if wanted & heads]
+    return {rank for rank in range(source_tp_size) if wanted & _heads(rank, source_tp_size, kv_head_count)}
 
 
 def _heads(tp_rank: int, tp_size: int, kv_head_count: int) -> set[int]:
@@ -150,11 +155,16 @@ def full_pool(
     return Pool(buffers, group)
 
 
-def window_pool(full: Pool, buffers: Sequence[Buffer], window_tokens: int) -> Pool:
-    """The pages of layers that attend to a prompt's last tokens: those of the other layers, but for their number."""
-    _check_windowed(full.buffers, buffers, window_tokens)
+def window_pool(full: Pool, buffers: Sequence[Buffer], window_tokens: int, kv_head_count: int) -> Pool:
+    """The pages of layers that attend to a prompt's last tokens: as many tokens as in those of the other layers."""
+    if not window_tokens:
+        raise OptionError(
+            "SGLang has a pool for layers with a sliding window and says no window's length, expected one:"
+            " start with --disable-hybrid-swa-memory"
+        )
     group = full.group.copy()
     group["kind"], group["windowTokens"], group["pageCount"] = "window", window_tokens, _page_count(buffers)
+    group["kvHeadCount"] = kv_head_count
     return Pool(buffers, group)
 
 
@@ -215,22 +225,6 @@ def describe(pools: Sequence[Pool], *, model: str, place: Place) -> Geometry:
         groups=[pool.group for pool in pools],
         ranks=[Rank(tpRank=place.tp_rank, ppRank=place.pp_rank, memories=memories, layers=layers)],
     )
-
-
-def _check_windowed(kv: Sequence[Buffer], windowed: Sequence[Buffer], window_tokens: int) -> None:
-    """One number of heads is said for all layers, and one window for those that have any."""
-    page_bytes, others = ({buffer.item_bytes for buffer in pool} for pool in (windowed, kv))
-    if page_bytes - others:
-        raise OptionError(
-            f"pages of layers with a sliding window have {sorted(page_bytes)} bytes and others {sorted(others)},"
-            " expected the same in all: heads of different numbers or sizes are not served, choose another"
-            " --disaggregation-transfer-backend"
-        )
-    if not window_tokens:
-        raise OptionError(
-            "SGLang has a pool for layers with a sliding window and says no window's length, expected one:"
-            " start with --disable-hybrid-swa-memory"
-        )
 
 
 def _page_count(pool: Sequence[Buffer]) -> int:

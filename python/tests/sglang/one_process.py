@@ -133,6 +133,7 @@ class Shape:
     page_count: int = PAGE_COUNT
     windowed_page_count: int = 0
     """Of the pool of its own that all layers but the last then have: they have a sliding window."""
+    windowed_head_count: int = HEAD_COUNT
 
     def ranks(self, dp_rank: int = 0) -> list[RankInEngine]:
         stages, ranks = range(self.pp_size), range(self.tp_size)
@@ -167,6 +168,8 @@ class Shape:
                 list(layers[:-1]),
                 list(layers[-1:]),
                 "cpu",
+                swa_head_num=self.windowed_head_count,
+                swa_head_dim=2 * HEAD_SIZE if self.windowed_head_count != HEAD_COUNT else HEAD_SIZE,
             )
         if self.latent:
             return MLATokenToKVPool(

@@ -21,17 +21,21 @@ WINDOWED_PAGES = 32
 CHUNK_PAGES = 3
 
 
-@pytest.fixture(scope="module")
-def pair(sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+@pytest.fixture(scope="module", params=[4, 1], ids=["heads-as-in-other-layers", "other-heads"])
+def pair(
+    request: pytest.FixtureRequest, sglang_plugins: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
     assert sglang_plugins is None
     with warnings.catch_warnings(action="ignore"):
-        from one_process import Pair, Shape
+        from one_process import MODEL, Pair, Shape
 
         from kv_connector.sglang.layerwise import HOOKS
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(HOOKS, "window_tokens", WINDOW_TOKENS)
-            opened = Pair(tmp_path_factory.mktemp("windows"), Shape(windowed_page_count=WINDOWED_PAGES))
+            patch.setitem(MODEL, "swa_num_key_value_heads", request.param)
+            shape = Shape(windowed_page_count=WINDOWED_PAGES, windowed_head_count=request.param)
+            opened = Pair(tmp_path_factory.mktemp("windows"), shape)
     yield opened
     opened.close()
 
