@@ -101,7 +101,7 @@ class Recorder:
 def kind_of(name: str) -> Kind:
     """KV of one kind comes by libfabric, where that can be had: what SGLang asks of a backend is the same."""
     by_fabric = name != OVERLAPPED and fabric.folder() is not None
-    return replace(KINDS[name], options=fabric.options()) if by_fabric else KINDS[name]
+    return replace(KINDS[name], options=fabric.options() if by_fabric else {"transports": ["tcp"]})
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_scheduler_calls_the_backend_as_it_was_recorded(recorder: Recorder, requ
         kept.parent.mkdir(exist_ok=True)
         kept.write_text(text, encoding="utf-8")
     used = {prefill.transport for prefill in prefills(prefiller.server.log()).values()}
-    assert used == set(kind_of(recorder.name).options.get("transports", ["tcp"]))
+    assert used == set(kind_of(recorder.name).options["transports"])
     known = comparable(kept.read_text(encoding="utf-8"))
     assert comparable(text) == known, "SGLang calls otherwise than was recorded; --record writes it anew"
 

@@ -18,6 +18,7 @@ from kv_connector.exceptions import KvConnectorError
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options
 from kv_connector.sglang import engine_facts, geometry
+from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import BesidePages, IndexPages, StateSlot
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps
@@ -120,14 +121,14 @@ class TransferEndpoint(CommonEndpoint):
         facts = engine_facts.read(self._server_args, self.kv_args, self._mode)
         metadata = geometry.metadata_buffers(self.kv_args)
         place = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
-        described = geometry.describe(self._pools(facts), model=facts.model, place=place)
+        described = geometry.describe(self._pools(facts), model=facts.model, place=place, allocations=ALLOCATIONS)
         names = [layer["name"] for layer in described["ranks"][0]["layers"]]
         self._exit_when_lost = facts.options.on_messenger_lost == "exit"
-        messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata))
-        opened, group = messenger.opened, described["groups"][0]
+        messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata, ALLOCATIONS))
+        opened, group, memories = messenger.opened, described["groups"][0], described["ranks"][0]["memories"]
         self.local_ip, self.rank_port = opened.control_host, opened.control_port
         logger.info(
-            "KV Messenger is open: %s, model %s, %d pages of %d tokens in %d buffers, %s, %d metadata rows",
+            "KV Messenger is open: %s, model %s, %d pages of %d tokens in %d buffers, %s, %d metadata rows, memory %s",
             opened,
             described["model"],
             group["pageCount"],
@@ -135,6 +136,7 @@ class TransferEndpoint(CommonEndpoint):
             len(names),
             group["layout"],
             len(metadata),
+            "shareable" if all(memory["memfd"] >= 0 for memory in memories) else "private",
         )
         return messenger, names
 

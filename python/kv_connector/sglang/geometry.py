@@ -9,6 +9,7 @@ from typing import Any
 
 from kv_connector._facade import ContextRow, Geometry, Group, Layer, Memory, Rank
 from kv_connector.exceptions import OptionError
+from kv_connector.sglang.allocations import Allocation
 
 STATE_PAGE_TOKENS = 1 << 30
 """How many tokens a slot of state is said to hold: more than any prompt has."""
@@ -201,22 +202,29 @@ def indexed_pool(full: Pool, keys: Sequence[Buffer]) -> Pool:
     return Pool(sorted(buffers, key=lambda buffer: int(buffer.name.split(".")[1])), group)
 
 
-def describe(pools: Sequence[Pool], *, model: str, place: Place) -> Geometry:
-    """The geometry of one rank; the first pool is that of full attention."""
+def describe(pools: Sequence[Pool], *, model: str, place: Place, allocations: Sequence[Allocation] = ()) -> Geometry:
+    """The geometry of one rank; the first pool is that of full attention.
+
+    Buffers that lie in one of ``allocations`` share its memory; each other one is a memory by itself, which ``shm``
+    does not reach.
+    """
     buffers = [(buffer, index) for index, pool in enumerate(pools) for buffer in pool.buffers]
-    memories = [
-        Memory(kind="host", address=buffer.address, lengthBytes=buffer.length_bytes, memfd=-1) for buffer, _ in buffers
-    ]
+    held = [_holder(buffer, allocations) for buffer, _ in buffers]
+    index_of = {holder: index for index, holder in enumerate(dict.fromkeys(held))}
     layers = [
         Layer(
             name=buffer.name,
             groupIndex=group,
-            memoryIndex=index,
-            offsetBytes=0,
+            memoryIndex=index_of[holder],
+            offsetBytes=buffer.address - holder.address,
             pageStrideBytes=buffer.item_bytes,
             pageBytes=buffer.item_bytes,
         )
-        for index, (buffer, group) in enumerate(buffers)
+        for (buffer, group), holder in zip(buffers, held, strict=True)
+    ]
+    memories = [
+        Memory(kind="host", address=holder.address, lengthBytes=holder.length_bytes, memfd=holder.memfd)
+        for holder in index_of
     ]
     return Geometry(
         model=model,
@@ -224,6 +232,14 @@ def describe(pools: Sequence[Pool], *, model: str, place: Place) -> Geometry:
         ppSize=place.pp_size,
         groups=[pool.group for pool in pools],
         ranks=[Rank(tpRank=place.tp_rank, ppRank=place.pp_rank, memories=memories, layers=layers)],
+    )
+
+
+def _holder(buffer: Buffer, allocations: Sequence[Allocation]) -> Allocation:
+    """What the buffer lies in; nothing but itself where others cannot map it."""
+    alone = Allocation(buffer.address, buffer.length_bytes, -1)
+    return next(
+        (allocation for allocation in allocations if allocation.holds(buffer.address, buffer.length_bytes)), alone
     )
 
 
@@ -238,14 +254,15 @@ def _page_count(pool: Sequence[Buffer]) -> int:
     return counts.pop()
 
 
-def context_rows(metadata: Sequence[Buffer]) -> list[ContextRow]:
-    """The metadata as rows that go with a transfer."""
+def context_rows(metadata: Sequence[Buffer], allocations: Sequence[Allocation] = ()) -> list[ContextRow]:
+    """The metadata as rows that go with a transfer; ``allocations`` as in :func:`describe`."""
+    memfd_of = {allocation.address: allocation.memfd for allocation in allocations}
     return [
         ContextRow(
             name=buffer.name,
             address=buffer.address,
             lengthBytes=buffer.length_bytes,
-            memfd=-1,
+            memfd=memfd_of.get(buffer.address, -1),
             rowStrideBytes=buffer.item_bytes,
             rowBytes=buffer.item_bytes,
         )

@@ -1,6 +1,6 @@
 """Puts the backend beside SGLang's own, by SGLang's public list of choices and its plugins' hooks.
 
-Three hooks come before it is known which backend a process uses, and look for themselves; the others are put in place
+Five hooks come before it is known which backend a process uses, and look for themselves; the others are put in place
 when this one is asked for. Nothing here starts anything: the JVM boots with the endpoint, in the scheduler's process.
 A plugin that raises is only logged by SGLang, so what may not fit is checked when the backend is asked for, where a
 refusal ends the start.
@@ -19,6 +19,8 @@ logger = logging.getLogger("sglang.srt.kv_messenger")
 
 _MEMBER = "KV_MESSENGER"
 _LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
+_ALLOCATE_POOLS = "sglang.srt.model_executor.model_runner.ModelRunner.alloc_memory_pool"
+_ALLOCATE_METADATA = "sglang.srt.disaggregation.utils.MetadataBuffers.__init__"
 _DESCRIBE_STATE = "sglang.srt.mem_cache.memory_pool.MambaPool.get_contiguous_buf_infos"
 _TRANSFER_QUEUE = "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__"
 _PREFILL_QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
@@ -39,6 +41,8 @@ def register_backend() -> None:
     backends = enum.Enum("TransferBackend", members, module=utils.__name__)  # type: ignore[misc]
     HookRegistry.register(f"{utils.__name__}.TransferBackend", backends, HookType.REPLACE)
     HookRegistry.register(f"{utils.__name__}.get_kv_class", kv_class, HookType.AROUND)
+    for allocating in (_ALLOCATE_POOLS, _ALLOCATE_METADATA):
+        HookRegistry.register(allocating, allocate_shared, HookType.AROUND)
     HookRegistry.register(_LOAD_MODEL, layerwise.install_hooks, HookType.AFTER)
     HookRegistry.register(_TRANSFER_QUEUE, never_release_by_time, HookType.AFTER)
     HookRegistry.register(_DESCRIBE_STATE, state_tensors.note_tensors, HookType.AFTER)
@@ -64,7 +68,16 @@ def hook_scheduler() -> None:
             if target in HookRegistry._patched:  # with another plug-in's hook, at which SGLang would leave it
                 HookRegistry._apply_target(target, [(kind, hook, None)])
     HookRegistry.apply_hooks()
-    sglang_api.require_hooked((_LOAD_MODEL, _TRANSFER_QUEUE, _DESCRIBE_STATE, *hooks))
+    sglang_api.require_hooked(
+        (_LOAD_MODEL, _ALLOCATE_POOLS, _ALLOCATE_METADATA, _TRANSFER_QUEUE, _DESCRIBE_STATE, *hooks)
+    )
+
+
+def allocate_shared(original: Callable[..., Any], *args: Any, **said: Any) -> Any:
+    """Around what allocates SGLang's pools and metadata; torch is loaded by then."""
+    from kv_connector.sglang import shared_memory
+
+    return shared_memory.allocate_shared(original, *args, **said)
 
 
 def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: Any) -> Any:

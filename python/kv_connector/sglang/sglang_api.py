@@ -143,6 +143,10 @@ _SIGNATURES = (
     ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", "self, input_len"),
     (f"{_DISAGGREGATION}.utils.get_kv_class", "transfer_backend, class_type"),
     ("sglang.srt.configs.hybrid_arch.mambaish_config", "model_config"),
+    (
+        "sglang.srt.model_executor.model_runner.ModelRunner.alloc_memory_pool",
+        "self, memory_pool_config, draft_parallel_layout",
+    ),
     ("sglang.srt.mem_cache.memory_pool.MambaPool.get_contiguous_buf_infos", "self"),
     ("sglang.srt.mem_cache.memory_pool.MambaPool._iter_transfer_state_entries", "self"),
 )

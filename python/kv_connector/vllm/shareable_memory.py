@@ -7,12 +7,12 @@ else goes its usual way, and so does that call if the mapping cannot be made. On
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import mmap
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from kv_connector.memfd import map_memfd
 
 if TYPE_CHECKING:
 
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 else:
     from torch.overrides import TorchFunctionMode
-
-
-#: Each process that maps the memory could otherwise cut it off, and the others die of SIGBUS: Java shares no other.
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class ShareableAllocation(TorchFunctionMode):
@@ -72,14 +68,7 @@ class ShareableAllocation(TorchFunctionMode):
         )
 
     def _map(self, length_bytes: int) -> Any:
-        memfd = os.memfd_create("kv-messenger-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(memfd, length_bytes)
-            fcntl.fcntl(memfd, fcntl.F_ADD_SEALS, SEALS)
-            memory = mmap.mmap(memfd, length_bytes)
-        except OSError:
-            os.close(memfd)
-            raise
+        memfd, memory = map_memfd(length_bytes)
         buffer = self._torch.frombuffer(memory, dtype=self._torch.int8)
         self._memory, self.memfd, self._address = memory, memfd, buffer.data_ptr()
         return buffer

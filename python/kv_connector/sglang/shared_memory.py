@@ -1,0 +1,102 @@
+"""SGLang's pools and metadata in memory that other processes of this host can map, so that ``shm`` reaches them.
+
+SGLang allocates them by ``torch.zeros``, and asks a backend nothing before. So two hooks stand around the places where
+it does, and answer these calls with mappings of memfds. Only for memory of the host; a mapping that cannot be made
+leaves the call to torch, and what it makes to ``tcp``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import operator
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kv_connector.memfd import map_memfd
+from kv_connector.sglang.allocations import ALLOCATIONS, Allocation
+
+if TYPE_CHECKING:
+
+    class TorchFunctionMode:
+        """What torch calls while the mode is entered."""
+
+        def __enter__(self) -> Any: ...
+        def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None: ...
+
+else:
+    from torch.overrides import TorchFunctionMode
+
+logger = logging.getLogger("sglang.srt.kv_messenger")
+
+
+class SharedZeros(TorchFunctionMode):
+    """A context in which ``torch.zeros`` in host memory gives memory that others can map."""
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__()
+        self._torch = torch
+        self._possible = True
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Answers an allocation; torch calls it for every function."""
+        said = dict(kwargs or {})
+        if func is self._torch.zeros and self._possible:
+            shape = _shape(args, said)
+            dtype = said.get("dtype") or self._torch.get_default_dtype()
+            if shape and all(shape) and self._in_host_memory(said):
+                try:
+                    return self._mapped(shape, dtype)
+                except OSError as fault:
+                    self._possible = False
+                    logger.warning("KV memory cannot be shared with other processes (%s): shm is not offered", fault)
+        return func(*args, **said)
+
+    def _in_host_memory(self, said: Mapping[str, Any]) -> bool:
+        others = said.keys() - {"dtype", "device", "size"}
+        device = said.get("device") or self._torch.get_default_device()
+        return not others and self._torch.device(device).type == "cpu"
+
+    def _mapped(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        length_bytes: int = functools.reduce(operator.mul, shape, dtype.itemsize)
+        memfd, memory = map_memfd(length_bytes)
+        flat = self._torch.frombuffer(memory, dtype=self._torch.uint8)  # which keeps the mapping
+        allocation = Allocation(flat.data_ptr(), length_bytes, memfd)
+        ALLOCATIONS.append(allocation)
+        weakref.finalize(memory, _forget, allocation)
+        return flat.view(dtype).view(shape)
+
+
+def _forget(allocation: Allocation) -> None:
+    """Before a tensor's memory goes: what comes to the same address is another's."""
+    ALLOCATIONS.remove(allocation)
+    os.close(allocation.memfd)
+
+
+def _shape(args: tuple[Any, ...], said: Mapping[str, Any]) -> tuple[int, ...]:
+    """What ``torch.zeros`` is asked for: numbers, or one sequence of them; () where it is something else."""
+    given = args or (said.get("size", ()),)
+    sizes = given[0] if len(given) == 1 and not isinstance(given[0], int) else given
+    return tuple(int(size) for size in sizes)
+
+
+def allocate_shared(original: Callable[..., Any], *args: Any, **said: Any) -> Any:
+    """Around what allocates pools or metadata, in an engine that uses this backend."""
+    from sglang.srt.runtime_context import get_disagg
+
+    from kv_connector.sglang import BACKEND_NAME
+
+    if get_disagg().disaggregation_transfer_backend != BACKEND_NAME:
+        return original(*args, **said)
+    import torch
+
+    with SharedZeros(torch):
+        return original(*args, **said)
