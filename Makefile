@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl plan-counts planner-cost write-cost sim loop fuzz lost-paths format clean
+.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl race plan-counts planner-cost write-cost sim loop fuzz lost-paths format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,10 @@ kvperf: ## the two-process benchmark of the transfer engine: make kvperf ARGS="-
 
 beside-nixl: wheel ## how long SGLang's decoder waits for KV, beside SGLang's own NIXL backend on the same machine
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- e2e-tests/sglang_pair/beside_nixl.py
+
+race: ## kvperf beside NIXL and Mooncake on the same paths, in turns; wants a quiet machine: make race [ARGS="--turns 30"]
+	@fabric="$$(examples/setup/find-libfabric)" && LD_LIBRARY_PATH="$$fabric/lib" \
+	    $(ENVIRONMENT) run race -- connector-java/benchmarks/race/race.py $(ARGS)
 
 plan-counts: ## how many writes a request needs, by model, sharding and layout
 	@$(MVN) -Pbenchmark -pl connector-java/benchmarks -am -DskipTests package \

@@ -8,7 +8,7 @@ Runs on the bare interpreter (standard library only).
     environment make NAME                     prints the interpreter's path
     environment run  NAME [--wheel W] -- ARGS…   runs the interpreter with ARGS
 
-NAME is tools, engine, sglang or simulation.
+NAME is tools, engine, sglang, simulation or race.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ ENVIRONMENTS = {
     "engine": Engine("vLLM", stays_gib=7, disk_gib=14, needs_libnuma=True),
     "sglang": Engine("SGLang", stays_gib=7, disk_gib=14),
     "simulation": None,
+    "race": None,
 }
 BUILT_FROM_SOURCE = "# built from source"
 WHEEL_VENVS_KEPT = 8
