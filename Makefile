@@ -63,7 +63,7 @@ beside-nixl: wheel ## how long SGLang's decoder waits for KV, beside SGLang's ow
 
 race: ## kvperf beside NIXL and Mooncake on the same paths, in turns; wants a quiet machine: make race [ARGS="--turns 30"]
 	@fabric="$$(examples/setup/find-libfabric)" && LD_LIBRARY_PATH="$$fabric/lib" \
-	    $(ENVIRONMENT) run race -- connector-java/benchmarks/race/race.py $(ARGS)
+	    $(ENVIRONMENT) run race -- e2e-tests/race/race.py $(ARGS)
 
 plan-counts: ## how many writes a request needs, by model, sharding and layout
 	@$(MVN) -Pbenchmark -pl connector-java/benchmarks -am -DskipTests package \

@@ -3,7 +3,8 @@
     make race [ARGS="--turns 40 --output FILE --only 'shm paged 65536'"]
 
 The contenders of a row are started together and each moves one round in turn, so that all see the machine at the same
-times; each begins in turn. What is said are medians of rounds, and medians of the ratios of each turn.
+times; each begins in turn. What is said are medians of rounds, and of the ratios of rounds that
+belong together.
 Ours says when its target has counted every page, NIXL's target counts a notification a batch, and Mooncake's writer
 when its calls have returned (it tells the target nothing). Wants a quiet machine, and says how loaded it was.
 """
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-KVPERF = HERE.parent / "kvperf"
+KVPERF = HERE.parents[1] / "connector-java" / "benchmarks" / "kvperf"
 OURS = "kv_messenger"
 QUIET_LOAD = 0.7
 READY_LIMIT_SECONDS = 180.0
@@ -55,11 +56,7 @@ class Row:
             "batch_pages",
             "pool_bytes",
         )
-        return [
-            part
-            for name in fields
-            for part in (f"--{name.replace('_', '-')}", str(getattr(self, name)))
-        ]
+        return [part for name in fields for part in (f"--{name.replace('_', '-')}", str(getattr(self, name)))]
 
     def contenders(self) -> list[str]:
         # Mooncake's wheel without CUDA has tcp alone, and nothing that a target could answer by.
@@ -87,20 +84,14 @@ class Contender:
     def __init__(self, name: str, row: Row) -> None:
         self.name = name
         transport = {"mooncake": "tcp"}.get(name, row.transport)
-        command = (
-            [str(KVPERF), "--turns"]
-            if name == OURS
-            else [sys.executable, str(HERE / "rival.py"), name]
-        )
+        command = [str(KVPERF), "--turns"] if name == OURS else [sys.executable, str(HERE / "rival.py"), name]
         arguments = row.arguments()
         arguments[arguments.index("--transport") + 1] = transport
         self._process = subprocess.Popen(
             [*command, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=None
-            if name == OURS
-            else subprocess.DEVNULL,  # the others log what they do
+            stderr=None if name == OURS else subprocess.DEVNULL,  # the others log what they do
             text=True,
         )
 
@@ -112,9 +103,7 @@ class Contender:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(
-                f"race: {self.name} has ended with {self._process.wait(10)}"
-            )
+            raise SystemExit(f"race: {self.name} has ended with {self._process.wait(10)}")
         return line.strip()
 
     def round(self) -> tuple[int, int]:
@@ -138,16 +127,12 @@ def run(row: Row, turns: int) -> dict[str, object]:
     load_before = os.getloadavg()[0]
     with contextlib.ExitStack() as stack:
         contenders = []
-        for name in (
-            row.contenders()
-        ):  # one after the other: what one does at its start would disturb another's
+        for name in row.contenders():  # one after the other: what one does at its start would disturb another's
             contender = Contender(name, row)
             stack.callback(contender.end)
             contender.await_ready()
             contenders.append(contender)
-        rounds: dict[str, list[tuple[int, int]]] = {
-            contender.name: [] for contender in contenders
-        }
+        rounds: dict[str, list[tuple[int, int]]] = {contender.name: [] for contender in contenders}
         for turn in range(turns):
             first = turn % len(contenders)
             for contender in [*contenders[first:], *contenders[:first]]:
@@ -157,21 +142,15 @@ def run(row: Row, turns: int) -> dict[str, object]:
         "pages": row.page_count,
         "batchPages": row.batch_pages,
         "turns": turns,
-        "contenders": {
-            name: figures(row, taken, rounds[OURS]) for name, taken in rounds.items()
-        },
+        "contenders": {name: figures(row, taken, rounds[OURS]) for name, taken in rounds.items()},
         "load": [round(load_before, 1), round(os.getloadavg()[0], 1)],
     }
 
 
-def figures(
-    row: Row, taken: list[tuple[int, int]], ours: list[tuple[int, int]]
-) -> dict[str, float]:
+def figures(row: Row, taken: list[tuple[int, int]], ours: list[tuple[int, int]]) -> dict[str, float]:
     median_ns = statistics.median(ns for ns, _ in taken)
     ratio = round(
-        statistics.median(
-            their[0] / our[0] for their, our in zip(taken, ours, strict=True)
-        ),
+        statistics.median(their[0] / our[0] for their, our in zip(taken, ours, strict=True)),
         3,
     )
     if row.op == "pingpong":
@@ -195,9 +174,7 @@ def wait_quiet(limit_seconds: float) -> None:
 
 
 def main() -> None:
-    said = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    said = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     said.add_argument("--turns", type=int, default=30)
     said.add_argument(
         "--only",
@@ -212,10 +189,7 @@ def main() -> None:
     )
     said.add_argument("--output", type=Path, help="the lines are appended to it too")
     given = said.parse_args()
-    versions = {
-        name: importlib.metadata.version(name)
-        for name in ("nixl", "mooncake-transfer-engine-non-cuda")
-    }
+    versions = {name: importlib.metadata.version(name) for name in ("nixl", "mooncake-transfer-engine-non-cuda")}
     for row in rows():
         if given.only and str(row) not in given.only:
             continue

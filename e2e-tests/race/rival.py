@@ -17,7 +17,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -102,21 +102,13 @@ class Nixl:
     def meet(self, hello: str) -> None:
         address, metadata = hello.split()
         self._peer = self._agent.add_remote_agent(bytes.fromhex(metadata))
-        self._peer = (
-            self._peer.decode() if isinstance(self._peer, bytes) else self._peer
-        )
-        self._local = self._agent.prep_xfer_dlist(
-            "NIXL_INIT_AGENT", self._pages(self._pool.address), "DRAM"
-        )
-        self._remote = self._agent.prep_xfer_dlist(
-            self._peer, self._pages(int(address)), "DRAM"
-        )
+        self._peer = self._peer.decode() if isinstance(self._peer, bytes) else self._peer
+        self._local = self._agent.prep_xfer_dlist("NIXL_INIT_AGENT", self._pages(self._pool.address), "DRAM")
+        self._remote = self._agent.prep_xfer_dlist(self._peer, self._pages(int(address)), "DRAM")
 
     def _pages(self, address: int) -> list[tuple[int, int, int]]:
         size = self._shape.page_bytes
-        return [
-            (address + page * size, size, 0) for page in range(self._shape.pool_pages)
-        ]
+        return [(address + page * size, size, 0) for page in range(self._shape.pool_pages)]
 
     def prepare(self, number: int, batches: Sequence[Batch]) -> Sequence[Any]:
         return [
@@ -132,7 +124,8 @@ class Nixl:
         ]
 
     def write(self, prepared: Sequence[Any], in_flight: int) -> None:
-        waiting, open_handles = list(reversed(prepared)), []
+        waiting = list(reversed(prepared))
+        open_handles: list[Any] = []
         while waiting or open_handles:
             while waiting and len(open_handles) < in_flight:
                 handle = waiting.pop()
@@ -151,9 +144,7 @@ class Nixl:
 
     def await_arrivals(self, number: int, count: int) -> int:
         while self._seen < count:
-            self._seen += sum(
-                len(messages) for messages in self._agent.get_new_notifs().values()
-            )
+            self._seen += sum(len(messages) for messages in self._agent.get_new_notifs().values())
         self._seen = 0
         return time.monotonic_ns()
 
@@ -190,12 +181,11 @@ class Mooncake:
         ]
 
     def write(self, prepared: Sequence[Any], in_flight: int) -> None:
-        waiting, under_way = list(reversed(prepared)), []
+        waiting = list(reversed(prepared))
+        under_way: list[int] = []
         while waiting or under_way:
             while waiting and len(under_way) < in_flight:
-                batch = self._engine.batch_transfer_async_write(
-                    self._peer, *waiting.pop()
-                )
+                batch = self._engine.batch_transfer_async_write(self._peer, *waiting.pop())
                 if batch == 0:
                     raise SystemExit("rival: Mooncake refused a batch")
                 under_way.append(batch)
@@ -207,13 +197,11 @@ class Mooncake:
         return 0
 
 
-LIBRARIES = {"nixl": Nixl, "mooncake": Mooncake}
+LIBRARIES: Mapping[str, Callable[[str, Shape, Pool], Library]] = {"nixl": Nixl, "mooncake": Mooncake}
 
 
 def batches_of(shape: Shape, draw: random.Random) -> Iterator[Batch]:
-    sources, targets = (
-        draw.sample(range(shape.pool_pages), shape.page_count) for _ in range(2)
-    )
+    sources, targets = (draw.sample(range(shape.pool_pages), shape.page_count) for _ in range(2))
     for first in range(0, shape.page_count, shape.batch_pages):
         end = first + shape.batch_pages
         yield Batch(sources[first:end], targets[first:end])
@@ -247,9 +235,7 @@ def target(library: Library, pool: Pool, shape: Shape) -> None:
 class Writer:
     """The measuring side."""
 
-    def __init__(
-        self, library: Library, pool: Pool, shape: Shape, other: subprocess.Popen[str]
-    ) -> None:
+    def __init__(self, library: Library, pool: Pool, shape: Shape, other: subprocess.Popen[str]) -> None:
         self._library, self._pool, self._shape, self._other = (
             library,
             pool,
@@ -307,9 +293,7 @@ class Writer:
         """A round whose pages say where they come from, each compared with its source."""
         size, shape = self._shape.page_bytes, self._shape
         for page in range(shape.pool_pages):
-            self._pool.memory[page * size : page * size + 8] = page.to_bytes(
-                8, "little"
-            )
+            self._pool.memory[page * size : page * size + 8] = page.to_bytes(8, "little")
         batches = list(batches_of(shape, self._draw))
         prepared = self._library.prepare(0, batches)
         self._say(f"round 0 {len(batches)}")
@@ -337,9 +321,7 @@ def main() -> None:
         said.add_argument(f"--{name}", type=int, default=default)
     said.add_argument("--target", action="store_true")
     given = said.parse_args()
-    os.environ.setdefault(
-        "UCX_TLS", "tcp,shm,self" if given.transport == "shm" else "tcp,self"
-    )  # shm alone: no start
+    os.environ.setdefault("UCX_TLS", "tcp,shm,self" if given.transport == "shm" else "tcp,self")  # shm alone: no start
     os.environ.setdefault("UCX_NET_DEVICES", "lo")
     os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")
     fields = {name: getattr(given, name) for name in Shape.__dataclass_fields__}
@@ -347,17 +329,13 @@ def main() -> None:
     pool = Pool(shape.pool_bytes, 0 if given.target else 7)
     out = os.dup(1)
     os.dup2(2, 1)  # the libraries print to standard output as well
-    library = LIBRARIES[given.library](
-        "target" if given.target else "writer", shape, pool
-    )
+    library = LIBRARIES[given.library]("target" if given.target else "writer", shape, pool)
     os.dup2(out, 1)
     if given.target:
         target(library, pool, shape)
         return
     command = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--target"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         writer = Writer(library, pool, shape, other)
         if shape.op == "paged":
             writer.compare()
