@@ -4,8 +4,8 @@
 
 The contenders of a row are started together and each moves one round in turn, so that all see the machine at the same
 times; each begins in turn. What is said are medians of rounds, and of the ratios of rounds that belong together. Ours
-says when its target has counted every page, NIXL's target counts a notification a batch, and Mooncake's writer says when
-its calls have returned (it tells the target nothing). Wants a quiet machine, and says how loaded it was.
+says when its target has counted every page, NIXL's target counts a notification a batch, and Mooncake's writer waits
+for its calls (the target is told nothing). Wants a quiet machine, and says how loaded it was.
 """
 
 from __future__ import annotations
