@@ -102,7 +102,7 @@ def messenger(side: Side, model: Path, folder: Path, control_port: int | None = 
     count = side.messenger_count
     port, metrics_port, control = free_port(), free_port(count), control_port or free_port(count)
     extra: dict[str, Any] = {"metrics_port": metrics_port, "timelines": "full"}
-    if side.kv_role == "kv_producer":
+    if side.kv_role != "kv_consumer":
         extra |= {"listen_port": control, "engine_api_url": f"http://{LOOPBACK}:{port}"}
     fields: dict[str, Any] = {
         "model": model,
