@@ -80,34 +80,34 @@ public final class FabricLayout {
     public static final long CONTEXT_SIZE_BYTES = 64;
 
     // what objects begin with, and their tables of operations
-    static final long FID_OPS = 16;
-    static final long FABRIC_OPS = 24;
-    static final long DOMAIN_OPS = 24;
-    static final long DOMAIN_MR = 32;
-    static final long EP_CM = 32;
-    static final long EP_RMA = 48;
-    static final long CQ_OPS = 24;
-    static final long AV_OPS = 24;
-    static final long MR_DESC = 24;
-    static final long MR_KEY = 32;
+    public static final long FID_OPS = 16;
+    public static final long FABRIC_OPS = 24;
+    public static final long DOMAIN_OPS = 24;
+    public static final long DOMAIN_MR = 32;
+    public static final long EP_CM = 32;
+    public static final long EP_RMA = 48;
+    public static final long CQ_OPS = 24;
+    public static final long AV_OPS = 24;
+    public static final long MR_DESC = 24;
+    public static final long MR_KEY = 32;
 
     // operations, in their tables
-    static final long OPS_SIZE = 0;
-    static final long OPS_CLOSE = 8;
-    static final long OPS_BIND = 16;
-    static final long OPS_CONTROL = 24;
-    static final long OPS_FABRIC_DOMAIN = 8;
-    static final long OPS_FABRIC_TRYWAIT = 40;
-    static final long OPS_DOMAIN_AV_OPEN = 8;
-    static final long OPS_DOMAIN_CQ_OPEN = 16;
-    static final long OPS_DOMAIN_ENDPOINT = 24;
-    static final long OPS_MR_REG = 8;
-    static final long OPS_CM_GETNAME = 16;
-    static final long OPS_AV_INSERT = 8;
-    static final long OPS_CQ_READ = 8;
-    static final long OPS_CQ_READERR = 24;
-    static final long OPS_CQ_STRERROR = 56;
-    static final long OPS_RMA_WRITEDATA = 64;
+    public static final long OPS_SIZE = 0;
+    public static final long OPS_CLOSE = 8;
+    public static final long OPS_BIND = 16;
+    public static final long OPS_CONTROL = 24;
+    public static final long OPS_FABRIC_DOMAIN = 8;
+    public static final long OPS_FABRIC_TRYWAIT = 40;
+    public static final long OPS_DOMAIN_AV_OPEN = 8;
+    public static final long OPS_DOMAIN_CQ_OPEN = 16;
+    public static final long OPS_DOMAIN_ENDPOINT = 24;
+    public static final long OPS_MR_REG = 8;
+    public static final long OPS_CM_GETNAME = 16;
+    public static final long OPS_AV_INSERT = 8;
+    public static final long OPS_CQ_READ = 8;
+    public static final long OPS_CQ_READERR = 24;
+    public static final long OPS_CQ_STRERROR = 56;
+    public static final long OPS_RMA_WRITEDATA = 64;
 
     private FabricLayout() {}
 }

@@ -10,6 +10,7 @@ import java.lang.foreign.Linker;
 import java.lang.foreign.MemoryLayout;
 import java.lang.foreign.MemorySegment;
 import java.lang.invoke.MethodHandle;
+import java.util.function.Function;
 
 /**
  * The libfabric of this machine, by downcalls. Most of its functions are inline: they call what an object's table of operations
@@ -61,16 +62,16 @@ public final class FfmLibFabric implements LibFabric {
     private final MethodHandle strerror;
 
     /** The last functions called on the data path: one provider's, mostly. */
-    private Function read = Function.NONE;
+    private Entry read = Entry.NONE;
 
-    private Function write = Function.NONE;
+    private Entry write = Entry.NONE;
 
     /** A function as it is called, made once and not for each call. Immutable: it may be found by a data race. */
-    private record Function(long address, MemorySegment entry) {
-        static final Function NONE = new Function(0, MemorySegment.NULL);
+    private record Entry(long address, MemorySegment point) {
+        static final Entry NONE = new Entry(0, MemorySegment.NULL);
 
-        static Function at(long address) {
-            return new Function(address, MemorySegment.ofAddress(address));
+        static Entry at(long address) {
+            return new Entry(address, MemorySegment.ofAddress(address));
         }
     }
 
@@ -81,16 +82,25 @@ public final class FfmLibFabric implements LibFabric {
      * @throws UnsatisfiedLinkError saying in one line why it cannot be
      */
     public FfmLibFabric(String library) {
-        MemorySegment handle = load(library);
-        version = symbol(handle, "fi_version", FunctionDescriptor.of(JAVA_INT));
-        getinfo = symbol(
-                handle,
+        this(exportsOf(library));
+    }
+
+    /** The functions that a library exports, by name, wherever they come from. */
+    public FfmLibFabric(Function<String, MemorySegment> exports) {
+        version = export(exports, "fi_version", FunctionDescriptor.of(JAVA_INT));
+        getinfo = export(
+                exports,
                 "fi_getinfo",
                 FunctionDescriptor.of(JAVA_INT, JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS));
-        dupinfo = symbol(handle, "fi_dupinfo", FunctionDescriptor.of(ADDRESS, ADDRESS));
-        freeinfo = symbol(handle, "fi_freeinfo", FunctionDescriptor.ofVoid(ADDRESS));
-        fabric = symbol(handle, "fi_fabric", FunctionDescriptor.of(JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG));
-        strerror = symbol(handle, "fi_strerror", FunctionDescriptor.of(ADDRESS, JAVA_INT));
+        dupinfo = export(exports, "fi_dupinfo", FunctionDescriptor.of(ADDRESS, ADDRESS));
+        freeinfo = export(exports, "fi_freeinfo", FunctionDescriptor.ofVoid(ADDRESS));
+        fabric = export(exports, "fi_fabric", FunctionDescriptor.of(JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG));
+        strerror = export(exports, "fi_strerror", FunctionDescriptor.of(ADDRESS, JAVA_INT));
+    }
+
+    private static Function<String, MemorySegment> exportsOf(String library) {
+        MemorySegment handle = load(library);
+        return name -> symbol(handle, name);
     }
 
     private static MemorySegment load(String library) {
@@ -107,13 +117,18 @@ public final class FfmLibFabric implements LibFabric {
     }
 
     @SuppressWarnings("restricted")
-    private static MethodHandle symbol(MemorySegment library, String name, FunctionDescriptor descriptor) {
+    private static MethodHandle export(
+            Function<String, MemorySegment> exports, String name, FunctionDescriptor descriptor) {
+        return LINKER.downcallHandle(exports.apply(name), descriptor);
+    }
+
+    private static MemorySegment symbol(MemorySegment library, String name) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment found = (MemorySegment) DLSYM.invokeExact(library, arena.allocateFrom(name));
             if (found.equals(MemorySegment.NULL)) {
                 throw new UnsatisfiedLinkError(text((MemorySegment) DLERROR.invokeExact()));
             }
-            return LINKER.downcallHandle(found, descriptor);
+            return found;
         } catch (Throwable t) {
             throw FfmLibC.unexpected(t);
         }
@@ -328,13 +343,13 @@ public final class FfmLibFabric implements LibFabric {
         if (address == 0) {
             return -Errno.ENOSYS;
         }
-        Function function = read;
-        if (function.address != address) {
-            function = Function.at(address);
-            read = function;
+        Entry entry = read;
+        if (entry.address != address) {
+            entry = Entry.at(address);
+            read = entry;
         }
         try {
-            return (long) READ.invokeExact(function.entry, queue, entries, count);
+            return (long) READ.invokeExact(entry.point, queue, entries, count);
         } catch (Throwable t) {
             throw FfmLibC.unexpected(t);
         }
@@ -385,23 +400,14 @@ public final class FfmLibFabric implements LibFabric {
         if (address == 0) {
             return -Errno.ENOSYS;
         }
-        Function function = write;
-        if (function.address != address) {
-            function = Function.at(address);
-            write = function;
+        Entry entry = write;
+        if (entry.address != address) {
+            entry = Entry.at(address);
+            write = entry;
         }
         try {
             return (long) WRITEDATA.invokeExact(
-                    function.entry,
-                    endpoint,
-                    source,
-                    lengthBytes,
-                    descriptor,
-                    data,
-                    targetHandle,
-                    target,
-                    key,
-                    context);
+                    entry.point, endpoint, source, lengthBytes, descriptor, data, targetHandle, target, key, context);
         } catch (Throwable t) {
             throw FfmLibC.unexpected(t);
         }

@@ -1,7 +1,9 @@
 package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.FfmLibFabric;
 import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.foreign.LibFabric;
 import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
@@ -18,6 +20,7 @@ import java.security.SecureRandom;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
+import java.util.function.Function;
 import java.util.function.LongSupplier;
 
 /** Opens transfer engines. Any thread. */
@@ -35,6 +38,11 @@ public final class TransferEngines {
 
     /** The same over another C library, as one that refuses calls. */
     public static TransferEngine open(TransferOptions options, LibC libC) {
+        return open(options, libC, FfmLibFabric::new);
+    }
+
+    /** The same over another libfabric too, as one whose provider does wrong. */
+    public static TransferEngine open(TransferOptions options, LibC libC, Function<String, LibFabric> libFabric) {
         InetAddress listenHost = resolve("listen_host", options.listenHost());
         InetAddress advertiseHost =
                 options.advertiseHost().isEmpty() ? listenHost : resolve("advertise_host", options.advertiseHost());
@@ -52,7 +60,7 @@ public final class TransferEngines {
                     loop,
                     links,
                     options.transports().stream()
-                            .map(name -> transport(name, options, listenHost, advertiseHost, loop, links))
+                            .map(name -> transport(name, options, listenHost, advertiseHost, loop, links, libFabric))
                             .toList()));
         }
         return new HostTransferEngine(
@@ -99,9 +107,11 @@ public final class TransferEngines {
             InetAddress listenHost,
             InetAddress advertiseHost,
             EventLoop loop,
-            SocketLinks links) {
+            SocketLinks links,
+            Function<String, LibFabric> libFabric) {
         return switch (name) {
-            case TransferOptions.LIBFABRIC -> new LibFabricTransport(loop, links, options, listenHost, advertiseHost);
+            case TransferOptions.LIBFABRIC ->
+                new LibFabricTransport(loop, links, options, listenHost, advertiseHost, libFabric);
             case TransferOptions.SHM -> new ShmTransport(loop, links, options.connectLimitNs());
             case TransferOptions.TCP -> new TcpTransport(loop, links, options, listenHost, advertiseHost);
             default -> throw new AssertionError("transport " + name);

@@ -1,6 +1,5 @@
 package io.kvmessenger.transfer.libfabric;
 
-import io.kvmessenger.foreign.FfmLibFabric;
 import io.kvmessenger.foreign.LibFabric;
 import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.TransferOptions;
@@ -12,6 +11,7 @@ import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.spi.TransportUnavailableException;
 import java.net.InetAddress;
+import java.util.function.Function;
 
 /** What libfabric drives, where it is installed. */
 public final class LibFabricTransport implements Transport {
@@ -20,18 +20,22 @@ public final class LibFabricTransport implements Transport {
     private final TransferOptions options;
     private final InetAddress listenHost;
     private final InetAddress advertiseHost;
+    private final Function<String, LibFabric> loader;
 
+    /** @param loader makes the library of its name usable, or throws {@link UnsatisfiedLinkError} saying why it cannot */
     public LibFabricTransport(
             EventLoop loop,
             SocketLinks links,
             TransferOptions options,
             InetAddress listenHost,
-            InetAddress advertiseHost) {
+            InetAddress advertiseHost,
+            Function<String, LibFabric> loader) {
         this.loop = loop;
         this.links = links;
         this.options = options;
         this.listenHost = listenHost;
         this.advertiseHost = advertiseHost;
+        this.loader = loader;
     }
 
     @Override
@@ -48,7 +52,7 @@ public final class LibFabricTransport implements Transport {
         }
         LibFabric library;
         try {
-            library = KeptSignals.during(loop.libC(), () -> new FfmLibFabric(choice.library()));
+            library = KeptSignals.during(loop.libC(), () -> loader.apply(choice.library()));
         } catch (UnsatisfiedLinkError e) {
             throw new TransportUnavailableException("libfabric cannot be loaded: " + e.getMessage(), e);
         }
