@@ -30,6 +30,9 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     /** How long paths may take to end after the peer has gone; also for the peer to read a notice. */
     static final long GOODBYE_LIMIT_NS = 1_000_000_000L;
 
+    /** The peer gives a try up after the same limit as this side, and what it tries next has to arrive before this side does. */
+    static final long NEXT_TRY_NS = 1_000_000_000L;
+
     /** How many times a peer may open paths. */
     static final int ATTACHMENTS_MAX = 32;
 
@@ -145,7 +148,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
 
     private void attach(Attach wanted, long nowNs) {
         if (!ready) {
-            deadlineNs = nowNs + connectLimitNs;
+            deadlineNs = nowNs + connectLimitNs + NEXT_TRY_NS;
         }
         Attachment attachment = new Attachment(attachmentCount++);
         String refusal = wanted == null ? "the peer wants no transport" : attachment.open(wanted, nowNs);

@@ -228,14 +228,15 @@ final class SocketLinksTest {
         LIB_C.close(peer);
     }
 
+    /** A peer gives its try up at the limit and makes another: that has to be heard. */
     @Test
     void shouldGiveBackTheAdmissionOfAPeerThatIsNotReadyInTime() {
         int peer = peer(KEY);
         attach(peer, 0, MAPPED);
-        nowNs = CONNECT_LIMIT_NS;
+        nowNs = CONNECT_LIMIT_NS + AdmittedLink.NEXT_TRY_NS;
         work();
         assertThat(admission.link()).isNotNull();
-        nowNs = CONNECT_LIMIT_NS + 1;
+        nowNs = CONNECT_LIMIT_NS + AdmittedLink.NEXT_TRY_NS + 1;
         work();
         assertThat(admission.link()).isNull();
         assertThat(paths.getFirst().closed).isTrue();
