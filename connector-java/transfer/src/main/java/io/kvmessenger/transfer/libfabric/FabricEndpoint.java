@@ -22,6 +22,9 @@ final class FabricEndpoint {
     static final int FAILED = -1;
 
     private static final int ENTRIES = 64;
+    /** For a provider that is still at something when it is asked. */
+    private static final int CLOSE_TRIES = 8;
+
     private static final long NONE = 0;
 
     private final OpenFabric fabric;
@@ -92,7 +95,10 @@ final class FabricEndpoint {
      * @throws IllegalStateException when the provider takes no such address
      */
     void aimAt(FabricName peer) {
-        int inserted = library.fi_av_insert(vector, arena.allocateFrom(JAVA_BYTE, peer.address()), opened);
+        // Providers read as many bytes as an address of theirs has, whatever the peer said.
+        MemorySegment address = arena.allocate(FabricName.ADDRESS_MAX_BYTES, 8);
+        address.copyFrom(MemorySegment.ofArray(peer.address()));
+        int inserted = library.fi_av_insert(vector, address, opened);
         fabric.require("fi_av_insert", inserted);
         if (inserted != 1) {
             throw new IllegalStateException(
@@ -152,10 +158,19 @@ final class FabricEndpoint {
     /** @throws IllegalStateException when the provider refuses: then the peer may still write */
     void close() {
         if (endpoint != NONE) {
-            fabric.require("fi_close", library.fi_close(endpoint));
-            endpoint = NONE;
+            closeEndpoint();
         }
         release();
+    }
+
+    private void closeEndpoint() {
+        int result = library.fi_close(endpoint);
+        for (int tries = 1; result < 0 && tries < CLOSE_TRIES; tries++) {
+            library.fi_cq_read(queue, entries, ENTRIES); // lets the provider get on
+            result = library.fi_close(endpoint);
+        }
+        fabric.require("fi_close", result);
+        endpoint = NONE;
     }
 
     private void release() {

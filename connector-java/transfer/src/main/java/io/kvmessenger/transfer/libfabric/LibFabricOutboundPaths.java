@@ -166,11 +166,12 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         if (remoteLanding != null && !greeted) {
             greet();
         }
-        int work = contexts.areInUse() || full ? tellSent() : 0;
+        boolean refused = full;
+        int work = contexts.areInUse() || refused ? tellSent() : 0;
         if (fault != null) {
             fail(nowNs);
         }
-        return work == 0 && !closed && (contexts.areInUse() || full || !opened) ? LOOK_SOON : work;
+        return work == 0 && !closed && (contexts.areInUse() || refused || !opened) ? LOOK_SOON : work;
     }
 
     /** An immediate that names no window: when it has come through, the path is one. */
@@ -185,15 +186,23 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         full = false;
         int found = endpoint.read();
         for (int i = 0; i < found && !closed; i++) {
-            long postId = contexts.release(endpoint.context(i));
-            if (postId != HELLO) {
-                events.onSent(postId);
-            }
+            tellSent(endpoint.context(i));
         }
         if (found == FabricEndpoint.FAILED) {
             fault = endpoint.describeFailure();
         }
         return Math.max(0, found);
+    }
+
+    private void tellSent(long context) {
+        if (!contexts.isUnderWay(context)) {
+            fault = "a write completed that was not under way";
+            return;
+        }
+        long postId = contexts.release(context);
+        if (postId != HELLO) {
+            events.onSent(postId);
+        }
     }
 
     /** Most probably the peer has ended, and its control socket tells of it. */

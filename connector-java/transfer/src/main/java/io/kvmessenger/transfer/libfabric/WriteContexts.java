@@ -9,6 +9,9 @@ import java.lang.foreign.Arena;
  * <p>Worker only. Allocates nothing once made.
  */
 final class WriteContexts {
+    /** No post is called that. */
+    private static final long FREE = Long.MIN_VALUE;
+
     private final Arena arena = Arena.ofConfined();
     private final long base;
     private final long[] postIds;
@@ -22,6 +25,7 @@ final class WriteContexts {
         free = new int[count];
         for (freeCount = 0; freeCount < count; freeCount++) {
             free[freeCount] = freeCount;
+            postIds[freeCount] = FREE;
         }
     }
 
@@ -43,11 +47,22 @@ final class WriteContexts {
         postIds[free[--freeCount]] = postId;
     }
 
-    /** The write at the address has completed; returns its post. */
+    /** Whether a write is under way whose address this is: a provider may say anything. */
+    boolean isUnderWay(long address) {
+        long offset = address - base;
+        return offset >= 0
+                && offset < postIds.length * FabricLayout.CONTEXT_SIZE_BYTES
+                && offset % FabricLayout.CONTEXT_SIZE_BYTES == 0
+                && postIds[(int) (offset / FabricLayout.CONTEXT_SIZE_BYTES)] != FREE;
+    }
+
+    /** The write at the address, which is under way, has completed; returns its post. */
     long release(long address) {
         int context = (int) ((address - base) / FabricLayout.CONTEXT_SIZE_BYTES);
+        long postId = postIds[context];
+        postIds[context] = FREE;
         free[freeCount++] = context;
-        return postIds[context];
+        return postId;
     }
 
     /** No write is under way any more. */
