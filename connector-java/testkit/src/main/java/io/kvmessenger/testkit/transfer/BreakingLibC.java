@@ -83,6 +83,16 @@ final class BreakingLibC {
         destroy(fd, true);
     }
 
+    /** Breaks a socket that a library opened by itself, in one of two ways. */
+    synchronized void breakForeign(int fd, Random random) {
+        destroy(fd, random.nextBoolean());
+    }
+
+    /** Whether the socket was connected or accepted through this, and is open. */
+    synchronized boolean has(int fd) {
+        return connected.contains(fd);
+    }
+
     /** From now on nothing can be connected. */
     synchronized void refuseConnects() {
         refusing = true;

@@ -137,6 +137,11 @@ final class FaultyProvider {
         wires.make(fault);
     }
 
+    /** Of a fault that lasts. */
+    synchronized void stop(ProviderWires.Fault fault) {
+        wires.stop(fault);
+    }
+
     synchronized boolean hasDone(ProviderWires.Fault fault) {
         return wires.hasDone(fault);
     }

@@ -111,6 +111,10 @@ final class ProviderWires {
         faults.add(fault);
     }
 
+    void stop(Fault fault) {
+        faults.remove(fault);
+    }
+
     boolean hasDone(Fault fault) {
         return !faults.contains(fault);
     }

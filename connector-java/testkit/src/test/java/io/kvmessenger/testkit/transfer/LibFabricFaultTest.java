@@ -167,6 +167,10 @@ final class LibFabricFaultTest extends WriterAndTarget {
 
     /** Submits some requests, one of which meets the fault; returns when the peer is lost. */
     private TransferFault loseThePeer() {
+        return loseThePeer(() -> {});
+    }
+
+    private TransferFault loseThePeer(Runnable onceLost) {
         Peer lost = peer;
         Admission ended = admission;
         ImmWindow window = grant(everything(), Long.MAX_VALUE, ++lastCookie);
@@ -181,7 +185,8 @@ final class LibFabricFaultTest extends WriterAndTarget {
         DrivenEngine.awaitBoth("the loss", writer, target, () -> writer.lost.containsKey(lost.id()));
         DrivenEngine.awaitBoth(
                 "the end of the admission", target, writer, () -> target.closedAdmissions.containsKey(ended.id()));
-        assertThat(haveEnded(first)).isTrue();
+        onceLost.run();
+        DrivenEngine.awaitBoth("all requests", writer, target, () -> haveEnded(first));
         assertThat(writer.endings.values()).containsOnly(1);
         for (long cookie = first; cookie <= lastCookie; cookie++) {
             DrivenEngine.Failure failure = writer.failed.get(cookie);
@@ -255,6 +260,15 @@ final class LibFabricFaultTest extends WriterAndTarget {
     }
 
     @Test
+    void shouldEndThePeerWhoseWritesAreRefusedForNowWithoutAnEnd() {
+        moveAll();
+        provider.refuse("writedata", Errno.EAGAIN, 3, Integer.MAX_VALUE);
+        assertThat(loseThePeer(() -> provider.stopRefusing("writedata"))).isEqualTo(TransferFault.PEER_CLOSED);
+        assertThat(writer.lost.get(peer.id()).detail()).endsWith("no write was taken any more");
+        shouldMoveAllOverANewConnection();
+    }
+
+    @Test
     void shouldEndThePeerWhoseQueueCannotBeRead() {
         moveAll();
         provider.refuse("cq_readerr", Errno.EAGAIN, 0, 1);
@@ -264,24 +278,34 @@ final class LibFabricFaultTest extends WriterAndTarget {
         shouldMoveAllOverANewConnection();
     }
 
-    /** Nothing says that it may not: what was told as sent never comes, and the target's word ends it. */
+    /** Nothing tells of it but what the target has counted. */
     @Test
-    void shouldEndAPeerWhosePathSwallowsWhenItsTargetSaysSo() {
+    void shouldEndThePeerWhosePathSwallows() {
         moveAll();
         provider.make(Fault.SWALLOWED);
+        long beganNs = System.nanoTime();
+        assertThat(loseThePeerWhoseWritesComplete()).isEqualTo(TransferFault.PEER_CLOSED);
+        assertThat(System.nanoTime() - beganNs).isGreaterThan(CONNECT_LIMIT_NS);
+        assertThat(writer.lost.get(peer.id()).detail()).matches(".*faulty: \\d+ writes do not arrive");
+        provider.stop(Fault.SWALLOWED);
+        shouldMoveAllOverANewConnection();
+    }
+
+    private TransferFault loseThePeerWhoseWritesComplete() {
         ImmWindow window = grant(everything(), PAGE_COUNT, ++lastCookie);
+        long filled = lastCookie;
         writer.submit(peer, paged(window, ALL_PAGES, ALL_PAGES), ++lastCookie);
         long cookie = lastCookie;
         writer.await("its completion, which says nothing", () -> writer.completed.contains(cookie));
-        assertThat(window.arrivedWeight()).isZero();
-        target.engine().revoke(admission);
         DrivenEngine.awaitBoth(
                 "both ends",
                 writer,
                 target,
                 () -> writer.lost.containsKey(peer.id()) && target.closedAdmissions.containsKey(admission.id()));
-        assertThat(target.filled).doesNotContain(cookie - 1);
+        assertThat(window.arrivedWeight()).isZero();
+        assertThat(target.filled).doesNotContain(filled);
         window.close(true);
+        return writer.lost.get(peer.id()).fault();
     }
 
     /** Each call that opening needs, the first time and the next. */

@@ -1,6 +1,11 @@
 package io.kvmessenger.transfer.libfabric;
 
+import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
+
 import io.kvmessenger.transfer.spi.PeerChannel;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteOrder;
 
 /** Kinds of records between the two ends of a path over libfabric. */
 final class FabricRecord {
@@ -16,5 +21,24 @@ final class FabricRecord {
     /** Target: the {@link RemoteMemory}. */
     static final int REGION = PeerChannel.FIRST_KIND + 3;
 
+    /** Writer: how many writes have arrived? */
+    static final int ARRIVED_WANTED = PeerChannel.FIRST_KIND + 4;
+
+    /** Target: so many, the first immediate among them; 8 bytes. */
+    static final int ARRIVED = PeerChannel.FIRST_KIND + 5;
+
+    private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+
     private FabricRecord() {}
+
+    static MemorySegment encodeCount(long count) {
+        MemorySegment out = MemorySegment.ofArray(new byte[Long.BYTES]);
+        out.set(LONG, 0, count);
+        return out;
+    }
+
+    /** The count, or -1 when it is none. */
+    static long parseCount(MemorySegment in) {
+        return in.byteSize() == Long.BYTES ? Math.max(-1, in.get(LONG, 0)) : -1;
+    }
 }

@@ -81,7 +81,7 @@ final class LibFabricDomain implements Domain {
         FabricEndpoint endpoint = new FabricEndpoint(fabric, 2 * depth);
         try {
             return new LibFabricOutboundPaths(
-                    fabric, regions, channel, events, figures, endpoint, depth, nowNs + connectLimitNs);
+                    fabric, regions, channel, events, figures, endpoint, depth, connectLimitNs, nowNs);
         } catch (IllegalStateException e) {
             endpoint.close();
             throw e;

@@ -35,6 +35,7 @@ final class LibFabricInboundPaths implements InboundPaths {
     private final FabricEndpoint endpoint;
     private final MemorySegment acceptance;
     private final long readyDeadlineNs;
+    private long arrivedCount;
     private boolean accepted;
     private boolean proven;
     private boolean ready;
@@ -124,6 +125,7 @@ final class LibFabricInboundPaths implements InboundPaths {
         while (found > 0) {
             for (int i = 0; i < found && !closed; i++) {
                 if (endpoint.isArrival(i)) {
+                    arrivedCount++;
                     onImmediate(endpoint.immediate(i));
                 }
             }
@@ -162,15 +164,20 @@ final class LibFabricInboundPaths implements InboundPaths {
 
     @Override
     public boolean onRecord(int kind, MemorySegment payload, long now) {
+        if (stopped) {
+            return true;
+        }
+        if (ready && kind == FabricRecord.ARRIVED_WANTED) {
+            return channel.tell(FabricRecord.ARRIVED, FabricRecord.encodeCount(arrivedCount));
+        }
         RemoteMemory wanted = kind == FabricRecord.REGION_WANTED ? RemoteMemory.parse(payload) : null;
         if (wanted == null || !ready) {
             figures.increment(TransferCounter.PATHS_REJECTED);
             channel.dismiss(TransferFault.PROTOCOL, "unexpected control record " + kind);
             return true;
         }
-        return stopped
-                || channel.tell(
-                        FabricRecord.REGION, regions.apply(wanted.regionId()).encode());
+        return channel.tell(
+                FabricRecord.REGION, regions.apply(wanted.regionId()).encode());
     }
 
     @Override

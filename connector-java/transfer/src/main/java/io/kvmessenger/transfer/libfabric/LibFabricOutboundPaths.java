@@ -29,6 +29,9 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
 
     private static final long HELLO = -1;
 
+    /** How long answers may stay short of what was written: longer than a link may be down without a session's end. */
+    private static final long DELIVERY_LIMIT_NS = 15_000_000_000L;
+
     private final OpenFabric fabric;
     private final FabricRegions own;
     private final OutboundChannel channel;
@@ -36,6 +39,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     private final Figures figures;
     private final FabricEndpoint endpoint;
     private final WriteContexts contexts;
+    private final DeliveryWatch delivery;
     private final long connectDeadlineNs;
     private final long writeMaxBytes;
     private final Map<Integer, RemoteMemory> regions = new HashMap<>();
@@ -71,14 +75,16 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
             Figures figures,
             FabricEndpoint endpoint,
             int depth,
-            long connectDeadlineNs) {
+            long connectLimitNs,
+            long nowNs) {
         this.fabric = fabric;
         this.own = own;
         this.channel = channel;
         this.events = events;
         this.figures = figures;
         this.endpoint = endpoint;
-        this.connectDeadlineNs = connectDeadlineNs;
+        connectDeadlineNs = nowNs + connectLimitNs;
+        delivery = new DeliveryWatch(Math.min(DELIVERY_LIMIT_NS, connectLimitNs));
         writeMaxBytes = fabric.info().messageMaxBytes();
         landing = own.of(FabricRegions.LANDING_ID);
         if (!channel.open(endpoint.name().encode(), this)) {
@@ -93,6 +99,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
             case FabricRecord.ACCEPTED -> onAccepted(payload);
             case FabricRecord.READY -> onReady();
             case FabricRecord.REGION -> onRegion(RemoteMemory.parse(payload));
+            case FabricRecord.ARRIVED -> onArrived(FabricRecord.parseCount(payload), nowNs);
             default -> lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
         }
     }
@@ -137,6 +144,12 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         regions.put(region.regionId(), region);
     }
 
+    private void onArrived(long count, long nowNs) {
+        if (!delivery.onAnswer(count, nowNs)) {
+            lose(TransferFault.PROTOCOL, "the peer says of " + count + " writes that they arrived, which cannot be");
+        }
+    }
+
     @Override
     public void onRefused(TransferFault why, String detail) {
         lose(why, detail);
@@ -168,10 +181,26 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         }
         boolean refused = full;
         int work = contexts.areInUse() || refused ? tellSent() : 0;
+        if (opened && fault == null) {
+            watchDelivery(refused && !contexts.areInUse(), nowNs);
+        }
         if (fault != null) {
             fail(nowNs);
         }
         return work == 0 && !closed && (contexts.areInUse() || refused || !opened) ? LOOK_SOON : work;
+    }
+
+    /** All must arrive, and no provider says when it does not. */
+    private void watchDelivery(boolean isRefused, long nowNs) {
+        if (delivery.shallAsk(nowNs) && channel.tell(FabricRecord.ARRIVED_WANTED, MemorySegment.NULL)) {
+            delivery.onAsked();
+        }
+        long lostCount = delivery.lostCount(nowNs);
+        if (lostCount > 0) {
+            fault = lostCount + " writes do not arrive";
+        } else if (delivery.isRefusedForGood(isRefused, nowNs)) {
+            fault = "no write was taken any more";
+        }
     }
 
     /** An immediate that names no window: when it has come through, the path is one. */
@@ -200,6 +229,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
             return;
         }
         long postId = contexts.release(context);
+        delivery.onCompleted();
         if (postId != HELLO) {
             events.onSent(postId);
         }
@@ -295,6 +325,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         long result = endpoint.write(source, lengthBytes, descriptor, imm, to, at.key(), context);
         if (result == 0) {
             contexts.take(postId);
+            delivery.onWritten();
             return true;
         }
         full = true;
