@@ -73,9 +73,9 @@ planner-cost: ## what planning costs, by JMH, with what it allocates; wants an i
 	@$(MVN) -Pbenchmark -pl connector-java/benchmarks -am -DskipTests package \
 	    -Dbenchmark.main=io.kvmessenger.benchmarks.PlannerCost
 
-write-cost: ## what a write costs and allocates over shm and tcp, by JMH; 1 minute
-	@$(MVN) -Pbenchmark -pl connector-java/benchmarks -am -DskipTests package \
-	    -Dbenchmark.main=io.kvmessenger.benchmarks.WriteCost
+write-cost: ## what a write costs and allocates over shm, tcp and libfabric, by JMH; 2 minutes
+	@fabric="$$(examples/setup/find-libfabric || true)"; LD_LIBRARY_PATH="$$fabric/lib" $(MVN) -Pbenchmark \
+	    -pl connector-java/benchmarks -am -DskipTests package -Dbenchmark.main=io.kvmessenger.benchmarks.WriteCost
 
 sim: ## the protocol under seeded faults: make sim [SEEDS=1..1000]; replays one: make sim SEED=n
 	@jep="$$(examples/setup/find-jep || true)"; $(MVN) -Psimulate -pl connector-java/connector -am -DskipTests \

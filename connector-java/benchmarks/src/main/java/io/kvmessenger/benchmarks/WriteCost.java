@@ -1,5 +1,7 @@
 package io.kvmessenger.benchmarks;
 
+import io.kvmessenger.foreign.FfmLibFabric;
+import io.kvmessenger.transfer.TransferOptions;
 import java.util.Locale;
 import org.openjdk.jmh.profile.GCProfiler;
 import org.openjdk.jmh.results.RunResult;
@@ -11,10 +13,20 @@ import org.openjdk.jmh.runner.options.OptionsBuilder;
 public final class WriteCost {
     private WriteCost() {}
 
+    private static String[] transports() {
+        try {
+            new FfmLibFabric(FfmLibFabric.DEFAULT_NAME);
+            return new String[] {TransferOptions.SHM, TransferOptions.TCP, TransferOptions.LIBFABRIC};
+        } catch (UnsatisfiedLinkError e) {
+            System.err.println("not measured over libfabric, which is not installed: " + e.getMessage());
+            return new String[] {TransferOptions.SHM, TransferOptions.TCP};
+        }
+    }
+
     public static void main(String[] arguments) throws RunnerException {
         OptionsBuilder options = new OptionsBuilder();
         options.include(WriteBenchmark.class.getName()).addProfiler(GCProfiler.class);
-        options.jvmArgsAppend("--enable-native-access=ALL-UNNAMED");
+        options.jvmArgsAppend("--enable-native-access=ALL-UNNAMED").param("transport", transports());
         for (RunResult result : new Runner(options.build()).run()) {
             System.out.println(String.format(
                     Locale.ROOT,

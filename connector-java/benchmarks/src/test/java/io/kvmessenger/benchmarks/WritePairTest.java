@@ -3,8 +3,10 @@ package io.kvmessenger.benchmarks;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import com.sun.management.ThreadMXBean;
+import io.kvmessenger.foreign.FfmLibFabric;
 import java.lang.management.ManagementFactory;
 import java.util.function.IntConsumer;
+import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -27,6 +29,19 @@ final class WritePairTest {
         try (WritePair pair = new WritePair("shm")) {
             pair.formGroup();
             assertAllocatesNothing(pair::scatter);
+        }
+    }
+
+    @Test
+    void shouldAllocateNothingForAWriteOverLibfabricOnceWarm() {
+        try {
+            new FfmLibFabric(FfmLibFabric.DEFAULT_NAME);
+        } catch (UnsatisfiedLinkError e) {
+            Assumptions.abort(e.getMessage() + ": -Dkvmessenger.libfabric names no folder of it,"
+                    + " examples/setup/find-libfabric does");
+        }
+        try (WritePair pair = new WritePair("libfabric")) {
+            assertAllocatesNothing(pair::write);
         }
     }
 
