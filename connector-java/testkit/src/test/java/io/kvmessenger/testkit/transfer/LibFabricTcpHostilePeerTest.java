@@ -36,7 +36,6 @@ final class LibFabricTcpHostilePeerTest extends HostilePeerContractTest {
     /** A {@code struct sockaddr_in}: of this host, at a port where nothing is. */
     private static final byte[] NOWHERE = {2, 0, 0, 1, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0};
 
-    private static final long CONNECT_LIMIT_NS = 400_000_000L;
     /** As many as a peer may open, and more. */
     private static final int ATTACHMENTS = 33;
 
@@ -55,7 +54,7 @@ final class LibFabricTcpHostilePeerTest extends HostilePeerContractTest {
 
     @Override
     protected TransferOptions options() {
-        return InstalledFabric.byTcp(super.options()).withConnectLimitNs(CONNECT_LIMIT_NS);
+        return InstalledFabric.byTcp(super.options());
     }
 
     @Override

@@ -30,9 +30,9 @@ import org.junit.jupiter.api.Timeout;
  */
 @Timeout(120)
 final class LibFabricTcpLostPathTest extends WriterAndTarget {
-    private static final int BREAKS = 20;
+    private static final int BREAKS = 12;
     /** Also how long it may take until it is known that something does not arrive. */
-    private static final long CONNECT_LIMIT_NS = 500_000_000L;
+    private static final long CONNECT_LIMIT_NS = 1_000_000_000L;
 
     private static final int PIECES = 16;
     private static final int[] ALL_PAGES = IntStream.range(0, PAGE_COUNT).toArray();

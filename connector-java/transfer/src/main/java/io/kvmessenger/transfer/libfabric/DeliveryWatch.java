@@ -2,34 +2,33 @@ package io.kvmessenger.transfer.libfabric;
 
 /**
  * Whether what a path was given arrives: a provider may lose what it told as sent, or never get on with it, and say nothing. The
- * target is asked how many writes have arrived whenever none begins or completes; answers that stay short of what was written
- * show a loss.
+ * target is asked how many writes have arrived whenever none begins or completes; many answers that stay short of what was written
+ * show a loss. A provider whose connection has gone may also refuse every write for now, for ever: with none under way that has a limit
+ * too.
  *
- * <p>A provider whose connection has gone may also refuse every write for now, for ever: with none under way that has a limit too.
- *
- * <p>Worker only. A target that does not answer, as one that is stopped, shows nothing. While writes go on without a pause a loss is
- * not seen.
+ * <p>Worker only. Limits are counted in looks and not by the clock alone: a process that was stopped has not waited. A target that does
+ * not answer, as one that is stopped, shows nothing. While writes go on without a pause a loss is not seen.
  */
 final class DeliveryWatch {
-    /** From one answer to the next question; also from the last write that began or completed. */
+    /** From one answer to the next question, from the last write that began or completed to it, and from look to look. */
     static final long ASK_NS = 50_000_000L;
 
-    private final long limitNs;
+    private final long looksMax;
     private long writtenCount;
     private long arrivedCount;
-    /** Of the answers since which nothing has changed. */
+    /** Of the last answer since which no write has begun or completed; -1 for none. */
     private long answeredCount = -1;
 
-    private long unchangedSinceNs;
+    private long unchangedAnswers;
     private long nextAskNs;
     private boolean hasMoved;
     private boolean asked;
-    private boolean refused;
-    private long refusedSinceNs;
+    private long refusedLooks;
+    private long lastLookNs;
 
-    /** @param limitNs how long answers may stay short */
+    /** @param limitNs how long answers may stay short, and writes be refused, at least */
     DeliveryWatch(long limitNs) {
-        this.limitNs = limitNs;
+        looksMax = Math.max(1, limitNs / ASK_NS);
     }
 
     /** A write was given to the provider. */
@@ -65,25 +64,25 @@ final class DeliveryWatch {
         asked = false;
         nextAskNs = nowNs + ASK_NS;
         arrivedCount = count;
-        if (count != answeredCount) {
-            answeredCount = count;
-            unchangedSinceNs = nowNs;
-        }
+        unchangedAnswers = count == answeredCount ? unchangedAnswers + 1 : 0;
+        answeredCount = count;
         return true;
     }
 
     /** Writes that do not arrive any more; 0 while that is not known. */
-    long lostCount(long nowNs) {
-        boolean isLoss = answeredCount >= 0 && answeredCount < writtenCount && nowNs - unchangedSinceNs >= limitNs;
-        return isLoss && !asked && !hasMoved ? writtenCount - answeredCount : 0;
+    long lostCount() {
+        boolean isLoss = answeredCount >= 0 && answeredCount < writtenCount && unchangedAnswers >= looksMax;
+        return isLoss && !hasMoved ? writtenCount - answeredCount : 0;
     }
 
     /** Whether the provider, with no write under way, has refused all for too long. */
     boolean isRefusedForGood(boolean refusedNow, long nowNs) {
-        if (refusedNow && !refused) {
-            refusedSinceNs = nowNs;
+        if (!refusedNow) {
+            refusedLooks = 0;
+        } else if (refusedLooks == 0 || nowNs - lastLookNs >= ASK_NS) {
+            refusedLooks++;
+            lastLookNs = nowNs;
         }
-        refused = refusedNow;
-        return refused && nowNs - refusedSinceNs >= limitNs;
+        return refusedLooks > looksMax;
     }
 }

@@ -24,8 +24,6 @@ import java.util.List;
  * <p>It assumes no order of writes and concludes nothing from their local completion.
  */
 final class LibFabricDomain implements Domain {
-    private static final int DEPTH_MAX = 256;
-
     private final OpenFabric fabric;
     private final FabricRegions regions;
     private final long connectLimitNs;
@@ -77,11 +75,10 @@ final class LibFabricDomain implements Domain {
 
     @Override
     public OutboundPaths attach(OutboundChannel channel, String peerLocation, PathEvents events, long nowNs) {
-        int depth = Math.clamp(fabric.info().depth(), 1, DEPTH_MAX);
-        FabricEndpoint endpoint = new FabricEndpoint(fabric, 2 * depth);
+        FabricEndpoint endpoint = new FabricEndpoint(fabric, 2 * LibFabricOutboundPaths.depthOf(fabric));
         try {
             return new LibFabricOutboundPaths(
-                    fabric, regions, channel, events, figures, endpoint, depth, connectLimitNs, nowNs);
+                    fabric, regions, channel, events, figures, endpoint, connectLimitNs, nowNs);
         } catch (IllegalStateException e) {
             endpoint.close();
             throw e;

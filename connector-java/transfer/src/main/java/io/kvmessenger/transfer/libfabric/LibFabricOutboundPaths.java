@@ -27,6 +27,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     /** What one write aims at; one page may be longer. */
     private static final long WRITE_AIM_BYTES = 1 << 20;
 
+    private static final int DEPTH_MAX = 256;
     private static final long HELLO = -1;
 
     /** How long answers may stay short of what was written: longer than a link may be down without a session's end. */
@@ -74,7 +75,6 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
             PathEvents events,
             Figures figures,
             FabricEndpoint endpoint,
-            int depth,
             long connectLimitNs,
             long nowNs) {
         this.fabric = fabric;
@@ -90,7 +90,12 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         if (!channel.open(endpoint.name().encode(), this)) {
             throw new IllegalStateException("the peer was asked for too many paths");
         }
-        contexts = new WriteContexts(depth);
+        contexts = new WriteContexts(depthOf(fabric));
+    }
+
+    /** How many writes may be under way at once. */
+    static int depthOf(OpenFabric fabric) {
+        return Math.clamp(fabric.info().depth(), 1, DEPTH_MAX);
     }
 
     @Override
@@ -195,7 +200,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         if (delivery.shallAsk(nowNs) && channel.tell(FabricRecord.ARRIVED_WANTED, MemorySegment.NULL)) {
             delivery.onAsked();
         }
-        long lostCount = delivery.lostCount(nowNs);
+        long lostCount = delivery.lostCount();
         if (lostCount > 0) {
             fault = lostCount + " writes do not arrive";
         } else if (delivery.isRefusedForGood(isRefused, nowNs)) {

@@ -5,7 +5,8 @@ import static org.assertj.core.api.Assertions.assertThat;
 import org.junit.jupiter.api.Test;
 
 final class DeliveryWatchTest {
-    private static final long LIMIT_NS = 10 * DeliveryWatch.ASK_NS;
+    private static final int LOOKS = 10;
+    private static final long LIMIT_NS = LOOKS * DeliveryWatch.ASK_NS;
 
     private final DeliveryWatch watch = new DeliveryWatch(LIMIT_NS);
     private long nowNs = Long.MAX_VALUE - LIMIT_NS;
@@ -43,71 +44,71 @@ final class DeliveryWatchTest {
         askAndHear(3);
         pass(10 * LIMIT_NS);
         assertThat(asks()).isFalse();
-        assertThat(watch.lostCount(nowNs)).isZero();
+        assertThat(watch.lostCount()).isZero();
+    }
+
+    private void askAndHearTheSame(int times, long count) {
+        for (int i = 0; i < times; i++) {
+            askAndHear(count);
+        }
     }
 
     @Test
-    void shouldSeeALossWhenAnswersStayShortForTheLimit() {
+    void shouldSeeALossWhenAnswersStayShort() {
         write(5);
         askAndHear(1);
-        for (int i = 0; i < 5; i++) {
-            askAndHear(3);
-        }
-        assertThat(watch.lostCount(nowNs)).isZero();
-        pass(LIMIT_NS - 4 * DeliveryWatch.ASK_NS - 1);
-        assertThat(watch.lostCount(nowNs)).isZero();
-        pass(1);
-        assertThat(watch.lostCount(nowNs)).isEqualTo(2);
+        askAndHear(3);
+        askAndHearTheSame(LOOKS - 1, 3);
+        assertThat(watch.lostCount()).isZero();
+        askAndHear(3);
+        assertThat(watch.lostCount()).isEqualTo(2);
     }
 
+    /** Of either side. */
     @Test
-    void shouldSeeNoLossWhileTheTargetSaysNothing() {
+    void shouldNotCountAPause() {
         write(5);
-        askAndHear(4);
+        askAndHearTheSame(LOOKS, 4);
         pass(DeliveryWatch.ASK_NS);
         assertThat(asks()).isTrue();
         pass(100 * LIMIT_NS);
-        assertThat(watch.lostCount(nowNs)).isZero();
+        assertThat(watch.lostCount()).isZero();
         assertThat(watch.onAnswer(5, nowNs)).isTrue();
-        assertThat(watch.lostCount(nowNs)).isZero();
+        assertThat(watch.lostCount()).isZero();
+        assertThat(watch.isRefusedForGood(true, nowNs)).isFalse();
+        pass(100 * LIMIT_NS);
+        assertThat(watch.isRefusedForGood(true, nowNs)).isFalse();
     }
 
     /** What was written since may be under way. */
     @Test
-    void shouldBeginAnewWithEachWrite() {
+    void shouldBeginAnewWithEachWriteAndCompletion() {
         write(5);
-        askAndHear(4);
+        askAndHearTheSame(LOOKS, 4);
         write(1);
-        pass(2 * LIMIT_NS);
-        assertThat(watch.lostCount(nowNs)).isZero();
-        askAndHear(5);
-        assertThat(watch.lostCount(nowNs)).isZero();
-        pass(LIMIT_NS);
-        assertThat(watch.lostCount(nowNs)).isEqualTo(1);
-    }
-
-    @Test
-    void shouldSeeNoLossWhileWritesComplete() {
-        write(5);
-        askAndHear(1);
-        pass(LIMIT_NS);
+        askAndHearTheSame(LOOKS, 5);
+        assertThat(watch.lostCount()).isZero();
         watch.onCompleted();
-        assertThat(watch.lostCount(nowNs)).isZero();
-        askAndHear(1);
-        assertThat(watch.lostCount(nowNs)).isZero();
-        pass(LIMIT_NS);
-        assertThat(watch.lostCount(nowNs)).isEqualTo(4);
+        askAndHearTheSame(LOOKS, 5);
+        assertThat(watch.lostCount()).isZero();
+        askAndHear(5);
+        assertThat(watch.lostCount()).isEqualTo(1);
     }
 
     @Test
     void shouldEndWhatIsRefusedWithoutAnEnd() {
-        assertThat(watch.isRefusedForGood(true, nowNs)).isFalse();
-        pass(LIMIT_NS - 1);
-        assertThat(watch.isRefusedForGood(true, nowNs)).isFalse();
+        for (int i = 0; i < LOOKS; i++) {
+            assertThat(watch.isRefusedForGood(true, nowNs)).isFalse();
+            assertThat(watch.isRefusedForGood(true, nowNs))
+                    .as("no time has passed")
+                    .isFalse();
+            pass(DeliveryWatch.ASK_NS);
+        }
         assertThat(watch.isRefusedForGood(false, nowNs)).isFalse();
-        pass(LIMIT_NS);
-        assertThat(watch.isRefusedForGood(true, nowNs)).isFalse();
-        pass(LIMIT_NS);
+        for (int i = 0; i < LOOKS; i++) {
+            assertThat(watch.isRefusedForGood(true, nowNs)).isFalse();
+            pass(DeliveryWatch.ASK_NS);
+        }
         assertThat(watch.isRefusedForGood(true, nowNs)).isTrue();
     }
 
