@@ -5,15 +5,20 @@ import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
 
 /** A second host on this machine: a network namespace with one link to it, which can be cut and can lose packets. One thread. */
 final class SecondHost implements AutoCloseable {
     private static final String SUBNET = "10.212.";
     private static final int SUBNETS = 250;
 
-    private final String name = "kvm-wire-" + ProcessHandle.current().pid();
-    private final String device = "kvw" + ProcessHandle.current().pid() % 100_000;
-    private final String network = SUBNET + ProcessHandle.current().pid() % SUBNETS + ".";
+    /** The kernel takes a deleted namespace down some time later, with what is in it: so names are not used twice. */
+    private static final AtomicInteger COUNT = new AtomicInteger();
+
+    private final long number = ProcessHandle.current().pid() * 8 + COUNT.getAndIncrement();
+    private final String name = "kvm-wire-" + number;
+    private final String device = "kvw" + number;
+    private final String network = SUBNET + number % SUBNETS + ".";
 
     /** @throws IllegalStateException saying why none can be made here */
     SecondHost() {
