@@ -23,7 +23,7 @@ import java.lang.invoke.VarHandle;
  */
 public final class FfmLibC implements LibC {
     private static final Linker LINKER = Linker.nativeLinker();
-    private static final Linker.Option ERRNO = Linker.Option.captureCallState("errno");
+    static final Linker.Option ERRNO = Linker.Option.captureCallState("errno");
     private static final StructLayout CALL_STATE = Linker.Option.captureStateLayout();
     private static final VarHandle CALL_STATE_ERRNO =
             CALL_STATE.varHandle(MemoryLayout.PathElement.groupElement("errno"));
@@ -434,7 +434,12 @@ public final class FfmLibC implements LibC {
         }
     }
 
-    private static int errno(MemorySegment state) {
+    /** This thread's, for calls that say by it why they failed. */
+    static MemorySegment callState() {
+        return STATE.get();
+    }
+
+    static int errno(MemorySegment state) {
         return (int) CALL_STATE_ERRNO.get(state, 0L);
     }
 

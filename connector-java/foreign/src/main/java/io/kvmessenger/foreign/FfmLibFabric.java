@@ -24,11 +24,7 @@ public final class FfmLibFabric implements LibFabric {
 
     private static final Linker LINKER = Linker.nativeLinker();
     private static final long ERROR_TEXT_BYTES = 256;
-    private static final int RTLD_NOW = 2;
 
-    private static final MethodHandle DLOPEN = system("dlopen", ADDRESS, ADDRESS, JAVA_INT);
-    private static final MethodHandle DLSYM = system("dlsym", ADDRESS, ADDRESS, ADDRESS);
-    private static final MethodHandle DLERROR = system("dlerror", ADDRESS);
     private static final MethodHandle SETENV = system("setenv", JAVA_INT, ADDRESS, ADDRESS, JAVA_INT);
 
     /**
@@ -82,7 +78,7 @@ public final class FfmLibFabric implements LibFabric {
      * @throws UnsatisfiedLinkError saying in one line why it cannot be
      */
     public FfmLibFabric(String library) {
-        this(exportsOf(library));
+        this(load(library)::find);
     }
 
     /** The functions that a library exports, by name, wherever they come from. */
@@ -98,40 +94,19 @@ public final class FfmLibFabric implements LibFabric {
         strerror = export(exports, "fi_strerror", FunctionDescriptor.of(ADDRESS, JAVA_INT));
     }
 
-    private static Function<String, MemorySegment> exportsOf(String library) {
-        MemorySegment handle = load(library);
-        return name -> symbol(handle, name);
-    }
-
-    private static MemorySegment load(String library) {
+    private static LoadedLibrary load(String library) {
         try (Arena arena = Arena.ofConfined()) {
             int _ = (int) SETENV.invokeExact(arena.allocateFrom(KEEP_SIGNALS), arena.allocateFrom("1"), 1);
-            MemorySegment handle = (MemorySegment) DLOPEN.invokeExact(arena.allocateFrom(library), RTLD_NOW);
-            if (handle.equals(MemorySegment.NULL)) {
-                throw new UnsatisfiedLinkError(text((MemorySegment) DLERROR.invokeExact()));
-            }
-            return handle;
         } catch (Throwable t) {
             throw FfmLibC.unexpected(t);
         }
+        return new LoadedLibrary(library);
     }
 
     @SuppressWarnings("restricted")
     private static MethodHandle export(
             Function<String, MemorySegment> exports, String name, FunctionDescriptor descriptor) {
         return LINKER.downcallHandle(exports.apply(name), descriptor);
-    }
-
-    private static MemorySegment symbol(MemorySegment library, String name) {
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment found = (MemorySegment) DLSYM.invokeExact(library, arena.allocateFrom(name));
-            if (found.equals(MemorySegment.NULL)) {
-                throw new UnsatisfiedLinkError(text((MemorySegment) DLERROR.invokeExact()));
-            }
-            return found;
-        } catch (Throwable t) {
-            throw FfmLibC.unexpected(t);
-        }
     }
 
     @Override

@@ -30,6 +30,11 @@ public final class ForeignMemory {
         return EVERYTHING.get(ValueLayout.JAVA_LONG, address);
     }
 
+    /** The half word at an address, without a look at the address; allocates nothing. */
+    static int intAt(long address) {
+        return EVERYTHING.get(ValueLayout.JAVA_INT, address);
+    }
+
     /** The string that ends with a zero at an address, or an empty one at address 0. */
     public static String stringAt(long address) {
         return address == 0 ? "" : EVERYTHING.getString(address);

@@ -5,7 +5,6 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import java.io.IOException;
 import java.lang.reflect.Field;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.LinkedHashMap;
 import java.util.Locale;
@@ -100,20 +99,7 @@ final class FabricLayoutProbeTest {
                 !HOME.isEmpty(),
                 "no headers: -Dkvmessenger.libfabric names no folder of them, examples/setup/find-libfabric does");
         Map<String, Long> expected = expected();
-        StringBuilder source = new StringBuilder(INCLUDES).append("int main(void) {\n");
-        expected.keySet()
-                .forEach(term -> source.append("printf(\"%lld\\n\", (long long)(")
-                        .append(term)
-                        .append("));\n"));
-        Path file = folder.resolve("probe.c");
-        Files.writeString(file, source.append("}\n"));
-        String probe = folder.resolve("probe").toString();
-        assertThat(run("cc", "-I" + HOME + "/include", "-o", probe, file.toString()))
-                .isNotNull();
-        var seen = run(probe).lines().iterator();
-        for (var entry : expected.entrySet()) {
-            assertThat(Long.parseLong(seen.next())).as(entry.getKey()).isEqualTo(entry.getValue());
-        }
+        CompilerProbe.assertAgrees(folder, HOME + "/include", INCLUDES, expected);
         assertThat(expected).hasSizeGreaterThan(80);
     }
 
@@ -125,10 +111,5 @@ final class FabricLayoutProbeTest {
             String earlier = prefixes[i];
             assertThat(Stream.of(prefixes).skip(i + 1L)).noneMatch(later -> later.startsWith(earlier));
         }
-    }
-
-    /** What the command printed, or null when it failed. */
-    private static String run(String... command) throws IOException, InterruptedException {
-        return LayoutProbeTest.run(command);
     }
 }
