@@ -22,7 +22,7 @@ from kv_connector.own_address import AUTO, outward_address
 
 Role = Literal["prefiller", "decoder", "both"]
 
-TRANSPORTS = ("libfabric", "shm", "tcp")
+TRANSPORTS = ("libfabric", "shm", "tcp", "verbs")
 TRANSPORTS_BY_DEFAULT = ("shm", "tcp")
 PAGE_CHECKSUMS = ("off", "sampled", "full")
 TIMELINES = ("off", "summary", "full")
@@ -180,6 +180,12 @@ class Options:
         "",
         boundary="libfabricLibrary",
         default_said="libfabric.so.1",
+    )
+    verbs_device: str = _text(
+        "RDMA device that the transport verbs uses, as ibv_devices calls it.",
+        "",
+        boundary="verbsDevice",
+        default_said="the one with the address that peers are told, else the first that is active",
     )
     streams_per_peer: int = _integer(
         "Parallel data streams to one peer, for transports that have streams.",

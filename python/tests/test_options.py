@@ -60,7 +60,7 @@ def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
         ({"transports": "tcp"}, "option 'transports' is 'tcp', expected a list of strings"),
         (
             {"transports": []},
-            "option 'transports' is [], expected a list with one or more of libfabric, shm, tcp, each once",
+            "option 'transports' is [], expected a list with one or more of libfabric, shm, tcp, verbs, each once",
         ),
         ({"transports": ["tcp", "rdma"]}, "option 'transports' is ['tcp', 'rdma'], expected a list with one or more"),
         ({"transports": ["tcp", "tcp"]}, "each once"),
@@ -212,7 +212,11 @@ def test_should_read_what_is_not_said_from_the_environment() -> None:
         ("HEARTBEAT_SECONDS", "soon", "is 'soon', expected a number of seconds: fix it"),
         ("HEARTBEAT_SECONDS", "nan", "is nan, expected a number of seconds: fix it"),
         ("AOT_CACHE", "yes", "is 'yes', expected one of true, 1, false, 0: fix it"),
-        ("TRANSPORTS", "tcp,rdma", r"expected a list with one or more of libfabric, shm, tcp, each once: fix it"),
+        (
+            "TRANSPORTS",
+            "tcp,rdma",
+            r"expected a list with one or more of libfabric, shm, tcp, verbs, each once: fix it",
+        ),
         ("JVM_OPTIONS", "[-Xmx1g]", "expected strings with commas between them, or a JSON list of strings: fix it"),
         ("JVM_OPTIONS", "[1]", r"is \[1\], expected a list of strings: fix it"),
         ("PAGE_CHECKSUM", "on", "is 'on', expected one of off, sampled, full: fix it"),

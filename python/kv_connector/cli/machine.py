@@ -75,7 +75,7 @@ def listeners(options: Options) -> Iterator[tuple[str, str, str, int]]:
     """(what, option of the host, host, port) of each."""
     if options.role != "decoder":
         yield "listen_port", "listen_host", options.listen_host, options.listen_port
-    if {"tcp", "libfabric"} & set(options.transports):
+    if {"tcp", "libfabric", "verbs"} & set(options.transports):
         yield "data_port", "listen_host", options.listen_host, options.data_port
     if options.metrics_port >= 0:
         yield "metrics_port", "metrics_host", options.metrics_host, options.metrics_port
@@ -121,10 +121,12 @@ def descriptors() -> Finding:
 
 
 def locked_memory() -> Finding:
-    """ulimit -l; shm and tcp pin no memory, providers of libfabric may."""
+    """ulimit -l; shm and tcp pin no memory, verbs pins all KV, and providers of libfabric may."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     amount = limit(soft) if soft == resource.RLIM_INFINITY else f"{soft // 1024} KiB"
-    return ok("locked memory", f"{amount} (ulimit -l); shm and tcp lock none, providers of libfabric may")
+    return ok(
+        "locked memory", f"{amount} (ulimit -l); shm and tcp lock none, verbs all KV, and providers of libfabric may"
+    )
 
 
 def limit(value: int) -> str:

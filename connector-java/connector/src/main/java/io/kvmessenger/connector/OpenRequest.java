@@ -26,6 +26,7 @@ import java.util.concurrent.TimeUnit;
  * @param tcpInClear whether KV over tcp is in clear although control links are not
  * @param transferWorkers over so many threads the peers are spread; 0 = as many as suit the machine
  * @param fabric which libfabric is used, where it is a transport
+ * @param verbsDevice the RDMA device of the transport verbs; "" = the one with the reachable address, or the first
  * @param dataPort where data paths are listened for; 0 = any port
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
  * @param context rows that go with a transfer beside its KV
@@ -44,6 +45,7 @@ record OpenRequest(
         int streamsPerPeer,
         int transferWorkers,
         FabricChoice fabric,
+        String verbsDevice,
         String engineApiUrl,
         String engineApiKey,
         TlsFiles tls,
@@ -98,6 +100,7 @@ record OpenRequest(
                 options.count("streamsPerPeer"),
                 options.has("transferWorkers") ? options.count("transferWorkers") : 0,
                 new FabricChoice(options.textIfSaid("libfabricLibrary"), options.textIfSaid("libfabricProvider")),
+                options.textIfSaid("verbsDevice"),
                 options.text("engineApiUrl"),
                 options.textIfSaid("engineApiKey"),
                 new TlsFiles(

@@ -38,7 +38,8 @@ final class TransferWiring {
                 request.sealsTcp(),
                 ThreadingMode.forCores(coreCount),
                 workers == 0 ? TransferOptions.workersForCores(coreCount) : workers,
-                request.fabric()));
+                request.fabric(),
+                request.verbsDevice()));
         return decorated(engine, request);
     }
 

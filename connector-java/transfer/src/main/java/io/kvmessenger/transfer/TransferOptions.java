@@ -18,6 +18,7 @@ import java.util.function.Consumer;
  * @param threading which thread moves the bytes
  * @param workers over so many the peers are spread; each moves the bytes of its own
  * @param fabric which libfabric is used, where that is one of the transports
+ * @param verbsDevice the RDMA device that verbs uses; empty for the one that has the advertised address, or the first
  */
 public record TransferOptions(
         String listenHost,
@@ -30,10 +31,12 @@ public record TransferOptions(
         boolean sealTcp,
         ThreadingMode threading,
         int workers,
-        FabricChoice fabric) {
+        FabricChoice fabric,
+        String verbsDevice) {
     public static final String LIBFABRIC = "libfabric";
     public static final String SHM = "shm";
     public static final String TCP = "tcp";
+    public static final String VERBS = "verbs";
     /** One worker moves the bytes of all streams to a peer: more of them move no more. */
     public static final int STREAMS_PER_PEER_MAX = 16;
 
@@ -46,15 +49,15 @@ public record TransferOptions(
     public static final int PORT_MAX = 65_535;
     public static final int REQUESTS_PER_PEER_MAX = 1 << 12;
 
-    private static final Set<String> KNOWN = Set.of(LIBFABRIC, SHM, TCP);
+    private static final Set<String> KNOWN = Set.of(LIBFABRIC, SHM, TCP, VERBS);
 
     public TransferOptions {
         transports = List.copyOf(transports);
         require(dataPort >= 0 && dataPort <= PORT_MAX, "data_port", dataPort, "0 to " + PORT_MAX);
         for (String transport : transports) {
-            require(KNOWN.contains(transport), "transports", transport, "each one of libfabric, shm, tcp");
+            require(KNOWN.contains(transport), "transports", transport, "each one of libfabric, shm, tcp, verbs");
         }
-        require(!transports.isEmpty(), "transports", transports, "at least one of libfabric, shm, tcp");
+        require(!transports.isEmpty(), "transports", transports, "at least one of libfabric, shm, tcp, verbs");
         require(
                 streamsPerPeer >= 1 && streamsPerPeer <= STREAMS_PER_PEER_MAX,
                 "streams_per_peer",
@@ -84,7 +87,8 @@ public record TransferOptions(
                 false,
                 ThreadingMode.OWN_THREAD,
                 1,
-                FabricChoice.installed());
+                FabricChoice.installed(),
+                "");
     }
 
     public TransferOptions withHosts(String listen, String advertise) {
@@ -130,6 +134,10 @@ public record TransferOptions(
         return with(draft -> draft.fabric = choice);
     }
 
+    public TransferOptions withVerbsDevice(String name) {
+        return with(draft -> draft.verbsDevice = name);
+    }
+
     private TransferOptions with(Consumer<Draft> change) {
         Draft draft = new Draft(this);
         change.accept(draft);
@@ -149,6 +157,7 @@ public record TransferOptions(
         ThreadingMode threading;
         int workers;
         FabricChoice fabric;
+        String verbsDevice;
 
         Draft(TransferOptions of) {
             listenHost = of.listenHost;
@@ -162,6 +171,7 @@ public record TransferOptions(
             threading = of.threading;
             workers = of.workers;
             fabric = of.fabric;
+            verbsDevice = of.verbsDevice;
         }
 
         TransferOptions options() {
@@ -176,7 +186,8 @@ public record TransferOptions(
                     sealTcp,
                     threading,
                     workers,
-                    fabric);
+                    fabric,
+                    verbsDevice);
         }
     }
 

@@ -14,6 +14,7 @@ import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.SealingLibC;
 import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.tcp.TcpTransport;
+import io.kvmessenger.transfer.verbs.VerbsTransport;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.security.SecureRandom;
@@ -114,6 +115,7 @@ public final class TransferEngines {
                 new LibFabricTransport(loop, links, options, listenHost, advertiseHost, libFabric);
             case TransferOptions.SHM -> new ShmTransport(loop, links, options.connectLimitNs());
             case TransferOptions.TCP -> new TcpTransport(loop, links, options, listenHost, advertiseHost);
+            case TransferOptions.VERBS -> new VerbsTransport(links, options, listenHost, advertiseHost);
             default -> throw new AssertionError("transport " + name);
         };
     }

@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.libfabric;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
 import io.kvmessenger.foreign.FabricApi;
+import io.kvmessenger.transfer.spi.RemoteMemory;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.security.SecureRandom;

@@ -14,6 +14,7 @@ import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.RemoteKey;
+import io.kvmessenger.transfer.spi.RemoteMemory;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;

@@ -8,6 +8,7 @@ import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
 import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.RemoteMemory;
 import java.lang.foreign.MemorySegment;
 import java.util.function.IntFunction;
 

@@ -11,6 +11,7 @@ import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.PeerChannel;
+import io.kvmessenger.transfer.spi.RemoteMemory;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.MemorySegment;
 import java.util.HashMap;

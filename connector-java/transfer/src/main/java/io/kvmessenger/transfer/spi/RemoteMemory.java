@@ -1,4 +1,4 @@
-package io.kvmessenger.transfer.libfabric;
+package io.kvmessenger.transfer.spi;
 
 import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
 import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
@@ -14,23 +14,23 @@ import java.nio.ByteOrder;
  * @param base what the address of its first byte is called
  * @param key what the NIC lets writes through by
  */
-record RemoteMemory(int regionId, long lengthBytes, long base, long key) {
-    static final long UNKNOWN = -1;
-    static final int LENGTH_BYTES = 32;
+public record RemoteMemory(int regionId, long lengthBytes, long base, long key) {
+    public static final long UNKNOWN = -1;
+    public static final int LENGTH_BYTES = 32;
 
     private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
-    static RemoteMemory unknown(int regionId) {
+    public static RemoteMemory unknown(int regionId) {
         return new RemoteMemory(regionId, UNKNOWN, 0, 0);
     }
 
-    MemorySegment encode() {
+    public MemorySegment encode() {
         return encode(0);
     }
 
     /** The record, with room for so many bytes behind it. */
-    MemorySegment encode(int moreBytes) {
+    public MemorySegment encode(int moreBytes) {
         MemorySegment out = MemorySegment.ofArray(new byte[LENGTH_BYTES + moreBytes]);
         out.set(INT, 0, regionId);
         out.set(LONG, 8, lengthBytes);
@@ -40,7 +40,7 @@ record RemoteMemory(int regionId, long lengthBytes, long base, long key) {
     }
 
     /** What the record begins with, or null when it is too short. */
-    static RemoteMemory parse(MemorySegment in) {
+    public static RemoteMemory parse(MemorySegment in) {
         return in.byteSize() < LENGTH_BYTES
                 ? null
                 : new RemoteMemory(in.get(INT, 0), in.get(LONG, 8), in.get(LONG, 16), in.get(LONG, 24));

@@ -1,0 +1,59 @@
+package io.kvmessenger.transfer.verbs;
+
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.LibVerbs;
+
+/**
+ * A port with its protection domain, which queue pairs and registered memory belong to.
+ *
+ * <p>Opened before the worker begins; closed by it, after everything that belongs to it.
+ */
+final class OpenVerbs {
+    private final LibVerbs library;
+    private final VerbsPort port;
+    private final long domain;
+
+    /**
+     * Takes the port over.
+     *
+     * @throws IllegalStateException naming what failed
+     */
+    OpenVerbs(LibVerbs library, VerbsPort port) {
+        this.library = library;
+        this.port = port;
+        domain = library.ibv_alloc_pd(port.context());
+        if (domain <= 0) {
+            library.ibv_close_device(port.context());
+        }
+        require("ibv_alloc_pd", domain);
+    }
+
+    LibVerbs library() {
+        return library;
+    }
+
+    VerbsPort port() {
+        return port;
+    }
+
+    long domain() {
+        return domain;
+    }
+
+    /**
+     * The result itself.
+     *
+     * @throws IllegalStateException when it says that the call failed
+     */
+    long require(String call, long result) {
+        if (result < 0) {
+            throw new IllegalStateException(call + " on " + port.device() + ": " + Errno.name((int) -result));
+        }
+        return result;
+    }
+
+    void close() {
+        library.ibv_dealloc_pd(domain);
+        library.ibv_close_device(port.context());
+    }
+}

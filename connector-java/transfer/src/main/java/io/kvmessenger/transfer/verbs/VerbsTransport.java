@@ -1,0 +1,81 @@
+package io.kvmessenger.transfer.verbs;
+
+import io.kvmessenger.foreign.FfmLibVerbs;
+import io.kvmessenger.foreign.LibVerbs;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.link.SocketLinks;
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.Transport;
+import io.kvmessenger.transfer.spi.TransportUnavailableException;
+import java.net.InetAddress;
+import java.util.function.Supplier;
+
+/** RDMA devices that libibverbs drives, where there is one. */
+public final class VerbsTransport implements Transport {
+    private final SocketLinks links;
+    private final TransferOptions options;
+    private final InetAddress listenHost;
+    private final InetAddress advertiseHost;
+    private final Supplier<LibVerbs> library;
+
+    public VerbsTransport(
+            SocketLinks links, TransferOptions options, InetAddress listenHost, InetAddress advertiseHost) {
+        this(links, options, listenHost, advertiseHost, () -> new FfmLibVerbs(FfmLibVerbs.DEFAULT_NAME));
+    }
+
+    /** @param library throws an {@link UnsatisfiedLinkError} where there is none */
+    VerbsTransport(
+            SocketLinks links,
+            TransferOptions options,
+            InetAddress listenHost,
+            InetAddress advertiseHost,
+            Supplier<LibVerbs> library) {
+        this.links = links;
+        this.options = options;
+        this.listenHost = listenHost;
+        this.advertiseHost = advertiseHost;
+        this.library = library;
+    }
+
+    @Override
+    public String name() {
+        return TransferOptions.VERBS;
+    }
+
+    @Override
+    public Domain open(InboundPort port, Figures figures) throws TransportUnavailableException {
+        if (options.sealTcp()) {
+            throw new TransportUnavailableException(
+                    "verbs cannot encrypt what it moves: set tcp_in_clear, or leave verbs out", null);
+        }
+        try {
+            return open(library.get(), port, figures);
+        } catch (UnsatisfiedLinkError e) {
+            throw new TransportUnavailableException("libibverbs cannot be loaded: " + e.getMessage(), e);
+        } catch (IllegalStateException e) {
+            throw new TransportUnavailableException("libibverbs: " + e.getMessage(), e);
+        }
+    }
+
+    private Domain open(LibVerbs loaded, InboundPort port, Figures figures) {
+        VerbsPort found = new VerbsSearch(loaded, advertiseHost).find(options.verbsDevice());
+        OpenVerbs verbs = new OpenVerbs(loaded, found);
+        try {
+            String location = links.listenInet(name(), listenHost, advertiseHost, dataPort(), port, figures);
+            return new VerbsDomain(verbs, options.connectLimitNs(), port, figures, location);
+        } catch (IllegalStateException | IllegalArgumentException e) {
+            verbs.close();
+            throw e;
+        }
+    }
+
+    /** The port that the user said is tcp's or libfabric's, where those are offered too. */
+    private int dataPort() {
+        return options.transports().contains(TransferOptions.TCP)
+                        || options.transports().contains(TransferOptions.LIBFABRIC)
+                ? 0
+                : options.dataPort();
+    }
+}

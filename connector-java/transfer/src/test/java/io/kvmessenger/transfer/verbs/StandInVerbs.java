@@ -1,0 +1,336 @@
+package io.kvmessenger.transfer.verbs;
+
+import static java.lang.foreign.ValueLayout.JAVA_BYTE;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+import static java.lang.foreign.ValueLayout.JAVA_SHORT;
+
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.ForeignMemory;
+import io.kvmessenger.foreign.LibVerbs;
+import io.kvmessenger.foreign.VerbsApi;
+import io.kvmessenger.foreign.VerbsLayout;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * A libibverbs with devices that are only described, whose connected queue pairs move bytes in this process when a test says so, and
+ * fail as it says.
+ *
+ * <p>One thread.
+ */
+final class StandInVerbs implements LibVerbs {
+    /** A device with one port. */
+    record Device(String name, int portState, int linkLayer, List<byte[]> gids, int gidType) {}
+
+    private static final int RECEIVED = 128;
+    private static final int MTU_4096 = 5;
+    private static final int ENTRIES_MAX = 32_767;
+
+    private record Request(long id, int opcode, boolean signalled, int imm, byte[] payload, long target) {}
+
+    private record Completion(long id, int status, int opcode, int imm) {}
+
+    private static final class Pair {
+        final Deque<Request> sends = new ArrayDeque<>();
+        final Deque<Completion> queue;
+        int receives;
+        int state;
+        int peer;
+
+        Pair(Deque<Completion> queue) {
+            this.queue = queue;
+        }
+    }
+
+    private final Arena arena = Arena.ofConfined();
+    private final List<Device> devices;
+    private final Map<Long, Deque<Completion>> queues = new HashMap<>();
+    private final Map<Long, Pair> pairs = new HashMap<>();
+    final List<String> openDevices = new ArrayList<>();
+    private long lastObject = 1 << 20;
+    /** What the next post returns, if not zero, after it has taken {@link #takenBefore} requests. */
+    int postErrno;
+
+    int takenBefore;
+    /** Whether posts that come through are acknowledged. */
+    boolean acknowledges = true;
+    /** Whether the target is told of immediates, and not of a failure in their place. */
+    boolean reports = true;
+    /** Whether queues of completions cannot be read. */
+    boolean unreadable;
+    /** Whether a queue pair that is stopped gives its receives back. */
+    boolean givesBack = true;
+
+    StandInVerbs(Device... devices) {
+        this.devices = List.of(devices);
+    }
+
+    /** Lets so many posts of all queue pairs come through, in order, as far as there are receives. */
+    void deliver(int posts) {
+        int left = posts;
+        for (Pair pair : pairs.values()) {
+            Pair target = pairs.get((long) pair.peer);
+            while (left > 0 && !pair.sends.isEmpty() && pair.state == VerbsApi.IBV_QPS_RTS) {
+                Request request = pair.sends.peek();
+                boolean hasImm = request.opcode == VerbsApi.IBV_WR_RDMA_WRITE_WITH_IMM;
+                if (hasImm && (target == null || target.receives == 0)) {
+                    break;
+                }
+                pair.sends.poll();
+                if (request.payload.length > 0) {
+                    ForeignMemory.at(request.target, request.payload.length)
+                            .copyFrom(MemorySegment.ofArray(request.payload));
+                }
+                if (hasImm) {
+                    target.receives--;
+                    target.queue.add(new Completion(
+                            0,
+                            reports ? VerbsApi.IBV_WC_SUCCESS : VerbsApi.IBV_WC_WR_FLUSH_ERR,
+                            VerbsApi.IBV_WC_RECV_RDMA_WITH_IMM,
+                            request.imm));
+                    left--;
+                }
+                if (request.signalled && acknowledges) {
+                    pair.queue.add(new Completion(request.id, VerbsApi.IBV_WC_SUCCESS, 1, 0));
+                }
+            }
+        }
+    }
+
+    /** The oldest request of each writer was not answered in time. */
+    void exceedRetries() {
+        pairs.values().stream()
+                .filter(pair -> pair.state == VerbsApi.IBV_QPS_RTS)
+                .forEach(pair -> pair.queue.add(new Completion(0, VerbsApi.IBV_WC_RETRY_EXC_ERR, 0, 0)));
+    }
+
+    /** Something of the peer's arrives at each target that is no write. */
+    void deliverMessage() {
+        pairs.values().stream().filter(pair -> pair.receives > 0).forEach(pair -> {
+            pair.receives--;
+            pair.queue.add(new Completion(0, VerbsApi.IBV_WC_SUCCESS, RECEIVED, 0));
+        });
+    }
+
+    int openPairs() {
+        return pairs.size();
+    }
+
+    void close() {
+        arena.close();
+    }
+
+    private long make() {
+        return ++lastObject;
+    }
+
+    @Override
+    public long ibv_get_device_list(MemorySegment count) {
+        count.set(JAVA_INT, 0, devices.size());
+        MemorySegment list = arena.allocate(JAVA_LONG, Math.max(1, devices.size()));
+        for (int i = 0; i < devices.size(); i++) {
+            list.setAtIndex(JAVA_LONG, i, i + 1L);
+        }
+        return list.address();
+    }
+
+    @Override
+    public void ibv_free_device_list(long list) {}
+
+    @Override
+    public String ibv_get_device_name(long device) {
+        return devices.get((int) device - 1).name;
+    }
+
+    /** A device's context has its number. */
+    @Override
+    public long ibv_open_device(long device) {
+        openDevices.add(ibv_get_device_name(device));
+        return device;
+    }
+
+    @Override
+    public int ibv_close_device(long context) {
+        openDevices.remove(ibv_get_device_name(context));
+        return 0;
+    }
+
+    @Override
+    public int ibv_query_device(long context, MemorySegment attributes) {
+        attributes.set(JAVA_BYTE, VerbsLayout.DEVICE_ATTR_PHYS_PORT_CNT, (byte) 1);
+        attributes.set(JAVA_INT, VerbsLayout.DEVICE_ATTR_MAX_QP_WR, ENTRIES_MAX);
+        attributes.set(JAVA_INT, VerbsLayout.DEVICE_ATTR_MAX_CQE, ENTRIES_MAX);
+        return 0;
+    }
+
+    @Override
+    public int ibv_query_port(long context, int port, MemorySegment attributes) {
+        Device device = devices.get((int) context - 1);
+        attributes.set(JAVA_INT, VerbsLayout.PORT_ATTR_STATE, device.portState);
+        attributes.set(JAVA_INT, VerbsLayout.PORT_ATTR_ACTIVE_MTU, MTU_4096);
+        attributes.set(JAVA_INT, VerbsLayout.PORT_ATTR_GID_TBL_LEN, device.gids.size());
+        attributes.set(JAVA_INT, VerbsLayout.PORT_ATTR_MAX_MSG_SZ, 1 << 23);
+        attributes.set(JAVA_SHORT, VerbsLayout.PORT_ATTR_LID, (short) 3);
+        attributes.set(JAVA_BYTE, VerbsLayout.PORT_ATTR_LINK_LAYER, (byte) device.linkLayer);
+        return 0;
+    }
+
+    @Override
+    public int ibv_query_gid_ex(long context, int port, int index, MemorySegment entry) {
+        Device device = devices.get((int) context - 1);
+        byte[] gid = device.gids.get(index);
+        MemorySegment.copy(gid, 0, entry, JAVA_BYTE, VerbsLayout.GID_ENTRY_GID, gid.length);
+        entry.set(JAVA_INT, VerbsLayout.GID_ENTRY_GID_TYPE, device.gidType);
+        return 0;
+    }
+
+    @Override
+    public long ibv_alloc_pd(long context) {
+        return make();
+    }
+
+    @Override
+    public int ibv_dealloc_pd(long domain) {
+        return 0;
+    }
+
+    @Override
+    public long ibv_reg_mr(long domain, long address, long lengthBytes, int access) {
+        return make();
+    }
+
+    @Override
+    public int ibv_dereg_mr(long region) {
+        return 0;
+    }
+
+    @Override
+    public int lkey(long region) {
+        return (int) region;
+    }
+
+    @Override
+    public int rkey(long region) {
+        return (int) region;
+    }
+
+    @Override
+    public long ibv_create_cq(long context, int entries) {
+        long queue = make();
+        queues.put(queue, new ArrayDeque<>());
+        return queue;
+    }
+
+    @Override
+    public int ibv_destroy_cq(long queue) {
+        queues.remove(queue);
+        return 0;
+    }
+
+    @Override
+    public long ibv_create_qp(long domain, MemorySegment attributes) {
+        long pair = make();
+        pairs.put(pair, new Pair(queues.get(attributes.get(JAVA_LONG, VerbsLayout.QP_INIT_ATTR_RECV_CQ))));
+        return pair;
+    }
+
+    @Override
+    public int ibv_modify_qp(long pair, MemorySegment attributes, int mask) {
+        Pair modified = pairs.get(pair);
+        modified.state = attributes.get(JAVA_INT, VerbsLayout.QP_ATTR_QP_STATE);
+        if ((mask & VerbsApi.IBV_QP_DEST_QPN) != 0) {
+            modified.peer = attributes.get(JAVA_INT, VerbsLayout.QP_ATTR_DEST_QP_NUM);
+        }
+        if (modified.state == VerbsApi.IBV_QPS_ERR && givesBack) {
+            modified.sends.clear();
+            for (; modified.receives > 0; modified.receives--) {
+                modified.queue.add(new Completion(0, VerbsApi.IBV_WC_WR_FLUSH_ERR, 0, 0));
+            }
+        }
+        return 0;
+    }
+
+    @Override
+    public int ibv_destroy_qp(long pair) {
+        pairs.remove(pair);
+        return 0;
+    }
+
+    @Override
+    public int qp_num(long pair) {
+        return (int) pair;
+    }
+
+    @Override
+    public int ibv_post_send(long pair, long request, MemorySegment refused) {
+        int taken = 0;
+        for (long at = request; at != 0; taken++) {
+            if (postErrno != 0 && taken == takenBefore) {
+                refused.set(JAVA_LONG, 0, at);
+                int errno = postErrno;
+                postErrno = 0;
+                return -errno;
+            }
+            MemorySegment wr = ForeignMemory.at(at, VerbsLayout.SEND_WR_SIZE_BYTES);
+            pairs.get(pair).sends.add(read(wr));
+            at = wr.get(JAVA_LONG, VerbsLayout.SEND_WR_NEXT);
+        }
+        return 0;
+    }
+
+    private static Request read(MemorySegment wr) {
+        byte[] payload = new byte[0];
+        if (wr.get(JAVA_INT, VerbsLayout.SEND_WR_NUM_SGE) == 1) {
+            MemorySegment part =
+                    ForeignMemory.at(wr.get(JAVA_LONG, VerbsLayout.SEND_WR_SG_LIST), VerbsLayout.SGE_SIZE_BYTES);
+            payload = ForeignMemory.at(
+                            part.get(JAVA_LONG, VerbsLayout.SGE_ADDR), part.get(JAVA_INT, VerbsLayout.SGE_LENGTH))
+                    .toArray(JAVA_BYTE);
+        }
+        return new Request(
+                wr.get(JAVA_LONG, VerbsLayout.SEND_WR_WR_ID),
+                wr.get(JAVA_INT, VerbsLayout.SEND_WR_OPCODE),
+                wr.get(JAVA_INT, VerbsLayout.SEND_WR_SEND_FLAGS) == VerbsApi.IBV_SEND_SIGNALED,
+                wr.get(JAVA_INT, VerbsLayout.SEND_WR_IMM_DATA),
+                payload,
+                wr.get(JAVA_LONG, VerbsLayout.SEND_WR_REMOTE_ADDR));
+    }
+
+    @Override
+    public int ibv_post_recv(long pair, long request, MemorySegment refused) {
+        for (long at = request; at != 0; ) {
+            pairs.get(pair).receives++;
+            at = ForeignMemory.at(at, VerbsLayout.RECV_WR_SIZE_BYTES).get(JAVA_LONG, VerbsLayout.RECV_WR_NEXT);
+        }
+        return 0;
+    }
+
+    @Override
+    public int ibv_poll_cq(long queue, int entries, MemorySegment completions) {
+        if (unreadable) {
+            return -Errno.EIO;
+        }
+        int count = 0;
+        for (Deque<Completion> waiting = queues.get(queue); count < entries && !waiting.isEmpty(); count++) {
+            Completion completion = waiting.poll();
+            MemorySegment wc = completions.asSlice(count * VerbsLayout.WC_SIZE_BYTES, VerbsLayout.WC_SIZE_BYTES);
+            wc.set(JAVA_LONG, VerbsLayout.WC_WR_ID, completion.id);
+            wc.set(JAVA_INT, VerbsLayout.WC_STATUS, completion.status);
+            wc.set(JAVA_INT, VerbsLayout.WC_OPCODE, completion.opcode);
+            wc.set(JAVA_INT, VerbsLayout.WC_IMM_DATA, completion.imm);
+        }
+        return count;
+    }
+
+    @Override
+    public String ibv_wc_status_str(int status) {
+        return "status in words";
+    }
+}
