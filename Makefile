@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl race plan-counts planner-cost write-cost sim loop fuzz lost-paths format clean
+.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl race plan-counts planner-cost write-cost sim loop fuzz lost-paths test-rdma format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -95,6 +95,11 @@ lost-paths: ## data sockets broken under load, at length: make lost-paths [SECON
 	@$(MVN) -pl connector-java/testkit -am test -Dsurefire.failIfNoSpecifiedTests=false \
 	    -Dtest='TcpLostPathTest#shouldLeaveOtherPeersTheirSpeed*' -Dsurefire.useFile=false \
 	    -Dkvmessenger.paths.seconds=$(or $(SECONDS),60)
+
+test-rdma: ## verbs on soft-RoCE devices, in a user-mode Linux that is built first: make test-rdma [TESTS=regex]
+	@examples/setup/find-rdma-bed >/dev/null
+	@$(MVN) -Prdma -pl connector-java/testkit -am -DskipTests process-test-classes \
+	    -Drdma.bed=$(CURDIR)/examples/setup/rdma-bed '-Drdma.args=$(TESTS)'
 
 format: ## formats Java and Python
 	@$(MVN) spotless:apply

@@ -1,0 +1,64 @@
+package io.kvmessenger.testkit.transfer;
+
+import static org.junit.platform.engine.discovery.ClassNameFilter.includeClassNamePatterns;
+import static org.junit.platform.engine.discovery.DiscoverySelectors.selectPackage;
+
+import org.junit.platform.engine.TestExecutionResult;
+import org.junit.platform.launcher.LauncherDiscoveryRequest;
+import org.junit.platform.launcher.TestExecutionListener;
+import org.junit.platform.launcher.TestIdentifier;
+import org.junit.platform.launcher.core.LauncherDiscoveryRequestBuilder;
+import org.junit.platform.launcher.core.LauncherFactory;
+import org.junit.platform.launcher.listeners.SummaryGeneratingListener;
+import org.junit.platform.launcher.listeners.TestExecutionSummary;
+
+/**
+ * Runs the tests that need RDMA devices, all in this process: {@code make test-rdma} starts it where there are some.
+ *
+ * <p>A test that is skipped counts as failed here: the devices are what it runs for.
+ */
+final class RdmaSuite {
+    private static final String CLASSES = ".*\\.Verbs\\w*Test";
+
+    private RdmaSuite() {}
+
+    public static void main(String[] arguments) {
+        LauncherDiscoveryRequest request = LauncherDiscoveryRequestBuilder.request()
+                .selectors(selectPackage(RdmaSuite.class.getPackageName()))
+                .filters(includeClassNamePatterns(arguments.length > 0 ? arguments[0] : CLASSES))
+                .configurationParameter("junit.jupiter.execution.timeout.default", "300 s")
+                .build();
+        SummaryGeneratingListener summary = new SummaryGeneratingListener();
+        LauncherFactory.create().execute(request, summary, new Progress());
+        summary.getSummary().getFailures().forEach(RdmaSuite::print);
+        long passed = summary.getSummary().getTestsSucceededCount();
+        long others = summary.getSummary().getTestsFoundCount() - passed;
+        System.out.println("test-rdma: " + passed + " passed, " + others + " failed or skipped");
+        System.exit(passed > 0 && others == 0 ? 0 : 1);
+    }
+
+    private static void print(TestExecutionSummary.Failure failure) {
+        System.out.println("FAILED " + Progress.nameOf(failure.getTestIdentifier()));
+        failure.getException().printStackTrace(System.out);
+    }
+
+    /** A line for each test. */
+    private static final class Progress implements TestExecutionListener {
+        @Override
+        public void executionFinished(TestIdentifier test, TestExecutionResult result) {
+            if (test.isTest() || result.getStatus() != TestExecutionResult.Status.SUCCESSFUL) {
+                System.out.println(result.getStatus() + " " + nameOf(test));
+            }
+        }
+
+        @Override
+        public void executionSkipped(TestIdentifier test, String reason) {
+            System.out.println("SKIPPED " + nameOf(test) + ": " + reason);
+        }
+
+        private static String nameOf(TestIdentifier test) {
+            String id = test.getUniqueId();
+            return id.substring(id.lastIndexOf("class:") + "class:".length());
+        }
+    }
+}

@@ -1,0 +1,74 @@
+package io.kvmessenger.testkit.transfer;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+
+/** The wire between the two devices that tests use, by the Ethernet interfaces below them. One thread. */
+final class VerbsWire {
+    private static final Path DEVICES = Path.of("/sys/class/infiniband");
+
+    private final String writer = RdmaDevices.deviceOf("writer");
+    private final String near = interfaceOf(writer);
+    private final String far = interfaceOf(RdmaDevices.deviceOf("target"));
+
+    private static String interfaceOf(String device) {
+        return read(DEVICES.resolve(device).resolve("parent"));
+    }
+
+    private static String read(Path file) {
+        try {
+            return Files.readString(file).strip();
+        } catch (IOException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    /** What the writer's device has counted. */
+    long counted(String what) {
+        return Long.parseLong(
+                read(DEVICES.resolve(writer).resolve("ports/1/hw_counters").resolve(what)));
+    }
+
+    /** What has left the writer's end. */
+    long sentBytes() {
+        return Long.parseLong(read(Path.of("/sys/class/net", near, "statistics/tx_bytes")));
+    }
+
+    /** Takes the target's end away. */
+    void cut() {
+        run("ip", "link", "set", far, "down");
+    }
+
+    void restore() {
+        run("ip", "link", "set", far, "up");
+        // What goes to the other end has a route of its own, which went with the interface: examples/setup/rdma-bed.
+        String number = far.substring(2);
+        run("ip", "route", "replace", "10.77." + number + ".1", "dev", far, "table", "20" + number);
+    }
+
+    void lose(String percent) {
+        run("tc", "qdisc", "replace", "dev", near, "root", "netem", "loss", percent + "%");
+    }
+
+    void loseNothing() {
+        run("tc", "qdisc", "del", "dev", near, "root");
+    }
+
+    private static void run(String... command) {
+        try {
+            Process process =
+                    new ProcessBuilder(command).redirectErrorStream(true).start();
+            String said = new String(process.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+            if (process.waitFor() != 0) {
+                throw new AssertionError(String.join(" ", command) + ": " + said);
+            }
+        } catch (IOException e) {
+            throw new AssertionError(e);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new AssertionError(e);
+        }
+    }
+}
