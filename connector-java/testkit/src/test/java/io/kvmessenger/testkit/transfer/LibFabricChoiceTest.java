@@ -58,6 +58,7 @@ final class LibFabricChoiceTest {
     void shouldUseNoProviderThatEndsTheProcess() {
         InstalledFabric.assume();
         assertRefused(by("", "shm"), "provider shm", "ends the process");
+        assertRefused(by("", "verbs;ofi_rxm"), "provider verbs;ofi_rxm", "ends the process", "say verbs");
         assertRefused(by("", "tcp;ofi_rxm"), "provider tcp;ofi_rxm", "ends the process", "net");
     }
 

@@ -15,12 +15,13 @@ import java.util.Set;
 /** Finds among what libfabric offers what can write with an immediate of 32 bits. */
 final class FabricSearch {
     /** Slow, deprecated, or for one host only: never unless asked for. */
-    private static final Set<String> ONLY_IF_NAMED = Set.of("sockets", "udp;ofi_rxd", "verbs;ofi_rxm", "sm2");
+    private static final Set<String> ONLY_IF_NAMED = Set.of("sockets", "udp;ofi_rxd", "sm2");
 
     /** Not even then: what each does to a process, seen with libfabric 1.17.0. */
     private static final Map<String, String> REFUSED = Map.of(
             "tcp;ofi_rxm",
                     "ends the process where an endpoint is closed that receives a write: say net, or tcp from 1.18 on",
+            "verbs;ofi_rxm", "ends the process where an endpoint is closed: say verbs among the transports",
             "shm", "ends the process where a peer closes an endpoint that it writes to: say shm among the transports");
 
     private static final int MR_MODES =
