@@ -59,7 +59,7 @@ record KvPerfOptions(
     static final String HELP = """
             kvperf: writes pages from this process into another one through the TransferEngine.
 
-              --transport shm|tcp|libfabric
+              --transport shm|tcp|libfabric|verbs
                                       how (shm)
               --provider NAME         of libfabric's, as fi_info calls it (the first that it offers)
               --op single|paged|pingpong
@@ -235,9 +235,10 @@ record KvPerfOptions(
     }
 
     private static String parseTransport(String word) {
-        if (!List.of(TransferOptions.SHM, TransferOptions.TCP, TransferOptions.LIBFABRIC)
+        if (!List.of(TransferOptions.SHM, TransferOptions.TCP, TransferOptions.LIBFABRIC, TransferOptions.VERBS)
                 .contains(word)) {
-            throw new IllegalArgumentException("--transport is \"" + word + "\", expected shm, tcp or libfabric");
+            throw new IllegalArgumentException(
+                    "--transport is \"" + word + "\", expected shm, tcp, libfabric or verbs");
         }
         return word;
     }

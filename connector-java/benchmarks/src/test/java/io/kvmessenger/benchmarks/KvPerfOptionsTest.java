@@ -50,7 +50,7 @@ class KvPerfOptionsTest {
     @CsvSource(
             delimiter = '|',
             value = {
-                "--transport rdma | --transport is \"rdma\", expected shm, tcp or libfabric",
+                "--transport rdma | --transport is \"rdma\", expected shm, tcp, libfabric or verbs",
                 "--threading both | --threading is \"both\", expected own or caller",
                 "--op scatter | --op is \"scatter\", expected single, paged or pingpong",
                 "--page-bytes x | --page-bytes is \"x\", expected a number from 8 to 1073741824",

@@ -21,6 +21,7 @@ import org.junit.jupiter.api.Timeout;
 final class VerbsLostPathTest extends WriterAndTarget {
     private static final long CONNECT_LIMIT_NS = 2_000_000_000L;
     private static final int WRITES = 40;
+    private static final int SWALLOWED = 3;
     /** More than a target posts receives for. */
     private static final int IMMEDIATES = 1500;
 
@@ -54,6 +55,7 @@ final class VerbsLostPathTest extends WriterAndTarget {
 
     @AfterEach
     void restore() {
+        wire.loseNothing();
         wire.restore();
     }
 
@@ -159,6 +161,23 @@ final class VerbsLostPathTest extends WriterAndTarget {
             round(() -> {});
         }
         round(() -> {});
+        assertNothingLost();
+    }
+
+    /** Nothing but silence says that it swallows. */
+    @Test
+    void shouldLoseNothingHoweverOftenTheWireSwallowsAll() {
+        connect(TransferOptions.VERBS, TransferOptions.TCP);
+        for (int i = 0; i < SWALLOWED; i++) {
+            round(() -> wire.lose("100"));
+            assertThat(peer.transport()).isEqualTo(TransferOptions.TCP);
+            wire.loseNothing();
+            while (!peer.transport().equals(TransferOptions.VERBS)) {
+                round(() -> {});
+            }
+        }
+        assertThat(writer.engine().counters().of(TransferCounter.WRITES_REPEATED))
+                .isPositive();
         assertNothingLost();
     }
 

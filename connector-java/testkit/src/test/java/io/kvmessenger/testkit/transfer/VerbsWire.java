@@ -53,7 +53,7 @@ final class VerbsWire {
     }
 
     void loseNothing() {
-        run("tc", "qdisc", "del", "dev", near, "root");
+        lose("0");
     }
 
     private static void run(String... command) {

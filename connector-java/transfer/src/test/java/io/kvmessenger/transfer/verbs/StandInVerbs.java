@@ -119,6 +119,17 @@ final class StandInVerbs implements LibVerbs {
         });
     }
 
+    /** The requests that have not come through, as the device sees them: its immediates are the network's. */
+    List<String> underWay() {
+        return pairs.values().stream()
+                .flatMap(pair -> pair.sends.stream())
+                .map(request -> (request.opcode == VerbsApi.IBV_WR_RDMA_WRITE ? "write " : "write with imm ")
+                        + request.payload.length
+                        + (request.opcode == VerbsApi.IBV_WR_RDMA_WRITE ? "" : " %08x".formatted(request.imm))
+                        + (request.signalled ? " signalled" : ""))
+                .toList();
+    }
+
     int openPairs() {
         return pairs.size();
     }

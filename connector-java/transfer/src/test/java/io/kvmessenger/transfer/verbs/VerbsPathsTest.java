@@ -61,6 +61,18 @@ final class VerbsPathsTest {
         assertThat(IntStream.of(4, 5, 6, 8, 11)).noneMatch(paths::arrived);
     }
 
+    /** Slot 1, generation 0, weight 4 is 00100004: in the memory of a request the highest byte comes first. */
+    @Test
+    void shouldPostAWriteForEachRunAndAnImmediateOfAllInTheNetworksOrder() {
+        paths.opened();
+        assertThat(paths.postFirst(0, 1, 2, 7, 9)).isEqualTo(4);
+        assertThat(paths.library.underWay())
+                .containsExactly("write 128", "write 64", "write with imm 64 04001000 signalled");
+        paths.library.deliver(1);
+        assertThat(paths.postImmediate(1)).isEqualTo(1);
+        assertThat(paths.library.underWay()).containsExactly("write with imm 0 01001000 signalled");
+    }
+
     @Test
     void shouldTakeNoMoreThanItsQueueHasRoomFor() {
         paths.opened();
