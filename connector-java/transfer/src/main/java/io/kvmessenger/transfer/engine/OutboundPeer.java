@@ -265,6 +265,11 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     }
 
     @Override
+    public PathSpread spread() {
+        return new PathSpread(figures, clock);
+    }
+
+    @Override
     public void onSent(long postId) {
         writes.sent(postId);
     }
@@ -309,9 +314,9 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
                     ? writes.failAll(TransferFault.PEER_CLOSED, "the peer " + name + " is gone")
                     : 0;
         }
-        int work = ready ? post() + link.send(messages) + link.sendAnswers(answers) : 0;
+        int work = ready ? post(nowNs) + link.send(messages) + link.sendAnswers(answers) : 0;
         work += link.doWork(nowNs);
-        boolean lookSoon = false;
+        boolean lookSoon = ready && used.waits();
         for (int i = 0; i < routes.size() && link != null; i++) {
             int done = routes.get(i).doWork(nowNs);
             lookSoon |= done == OutboundPaths.LOOK_SOON;
@@ -348,6 +353,10 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     /** What they had is posted again once it is known that it cannot land any more. */
     private void giveUpSilentPaths(long nowNs) {
         for (int i = 0; i < routes.size() && link != null; i++) {
+            Endpoint stalled = routes.get(i).stalledPath(nowNs);
+            if (stalled != null) {
+                stalled.giveUp();
+            }
             List<Endpoint> silent = routes.get(i).silentPaths(writes, nowNs);
             for (int j = 0; j < silent.size() && link != null; j++) {
                 silent.get(j).giveUp();
@@ -381,7 +390,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     }
 
     /** Small writes go round, so that no path is busy while others are idle. */
-    private int post() {
+    private int post(long nowNs) {
         Route route = usable();
         if (route == null) {
             return 0;
@@ -391,6 +400,9 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
             transport = route.name();
         }
         List<Endpoint> paths = route.paths();
+        if (route.spread() != null) {
+            return route.spread().post(paths, writes, nowNs);
+        }
         int work = 0;
         int count = paths.size();
         for (int i = 0; i < count && writes.hasWork(); i++) {

@@ -32,6 +32,9 @@ final class Route implements PathEvents {
         void onPathLost(Endpoint path);
 
         void onSent(long postId);
+
+        /** What posts to paths of several networks. */
+        PathSpread spread();
     }
 
     private final Domain domain;
@@ -46,6 +49,8 @@ final class Route implements PathEvents {
     private boolean hasServed;
     private long restNs = REST_MIN_NS;
     private long restEndNs;
+    /** Null until a path of another network than the first opens. */
+    private PathSpread spread;
 
     Route(Domain domain, String location, Owner owner) {
         this.domain = domain;
@@ -69,6 +74,11 @@ final class Route implements PathEvents {
     /** The open ones. */
     List<Endpoint> paths() {
         return paths;
+    }
+
+    /** How its paths are posted to where they are of several networks, else null. */
+    PathSpread spread() {
+        return spread;
     }
 
     /** Whether it may be taken where no other is left. */
@@ -105,6 +115,16 @@ final class Route implements PathEvents {
         return paths.isEmpty() ? List.of() : watch.silent(paths, writes, nowNs);
     }
 
+    /** Whether writes wait for a path although no event may tell when one takes them. */
+    boolean waits() {
+        return spread != null && spread.waits();
+    }
+
+    /** An open path whose network moves nothing while another does, or null. */
+    Endpoint stalledPath(long nowNs) {
+        return spread == null ? null : spread.stalled(paths, nowNs);
+    }
+
     int doWork(long nowNs) {
         return attached == null ? 0 : attached.doWork(nowNs);
     }
@@ -123,12 +143,17 @@ final class Route implements PathEvents {
         ready = false;
         List<Endpoint> unproven = paths;
         paths = new ArrayList<>(2);
+        spread = null;
         owner.onFailed(this, unproven, fault, detail);
     }
 
     @Override
     public void onPathOpened(Endpoint path) {
         paths.add(path);
+        if (spread == null && path.network() > 0) {
+            spread = owner.spread();
+        }
+        onPathsChanged();
         if (paths.size() == 1) {
             owner.onServing(this);
         }
@@ -137,7 +162,14 @@ final class Route implements PathEvents {
     @Override
     public void onPathLost(Endpoint path) {
         paths.remove(path);
+        onPathsChanged();
         owner.onPathLost(path);
+    }
+
+    private void onPathsChanged() {
+        if (spread != null) {
+            spread.onPathsChanged(paths);
+        }
     }
 
     @Override

@@ -46,6 +46,10 @@ final class WriteLedger {
 
     private final AtomicLong submitted = new AtomicLong();
     private final AtomicLong retired = new AtomicLong();
+    /** Of all requests that were offered. */
+    private final AtomicLong submittedBytes = new AtomicLong();
+    /** Of these, what a path has or had, or never will. Worker only. */
+    private long takenBytes;
 
     /** Units of each request that were not sent yet. */
     private final int[] unitsLeft;
@@ -90,6 +94,7 @@ final class WriteLedger {
         requests[entry] = request;
         cookies[entry] = cookie;
         origins[entry] = (byte) origin;
+        submittedBytes.setOpaque(submittedBytes.getPlain() + WriteBatch.payloadBytesOf(request));
         submitted.setRelease(position + 1);
         return true;
     }
@@ -97,6 +102,11 @@ final class WriteLedger {
     /** Worker: whether something waits for a path. */
     boolean hasWork() {
         return !again.isEmpty() || cutPosition != submitted.getAcquire();
+    }
+
+    /** Worker: how much waits for a path; what is being offered may be counted already. */
+    long waitingBytes() {
+        return submittedBytes.getOpaque() - takenBytes;
     }
 
     /** Worker: describes what is to be posted next; false when there is nothing, or too much is under way. */
@@ -132,6 +142,7 @@ final class WriteLedger {
     /** Worker: a path has taken the batch that {@link #next} has described, or its first part. */
     void posted(WriteBatch batch, Endpoint by) {
         posts.begin(batch, by);
+        takenBytes += batch.payloadBytes();
         if (!offersAgain) {
             onCut(batch);
             return;
@@ -179,11 +190,17 @@ final class WriteLedger {
         for (int post = 0; post < posts.capacity; post++) {
             if (posts.isUnderWay(post) && posts.endpoints[post] == lost) {
                 again.add(new Slice(posts.positions[post], posts.firstUnits[post], posts.unitCounts[post]));
+                takenBytes -= payloadBytesOf(post);
                 posts.end(post);
                 count++;
             }
         }
         return count;
+    }
+
+    private long payloadBytesOf(int post) {
+        TransferRequest request = requests[(int) posts.positions[post] & mask];
+        return WriteBatch.payloadBytesOf(request) / WriteBatch.unitCountOf(request) * posts.unitCounts[post];
     }
 
     /** Worker: whether the path has what was not told as sent. */
@@ -242,6 +259,7 @@ final class WriteLedger {
         cutUnit = 0;
         again.clear();
         posts.clear();
+        takenBytes = submittedBytes.getOpaque();
         retire();
         return failed;
     }

@@ -7,6 +7,25 @@ package io.kvmessenger.transfer.spi;
  * which offers it again, here or elsewhere.
  */
 public interface Endpoint {
+    /** Networks by which one peer is reached, at most. */
+    int NETWORKS_MAX = 8;
+
+    /**
+     * Which of the peer's networks it takes, from 0: paths of one network share what limits their speed. Where a peer has more
+     * than one, each is given no more than it can move soon.
+     */
+    default int network() {
+        return 0;
+    }
+
+    /** Of what it was given, the bytes that the peer's machine has not acknowledged; for paths of several networks only. */
+    default long heldBytes() {
+        return 0;
+    }
+
+    /** From now on no more than about so many bytes wait in it until they are on their way; for paths of several networks only. */
+    default void limitUnsent(long lengthBytes) {}
+
     /**
      * Takes the first pages of a batch as one write, named {@code postId} until {@link CompletionSink#onSent}. The batch is the
      * caller's again when this returns, shortened to what was taken; the source memory is read until the write is told as

@@ -49,6 +49,11 @@ public final class WriteBatch {
         return request instanceof ImmOnly ? 1 : pageCountOf(request);
     }
 
+    /** How long all pages of a request are together. */
+    public static long payloadBytesOf(TransferRequest request) {
+        return pageCountOf(request) * pageBytesOf(request);
+    }
+
     /** Describes {@code count} units of a request, from unit {@code from} on. */
     public void set(long requestPosition, TransferRequest of, int from, int count) {
         if (of != request) {

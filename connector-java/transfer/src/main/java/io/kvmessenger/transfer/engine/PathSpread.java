@@ -1,0 +1,133 @@
+package io.kvmessenger.transfer.engine;
+
+import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.WriteBatch;
+import java.util.List;
+import java.util.function.LongSupplier;
+
+/**
+ * Posts a peer's writes to paths over several networks: small slices from the peer's one queue, each where it is done first.
+ *
+ * <p>Worker only. {@link PathRates} decides; this asks the paths what they hold and gives them what they may take.
+ */
+final class PathSpread {
+    /** A path is told another limit when it has changed by one part in so many. */
+    private static final int LIMIT_STEPS = 8;
+
+    private final PathRates rates;
+    private final Figures figures;
+    private final LongSupplier clock;
+    private final WriteBatch batch = new WriteBatch();
+    private final int[] pathCount = new int[Endpoint.NETWORKS_MAX];
+    private final long[] limitBytes = new long[Endpoint.NETWORKS_MAX];
+    private int firstPath;
+    private boolean waits;
+
+    PathSpread(Figures figures, LongSupplier clock) {
+        this.figures = figures;
+        this.clock = clock;
+        rates = new PathRates(clock.getAsLong());
+    }
+
+    /** These are the open ones from now on. */
+    void onPathsChanged(List<Endpoint> paths) {
+        long nowNs = clock.getAsLong();
+        for (int network = 0; network < pathCount.length; network++) {
+            int before = pathCount[network];
+            pathCount[network] = 0;
+            long heldBytes = 0;
+            for (int i = 0; i < paths.size(); i++) {
+                if (paths.get(i).network() == network) {
+                    pathCount[network]++;
+                    heldBytes += paths.get(i).heldBytes();
+                }
+            }
+            rates.setOpen(network, pathCount[network] > 0, nowNs);
+            if (pathCount[network] != before) {
+                rates.forget(network, heldBytes, nowNs);
+                limitBytes[network] = 0;
+                limit(paths, network);
+            }
+        }
+    }
+
+    /** Whether something waits, and no event may tell when a path takes it. */
+    boolean waits() {
+        return waits;
+    }
+
+    /** Returns how much was posted. */
+    int post(List<Endpoint> paths, WriteLedger writes, long nowNs) {
+        sample(paths, nowNs);
+        int work = 0;
+        int count = paths.size();
+        for (int i = 0; i < count && writes.hasWork(); i++) {
+            work += postTo(paths.get((firstPath + i) % count), writes);
+        }
+        firstPath = (firstPath + 1) % count;
+        waits = writes.hasWork();
+        return work;
+    }
+
+    private void sample(List<Endpoint> paths, long nowNs) {
+        for (int network = 0; network < pathCount.length; network++) {
+            if (!rates.isSampleDue(network, nowNs)) {
+                continue;
+            }
+            long heldBytes = 0;
+            for (int i = 0; i < paths.size(); i++) {
+                heldBytes += paths.get(i).network() == network ? paths.get(i).heldBytes() : 0;
+            }
+            rates.sample(network, heldBytes, nowNs);
+            limit(paths, network);
+        }
+    }
+
+    private void limit(List<Endpoint> paths, int network) {
+        if (pathCount[network] == 0) {
+            return;
+        }
+        long bytes = Math.max(rates.sliceBytes(network), rates.committedBytes(network) / pathCount[network]);
+        if (Math.abs(bytes - limitBytes[network]) <= limitBytes[network] / LIMIT_STEPS) {
+            return;
+        }
+        limitBytes[network] = bytes;
+        for (int i = 0; i < paths.size(); i++) {
+            if (paths.get(i).network() == network) {
+                paths.get(i).limitUnsent(bytes);
+            }
+        }
+    }
+
+    /** Until the path is full, nothing waits, the others would be done sooner, or the duty cycle's share is used up. */
+    private int postTo(Endpoint path, WriteLedger writes) {
+        int network = path.network();
+        int work = 0;
+        long turnBytes = OutboundPeer.TURN_BYTES;
+        while (turnBytes > 0 && writes.next(batch)) {
+            batch.limit(Integer.MAX_VALUE, rates.sliceBytes(network), Long.MAX_VALUE);
+            if (!rates.mayTake(network, batch.payloadBytes(), writes.waitingBytes())
+                    || path.post(batch, writes.nextPostId()) == 0) {
+                break;
+            }
+            writes.posted(batch, path);
+            figures.onPosted(batch);
+            rates.onGiven(network, batch.payloadBytes());
+            turnBytes -= Math.max(1, batch.payloadBytes());
+            work++;
+        }
+        batch.clear();
+        return work;
+    }
+
+    /** The path of a network that moves nothing while another is well, or null. */
+    Endpoint stalled(List<Endpoint> paths, long nowNs) {
+        for (int i = 0; i < paths.size(); i++) {
+            if (rates.isStalled(paths.get(i).network(), nowNs)) {
+                return paths.get(i);
+            }
+        }
+        return null;
+    }
+}
