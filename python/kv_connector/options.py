@@ -34,6 +34,7 @@ PREFILLER_PORT = 14579
 """vLLM's own default for ``kv_port``."""
 
 _PORT_MAX = 65_535
+_DATA_HOSTS_MAX = 8
 _WAIT_MAX_SECONDS = 86_400.0
 _METADATA_KEY = "kv_messenger_option"
 
@@ -117,6 +118,13 @@ class Options:
         "",
         boundary="advertiseHost",
         default_said="listen_host",
+    )
+    data_hosts: tuple[str, ...] = _texts(
+        "Addresses of this machine, one for each network that KV over tcp is to take at once; at most 8. Peers are told"
+        " to dial each of them, and as many of theirs are dialled from the address of the same place in the list.",
+        (),
+        boundary="dataHosts",
+        default_said="none: the address that peers are told, from the one that routing chooses",
     )
     metrics_host: str = _text("Address of the metrics and health pages.", "127.0.0.1", boundary="metricsHost")
     metrics_port: int = _integer(
@@ -423,7 +431,7 @@ def _check_together(options: Options) -> None:
                 " shared secret is set: set the same shared_secret_file on all engines, or listen on 127.0.0.1"
             )
         secrets.check_length(options.shared_secret, options.listen_host)
-    if not options.advertise_host and _is_any_address(options.listen_host):
+    if not options.advertise_host and is_any_address(options.listen_host):
         raise OptionError(
             f"option 'listen_host' is {options.listen_host!r}, which peers cannot dial, and 'advertise_host' is not"
             " set: set advertise_host to an address of this machine"
@@ -434,6 +442,7 @@ def _check_together(options: Options) -> None:
             f" and 'listen_host' is {options.listen_host!r}: set advertise_host to an address that peers can dial, or"
             " listen on 127.0.0.1"
         )
+    _check_data_hosts(options)
     if options.engine_api_url and not options.engine_api_url.startswith(("http://", "https://")):
         raise OptionError(
             f"option 'engine_api_url' is {options.engine_api_url!r}, expected a URL like 'http://127.0.0.1:8000':"
@@ -446,7 +455,28 @@ def _check_together(options: Options) -> None:
         )
 
 
-def _is_any_address(host: str) -> bool:
+def _check_data_hosts(options: Options) -> None:
+    hosts = options.data_hosts
+    if len(hosts) > _DATA_HOSTS_MAX or len(set(hosts)) < len(hosts):
+        raise OptionError(
+            f"option 'data_hosts' is {list(hosts)!r}, expected at most {_DATA_HOSTS_MAX} addresses, each once: fix it"
+            f" in {VLLM_OPTIONS_PLACE}"
+        )
+    for host in hosts:
+        if is_any_address(host):
+            raise OptionError(
+                f"option 'data_hosts' names {host!r}, which peers cannot dial, expected addresses of this machine: name"
+                " the address of each network"
+            )
+        if is_loopback(host) != is_loopback(options.listen_host):
+            raise OptionError(
+                f"option 'data_hosts' names {host!r}, and 'listen_host' is {options.listen_host!r}: expected both to be"
+                " reachable from other machines, or both on loopback"
+            )
+
+
+def is_any_address(host: str) -> bool:
+    """Whether it stands for all addresses of a machine, so that no peer can dial it."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

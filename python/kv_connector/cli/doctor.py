@@ -89,6 +89,7 @@ def on_free_ports(options: Options) -> Options:
         advertise_host="",
         metrics_host=LOOPBACK,
         listen_port=0,
+        data_hosts=(),
         data_port=0,
         metrics_port=min(0, options.metrics_port),
     )

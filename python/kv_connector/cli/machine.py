@@ -17,7 +17,7 @@ from pathlib import Path
 from kv_connector import releases
 from kv_connector.cli.findings import Finding, fail, ok, warn
 from kv_connector.handover import why_memory_cannot_be_shared
-from kv_connector.options import Options, is_loopback
+from kv_connector.options import Options, is_any_address, is_loopback
 
 TESTED_MACHINE = "x86_64"
 DESCRIPTORS_MIN = 4096
@@ -77,6 +77,10 @@ def listeners(options: Options) -> Iterator[tuple[str, str, str, int]]:
         yield "listen_port", "listen_host", options.listen_host, options.listen_port
     if {"tcp", "libfabric", "verbs"} & set(options.transports):
         yield "data_port", "listen_host", options.listen_host, options.data_port
+    if "tcp" in options.transports:
+        for host in options.data_hosts:
+            if host != options.listen_host and not is_any_address(options.listen_host):
+                yield "data_port", "data_hosts", host, options.data_port
     if options.metrics_port >= 0:
         yield "metrics_port", "metrics_host", options.metrics_host, options.metrics_port
 

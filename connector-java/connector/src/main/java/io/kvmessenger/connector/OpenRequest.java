@@ -27,6 +27,7 @@ import java.util.concurrent.TimeUnit;
  * @param transferWorkers over so many threads the peers are spread; 0 = as many as suit the machine
  * @param fabric which libfabric is used, where it is a transport
  * @param verbsDevice the RDMA device of the transport verbs; "" = the one with the reachable address, or the first
+ * @param dataHosts addresses that data paths are offered on and dialled from; empty = the one that peers are told
  * @param dataPort where data paths are listened for; 0 = any port
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
  * @param context rows that go with a transfer beside its KV
@@ -50,6 +51,7 @@ record OpenRequest(
         String engineApiKey,
         TlsFiles tls,
         boolean tcpInClear,
+        List<String> dataHosts,
         int dataPort,
         Timelines timelines,
         ProtocolLimits limits,
@@ -108,6 +110,7 @@ record OpenRequest(
                         options.textIfSaid("tlsKey"),
                         options.textIfSaid("tlsCa")),
                 options.flagIfSaid("tcpInClear"),
+                options.has("dataHosts") ? options.texts("dataHosts") : List.of(),
                 options.has("dataPort") ? options.count("dataPort") : 0,
                 Timelines.valueOf(options.text("timelines").toUpperCase(Locale.ROOT)),
                 limits(options),

@@ -30,6 +30,7 @@ final class TransferWiring {
         TransferEngine engine = TransferEngines.open(new TransferOptions(
                 request.listenHost(),
                 request.advertiseHost(),
+                request.dataHosts(),
                 request.dataPort(),
                 request.transports(),
                 request.streamsPerPeer(),

@@ -46,6 +46,7 @@ public final class FfmLibC implements LibC {
     private static final MethodHandle getsockopt =
             handle("getsockopt", JAVA_INT, JAVA_INT, JAVA_INT, JAVA_INT, ADDRESS, ADDRESS);
     private static final MethodHandle getuid = handle("getuid", JAVA_INT);
+    private static final MethodHandle ioctl = variadic("ioctl", 2, JAVA_INT, JAVA_INT, JAVA_LONG, ADDRESS);
     private static final MethodHandle listen = handle("listen", JAVA_INT, JAVA_INT, JAVA_INT);
     private static final MethodHandle lseek = handle("lseek", JAVA_LONG, JAVA_INT, JAVA_LONG, JAVA_INT);
     private static final MethodHandle madvise = handle("madvise", JAVA_INT, JAVA_LONG, JAVA_LONG, JAVA_INT);
@@ -219,6 +220,17 @@ public final class FfmLibC implements LibC {
         MemorySegment state = STATE.get();
         try {
             int result = (int) getuid.invokeExact(state);
+            return result == -1 ? -errno(state) : result;
+        } catch (Throwable t) {
+            throw unexpected(t);
+        }
+    }
+
+    @Override
+    public int ioctl(int fd, long request, MemorySegment argument) {
+        MemorySegment state = STATE.get();
+        try {
+            int result = (int) ioctl.invokeExact(state, fd, request, argument);
             return result == -1 ? -errno(state) : result;
         } catch (Throwable t) {
             throw unexpected(t);

@@ -51,6 +51,9 @@ public interface LibC {
     /** <a href="https://man7.org/linux/man-pages/man2/getuid.2.html">getuid(2)</a>. */
     int getuid();
 
+    /** <a href="https://man7.org/linux/man-pages/man2/ioctl.2.html">ioctl(2)</a>. */
+    int ioctl(int fd, long request, MemorySegment argument);
+
     /** <a href="https://man7.org/linux/man-pages/man2/listen.2.html">listen(2)</a>. */
     int listen(int socket, int backlog);
 

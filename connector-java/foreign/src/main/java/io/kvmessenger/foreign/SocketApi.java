@@ -15,6 +15,12 @@ public final class SocketApi {
     public static final int IPPROTO_TCP = 6;
     public static final int TCP_NODELAY = 1;
     public static final int TCP_CONGESTION = 13;
+    public static final int TCP_NOTSENT_LOWAT = 25;
+    public static final int IPPROTO_IP = 0;
+    public static final int IP_BIND_ADDRESS_NO_PORT = 24;
+    /** Request of ioctl: how many bytes of a socket's the peer has not acknowledged. */
+    public static final int SIOCOUTQ = 0x5411;
+
     public static final int MSG_NOSIGNAL = 0x4000;
     public static final int MSG_CMSG_CLOEXEC = 0x40000000;
     public static final int MSG_CTRUNC = 0x8;

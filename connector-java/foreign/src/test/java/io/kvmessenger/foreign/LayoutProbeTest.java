@@ -18,12 +18,14 @@ final class LayoutProbeTest {
             #define _GNU_SOURCE
             #include <errno.h>
             #include <fcntl.h>
+            #include <linux/sockios.h>
             #include <netinet/in.h>
             #include <netinet/tcp.h>
             #include <stddef.h>
             #include <stdio.h>
             #include <sys/epoll.h>
             #include <sys/eventfd.h>
+            #include <sys/ioctl.h>
             #include <sys/mman.h>
             #include <sys/socket.h>
             #include <sys/uio.h>

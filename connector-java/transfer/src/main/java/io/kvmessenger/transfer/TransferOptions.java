@@ -9,6 +9,8 @@ import java.util.function.Consumer;
  *
  * @param listenHost literal address or name that the engine listens on
  * @param advertiseHost what peers are told to connect to; empty for {@code listenHost}
+ * @param dataHosts addresses of this machine that data sockets are offered on and dialled from, one for each network; empty for
+ *     {@code advertiseHost} and whatever routing chooses
  * @param dataPort where tcp data paths are listened for; 0 for any free port
  * @param transports names of the transports offered and tried, fastest first
  * @param streamsPerPeer data sockets to each tcp peer
@@ -23,6 +25,7 @@ import java.util.function.Consumer;
 public record TransferOptions(
         String listenHost,
         String advertiseHost,
+        List<String> dataHosts,
         int dataPort,
         List<String> transports,
         int streamsPerPeer,
@@ -40,6 +43,9 @@ public record TransferOptions(
     /** One worker moves the bytes of all streams to a peer: more of them move no more. */
     public static final int STREAMS_PER_PEER_MAX = 16;
 
+    /** Each has a rate of its own in every peer. */
+    public static final int DATA_HOSTS_MAX = 8;
+
     public static final int WORKERS_MAX = 16;
     /** A worker that is busy needs a core, and so does its peer's on the same host; most are for the engine. */
     private static final int CORES_PER_WORKER = 8;
@@ -53,6 +59,12 @@ public record TransferOptions(
 
     public TransferOptions {
         transports = List.copyOf(transports);
+        dataHosts = List.copyOf(dataHosts);
+        require(
+                dataHosts.size() <= DATA_HOSTS_MAX && Set.copyOf(dataHosts).size() == dataHosts.size(),
+                "data_hosts",
+                dataHosts,
+                "at most " + DATA_HOSTS_MAX + " addresses, each once");
         require(dataPort >= 0 && dataPort <= PORT_MAX, "data_port", dataPort, "0 to " + PORT_MAX);
         for (String transport : transports) {
             require(KNOWN.contains(transport), "transports", transport, "each one of libfabric, shm, tcp, verbs");
@@ -79,6 +91,7 @@ public record TransferOptions(
         return new TransferOptions(
                 "127.0.0.1",
                 "",
+                List.of(),
                 0,
                 List.of(SHM, TCP),
                 2,
@@ -96,6 +109,10 @@ public record TransferOptions(
             draft.listenHost = listen;
             draft.advertiseHost = advertise;
         });
+    }
+
+    public TransferOptions withDataHosts(List<String> hosts) {
+        return with(draft -> draft.dataHosts = hosts);
     }
 
     public TransferOptions withDataPort(int port) {
@@ -148,6 +165,7 @@ public record TransferOptions(
     private static final class Draft {
         String listenHost;
         String advertiseHost;
+        List<String> dataHosts;
         int dataPort;
         List<String> transports;
         int streamsPerPeer;
@@ -162,6 +180,7 @@ public record TransferOptions(
         Draft(TransferOptions of) {
             listenHost = of.listenHost;
             advertiseHost = of.advertiseHost;
+            dataHosts = of.dataHosts;
             dataPort = of.dataPort;
             transports = of.transports;
             streamsPerPeer = of.streamsPerPeer;
@@ -178,6 +197,7 @@ public record TransferOptions(
             return new TransferOptions(
                     listenHost,
                     advertiseHost,
+                    dataHosts,
                     dataPort,
                     transports,
                     streamsPerPeer,

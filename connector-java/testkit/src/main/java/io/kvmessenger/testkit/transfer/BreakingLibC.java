@@ -6,6 +6,7 @@ import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.foreign.IoVector;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MessageHeader;
+import io.kvmessenger.foreign.SocketAddresses;
 import io.kvmessenger.foreign.SocketApi;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
@@ -14,10 +15,14 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Random;
 import java.util.Set;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 
 /**
  * The real C library, which knows the internet sockets that were connected or accepted through it and breaks them when it is
@@ -35,6 +40,10 @@ final class BreakingLibC {
 
     private final Set<Integer> swallowed = new HashSet<>();
     private boolean refusing;
+    /** By socket, where it was connected to. */
+    private final Map<Integer, String> targets = new HashMap<>();
+
+    private final Set<String> cutAddresses = new HashSet<>();
     private final LibC breaking = (LibC) Proxy.newProxyInstance(
             LibC.class.getClassLoader(),
             new Class<?>[] {LibC.class},
@@ -55,6 +64,29 @@ final class BreakingLibC {
     /** How many sockets could be broken now. */
     synchronized int count() {
         return connected.size();
+    }
+
+    /** How many of these lead to an address. */
+    synchronized int countTowards(String address) {
+        return (int)
+                connected.stream().filter(fd -> address.equals(targets.get(fd))).count();
+    }
+
+    /** Breaks all sockets that lead to an address, and says how many; from now on none can be connected there. */
+    synchronized int cut(String address) {
+        int count = countTowards(address);
+        cutAddresses.add(address);
+        for (int fd : List.copyOf(connected)) {
+            if (address.equals(targets.get(fd))) {
+                connected.remove((Integer) fd);
+                destroy(fd, true);
+            }
+        }
+        return count;
+    }
+
+    synchronized void join(String address) {
+        cutAddresses.remove(address);
     }
 
     /** Breaks one socket in one of two ways; false when there is none. */
@@ -138,12 +170,28 @@ final class BreakingLibC {
         if (refusing) {
             return -Errno.ECONNREFUSED;
         }
+        String towards = target(address);
+        if (cutAddresses.contains(towards)) {
+            return -Errno.ECONNREFUSED;
+        }
         int result = real.connect(fd, address, addressLength);
         boolean inet = address.get(ValueLayout.JAVA_SHORT, 0) != SocketApi.AF_UNIX;
         if (inet && (result == 0 || result == -Errno.EINPROGRESS)) {
             connected.add(fd);
+            targets.put(fd, towards);
         }
         return result;
+    }
+
+    /** Of an IPv4 address, as it is written; else empty. */
+    private static String target(MemorySegment address) {
+        if (address.get(ValueLayout.JAVA_SHORT, 0) != SocketApi.AF_INET) {
+            return "";
+        }
+        return IntStream.range(0, Integer.BYTES)
+                .mapToObj(i -> Integer.toString(Byte.toUnsignedInt(
+                        address.get(ValueLayout.JAVA_BYTE, SocketAddresses.INET_ADDRESS_OFFSET + i))))
+                .collect(Collectors.joining("."));
     }
 
     private synchronized int accept(int fd, MemorySegment address, MemorySegment addressLength, int flags) {
@@ -174,6 +222,7 @@ final class BreakingLibC {
 
     private synchronized int close(int fd) {
         swallowed.remove(fd);
+        targets.remove(fd);
         connected.remove((Integer) fd);
         return real.close(fd);
     }

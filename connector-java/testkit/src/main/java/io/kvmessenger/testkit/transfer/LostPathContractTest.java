@@ -66,6 +66,7 @@ public abstract class LostPathContractTest {
 
     private List<Integer> controlSocket;
     private int breaks;
+    private long roundsRun;
     private long lookedNs;
 
     protected abstract String transport();
@@ -97,6 +98,28 @@ public abstract class LostPathContractTest {
     void close() {
         writer.close();
         target.close();
+    }
+
+    /** The writer's C library. */
+    BreakingLibC breaking() {
+        return breaking;
+    }
+
+    DrivenEngine writer() {
+        return writer;
+    }
+
+    /** Both anew, with these options at the writer. */
+    void reconnect(TransferOptions options) {
+        close();
+        connect(options);
+    }
+
+    /** More of them, while {@code meanwhile} happens. */
+    void rounds(int count, Runnable meanwhile) {
+        for (int i = 0; i < count; i++) {
+            round(PAGE_COUNT * roundsRun++, meanwhile);
+        }
     }
 
     private static PageList list(int... indices) {
@@ -177,7 +200,7 @@ public abstract class LostPathContractTest {
         assertThat(target.memory().mismatch(expected)).as("first wrong byte").isEqualTo(-1);
     }
 
-    private void assertNothingLost() {
+    void assertNothingLost() {
         assertThat(writer.failed).isEmpty();
         assertThat(writer.lost).isEmpty();
         assertThat(writer.endings.values()).containsOnly(1);
@@ -196,6 +219,19 @@ public abstract class LostPathContractTest {
     /** At either end: at the writer's what was not sent is gone, at the target's what was not read. */
     private void breakOne() {
         breaks += (random.nextBoolean() ? breaking : breakingTarget).breakOne(random) ? 1 : 0;
+    }
+
+    /** What disturbs a peer each {@link #BREAK_INTERVAL_NS} of every other second. */
+    protected void disturb() {
+        breakOne();
+    }
+
+    /** What the seconds between begin with, and may do again. */
+    protected void calm() {}
+
+    /** Counts what {@link #disturb} has broken. */
+    protected void addBreaks(int count) {
+        breaks += count;
     }
 
     /** Where opening a socket takes longer than the interval, none would ever be open, and the peer be lost by right. */
@@ -307,7 +343,9 @@ public abstract class LostPathContractTest {
                     bystander.pump();
                     if (kind == 0 && System.nanoTime() - lookedNs > BREAK_INTERVAL_NS && hasPath()) {
                         lookedNs = System.nanoTime();
-                        breakOne();
+                        disturb();
+                    } else if (kind == 1) {
+                        calm();
                     }
                 });
                 spentNs[kind] += System.nanoTime() - fromNs;

@@ -51,6 +51,7 @@ public final class TransferEngines {
             throw new IllegalArgumentException("option advertise_host is " + advertiseHost.getHostAddress()
                     + ", which no peer can connect to; set it to an address of this machine");
         }
+        List<InetAddress> dataHosts = dataHosts(options);
         LongSupplier clock = System::nanoTime;
         List<EventLoop> loops = loops(options, libC, clock);
         SocketLinks first = new SocketLinks(loops.getFirst(), options.connectLimitNs());
@@ -61,7 +62,8 @@ public final class TransferEngines {
                     loop,
                     links,
                     options.transports().stream()
-                            .map(name -> transport(name, options, listenHost, advertiseHost, loop, links, libFabric))
+                            .map(name -> transport(
+                                    name, options, listenHost, advertiseHost, dataHosts, loop, links, libFabric))
                             .toList()));
         }
         return new HostTransferEngine(
@@ -107,6 +109,7 @@ public final class TransferEngines {
             TransferOptions options,
             InetAddress listenHost,
             InetAddress advertiseHost,
+            List<InetAddress> dataHosts,
             EventLoop loop,
             SocketLinks links,
             Function<String, LibFabric> libFabric) {
@@ -114,10 +117,23 @@ public final class TransferEngines {
             case TransferOptions.LIBFABRIC ->
                 new LibFabricTransport(loop, links, options, listenHost, advertiseHost, libFabric);
             case TransferOptions.SHM -> new ShmTransport(loop, links, options.connectLimitNs());
-            case TransferOptions.TCP -> new TcpTransport(loop, links, options, listenHost, advertiseHost);
+            case TransferOptions.TCP -> new TcpTransport(loop, links, options, listenHost, advertiseHost, dataHosts);
             case TransferOptions.VERBS -> new VerbsTransport(links, options, listenHost, advertiseHost);
             default -> throw new AssertionError("transport " + name);
         };
+    }
+
+    private static List<InetAddress> dataHosts(TransferOptions options) {
+        List<InetAddress> hosts = new ArrayList<>();
+        for (String said : options.dataHosts()) {
+            InetAddress host = resolve("data_hosts", said);
+            if (host.isAnyLocalAddress()) {
+                throw new IllegalArgumentException("option data_hosts names " + said
+                        + ", which no peer can connect to; name the addresses of this machine one by one");
+            }
+            hosts.add(host);
+        }
+        return List.copyOf(hosts);
     }
 
     private static InetAddress resolve(String option, String host) {

@@ -17,7 +17,10 @@ import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.Links;
 import io.kvmessenger.transfer.spi.OutboundLink;
+import java.net.Inet4Address;
+import java.net.Inet6Address;
 import java.net.InetAddress;
+import java.net.InetSocketAddress;
 import java.security.SecureRandom;
 import java.util.ArrayList;
 import java.util.HexFormat;
@@ -54,6 +57,12 @@ public final class SocketLinks implements Links {
     private final List<Door> doors = new ArrayList<>();
     /** Sockets that another worker has let in for this one. */
     private final Queue<Arrival> arrivals = new ConcurrentLinkedQueue<>();
+
+    /** Of the first: those that peers are told of later, for data sockets only. */
+    private final List<Door> dataDoors = new ArrayList<>();
+
+    /** Of the first: where these are, and what the others cover. */
+    private final List<InetSocketAddress> dataAddresses = new ArrayList<>();
 
     private boolean takesNoArrivals;
     /** Null until this worker has a domain. */
@@ -140,11 +149,46 @@ public final class SocketLinks implements Links {
         if (first != this) {
             return first.locationOf(transport);
         }
-        int fd = loop.sockets().listenInet(listenHost, portNumber);
+        int fd = loop.sockets().listenInet("listen_host", listenHost, portNumber);
         String location = SocketLocation.format(
                 advertiseHost, loop.sockets().port(fd), loop.seals().sealing());
         doors.addLast(new Door(transport, false, location, fd));
         return location;
+    }
+
+    /**
+     * Listens on more addresses for the data sockets of a transport that has a listener, or lets the first worker's do so; before
+     * a worker begins. The proof of a socket dialled there is for the listener's own location.
+     *
+     * @param listenHost what the transport's listener listens on: where it covers one of the hosts, that needs no other
+     * @param portNumber 0 for any that is free
+     * @return where each host is reached
+     * @throws IllegalArgumentException naming the option that is wrong
+     * @throws IllegalStateException when the operating system refuses
+     */
+    public List<InetSocketAddress> listenData(
+            String transport, InetAddress listenHost, List<InetAddress> hosts, int portNumber) {
+        if (first != this) {
+            return first.dataAddresses;
+        }
+        String location = locationOf(transport);
+        int listenPort = SocketLocation.parse(location, loop.seals().sealing()).getPort();
+        for (InetAddress host : hosts) {
+            int port = listenPort;
+            if (!covers(listenHost, host)) {
+                int fd = loop.sockets().listenInet("data_hosts", host, portNumber);
+                port = loop.sockets().port(fd);
+                dataDoors.add(new Door(transport, false, location, fd));
+            }
+            dataAddresses.add(new InetSocketAddress(host, port));
+        }
+        return dataAddresses;
+    }
+
+    /** IPv6's wildcard takes IPv4 as well. */
+    private static boolean covers(InetAddress listenHost, InetAddress host) {
+        boolean families = listenHost instanceof Inet6Address || host instanceof Inet4Address;
+        return listenHost.equals(host) || (listenHost.isAnyLocalAddress() && families);
     }
 
     private String locationOf(String transport) {
@@ -184,6 +228,9 @@ public final class SocketLinks implements Links {
         for (int i = 0; i < doors.size(); i++) {
             work += doors.get(i).listener.doWork(nowNs);
         }
+        for (int i = 0; i < dataDoors.size(); i++) {
+            work += dataDoors.get(i).listener.doWork(nowNs);
+        }
         farewells.doWork(nowNs);
         for (int i = admitted.size() - 1; i >= 0; i--) {
             if (!admitted.get(i).doWork(nowNs)) {
@@ -197,6 +244,7 @@ public final class SocketLinks implements Links {
     public void close() {
         refuseArrivals();
         doors.forEach(door -> door.listener.close());
+        dataDoors.forEach(door -> door.listener.close());
         farewells.close();
         admitted.forEach(AdmittedLink::abandon);
         admitted.clear();

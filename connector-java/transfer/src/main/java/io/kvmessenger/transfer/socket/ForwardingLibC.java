@@ -82,6 +82,11 @@ abstract class ForwardingLibC implements LibC {
     }
 
     @Override
+    public int ioctl(int fd, long request, MemorySegment argument) {
+        return libC.ioctl(fd, request, argument);
+    }
+
+    @Override
     public int listen(int socket, int backlog) {
         return libC.listen(socket, backlog);
     }

@@ -31,10 +31,11 @@ public final class SocketCalls {
     /**
      * A listening socket.
      *
+     * @param option that names the host
      * @param port 0 for any that is free
      * @throws IllegalArgumentException when it cannot be listened there
      */
-    public int listenInet(InetAddress host, int port) {
+    public int listenInet(String option, InetAddress host, int port) {
         int fd = require("socket", libC.socket(SocketAddresses.family(host), FLAGS, 0));
         // A fixed port is listened on again although sockets of the last process linger.
         setInt(fd, SocketApi.SOL_SOCKET, SocketApi.SO_REUSEADDR, 1);
@@ -43,7 +44,7 @@ public final class SocketCalls {
             int bound = libC.bind(fd, address, SocketAddresses.setInet(address, host, port));
             if (bound < 0) {
                 libC.close(fd);
-                throw new IllegalArgumentException(unlistenable(host, port, Errno.name(-bound)));
+                throw new IllegalArgumentException(unlistenable(option, host, port, Errno.name(-bound)));
             }
         }
         return listening(fd);
@@ -62,8 +63,8 @@ public final class SocketCalls {
         return listening(fd);
     }
 
-    private static String unlistenable(InetAddress host, int port, String errno) {
-        String at = "option listen_host is " + host.getHostAddress();
+    private static String unlistenable(String option, InetAddress host, int port, String errno) {
+        String at = "option " + option + " is " + host.getHostAddress();
         return port == 0
                 ? at + ", which this machine cannot listen on (" + errno + "); name one of its own addresses"
                 : "option data_port is " + port + " and " + at + ", where this process cannot listen (" + errno
@@ -90,12 +91,30 @@ public final class SocketCalls {
 
     /** Starts to connect; the descriptor, or {@code -errno}. */
     public int connectInet(InetAddress host, int port) {
+        return connectInet(null, host, port);
+    }
+
+    /**
+     * The same.
+     *
+     * @param from the address of this machine's to connect from; null for the one that routing chooses
+     */
+    public int connectInet(InetAddress from, InetAddress host, int port) {
         int fd = libC.socket(SocketAddresses.family(host), FLAGS, 0);
         if (fd < 0) {
             return fd;
         }
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment address = arena.allocate(SocketAddresses.SIZE_MAX_BYTES, 8);
+            if (from != null) {
+                // The port is chosen by connect: one may serve towards many targets.
+                setInt(fd, SocketApi.IPPROTO_IP, SocketApi.IP_BIND_ADDRESS_NO_PORT, 1);
+                int bound = libC.bind(fd, address, SocketAddresses.setInet(address, from, 0));
+                if (bound < 0) {
+                    libC.close(fd);
+                    return bound;
+                }
+            }
             return connected(fd, libC.connect(fd, address, SocketAddresses.setInet(address, host, port)));
         }
     }

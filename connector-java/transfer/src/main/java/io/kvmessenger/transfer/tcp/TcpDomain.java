@@ -37,6 +37,7 @@ final class TcpDomain implements Domain {
     private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
 
     private final EventLoop loop;
+    private final DataNetworks networks;
     private final int streamsPerPeer;
     private final long connectLimitNs;
     private final InboundPort port;
@@ -48,12 +49,14 @@ final class TcpDomain implements Domain {
 
     TcpDomain(
             EventLoop loop,
+            DataNetworks networks,
             int streamsPerPeer,
             long connectLimitNs,
             InboundPort port,
             Figures figures,
             String location) {
         this.loop = loop;
+        this.networks = networks;
         this.streamsPerPeer = streamsPerPeer;
         this.connectLimitNs = connectLimitNs;
         this.port = port;
@@ -92,7 +95,7 @@ final class TcpDomain implements Domain {
     @Override
     public OutboundPaths attach(OutboundChannel channel, String peerLocation, PathEvents events, long nowNs) {
         return new TcpOutboundPaths(
-                loop, peerLocation, channel, events, figures, streamsPerPeer, connectLimitNs, nowNs);
+                loop, peerLocation, channel, events, figures, networks, streamsPerPeer, connectLimitNs, nowNs);
     }
 
     @Override
@@ -102,7 +105,7 @@ final class TcpDomain implements Domain {
             throw new IllegalArgumentException("a peer wants " + count + " data paths");
         }
         TcpInboundPaths paths =
-                new TcpInboundPaths(loop, port, from, figures, channel, count, scrap, nowNs + connectLimitNs);
+                new TcpInboundPaths(loop, port, from, figures, channel, networks, count, scrap, nowNs + connectLimitNs);
         inbound.add(paths);
         return paths;
     }

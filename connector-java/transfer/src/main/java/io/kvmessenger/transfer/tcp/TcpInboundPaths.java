@@ -40,19 +40,23 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
 
     private final ProgressPace pace = new ProgressPace();
     private int pathsOpened;
+    /** So many have to have come before the peer is told that it may write. */
+    private int pathsForReady;
+
     private boolean ready;
     private boolean peerGone;
     private boolean closed;
     private final long readyDeadlineNs;
 
-    /** All data paths have to be there by the deadline. */
+    /** The data paths have to be there by the deadline: all, or one where the peer says so. */
     TcpInboundPaths(
             EventLoop loop,
             InboundPort port,
             InboundAdmission from,
             Figures figures,
             InboundChannel channel,
-            int pathCount,
+            DataNetworks networks,
+            int wishedCount,
             MemorySegment scrap,
             long readyDeadlineNs) {
         this.loop = loop;
@@ -62,6 +66,8 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         this.channel = channel;
         this.scrap = scrap;
         this.readyDeadlineNs = readyDeadlineNs;
+        pathsForReady = wishedCount;
+        int pathCount = DataNetworks.laneCount(wishedCount, networks.addresses().size());
         paths = new TcpReceivePath[pathCount];
         serials = new int[pathCount];
         framesAtEnd = new long[pathCount];
@@ -69,7 +75,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         record = MemorySegment.ofArray(new long[pathCount * PathRecord.LENGTH_BYTES / Long.BYTES]);
         records = new MemorySegment[pathCount + 1];
         Arrays.setAll(records, count -> record.asSlice(0, (long) count * PathRecord.LENGTH_BYTES));
-        channel.tell(TcpRecord.ACCEPTED, MemorySegment.NULL);
+        channel.tell(TcpRecord.ACCEPTED, networks.encode());
     }
 
     @Override
@@ -85,12 +91,16 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         serials[place] = serial + 1;
         pathsOpened++;
         figures.increment(TransferCounter.PATHS_OPENED);
-        if (!ready && pathsOpened == paths.length) {
+        becomeReady();
+        return true;
+    }
+
+    private void becomeReady() {
+        if (!ready && pathsOpened >= pathsForReady) {
             ready = true;
             channel.tell(TcpRecord.READY, MemorySegment.NULL);
             channel.onReady();
         }
-        return true;
     }
 
     void onWindowClosed(OpenWindow window) {
@@ -126,6 +136,11 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     public boolean onRecord(int kind, MemorySegment payload, long nowNs) {
         if (kind == TcpRecord.PATH_BROKEN && PathRecord.isSound(payload, paths.length)) {
             onBroken(PathRecord.role(payload, 0) - 1, PathRecord.serial(payload, 0));
+        } else if (kind == TcpRecord.READY_BY_ONE) {
+            pathsForReady = 1;
+            if (!closed && !peerGone) {
+                becomeReady();
+            }
         } else {
             onGarbage("unexpected control record " + kind);
         }

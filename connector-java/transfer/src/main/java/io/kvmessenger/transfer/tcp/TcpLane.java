@@ -33,8 +33,8 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
     interface Owner {
         EventLoop loop();
 
-        /** A socket that connects to the target, or {@code -errno}. */
-        int openSocket();
+        /** A socket that connects to the target by a network, or {@code -errno}. */
+        int openSocket(int network);
 
         Hello answer(Challenge asked, int role, int serial);
 
@@ -64,6 +64,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
 
     private final Owner owner;
     private final int role;
+    private final int network;
     private State state = State.RESTING;
     private int serial;
     private Dialer dialer;
@@ -73,9 +74,10 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
     /** When the state has lasted too long: a dial, the target's word; or when the rest is over. */
     private long deadlineNs;
 
-    TcpLane(Owner owner, int role) {
+    TcpLane(Owner owner, int role, int network) {
         this.owner = owner;
         this.role = role;
+        this.network = network;
     }
 
     void dial(long limitNs) {
@@ -83,7 +85,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         deadlineNs = limitNs;
         int number = serial;
         Function<Challenge, Hello> answer = said -> owner.answer(said, role, number);
-        dialer = new Dialer(owner.loop(), owner.openSocket(), owner.location(), answer, this);
+        dialer = new Dialer(owner.loop(), owner.openSocket(network), owner.location(), answer, this);
     }
 
     @Override
@@ -94,7 +96,7 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
     @Override
     public void onConnected(int fd) {
         try {
-            path = new TcpSendPath(owner.loop(), fd, this);
+            path = new TcpSendPath(owner.loop(), fd, network, this);
         } catch (IllegalStateException e) {
             owner.loop().libC().close(fd);
             onFailed(e.getMessage());
@@ -119,6 +121,10 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
 
     boolean isOpen() {
         return state == State.OPEN;
+    }
+
+    boolean isResting() {
+        return state == State.RESTING;
     }
 
     boolean isConnected() {

@@ -14,6 +14,7 @@ import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.PeerChannel;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.util.ArrayList;
 import java.util.List;
@@ -31,18 +32,25 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     /** The same of one that was given up: the target may be stopped, and how long that may last is its session's to say. */
     static final long PATIENT_ANSWER_LIMIT_NS = 120_000_000_000L;
 
+    /** So soon a dial by one of several networks is given up and tried again: a packet that was lost is repeated ever later. */
+    static final long PROBE_LIMIT_NS = 2_000_000_000L;
+
     private final EventLoop loop;
     private final String location;
     private final InetSocketAddress target;
     private final OutboundChannel channel;
     private final PathEvents events;
     private final Figures figures;
+    private final DataNetworks networks;
     private final int pathCount;
     private final long connectLimitNs;
     private final List<TcpLane> lanes = new ArrayList<>();
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment record = arena.allocate(PathRecord.LENGTH_BYTES, 8);
     private final long connectDeadlineNs;
+    /** Where data sockets are dialled, by network. */
+    private List<InetSocketAddress> targets = List.of();
+
     private boolean ready;
     private boolean closed;
 
@@ -56,6 +64,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
             OutboundChannel channel,
             PathEvents events,
             Figures figures,
+            DataNetworks networks,
             int pathCount,
             long connectLimitNs,
             long nowNs) {
@@ -65,6 +74,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
         this.channel = channel;
         this.events = events;
         this.figures = figures;
+        this.networks = networks;
         this.pathCount = pathCount;
         this.connectLimitNs = connectLimitNs;
         connectDeadlineNs = nowNs + connectLimitNs;
@@ -95,11 +105,13 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     }
 
     @Override
-    public int openSocket() {
-        int fd = loop.sockets().connectInet(target.getAddress(), target.getPort());
+    public int openSocket(int network) {
+        InetSocketAddress to = targets.get(network);
+        InetAddress from = networks.sourceTowards(targets, network);
+        int fd = loop.sockets().connectInet(from, to.getAddress(), to.getPort());
         if (fd >= 0) {
             loop.sockets().setNoDelay(fd);
-            if (target.getAddress().isLoopbackAddress()) {
+            if (to.getAddress().isLoopbackAddress()) {
                 loop.sockets().chooseReno(fd);
             }
         }
@@ -109,7 +121,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     @Override
     public void onRecord(int kind, MemorySegment payload, long nowNs) {
         switch (kind) {
-            case TcpRecord.ACCEPTED -> onAccepted(nowNs);
+            case TcpRecord.ACCEPTED -> onAccepted(payload, nowNs);
             case TcpRecord.READY -> onReady();
             case TcpRecord.PATH_PROGRESS -> onProgress(payload, false);
             case TcpRecord.PATH_ENDED -> onProgress(payload, true);
@@ -122,31 +134,47 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
         lose(fault, detail);
     }
 
-    private void onAccepted(long nowNs) {
+    private void onAccepted(MemorySegment payload, long nowNs) {
         if (!lanes.isEmpty()) {
             lose(TransferFault.PROTOCOL, "the peer accepted twice");
             return;
         }
-        for (int role = 1; role <= pathCount; role++) {
-            TcpLane lane = new TcpLane(this, role);
+        try {
+            targets = DataNetworks.parse(payload, target);
+        } catch (IllegalArgumentException e) {
+            lose(TransferFault.PROTOCOL, e.getMessage());
+            return;
+        }
+        if (isSpread() && !channel.tell(TcpRecord.READY_BY_ONE, MemorySegment.NULL)) {
+            lose(TransferFault.UNREACHABLE, "no room on the control stream for the first record");
+            return;
+        }
+        int laneCount = DataNetworks.laneCount(pathCount, targets.size());
+        for (int role = 1; role <= laneCount; role++) {
+            TcpLane lane = new TcpLane(this, role, DataNetworks.networkOf(role, targets.size()));
             lanes.add(lane);
             lane.dial(nowNs + connectLimitNs);
         }
     }
 
+    /** Whether there are several networks, of which some may be down. */
+    private boolean isSpread() {
+        return targets.size() > 1;
+    }
+
     private void onReady() {
-        boolean early = lanes.isEmpty() || !lanes.stream().allMatch(TcpLane::isConnected);
+        boolean early = lanes.isEmpty() || (!isSpread() && !lanes.stream().allMatch(TcpLane::isConnected));
         if (ready || early) {
             lose(TransferFault.PROTOCOL, "the peer is ready too early");
             return;
         }
         ready = true;
         events.onReady();
-        lanes.forEach(TcpLane::open);
+        lanes.stream().filter(TcpLane::isConnected).forEach(TcpLane::open);
     }
 
     private void onProgress(MemorySegment payload, boolean ended) {
-        boolean sound = ended ? PathRecord.isSound(payload, pathCount) : PathRecord.areSound(payload, pathCount);
+        boolean sound = ended ? PathRecord.isSound(payload, lanes.size()) : PathRecord.areSound(payload, lanes.size());
         if (!ready || !sound) {
             lose(TransferFault.PROTOCOL, "the peer reports on a data path that does not exist");
             return;
@@ -175,7 +203,7 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
 
     @Override
     public void onDialFailed(TcpLane lane, String detail) {
-        if (!ready) {
+        if (!ready && (!isSpread() || lanes.stream().allMatch(TcpLane::isResting))) {
             lose(TransferFault.UNREACHABLE, detail);
         }
     }
@@ -221,9 +249,10 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
     public int doWork(long nowNs) {
         int work = 0;
         boolean open = false;
+        long dialLimitNs = isSpread() ? Math.min(connectLimitNs, PROBE_LIMIT_NS) : connectLimitNs;
         for (int i = 0; i < lanes.size() && !closed; i++) {
             TcpLane lane = lanes.get(i);
-            work += lane.doWork(nowNs, nowNs + connectLimitNs);
+            work += lane.doWork(nowNs, nowNs + dialLimitNs);
             open |= lane.isOpen();
             if (lane.isOverdue(nowNs)) {
                 lose(TransferFault.PEER_CLOSED, "the peer does not say what it has got of a broken data path");

@@ -11,6 +11,7 @@ import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
 import java.util.Objects;
 
 /**
@@ -35,11 +36,14 @@ final class TcpSendPath implements Pollable, Endpoint {
     private final EventLoop loop;
     private final LibC libC;
     private final int fd;
+    private final int network;
     private final Events events;
     private final Arena arena = Arena.ofConfined();
     private final MemorySegment frame = arena.allocate(TcpFrame.LENGTH_MAX_BYTES, 8);
     private final MemorySegment header = arena.allocate(MessageHeader.SIZE_BYTES, 8);
-    private final MemorySegment scrap = arena.allocate(64);
+    /** Also a value of a call. */
+    private final MemorySegment scrap = arena.allocate(64, 8);
+
     private final VectorRun run = new VectorRun(arena, TcpFrame.PAGES_MAX + 1);
     /** By the frame's number on this path. */
     private final long[] postIds = new long[FRAMES_MAX];
@@ -61,10 +65,11 @@ final class TcpSendPath implements Pollable, Endpoint {
      *
      * @throws IllegalStateException when the operating system refuses; the socket stays the caller's
      */
-    TcpSendPath(EventLoop loop, int fd, Events events) {
+    TcpSendPath(EventLoop loop, int fd, int network, Events events) {
         this.loop = loop;
         libC = loop.libC();
         this.fd = fd;
+        this.network = network;
         this.events = events;
         try {
             key = loop.add(fd, Epoll.EPOLLIN | Epoll.EPOLLOUT | Epoll.EPOLLET, this);
@@ -89,6 +94,27 @@ final class TcpSendPath implements Pollable, Endpoint {
     @Override
     public void onError(Throwable error) {
         events.onError(error);
+    }
+
+    @Override
+    public int network() {
+        return network;
+    }
+
+    @Override
+    public long heldBytes() {
+        if (closed || libC.ioctl(fd, SocketApi.SIOCOUTQ, scrap) < 0) {
+            return 0;
+        }
+        return scrap.get(ValueLayout.JAVA_INT, 0) + run.leftBytes();
+    }
+
+    @Override
+    public void limitUnsent(long lengthBytes) {
+        if (!closed) {
+            scrap.set(ValueLayout.JAVA_INT, 0, (int) Math.min(lengthBytes, Integer.MAX_VALUE));
+            libC.setsockopt(fd, SocketApi.IPPROTO_TCP, SocketApi.TCP_NOTSENT_LOWAT, scrap, Integer.BYTES);
+        }
     }
 
     @Override

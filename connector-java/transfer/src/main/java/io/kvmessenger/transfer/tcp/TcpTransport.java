@@ -9,6 +9,8 @@ import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.spi.TransportUnavailableException;
 import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.util.List;
 
 /** Plain sockets, which every machine has. */
 public final class TcpTransport implements Transport {
@@ -17,18 +19,21 @@ public final class TcpTransport implements Transport {
     private final TransferOptions options;
     private final InetAddress listenHost;
     private final InetAddress advertiseHost;
+    private final List<InetAddress> dataHosts;
 
     public TcpTransport(
             EventLoop loop,
             SocketLinks links,
             TransferOptions options,
             InetAddress listenHost,
-            InetAddress advertiseHost) {
+            InetAddress advertiseHost,
+            List<InetAddress> dataHosts) {
         this.loop = loop;
         this.links = links;
         this.options = options;
         this.listenHost = listenHost;
         this.advertiseHost = advertiseHost;
+        this.dataHosts = dataHosts;
     }
 
     @Override
@@ -40,7 +45,15 @@ public final class TcpTransport implements Transport {
     public Domain open(InboundPort port, Figures figures) throws TransportUnavailableException {
         try {
             String location = links.listenInet(name(), listenHost, advertiseHost, options.dataPort(), port, figures);
-            return new TcpDomain(loop, options.streamsPerPeer(), options.connectLimitNs(), port, figures, location);
+            List<InetSocketAddress> dataAddresses = links.listenData(name(), listenHost, dataHosts, options.dataPort());
+            return new TcpDomain(
+                    loop,
+                    new DataNetworks(dataHosts, dataAddresses),
+                    options.streamsPerPeer(),
+                    options.connectLimitNs(),
+                    port,
+                    figures,
+                    location);
         } catch (IllegalStateException e) {
             throw new TransportUnavailableException("tcp cannot listen: " + e.getMessage(), e);
         }

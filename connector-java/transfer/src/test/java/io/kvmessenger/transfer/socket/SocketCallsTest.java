@@ -55,7 +55,7 @@ class SocketCallsTest {
     @Test
     void shouldNotLetLoopbackBePaced() {
         InetAddress loopback = InetAddress.getLoopbackAddress();
-        int listener = SOCKETS.listenInet(loopback, 0);
+        int listener = SOCKETS.listenInet("listen_host", loopback, 0);
         int fd = SOCKETS.connectInet(loopback, SOCKETS.port(listener));
         try (Arena arena = Arena.ofConfined()) {
             SOCKETS.chooseReno(fd);

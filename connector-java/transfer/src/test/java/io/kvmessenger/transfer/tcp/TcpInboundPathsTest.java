@@ -17,6 +17,8 @@ import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.lang.reflect.Proxy;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
@@ -33,6 +35,7 @@ final class TcpInboundPathsTest {
     private static final int PAGE_BYTES = 64;
     private static final long READY_LIMIT_NS = 1_000;
     private static final int CYCLES = 5;
+    private static final DataNetworks ONE = new DataNetworks(List.of(), List.of());
 
     private final Arena arena = Arena.ofConfined();
     private final AtomicLong clockNs = new AtomicLong();
@@ -78,7 +81,7 @@ final class TcpInboundPathsTest {
         MemorySegment scrap = arena.allocate(1 << 12);
         writerFds.add(-1);
         paths = new TcpInboundPaths(
-                loop, port, admission, figures, channel, dataPathCount, scrap, clockNs.get() + READY_LIMIT_NS);
+                loop, port, admission, figures, channel, ONE, dataPathCount, scrap, clockNs.get() + READY_LIMIT_NS);
         for (int role = 1; role <= dataPathCount; role++) {
             assertThat(paths.take(connect(), role, 0)).isTrue();
         }
@@ -121,6 +124,44 @@ final class TcpInboundPathsTest {
         MemorySegment copy = arena.allocate(to - from);
         MemorySegment.copy(bytes, from, copy, ValueLayout.JAVA_BYTE, 0, to - from);
         assertThat(LIB_C.write(writerFds.get(index), copy, to - from)).isEqualTo(to - from);
+    }
+
+    private void openTwoNetworks(int wishedCount) {
+        List<InetSocketAddress> addresses = IntStream.rangeClosed(1, 2)
+                .mapToObj(host -> new InetSocketAddress(InetAddress.ofLiteral("127.0.0." + host), 1))
+                .toList();
+        DataNetworks two = new DataNetworks(List.of(), addresses);
+        MemorySegment scrap = arena.allocate(1 << 12);
+        writerFds.add(-1);
+        paths = new TcpInboundPaths(loop, port, admission, figures, channel, two, wishedCount, scrap, READY_LIMIT_NS);
+    }
+
+    /** It dials as many as it has asked for, all at the one address that it knows. */
+    @Test
+    void shouldBeReadyForAWriterThatKnowsOfNoNetworks() {
+        openTwoNetworks(3);
+        for (int role = 1; role <= 3; role++) {
+            assertThat(channel.readies).isZero();
+            assertThat(paths.take(connect(), role, 0)).isTrue();
+        }
+        assertThat(channel.readies).isEqualTo(1);
+    }
+
+    /** Of two networks, one of which is down. */
+    @Test
+    void shouldBeReadyWithTheFirstSocketWhereTheWriterSaysSo() {
+        openTwoNetworks(2);
+        assertThat(paths.take(connect(), 2, 0)).isTrue();
+        assertThat(channel.readies).isZero();
+        assertThat(paths.onRecord(TcpRecord.READY_BY_ONE, MemorySegment.NULL, clockNs.get()))
+                .isTrue();
+        assertThat(channel.readies).isEqualTo(1);
+        clockNs.set(READY_LIMIT_NS + 1);
+        doWork();
+        assertThat(channel.over).isEmpty();
+        assertThat(paths.take(connect(), 1, 0)).as("the network came up").isTrue();
+        assertThat(channel.dismissed).isEmpty();
+        assertThat(channel.readies).isEqualTo(1);
     }
 
     /** The writer has sent all and goes: one path ends while the bytes of another are still on their way. */
@@ -181,7 +222,7 @@ final class TcpInboundPathsTest {
     void shouldBeOverWhenNotAllPathsCameInTime() {
         MemorySegment scrap = arena.allocate(1 << 12);
         writerFds.add(-1);
-        paths = new TcpInboundPaths(loop, port, admission, figures, channel, 2, scrap, READY_LIMIT_NS);
+        paths = new TcpInboundPaths(loop, port, admission, figures, channel, ONE, 2, scrap, READY_LIMIT_NS);
         assertThat(paths.take(connect(), 1, 0)).isTrue();
         clockNs.set(READY_LIMIT_NS);
         doWork();
