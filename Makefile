@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl race plan-counts planner-cost write-cost sim loop fuzz lost-paths test-rdma format clean
+.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl race plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -91,9 +91,12 @@ fuzz: ## hostile control links, at length: make fuzz [FRAMES=100000] [LINKS=1000
 	    -Dtest=ControlFuzzTest,HostileLinkTest -Dsurefire.useFile=false -Dsurefire.printSummary=true \
 	    -Dfuzz.frames=$(or $(FRAMES),100000) -Dfuzz.links=$(or $(LINKS),10000) -Dfuzz.seed=$(or $(SEED),1)
 
+multi-path: ## several networks between two hosts, of unlike speeds, slowing and lost; needs root: make multi-path [ARGS="--congestion cubic"]
+	@$(ENVIRONMENT) run tools -- e2e-tests/paths/multi_path.py $(ARGS)
+
 lost-paths: ## data sockets broken under load, at length: make lost-paths [SECONDS=60]
 	@$(MVN) -pl connector-java/testkit -am test -Dsurefire.failIfNoSpecifiedTests=false \
-	    -Dtest='TcpLostPathTest#shouldLeaveOtherPeersTheirSpeed*' -Dsurefire.useFile=false \
+	    -Dtest='TcpLostPathTest#shouldLeaveOther*,TcpTwoNetworksLostPathTest#shouldLeaveOther*' -Dsurefire.useFile=false \
 	    -Dkvmessenger.paths.seconds=$(or $(SECONDS),60)
 
 test-rdma: ## verbs on soft-RoCE devices, in a user-mode Linux that is built first: make test-rdma [TESTS=regex]

@@ -51,9 +51,10 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
     private int filledCount;
     private long lastFilledNs;
 
-    Endpoint(KvPerfOptions options, String peerName) {
+    /** @param hosts this side's */
+    Endpoint(KvPerfOptions options, List<String> hosts, String peerName) {
         this.peerName = peerName;
-        engine = TransferEngines.open(engineOptions(options));
+        engine = TransferEngines.open(engineOptions(options, hosts));
         pool = PagePool.allocate(options.poolBytes(), options.pageBytes());
         region = engine.register(pool.shared());
         admissions = Stream.generate(() -> engine.admit(peerName))
@@ -61,8 +62,10 @@ final class Endpoint implements CompletionHandler, AutoCloseable {
                 .toList();
     }
 
-    private static TransferOptions engineOptions(KvPerfOptions options) {
+    private static TransferOptions engineOptions(KvPerfOptions options, List<String> hosts) {
         return TransferOptions.defaults()
+                .withHosts(hosts.getFirst(), "")
+                .withDataHosts(hosts.size() > 1 ? hosts : List.of())
                 .withTransports(options.transport())
                 .withFabric(new FabricChoice("", options.provider()))
                 .withStreamsPerPeer(options.streams())

@@ -43,8 +43,8 @@ public final class KvPerf {
 
     private static void run(String[] args) throws IOException, InterruptedException {
         KvPerfOptions options = KvPerfOptions.parse(args);
-        Process target = startTarget(args);
-        try (Endpoint endpoint = new Endpoint(options, "target")) {
+        Process target = startTarget(args, options.targetPrefix());
+        try (Endpoint endpoint = new Endpoint(options, options.hosts(), "target")) {
             ControlPipe control = new ControlPipe(target.getInputStream(), target.getOutputStream());
             control.awaitBegin();
             List<ControlPipe.Hello> remote = control.receiveHellos();
@@ -77,8 +77,8 @@ public final class KvPerf {
     }
 
     /** The same Java, class path and flags as this process has. */
-    private static Process startTarget(String[] args) throws IOException {
-        List<String> command = new ArrayList<>();
+    private static Process startTarget(String[] args, List<String> prefix) throws IOException {
+        List<String> command = new ArrayList<>(prefix);
         command.add(Path.of(System.getProperty("java.home"), "bin", "java").toString());
         command.addAll(ManagementFactory.getRuntimeMXBean().getInputArguments());
         command.addAll(List.of("-cp", System.getProperty("java.class.path"), KvPerfTarget.class.getName()));

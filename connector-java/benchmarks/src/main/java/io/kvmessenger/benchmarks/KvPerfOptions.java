@@ -13,6 +13,9 @@ import java.util.Map;
  * @param provider of libfabric's; empty for its first
  * @param batchPages pages in one request of op paged
  * @param seconds rounds go on for that long; 0 = {@code rounds} decide
+ * @param hosts addresses of this process: it listens on the first, and all are its data hosts where there are several
+ * @param targetHosts the same of the target
+ * @param targetPrefix words that the target's command line begins with
  */
 record KvPerfOptions(
         String transport,
@@ -33,6 +36,9 @@ record KvPerfOptions(
         boolean check,
         boolean yardstick,
         boolean turns,
+        List<String> hosts,
+        List<String> targetHosts,
+        List<String> targetPrefix,
         String output) {
 
     /** What is timed. */
@@ -55,6 +61,7 @@ record KvPerfOptions(
     static final int PING_COUNT_MAX = 2048;
 
     private static final int PEERS_MAX = 64;
+    private static final String LOOPBACK = "127.0.0.1";
 
     static final String HELP = """
             kvperf: writes pages from this process into another one through the TransferEngine.
@@ -82,6 +89,9 @@ record KvPerfOptions(
               --yardstick             run a C program doing the same work interleaved with ours (not for pingpong)
               --turns                 a round for each empty line of standard input, answered by its duration and CPU
                                       time in ns: see connector-java/benchmarks/beside
+              --hosts A,B             addresses of this process: the first to listen on, all for data (127.0.0.1)
+              --target-hosts A,B      the same of the target (127.0.0.1)
+              --target-prefix WORDS   what the target is started by, as "ip netns exec NAME" ()
               --output FILE           append the JSON line to FILE too
 
             A round is clean when other programmes had at most a tenth of the cores; others are repeated, up to three
@@ -130,6 +140,9 @@ record KvPerfOptions(
                 given.containsKey("--check"),
                 given.containsKey("--yardstick") && !pingpong,
                 given.containsKey("--turns"),
+                words(given, "--hosts", ",", LOOPBACK),
+                words(given, "--target-hosts", ",", LOOPBACK),
+                words(given, "--target-prefix", " ", ""),
                 given.getOrDefault("--output", ""));
         requireKnown(given);
         if (!pingpong && options.peers() > options.requestCount()) {
@@ -204,6 +217,9 @@ record KvPerfOptions(
             "--check",
             "--yardstick",
             "--turns",
+            "--hosts",
+            "--target-hosts",
+            "--target-prefix",
             "--output");
 
     private static void requireKnown(Map<String, String> given) {
@@ -213,6 +229,11 @@ record KvPerfOptions(
             throw new IllegalArgumentException(
                     unknown.getFirst() + " is unknown: run kvperf with --help for the options");
         }
+    }
+
+    private static List<String> words(Map<String, String> given, String name, String between, String otherwise) {
+        String text = given.getOrDefault(name, otherwise);
+        return text.isEmpty() ? List.of() : List.of(text.split(between, -1));
     }
 
     private static Op parseOp(String word) {

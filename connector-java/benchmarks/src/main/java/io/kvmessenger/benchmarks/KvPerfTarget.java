@@ -29,7 +29,7 @@ public final class KvPerfTarget {
         System.setOut(System.err);
         KvPerfOptions options = KvPerfOptions.parse(args);
         ControlPipe control = new ControlPipe(System.in, pipe);
-        try (Endpoint endpoint = new Endpoint(options, "initiator")) {
+        try (Endpoint endpoint = new Endpoint(options, options.targetHosts(), "initiator")) {
             control.sendBegin();
             control.sendHellos(endpoint.hellos());
             endpoint.connect(control.receiveHellos());
