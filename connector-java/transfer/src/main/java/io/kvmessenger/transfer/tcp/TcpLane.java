@@ -123,6 +123,13 @@ final class TcpLane implements Dialer.Events, TcpSendPath.Events {
         return state == State.OPEN;
     }
 
+    /** A dial under way ends then at the latest. */
+    void limitDial(long limitNs) {
+        if (state == State.DIALLING && limitNs - deadlineNs < 0) {
+            deadlineNs = limitNs;
+        }
+    }
+
     boolean isResting() {
         return state == State.RESTING;
     }

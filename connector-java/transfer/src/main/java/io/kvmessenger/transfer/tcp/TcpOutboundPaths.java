@@ -171,6 +171,9 @@ final class TcpOutboundPaths implements OutboundPaths, PeerChannel.Reader, TcpLa
         ready = true;
         events.onReady();
         lanes.stream().filter(TcpLane::isConnected).forEach(TcpLane::open);
+        if (isSpread()) {
+            lanes.forEach(lane -> lane.limitDial(loop.nowNs() + PROBE_LIMIT_NS));
+        }
     }
 
     private void onProgress(MemorySegment payload, boolean ended) {
