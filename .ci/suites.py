@@ -109,7 +109,7 @@ def java_properties() -> list[str]:
 
 
 def suites() -> list[Suite]:
-    return [*java_and_wheel(), *without_servers(), *style(), *with_servers()]
+    return [*java_and_wheel(), *rdma(), *without_servers(), *style(), *with_servers()]
 
 
 def java_and_wheel() -> list[Suite]:
@@ -140,6 +140,13 @@ def style() -> list[Suite]:
             beside=True,
         ),
     ]
+
+
+def rdma() -> list[Suite]:
+    """The tests of verbs on soft-RoCE devices, where their bed has been built; elsewhere Java's run skips them."""
+    found = subprocess.run(["examples/setup/find-rdma-bed", "--built"], cwd=ROOT, capture_output=True, check=False)
+    in_bed = Suite("verbs on soft-RoCE", ["make", "--no-print-directory", "test-rdma"], quick=False)
+    return [in_bed] if found.returncode == 0 else []
 
 
 def without_servers() -> list[Suite]:
