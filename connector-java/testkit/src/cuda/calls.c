@@ -1,0 +1,277 @@
+/* Counts, logs and fails calls, and what the driver says of itself, its devices and its contexts. */
+#define _GNU_SOURCE
+#include "stand_in.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAMES_MAX 128
+#define FAULTS_MAX 64
+
+typedef struct {
+    const char *name;
+    long count;
+} Count;
+
+typedef struct {
+    char name[64];
+    long nth;
+    CUresult code;
+} Fault;
+
+struct Context {
+    int device;
+    int retained;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Count counts[NAMES_MAX];
+static int name_count;
+static Fault faults[FAULTS_MAX];
+static int fault_count;
+static FILE *call_log;
+static int initialised;
+static struct Context contexts[DEVICES_MAX];
+static __thread CUcontext stack[16];
+static __thread int stack_depth;
+
+static void read_environment(void) {
+    const char *path = getenv("STAND_IN_LOG");
+    if (path != NULL) {
+        call_log = fopen(path, "a");
+    }
+    const char *wanted = getenv("STAND_IN_FAIL");
+    char *all = wanted == NULL ? NULL : strdup(wanted);
+    for (char *rest = all, *one; all != NULL && (one = strsep(&rest, ",")) != NULL && fault_count < FAULTS_MAX;) {
+        Fault *fault = &faults[fault_count];
+        if (sscanf(one, "%63[^:]:%ld:%d", fault->name, &fault->nth, &fault->code) == 3) {
+            fault_count++;
+        }
+    }
+    free(all);
+}
+
+static long *count_of(const char *name) {
+    for (int i = 0; i < name_count; i++) {
+        if (strcmp(counts[i].name, name) == 0) {
+            return &counts[i].count;
+        }
+    }
+    if (name_count == NAMES_MAX) {
+        abort();
+    }
+    counts[name_count].name = strdup(name);
+    return &counts[name_count++].count;
+}
+
+CUresult called(const char *name, const char *format, ...) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_environment);
+    CUresult wanted = CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    long nth = ++*count_of(name);
+    for (int i = 0; i < fault_count; i++) {
+        if (faults[i].nth == nth && strcmp(faults[i].name, name) == 0) {
+            wanted = faults[i].code;
+        }
+    }
+    if (call_log != NULL) {
+        va_list arguments;
+        va_start(arguments, format);
+        fprintf(call_log, "%s ", name);
+        vfprintf(call_log, format, arguments);
+        fprintf(call_log, wanted == CUDA_SUCCESS ? "\n" : " fails with %d\n", wanted);
+        fflush(call_log);
+        va_end(arguments);
+    }
+    pthread_mutex_unlock(&lock);
+    if (!initialised && strcmp(name, "cuInit") != 0 && strcmp(name, "cuDriverGetVersion") != 0
+            && strncmp(name, "cuGetError", 10) != 0) {
+        return refused(name, "cuInit was called", CUDA_ERROR_NOT_INITIALIZED);
+    }
+    return wanted;
+}
+
+CUresult refused(const char *name, const char *condition, CUresult code) {
+    pthread_mutex_lock(&lock);
+    if (call_log != NULL) {
+        fprintf(call_log, "%s refused with %d, wanted: %s\n", name, code, condition);
+        fflush(call_log);
+    }
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+/* For tests: how often a function was called. */
+EXPORTED long standInCallCount(const char *name) {
+    pthread_mutex_lock(&lock);
+    long count = *count_of(name);
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+/* For tests: the n-th call from now on, from 1, returns code. */
+EXPORTED void standInFail(const char *name, long nth, CUresult code) {
+    pthread_mutex_lock(&lock);
+    if (fault_count == FAULTS_MAX || strlen(name) >= sizeof faults[0].name) {
+        abort();
+    }
+    Fault *fault = &faults[fault_count++];
+    strcpy(fault->name, name);
+    fault->nth = *count_of(name) + nth;
+    fault->code = code;
+    pthread_mutex_unlock(&lock);
+}
+
+EXPORTED CUresult cuInit(unsigned flags) {
+    CALLED("%u", flags);
+    REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
+    initialised = 1;
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuDriverGetVersion(int *version) {
+    CALLED("%s", "");
+    *version = 13000;
+    return CUDA_SUCCESS;
+}
+
+int device_count(void) {
+    const char *said = getenv("STAND_IN_DEVICES");
+    int count = said == NULL ? 2 : atoi(said);
+    return count < 0 ? 0 : count > DEVICES_MAX ? DEVICES_MAX : count;
+}
+
+EXPORTED CUresult cuDeviceGetCount(int *count) {
+    CALLED("%s", "");
+    *count = device_count();
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    CALLED("%d", ordinal);
+    REQUIRE(ordinal >= 0 && ordinal < device_count(), CUDA_ERROR_INVALID_DEVICE);
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
+    CALLED("%d", device);
+    snprintf(name, (size_t)length, "stand-in %d", device);
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuDeviceGetUuid_v2(uint8_t *uuid, CUdevice device) {
+    CALLED("%d", device);
+    REQUIRE(device >= 0 && device < device_count(), CUDA_ERROR_INVALID_DEVICE);
+    memset(uuid, 0, 16);
+    memcpy(uuid, "stand-in", 8);
+    uuid[15] = (uint8_t)device;
+    return CUDA_SUCCESS;
+}
+
+/* Of the attributes that are asked for; any other is 0. */
+EXPORTED CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+    CALLED("%d of %d", attribute, device);
+    REQUIRE(device >= 0 && device < device_count(), CUDA_ERROR_INVALID_DEVICE);
+    enum { PCI_BUS = 33, PCI_DEVICE = 34, UNIFIED_ADDRESSING = 41, VMM = 102, POSIX_FD = 103, MEM_OPS_64 = 122, HOST_NUMA = 134 };
+    switch (attribute) {
+        case PCI_BUS: *value = 0x10 + device; break;
+        case UNIFIED_ADDRESSING: case VMM: case POSIX_FD: case MEM_OPS_64: *value = 1; break;
+        case PCI_DEVICE: case HOST_NUMA: default: *value = 0;
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    CALLED("%d", device);
+    REQUIRE(device >= 0 && device < device_count(), CUDA_ERROR_INVALID_DEVICE);
+    pthread_mutex_lock(&lock);
+    contexts[device].device = device;
+    contexts[device].retained++;
+    pthread_mutex_unlock(&lock);
+    *context = &contexts[device];
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    CALLED("%d", device);
+    REQUIRE(device >= 0 && device < device_count(), CUDA_ERROR_INVALID_DEVICE);
+    REQUIRE(contexts[device].retained > 0, CUDA_ERROR_INVALID_CONTEXT);
+    pthread_mutex_lock(&lock);
+    contexts[device].retained--;
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuCtxSetCurrent(CUcontext context) {
+    CALLED("%p", (void *)context);
+    stack_depth = context != NULL;
+    stack[0] = context;
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuCtxGetCurrent(CUcontext *context) {
+    CALLED("%s", "");
+    *context = stack_depth == 0 ? NULL : stack[stack_depth - 1];
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    CALLED("%p", (void *)context);
+    REQUIRE(context != NULL && stack_depth < 16, CUDA_ERROR_INVALID_CONTEXT);
+    stack[stack_depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+    CALLED("%s", "");
+    REQUIRE(stack_depth > 0, CUDA_ERROR_INVALID_CONTEXT);
+    stack_depth--;
+    if (context != NULL) {
+        *context = stack[stack_depth];
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuCtxGetDevice(CUdevice *device) {
+    CALLED("%s", "");
+    REQUIRE_CONTEXT();
+    *device = current_device();
+    return CUDA_SUCCESS;
+}
+
+int current_device(void) {
+    return stack_depth == 0 || stack[stack_depth - 1]->retained == 0 ? -1 : stack[stack_depth - 1]->device;
+}
+
+EXPORTED CUresult cuGetErrorName(CUresult code, const char **name) {
+    static const struct { CUresult code; const char *name; } names[] = {
+            {CUDA_SUCCESS, "CUDA_SUCCESS"},
+            {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+            {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+            {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+            {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"},
+            {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+            {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+            {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
+            {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY"},
+            {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+            {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
+            {CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
+            {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},
+            {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+    };
+    CALLED("%d", code);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (names[i].code == code) {
+            *name = names[i].name;
+            return CUDA_SUCCESS;
+        }
+    }
+    *name = NULL;
+    return CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,85 @@
+/*
+ * A stand-in for libcuda.so.1 on machines without a GPU: the parts of the driver API that KV Messenger calls.
+ *
+ * What it keeps of a real driver, because code goes wrong there:
+ *  - an address of device memory faults when the processor touches it; its bytes are reached by copies alone;
+ *  - streams run their operations later and on threads of their own, in order, each after a delay that a test chooses;
+ *  - a captured stream runs nothing: its operations run each time the graph is launched;
+ *  - calls want a current context, granted access, whole granules, and the flags that a real driver wants.
+ *
+ * What it cannot show: speed, peer access over PCIe and NVLink, the order of a GPU's writes as a NIC or the processor sees
+ * them, the default stream's waiting for other streams, capture across streams.
+ *
+ * Environment: STAND_IN_DEVICES (default 2), STAND_IN_OP_DELAY_NS (before each operation of a stream, default 0),
+ * STAND_IN_FAIL=name:n:code[,...] (the n-th call of a function, from 1, returns code), STAND_IN_LOG=path (a line a call).
+ */
+#ifndef KV_MESSENGER_CUDA_STAND_IN_H
+#define KV_MESSENGER_CUDA_STAND_IN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef uint64_t CUdeviceptr;
+typedef uint64_t AllocationHandle;
+typedef struct Context *CUcontext;
+typedef struct Stream *CUstream;
+typedef struct Event *CUevent;
+
+enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_ALREADY_MAPPED = 208,
+    CUDA_ERROR_INVALID_HANDLE = 400,
+    CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+    CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+    CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+    CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+    CUDA_ERROR_ILLEGAL_STATE = 401
+};
+
+#define DEVICES_MAX 16
+#define EXPORTED __attribute__((visibility("default")))
+
+/* Each driver call begins with it: counts and logs the call, and returns the code that a test wants of it. */
+#define CALLED(...)                                                                                                    \
+    do {                                                                                                               \
+        CUresult wanted = called(__func__, __VA_ARGS__);                                                               \
+        if (wanted != CUDA_SUCCESS) {                                                                                  \
+            return wanted;                                                                                             \
+        }                                                                                                              \
+    } while (0)
+
+#define REQUIRE(condition, code)                                                                                       \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            return refused(__func__, #condition, code);                                                                \
+        }                                                                                                              \
+    } while (0)
+
+#define REQUIRE_CONTEXT() REQUIRE(current_device() >= 0, CUDA_ERROR_INVALID_CONTEXT)
+
+__attribute__((format(printf, 2, 3))) CUresult called(const char *name, const char *format, ...);
+CUresult refused(const char *name, const char *condition, CUresult code);
+
+int device_count(void);
+/* The device of the calling thread's context; -1 = none is current. */
+int current_device(void);
+
+/* Where the bytes of device or registered host memory lie; NULL when some of them may not be reached by the device. */
+void *bytes_at(CUdeviceptr address, size_t length_bytes, int device);
+/* Whether the range is page-locked host memory. */
+int is_pinned(const void *address, size_t length_bytes);
+long pinned_count(void);
+int is_device_address(CUdeviceptr address);
+
+#endif
