@@ -1,0 +1,75 @@
+"""NVIDIA's driver by ctypes: the few of its calls that the Python side makes, without torch.
+
+Optional: a machine without the driver has no device memory, and nothing here is loaded at import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from kv_connector.exceptions import KvConnectorError
+
+LIBRARY = "libcuda.so.1"
+
+_PORTABLE_AND_MAPPED = 1 | 2
+"""CU_MEMHOSTREGISTER_PORTABLE, for every context, and _DEVICEMAP, so that kernels reach it."""
+
+
+class CudaError(KvConnectorError):
+    """A call of the driver failed, or there is no driver."""
+
+
+class CudaDriver:
+    """Calls of libcuda.so.1. Each fails with a CudaError that names the call and the driver's word for the error.
+
+    Any thread on which a context of the engine's is current. It makes no context of its own.
+    """
+
+    def __init__(self, library: str = LIBRARY) -> None:
+        try:
+            self._library = ctypes.CDLL(library)
+        except OSError as fault:
+            raise CudaError(f"NVIDIA's driver cannot be loaded ({fault}): install it, or compute on the CPU") from fault
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function that answers with a result code."""
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            raise CudaError(f"{name} failed with {self._word_for(code)}")
+
+    def _word_for(self, code: int) -> str:
+        word = ctypes.c_char_p()
+        self._library.cuGetErrorName(code, ctypes.byref(word))
+        return word.value.decode() if word.value else f"error {code}"
+
+    def register_host_memory(self, address: int, length_bytes: int) -> int:
+        """Page-locks memory of this process and maps it for the device; returns its address there."""
+        self.call("cuMemHostRegister_v2", ctypes.c_void_p(address), ctypes.c_size_t(length_bytes), _PORTABLE_AND_MAPPED)
+        seen = ctypes.c_uint64()
+        try:
+            self.call("cuMemHostGetDevicePointer_v2", ctypes.byref(seen), ctypes.c_void_p(address), 0)
+        except CudaError:
+            self.unregister_host_memory(address)
+            raise
+        return seen.value
+
+    def unregister_host_memory(self, address: int) -> None:
+        """Undoes :meth:`register_host_memory`; nothing on the device writes there any more."""
+        self.call("cuMemHostUnregister", ctypes.c_void_p(address))
+
+    def load_kernel(self, ptx: bytes, name: bytes) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
+        """A kernel of a module that the driver compiles: the module, to unload, and the function."""
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuModuleLoadData", ctypes.byref(module), ptx)
+        try:
+            self.call("cuModuleGetFunction", ctypes.byref(function), module, name)
+        except CudaError:
+            self.call("cuModuleUnload", module)
+            raise
+        return module, function
+
+    def launch_one_thread(self, function: ctypes.c_void_p, stream: int, parameters: ctypes.Array[Any]) -> None:
+        """Queues a kernel of a single thread on a stream; while the stream is captured, into the graph."""
+        shape = (1,) * 6
+        self.call("cuLaunchKernel", function, *shape, 0, ctypes.c_void_p(stream), parameters, None)

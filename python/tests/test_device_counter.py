@@ -1,0 +1,224 @@
+"""The layer counter on a device, against the stand-in for NVIDIA's driver: nothing here has run on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kv_connector import LayerCounter
+from kv_connector.cuda_driver import CudaDriver, CudaError
+from kv_connector.device_word import DeviceWord
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ["a", "b", "c"]
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+OUT_OF_MEMORY = 2
+GLOBAL_CAPTURE = 0
+
+
+class Device:
+    """The stand-in, with a context, and a stream that waits wherever a test wants it to."""
+
+    def __init__(self, library: str) -> None:
+        self.driver = CudaDriver(library)
+        self.stand_in = ctypes.CDLL(library)
+        self.driver.call("cuInit", 0)
+        context, self._stream = ctypes.c_void_p(), ctypes.c_void_p()
+        self.driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.driver.call("cuCtxSetCurrent", context)
+        self.driver.call("cuStreamCreate", ctypes.byref(self._stream), 1)
+        self._functions: list[object] = []
+
+    def stream(self) -> int:
+        return self._stream.value or 0
+
+    def queue(self, run: Callable[[], object]) -> None:
+        function = HOST_FUNCTION(lambda _: run())
+        self._functions.append(function)
+        self.driver.call("cuLaunchHostFunc", self._stream, function, None)
+
+    def hold(self) -> threading.Event:
+        """What is queued from now on waits for the event."""
+        opened = threading.Event()
+        self.queue(opened.wait)
+        return opened
+
+    def finish(self) -> None:
+        self.driver.call("cuStreamSynchronize", self._stream)
+
+    def capture(self, queue_pass: Callable[[], None]) -> Callable[[], None]:
+        graph, made = ctypes.c_void_p(), ctypes.c_void_p()
+        self.driver.call("cuStreamBeginCapture_v2", self._stream, GLOBAL_CAPTURE)
+        queue_pass()
+        self.driver.call("cuStreamEndCapture", self._stream, ctypes.byref(graph))
+        self.driver.call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_uint64(0))
+        return lambda: self.driver.call("cuGraphLaunch", made, self._stream)
+
+
+@pytest.fixture(scope="module")
+def library() -> str:
+    found = subprocess.run(
+        [ROOT / "examples/setup/find-cuda-stand-in"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if found.returncode:
+        pytest.skip(found.stderr.strip())
+    return f"{found.stdout.strip()}/libcuda.so.1"
+
+
+@pytest.fixture(scope="module")
+def device(library: str) -> Device:
+    return Device(library)
+
+
+@pytest.fixture
+def word() -> ctypes.c_uint64:
+    return ctypes.c_uint64(0)
+
+
+@pytest.fixture
+def counter(device: Device, word: ctypes.c_uint64) -> Iterator[LayerCounter]:
+    queued = DeviceWord(device.driver, ctypes.addressof(word), device.stream)
+    yield LayerCounter(ctypes.addressof(word), NAMES, queued)
+    device.finish()
+    queued.close()
+    assert device.stand_in.standInHeld() == 0
+
+
+def run_pass(counter: LayerCounter) -> None:
+    for name in NAMES:
+        counter.layer_complete(name)
+
+
+def test_should_count_a_layer_only_when_the_device_has_written_it(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64
+) -> None:
+    seen: list[tuple[str, int]] = []
+    opened = device.hold()
+    counter.begin_step()
+    for name in NAMES:
+        device.queue(lambda name=name: seen.append((name, word.value)))  # type: ignore[misc]
+        assert counter.layer_complete(name)
+    end = counter.end_step()
+    assert (word.value, seen) == (0, [])
+
+    opened.set()
+    device.finish()
+    assert seen == [("a", 0), ("b", 1), ("c", 2)]
+    assert word.value == end == 4
+
+
+def test_should_tell_positions_of_what_is_queued_while_the_word_is_behind(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64
+) -> None:
+    opened = device.hold()
+    told = []
+    for _ in range(3):
+        told.append(counter.begin_step())
+        run_pass(counter)
+        told.append(counter.end_step())
+    assert told == [0, 4, 4, 8, 8, 12]
+    assert word.value == 0
+
+    opened.set()
+    device.finish()
+    assert word.value == 12
+
+
+def test_should_release_layers_without_a_hook_behind_all_that_the_step_queued(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64
+) -> None:
+    counter.begin_step()
+    counter.layer_complete("a")
+    counter.layer_complete("c")
+    opened = device.hold()  # kernels of the layers that were not counted
+    end = counter.end_step()
+    assert word.value < end
+    opened.set()
+    device.finish()
+    assert word.value == end
+
+
+def test_should_count_each_replay_of_a_graph(device: Device, counter: LayerCounter, word: ctypes.c_uint64) -> None:
+    counter.begin_capture()
+    launch = device.capture(lambda: run_pass(counter))
+    layers = counter.end_capture()
+    device.finish()
+    assert (layers, word.value, counter.position) == (3, 0, 0)
+
+    for _ in range(1000):
+        counter.begin_step()
+        launch()
+        counter.replayed(layers)
+        counter.end_step()
+    for _ in range(10):  # passes that are not told
+        launch()
+        counter.replayed(layers)
+    device.finish()
+    assert word.value == counter.position == 1000 * 4 + 10 * 3
+
+
+def test_should_count_in_a_graph_what_is_complete_in_the_registered_order(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64
+) -> None:
+    counter.begin_capture()
+    launch = device.capture(lambda: [counter.layer_complete(name) for name in ("a", "c", "b")] and None)
+    layers = counter.end_capture()
+    launch()
+    counter.replayed(layers)
+    device.finish()
+    assert word.value == counter.position == layers == 2
+
+
+def test_should_not_count_a_pass_by_its_hooks_and_by_its_graph(counter: LayerCounter) -> None:
+    counter.begin_step()
+    counter.layer_complete("a")
+    with pytest.raises(AssertionError, match="fire their own hooks"):
+        counter.replayed(3)
+
+
+def test_should_go_beyond_the_layers_of_a_pass_that_failed(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64
+) -> None:
+    counter.begin_step()
+    counter.layer_complete("a")
+    counter.fail_step()
+    device.finish()
+    assert word.value == counter.position == 4
+
+
+def test_should_not_count_what_the_driver_refuses(device: Device, counter: LayerCounter, word: ctypes.c_uint64) -> None:
+    counter.begin_step()
+    device.stand_in.standInFail(b"cuLaunchKernel", ctypes.c_long(1), OUT_OF_MEMORY)
+    with pytest.raises(CudaError, match="cuLaunchKernel failed with CUDA_ERROR_OUT_OF_MEMORY"):
+        counter.layer_complete("a")
+    assert counter.position == 0
+    assert counter.end_step() == 1
+    device.finish()
+    assert word.value == 1
+
+
+@pytest.mark.parametrize(
+    "call", ["cuModuleLoadData", "cuModuleGetFunction", "cuMemHostRegister_v2", "cuMemHostGetDevicePointer_v2"]
+)
+def test_should_leave_nothing_behind_when_it_cannot_begin(device: Device, word: ctypes.c_uint64, call: str) -> None:
+    before = [device.stand_in.standInCallCount(name) for name in (b"cuModuleLoadData", b"cuModuleUnload")]
+    device.stand_in.standInFail(call.encode(), ctypes.c_long(1), OUT_OF_MEMORY)
+    with pytest.raises(CudaError, match=f"{call} failed"):
+        DeviceWord(device.driver, ctypes.addressof(word), device.stream)
+    after = [device.stand_in.standInCallCount(name) for name in (b"cuModuleLoadData", b"cuModuleUnload")]
+    unloaded = 0 if call == "cuModuleLoadData" else 1
+    assert [then - now for now, then in zip(before, after, strict=True)] == [1, unloaded]
+    assert device.stand_in.standInHeld() == 0
+
+
+def test_should_say_that_there_is_no_driver() -> None:
+    with pytest.raises(CudaError, match=r"NVIDIA's driver cannot be loaded .* install it, or compute on the CPU"):
+        CudaDriver("libcuda-that-is-not-there.so.1")
