@@ -66,6 +66,10 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     private final Allowances allowances;
     private volatile String transport = "";
     private volatile boolean lost;
+    /** Why it is lost: each write fails so, also one that was submitted before the loss could be seen. Worker only. */
+    private TransferFault lossFault;
+
+    private String lossDetail;
     private boolean forgotten;
 
     private OutboundLink link;
@@ -275,10 +279,18 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     }
 
     private void fail(TransferFault fault, String detail) {
-        lost = true;
-        close();
-        writes.failAll(fault, detail);
+        end(fault, detail);
         completions.push(CompletionRing.PEER_LOST, 0, 0, new Loss(this, fault), detail);
+    }
+
+    private void end(TransferFault fault, String detail) {
+        if (!lost) {
+            lossFault = fault;
+            lossDetail = detail;
+            lost = true;
+        }
+        close();
+        writes.failAll(lossFault, lossDetail);
     }
 
     /** The paths first: to the peer the end of the link tells that nothing is written any more. */
@@ -310,9 +322,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
 
     private int advance(long nowNs) {
         if (link == null) {
-            return lost && writes.hasWork()
-                    ? writes.failAll(TransferFault.PEER_CLOSED, "the peer " + name + " is gone")
-                    : 0;
+            return lost && writes.hasWork() ? writes.failAll(lossFault, lossDetail) : 0;
         }
         int work = ready ? post(nowNs) + link.send(messages) + link.sendAnswers(answers) : 0;
         work += link.doWork(nowNs);
@@ -428,9 +438,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
 
     /** Worker: the messenger wants no more of this peer. */
     void disconnect(TransferFault fault, String detail) {
-        lost = true;
-        close();
-        writes.failAll(fault, detail);
+        end(fault, detail);
     }
 
     @Override

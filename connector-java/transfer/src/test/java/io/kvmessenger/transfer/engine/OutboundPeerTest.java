@@ -457,4 +457,36 @@ final class OutboundPeerTest {
         assertThat(links.ended).containsExactly("preferred", "link");
         assertThat(losses()).containsExactly("PEER_CLOSED it hung up");
     }
+
+    private List<String> failures() {
+        List<String> failures = new ArrayList<>();
+        completions.drain(
+                (kind, cookie, value, subject, detail) -> {
+                    if (kind == CompletionRing.WRITE_FAILED) {
+                        failures.add(cookie + " " + subject + " " + detail);
+                    }
+                },
+                64);
+        return failures;
+    }
+
+    /** The submitter may not have seen the loss yet; what it submits fails by it, whichever comes next. */
+    @Test
+    void shouldFailByItsLossWhatIsSubmittedTooLate() {
+        openPreferred();
+        submit(1, 1);
+        peer.onLost(TransferFault.PEER_CLOSED, "the card is gone");
+        submit(1, 2);
+        peer.doWork(0);
+        submit(1, 3);
+        peer.disconnect(TransferFault.DISCONNECTED, "disconnected by this engine");
+        submit(1, 4);
+        peer.doWork(0);
+        assertThat(failures())
+                .containsExactly(
+                        "1 PEER_CLOSED the card is gone",
+                        "2 PEER_CLOSED the card is gone",
+                        "3 PEER_CLOSED the card is gone",
+                        "4 PEER_CLOSED the card is gone");
+    }
 }
