@@ -17,6 +17,9 @@ from warm_starts import WarmServer
 
 REST_LIMIT_SECONDS = 60.0
 GRANT_LIMIT_SECONDS = 60.0
+SILENCE_LIMIT_SECONDS = 60.0
+"""Servers on two cores wait by `sched_yield`, and on some kernels that keeps a messenger from a core for 20 s, twice the
+default (docs/testing.md). Tests of silence set their own."""
 HELD_GAUGES = (
     "kv_messenger_fetches_open",
     "kv_messenger_prefills_open",
@@ -101,7 +104,11 @@ def messenger(side: Side, model: Path, folder: Path, control_port: int | None = 
     """A server that is made, not started. A prefiller's ports are fixed, so that it can come back at them."""
     count = side.messenger_count
     port, metrics_port, control = free_port(), free_port(count), control_port or free_port(count)
-    extra: dict[str, Any] = {"metrics_port": metrics_port, "timelines": "full"}
+    extra: dict[str, Any] = {
+        "metrics_port": metrics_port,
+        "timelines": "full",
+        "silence_limit_seconds": SILENCE_LIMIT_SECONDS,
+    }
     if side.kv_role != "kv_consumer":
         extra |= {"listen_port": control, "engine_api_url": f"http://{LOOPBACK}:{port}"}
     fields: dict[str, Any] = {

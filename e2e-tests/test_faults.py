@@ -141,12 +141,17 @@ def servers(model: Path, run_folder: Path, request: pytest.FixtureRequest) -> It
             extra={
                 "jvm_options": gate.jvm_options,
                 "grant_wait_seconds": GRANT_WAIT_SECONDS,
+                "silence_limit_seconds": SILENCE_LIMIT_SECONDS,
             },
         ),
-        decoder("decoder-failing"),
+        decoder("decoder-failing", extra={"silence_limit_seconds": SILENCE_LIMIT_SECONDS}),
         decoder(
             "decoder-recomputing",
-            extra={"transports": ["tcp"], "connect_limit_seconds": CONNECT_LIMIT_SECONDS},
+            extra={
+                "transports": ["tcp"],
+                "connect_limit_seconds": CONNECT_LIMIT_SECONDS,
+                "silence_limit_seconds": SILENCE_LIMIT_SECONDS,
+            },
             options={"load_failure_policy": "recompute"},
         ),
     )
