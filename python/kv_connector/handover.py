@@ -3,7 +3,8 @@
 The lead listens on an abstract Unix socket whose name all ranks can make for themselves; each follower sends its
 geometry and, beside it, the descriptors of its memory. The kernel says which user is at the other end, and both sides
 accept their own alone. The connections stay open afterwards: a follower must not overwrite pages of preempted requests
-before the lead's messenger has stopped reading them, and hears of that here.
+before the lead's messenger has stopped reading them, and hears of that here. It also hears which requests are over,
+where every rank has to say so to the engine.
 
 Used by each rank's main thread only. Nothing here knows a JVM or an engine.
 """
@@ -21,8 +22,9 @@ import os
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 from kv_connector._facade import Geometry
 from kv_connector.exceptions import HandoverError
@@ -32,6 +34,8 @@ HANDOVER_LIMIT_SECONDS = 120.0
 MESSAGE_LENGTH_MAX_BYTES = 128 << 10
 MEMORIES_MAX = 250
 """Linux passes at most 253 descriptors with a message."""
+VOTES_LENGTH_MAX_BYTES = 16 << 10
+"""Of a message that names requests, unless a single one is longer; several fit into a socket's buffer."""
 FENCE_NEWS_SECONDS = 10.0
 """How often a rank that waits for a fence says so."""
 
@@ -40,11 +44,38 @@ _DIAL_INTERVAL_SECONDS = 0.05
 """A socket that is not there yet can only be tried again: nothing tells when the lead has bound it."""
 _REMEDY = "or set messenger_per to 'rank'"
 _UCRED = struct.Struct("3i")
-_STEP = struct.Struct("<Q")
+_STEP = struct.Struct("<cQ")
+_FENCED = b"F"
+_VOTES = b"V"
 _ACCEPTED = b"accepted"
 
 Rank = tuple[int, int]
 """(pipeline rank, tensor-parallel rank)."""
+
+
+class Votes(NamedTuple):
+    """Requests that a messenger has ended: its pages are read no more, or written no more."""
+
+    sent: set[str]
+    received: set[str]
+
+    def messages(self) -> list[bytes]:
+        """As they go to a follower."""
+        parts: list[list[tuple[str, str]]] = [[]]
+        length_bytes = 0
+        for kind, requests in (("sent", self.sent), ("received", self.received)):
+            for request in requests:
+                length_bytes += len(request) + len(kind) + 8
+                if parts[-1] and length_bytes > VOTES_LENGTH_MAX_BYTES:
+                    parts.append([])
+                    length_bytes = len(request)
+                parts[-1].append((kind, request))
+        return [_VOTES + json.dumps(part).encode() for part in parts if part]
+
+    def hear(self, message: bytes) -> None:
+        """Takes what a message says of more of them."""
+        for kind, request in json.loads(message[len(_VOTES) :]):
+            (self.sent if kind == "sent" else self.received).add(request)
 
 
 def meeting_place(engine_id: str, group_index: int) -> str:
@@ -77,6 +108,8 @@ class Lead:
         self._missing = set(followers)
         self._logger = logger
         self._followers: dict[Rank, socket.socket] = {}
+        self._unreported: dict[Rank, deque[bytes]] = {}
+        """What a follower had no room for; it takes more with each step."""
         self._mappings: list[mmap.mmap] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -196,11 +229,31 @@ class Lead:
     def tell_fenced(self, step: int) -> None:
         """Lets the followers overwrite the pages of requests that were preempted before this step."""
         for rank, connection in list(self._followers.items()):
+            connection.settimeout(_GREETING_LIMIT_SECONDS)
             try:
-                connection.sendall(_STEP.pack(step))
+                connection.sendall(_STEP.pack(_FENCED, step))
             except OSError as fault:
-                self._logger.error("%s is gone: %s", _named([rank]), fault)
-                self._followers.pop(rank).close()
+                self._lose(rank, fault)
+
+    def tell(self, votes: Votes) -> None:
+        """Lets the followers say the same to the engine. Never waits: what has no room is told a step later."""
+        messages = votes.messages()
+        for rank, connection in list(self._followers.items()):
+            unreported = self._unreported.setdefault(rank, deque())
+            unreported.extend(messages)
+            connection.setblocking(False)
+            try:
+                while unreported:
+                    connection.send(unreported[0])
+                    unreported.popleft()
+            except BlockingIOError:
+                continue
+            except OSError as fault:
+                self._lose(rank, fault)
+
+    def _lose(self, rank: Rank, fault: OSError) -> None:
+        self._logger.error("%s is gone: %s", _named([rank]), fault)
+        self._followers.pop(rank).close()
 
     def close(self) -> None:
         """Ends the connections; the memory stays mapped as long as the process lives."""
@@ -216,6 +269,8 @@ class Follower:
     def __init__(self, connection: socket.socket, logger: logging.Logger) -> None:
         self._connection = connection
         self._logger = logger
+        self._heard = Votes(set(), set())
+        self._ended = False
 
     @classmethod
     def hand_over(
@@ -251,21 +306,47 @@ class Follower:
 
         There is no limit: pages that are still read must not be overwritten. A lead that has died reads none.
         """
-        self._connection.settimeout(FENCE_NEWS_SECONDS)
-        while True:
+        while not self._ended:
             try:
-                said = self._connection.recv(_STEP.size)
+                message = self._read(FENCE_NEWS_SECONDS)
             except TimeoutError:
                 self._logger.error("preempted requests are still being read, waiting on")
                 continue
-            except OSError as fault:
-                self._logger.error("the lead rank is gone: %s", fault)
+            if message[:1] == _FENCED and _STEP.unpack(message)[1] >= step:
                 return
-            if not said:
-                self._logger.error("the lead rank is gone: it closed the connection")
-                return
-            if _STEP.unpack(said)[0] >= step:
-                return
+
+    def has_heard(self) -> bool:
+        """Whether the lead has said of more requests that they are over."""
+        with contextlib.suppress(BlockingIOError):
+            while not self._ended:
+                self._read(0.0)
+        return bool(self._heard.sent or self._heard.received)
+
+    def take_votes(self) -> Votes:
+        """What it has said since this was last asked."""
+        self.has_heard()
+        heard, self._heard = self._heard, Votes(set(), set())
+        return heard
+
+    def _read(self, limit_seconds: float) -> bytes:
+        """The next message, b"" where there is no more to come; keeps what it says of requests."""
+        self._connection.settimeout(limit_seconds)
+        try:
+            message = self._connection.recv(MESSAGE_LENGTH_MAX_BYTES)
+        except (TimeoutError, BlockingIOError):
+            raise
+        except OSError as fault:
+            self._end(str(fault))
+            return b""
+        if not message:
+            self._end("it closed the connection")
+        elif message[:1] == _VOTES:
+            self._heard.hear(message)
+        return message
+
+    def _end(self, reason: str) -> None:
+        self._ended = True
+        self._logger.error("the lead rank is gone: %s", reason)
 
     def close(self) -> None:
         """Ends the connection."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kv_connector import HandoverError, handover
-from kv_connector.handover import Follower, Lead, meeting_place
+from kv_connector.handover import Follower, Lead, Votes, meeting_place
 
 LENGTH_BYTES = 3 * mmap.PAGESIZE
 LIMIT_SECONDS = 30.0
@@ -244,6 +244,37 @@ def test_should_go_on_when_a_follower_is_gone(
     lead.tell_fenced(2)
     assert caplog.text.count("tensor-parallel rank 1 is gone") == 1
     lead.close()
+
+
+def test_should_tell_followers_what_is_over_between_fences(place: str, others: ThreadPoolExecutor) -> None:
+    lead, follower = joined(place, others)
+    assert follower.take_votes() == Votes(set(), set())
+    lead.tell(Votes({"sent"}, {"received"}))
+    lead.tell_fenced(3)
+    lead.tell(Votes(set(), {"later"}))
+    follower.wait_fenced(3)
+    assert follower.has_heard()
+    assert follower.take_votes() == Votes({"sent"}, {"received", "later"})
+    assert not follower.has_heard()
+    lead.close()
+    follower.close()
+
+
+def test_should_not_wait_for_a_follower_that_is_behind(place: str, others: ThreadPoolExecutor) -> None:
+    """Its socket is full long before it listens; what had no room comes with what is said next."""
+    lead, follower = joined(place, others)
+    names = {f"{'x' * 600}-{index}" for index in range(4000)}
+    lead.tell(Votes(names, set()))
+    heard = follower.take_votes().sent
+    assert len(heard) < len(names)
+    for _ in range(len(names)):
+        lead.tell(Votes(set(), set()))
+        heard |= follower.take_votes().sent
+        if heard == names:
+            break
+    assert heard == names
+    lead.close()
+    follower.close()
 
 
 def test_should_meet_apart_from_other_engines_and_messengers() -> None:

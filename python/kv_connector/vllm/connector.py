@@ -31,8 +31,8 @@ from kv_connector.vllm.vllm_api import (
     KVConnectorRole,
     KVConnectorTransferResults,
     SupportsHMA,
+    all_ranks_vote,
     init_logger,
-    is_inside_another,
     own_device_type,
 )
 from kv_connector.vllm.worker_half import WorkerHalf
@@ -148,20 +148,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """Opens the messenger over the KV cache; a set-up that cannot work ends the start of the engine here."""
         try:
-            self._check_votes()
             self._part = self._starting().take_part(kv_caches)
         except KvConnectorError as fault:
             logger.error("KV Messenger cannot start: %s", fault)
             raise
-
-    def _check_votes(self) -> None:
-        """Inside MultiConnector vLLM waits for the votes of all ranks where another child wants so."""
-        sharing = self._facts.groups.tp_ranks_per_messenger
-        if sharing > 1 and is_inside_another(self):
-            raise OptionError(
-                f"KV Messenger is inside another connector and {sharing} ranks share one messenger, expected one for"
-                " each rank there, because every rank votes on the end of a request: set messenger_per to 'rank'"
-            )
+        self._part.every_rank_votes = all_ranks_vote(self)
 
     @guarded(lambda: None)
     def get_handshake_metadata(self) -> MessengerAddress | None:
@@ -265,7 +256,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     # ---- scheduler
 
     def get_finished_count(self) -> int:
-        """How many workers report each request: those that host a messenger."""
+        """How many workers report each request: those that host a messenger, where no connector beside it wants all."""
         return self._facts.groups.messenger_count
 
     @property

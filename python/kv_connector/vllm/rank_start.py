@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kv_connector._facade import LAG_LEAD_ONLY, LAG_NONE, Geometry, Group, MessengerPort
-from kv_connector.handover import Follower, Lead, meeting_place
+from kv_connector.handover import Follower, Lead, Votes, meeting_place
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.model_fingerprint import fingerprint
 from kv_connector.options import Options
@@ -43,6 +43,8 @@ class OwnPart:
     worker: WorkerHalf | None = None
     lead: Lead | None = None
     follower: Follower | None = None
+    every_rank_votes: bool = False
+    """Whether the engine waits for followers too, to say that a request is over."""
     _empty_steps: EmptySteps = field(default_factory=EmptySteps)
     """A follower's; a worker has its own."""
     _step_computes: bool = False
@@ -62,12 +64,21 @@ class OwnPart:
             self._empty_steps.interrupted()
 
     def collect(self) -> Reports:
-        """What is to be reported. A follower reports nothing, and waits in empty steps as long as its lead may."""
+        """What is to be reported. A follower waits in empty steps as long as its lead may, and reports the same."""
         if self.worker is not None:
-            return self.worker.collect()
-        if self.follower is not None and not self._step_computes:
-            self._empty_steps.wait(lambda: False)
-        return Reports()
+            reports = self.worker.collect()
+            if self.every_rank_votes and self.lead is not None:
+                self.lead.tell(Votes(reports.sent, reports.received))
+            return reports
+        if self.follower is None:
+            return Reports()
+        look = self.follower.has_heard if self.every_rank_votes else lambda: False
+        if not self._step_computes:
+            self._empty_steps.wait(look)
+        if not self.every_rank_votes:
+            return Reports()
+        votes = self.follower.take_votes()
+        return Reports(sent=votes.sent, received=votes.received)  # that one failed, the lead has said
 
     def fence(self, meta: StepMetadata) -> None:
         """Before blocks of preempted requests are overwritten, here or on any other rank of the messenger."""

@@ -149,10 +149,10 @@ __all__ = [
     "KVConnectorTransferResults",
     "KVConnectorWorkerMetadata",
     "SupportsHMA",
+    "all_ranks_vote",
     "attention_packing",
     "create_metric_per_engine",
     "init_logger",
-    "is_inside_another",
     "own_device_type",
     "own_page_format",
     "own_ranks",
@@ -160,11 +160,17 @@ __all__ = [
 ]
 
 
-def is_inside_another(connector: object) -> bool:
-    """Whether the connector that vLLM calls in this worker is another one, which passes its calls on."""
+def all_ranks_vote(connector: object) -> bool:
+    """Whether vLLM waits for every rank to say that a request is over, and not for as many as ``connector`` says.
+
+    MultiConnector passes calls on to its connectors, and has all ranks waited for where one of them names no number.
+    """
     from vllm.distributed.kv_transfer.kv_transfer_state import get_kv_transfer_group, has_kv_transfer_group
 
-    return bool(has_kv_transfer_group()) and get_kv_transfer_group() is not connector
+    if not has_kv_transfer_group():
+        return False
+    outer = get_kv_transfer_group()
+    return outer is not connector and outer.get_finished_count() is None
 
 
 def own_device_type() -> str:

@@ -16,6 +16,7 @@ from simulated_engine import HEADS, LAYERS, caches, config, tensors
 from simulated_messenger import SimulatedMessenger
 
 from kv_connector import handover
+from kv_connector.vllm.messenger_addresses import Address
 from kv_connector.vllm.rank_groups import RankGroups
 
 BLOCKS = 3
@@ -87,12 +88,14 @@ def test_should_fall_back_where_memory_cannot_be_shared(
 class Ranks:
     """The workers of one engine; each thread of the pool is one rank's process."""
 
-    def __init__(self, release: Release, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
+    def __init__(
+        self, release: Release, monkeypatch: pytest.MonkeyPatch, kv_role: str = "kv_producer", **more: Any
+    ) -> None:
         self.release = release
         self.opened: list[tuple[int, SimulatedMessenger, int]] = []
         self._current = threading.local()
         self._pool = ThreadPoolExecutor(2)
-        self._config = config("kv_producer", **{**TWO_RANKS, **more})
+        self._config = config(kv_role, **{**TWO_RANKS, **more})
         self._config.kv_transfer_config.engine_id = str(uuid.uuid4())
         monkeypatch.setattr(release.rank_start, "own_ranks", lambda: (self._current.tp_rank, 0))
         cls, role = release.connector.KvMessengerConnector, release.base.KVConnectorRole
@@ -171,24 +174,94 @@ def test_should_open_one_messenger_over_the_memory_of_both(ranks: Ranks) -> None
     assert ranks.scheduler.get_finished_count() == 1
 
 
-@pytest.mark.parametrize("per", ["node", "rank"])
-def test_should_not_start_inside_another_connector_with_fewer_votes_than_ranks(
-    vllm_release: Release, monkeypatch: pytest.MonkeyPatch, per: str
-) -> None:
-    """MultiConnector waits for all ranks when one of its children does not say how many vote."""
-    made = Ranks(vllm_release, monkeypatch, extra={"messenger_per": per})
+class Outer:
+    """What vLLM calls in a worker, in place of ours; it says how many votes its connectors want together."""
+
+    def __init__(self, finished_count: int | None) -> None:
+        self._finished_count = finished_count
+
+    def get_finished_count(self) -> int | None:
+        return self._finished_count
+
+
+def inside(monkeypatch: pytest.MonkeyPatch, finished_count: int | None) -> None:
     state = importlib.import_module("vllm.distributed.kv_transfer.kv_transfer_state")
     monkeypatch.setattr(state, "has_kv_transfer_group", lambda: True)
-    monkeypatch.setattr(state, "get_kv_transfer_group", lambda: "MultiConnector")
-    if per == "rank":
-        made.start()
-        assert made.scheduler.get_finished_count() == 2
-    else:
-        with pytest.raises(
-            Exception, match=r"2 ranks share one messenger, expected one .* set messenger_per to 'rank'"
-        ):
-            made.register(0).result(LIMIT_SECONDS)
+    monkeypatch.setattr(state, "get_kv_transfer_group", lambda: Outer(finished_count))
+
+
+REPORTED = ("sent", "received", "failed")
+
+
+def reported_by(ranks: Ranks) -> list[dict[str, set[str]]]:
+    """What each rank says of requests that end, arrive and fail in one step, the lead first."""
+    (_, messenger, _) = ranks.opened[0]
+    found: list[dict[str, set[str]]] = [{kind: set() for kind in REPORTED} for _ in ranks.workers]
+    tell_of_each_end(ranks, messenger)
+    for _ in range(2):
+        for worker, said in zip(ranks.workers, found, strict=True):
+            results = worker.get_transfer_results(set())
+            for kind, names in zip(
+                REPORTED, (results.finished_sending, results.finished_recving, results.failed_recving), strict=True
+            ):
+                said[kind] = said[kind] | names
+    return found
+
+
+def tell_of_each_end(ranks: Ranks, messenger: SimulatedMessenger) -> None:
+    told = ranks.release.metadata
+    fetches = [fetch(ranks.release, name) for name in ("arrives", "fails")]
+    ends = told.StepMetadata(step=2, prefill_ends=[told.PrefillEnd("r", "finished")], fetches=fetches)
+    for meta in (step(ranks.release), ends):
+        for worker in ranks.workers:
+            worker.bind_connector_metadata(meta)
+            worker.wait_for_save()
+    messenger.release("r")
+    messenger.arrive("arrives")
+    messenger.fail("fails")
+
+
+def fetch(release: Release, name: str) -> Any:
+    return release.metadata.Fetch(
+        request=name,
+        transfer=name,
+        messengers=(Address("127.0.0.1", 14579),),
+        prefiller_engine_id="",
+        prompt_tokens=20,
+        first_token=0,
+        groups=[[0]],
+        prompt_token_ids=None,
+        other_prefillers=(),
+        prompt_digest="00" * 16,
+    )
+
+
+@pytest.fixture
+def both(vllm_release: Release, monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = Ranks(vllm_release, monkeypatch, kv_role="kv_both")
+    yield made
     made.end()
+
+
+def test_should_let_each_rank_vote_where_a_connector_beside_it_wants_all(
+    both: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MultiConnector waits for all ranks when one of its children does not say how many vote."""
+    inside(monkeypatch, None)
+    both.start()
+    lead, follower = reported_by(both)
+    assert lead == {"sent": {"r"}, "received": {"arrives", "fails"}, "failed": {"fails"}}
+    assert follower == {**lead, "failed": set()}
+
+
+def test_should_leave_votes_to_the_lead_where_the_connectors_beside_it_want_as_few(
+    both: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside(monkeypatch, both.scheduler.get_finished_count())
+    both.start()
+    lead, follower = reported_by(both)
+    assert lead["sent"] == {"r"}
+    assert follower == {kind: set() for kind in REPORTED}
 
 
 def test_should_leave_hooks_and_votes_to_the_lead(ranks: Ranks) -> None:
