@@ -12,6 +12,8 @@ from simulated_engine import LAYERS, SimulatedEngine, config, pickled, remote_de
 
 REQUEST = "chatcmpl-0123456789abcdef-89abcdef"
 PROMPT_TOKENS = 300
+BLOCK_TOKENS = 128
+STORED_TOKENS = 2 * BLOCK_TOKENS
 STORE_MODULE = "a_store_of_kv"
 OURS = {"kv_connector": "KvMessengerConnector", "kv_connector_module_path": "kv_connector.vllm.connector"}
 STORE = {"kv_connector": "Store", "kv_connector_module_path": STORE_MODULE}
@@ -28,9 +30,14 @@ def store_class(release: Release) -> type:
             """Of every prompt."""
             self.saves = False
             self.loads: list[str] = []
+            self.load_steps = 0
+            """After how many steps what was asked for is loaded; the worker's."""
+            self.loading: list[set[str]] = []
             self.ended: list[str] = []
             self.saved: list[set[str]] = [set() for _ in range(3)]
             self.hooks = 0
+            self.offered: set[str] = set()
+            """Requests whose blocks it might save: they have been scheduled."""
 
         def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:  # noqa: ARG002
             missing = self.has_tokens - num_computed_tokens
@@ -43,7 +50,8 @@ def store_class(release: Release) -> type:
             if num_external_tokens:
                 self.loads.append(request.request_id)
 
-        def build_connector_meta(self, scheduler_output: Any) -> Any:  # noqa: ARG002
+        def build_connector_meta(self, scheduler_output: Any) -> Any:
+            self.offered.update(new.req_id for new in scheduler_output.scheduled_new_reqs)
             meta = SimpleNamespace(loads=self.loads, ended=self.ended)
             self.loads, self.ended = [], []
             return meta
@@ -63,17 +71,61 @@ def store_class(release: Release) -> type:
         def get_transfer_results(self, finished_req_ids: set[str]) -> Any:  # noqa: ARG002
             meta = self._get_connector_metadata()
             self.saved.append(set(meta.ended))
+            self.loading.append(set(meta.loads))
+            loaded = self.loading.pop(0) if len(self.loading) > self.load_steps else set()
             return base.KVConnectorTransferResults(
-                finished_sending=self.saved.pop(0), finished_recving=set(meta.loads), failed_recving=set()
+                finished_sending=self.saved.pop(0), finished_recving=loaded, failed_recving=set()
             )
 
     return Store
+
+
+def range_loading(multi: type) -> type:
+    """MultiConnector as vLLM's pull requests 54240, 54421 and 55374 would have it: what one connector has of a prompt
+    is loaded by it, and what a later one has beyond that by the later one; the request goes on when both have ended.
+    """
+
+    class RangeLoading(multi):  # type: ignore[misc]
+        contributors: dict[str, int] = {}  # noqa: RUF012 - of the scheduler's object and the worker's
+        """How many have not ended yet, by request."""
+
+        def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+            end = num_computed_tokens
+            self.shares: dict[int, int] = {}
+            for index, connector in enumerate(self._connectors):
+                tokens, _ = connector.get_num_new_matched_tokens(request, num_computed_tokens)
+                if num_computed_tokens + tokens > end:
+                    self.shares[index] = num_computed_tokens + tokens - end
+                    end = num_computed_tokens + tokens
+                    self._requests_to_connector[request.request_id] = index
+            return end - num_computed_tokens, bool(self.shares)
+
+        def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+            shares = self.shares if num_external_tokens else {}
+            for index, connector in enumerate(self._connectors):
+                connector.update_state_after_alloc(request, blocks, shares.get(index, 0))
+            if shares:
+                self.contributors[request.request_id] = len(shares)
+
+        def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+            (results, *others) = [each.get_transfer_results(finished_req_ids) for each in self._connectors]
+            told = [request for each in (results, *others) for request in each.finished_recving]
+            for request in told:
+                self.contributors[request] -= 1
+            for each in others:
+                results.finished_sending |= each.finished_sending
+                results.failed_recving |= each.failed_recving
+            results.finished_recving = {request for request in told if not self.contributors[request]}
+            return results
+
+    return RangeLoading
 
 
 class SharedEngine(SimulatedEngine):
     """An engine whose connector is vLLM's MultiConnector around ours and the store."""
 
     store_first = False
+    multi: type[Any]
 
     def _connector(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> tuple[Any, Any]:
         said = vllm_config.kv_transfer_config
@@ -83,7 +135,7 @@ class SharedEngine(SimulatedEngine):
         children = [STORE, ours] if self.store_first else [ours, STORE]
         outer.kv_transfer_config.kv_connector_extra_config = {"connectors": children}
         outer.scheduler_config = SimpleNamespace(disable_hybrid_kv_cache_manager=False)
-        made = self.release.multi.MultiConnector(outer, role, kv_cache_config)
+        made = self.multi(outer, role, kv_cache_config)
         own = made.sub_connectors[self.store_first]
         setattr(self, f"{role.name.lower()}_store", made.sub_connectors[not self.store_first])
         return made, own
@@ -113,8 +165,16 @@ def shared(vllm_release: Release, monkeypatch: pytest.MonkeyPatch, request: pyte
     monkeypatch.setattr(module, "Store", store_class(vllm_release), raising=False)
     monkeypatch.setitem(sys.modules, STORE_MODULE, module)
     monkeypatch.setattr(vllm_release.multi, "KVTransferConfig", _TransferConfig)
-    kind = type("Ordered", (SharedEngine,), {"store_first": request.param == "store first"})
-    return lambda kv_role, **more: kind(vllm_release, kv_role, **more)
+
+    def made(kv_role: str, *, ranges: bool = False, **more: Any) -> SharedEngine:
+        multi = vllm_release.multi.MultiConnector
+        ordered = {
+            "store_first": request.param == "store first",
+            "multi": range_loading(multi) if ranges else multi,
+        }
+        return type("Ordered", (SharedEngine,), ordered)(vllm_release, kv_role, **more)
+
+    return made
 
 
 def test_should_keep_blocks_until_it_has_sent_and_the_other_has_saved(shared: Any) -> None:
@@ -164,8 +224,11 @@ def test_should_fetch_where_the_other_has_nothing(shared: Any) -> None:
     decoder.add(REQUEST, PROMPT_TOKENS, remote_prefill(), max_tokens=2)
     decoder.step()
     assert [fetch["request"] for fetch in decoder.messenger.of_kind("fetch")] == [REQUEST]
+    decoder.steps(3)
+    assert decoder.stores[0].offered == set(), "it might save blocks in which nothing has arrived"
     decoder.messenger.arrive(REQUEST)
     decoder.steps(4)
+    assert decoder.stores[0].offered == {REQUEST}
     assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
     assert decoder.at_rest()
 
@@ -182,6 +245,31 @@ def test_should_leave_what_both_have_to_the_first(shared: Any) -> None:
     else:
         decoder.messenger.arrive(REQUEST)
     decoder.steps(4)
+    assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
+    assert decoder.at_rest()
+
+
+@pytest.mark.parametrize("ends_first", ["store", "messenger"])
+def test_should_fetch_what_follows_on_the_part_that_the_other_loads(shared: Any, ends_first: str) -> None:
+    """Where one request may be loaded by several. Asked first, the messenger has all of a prompt, and is sent all."""
+    decoder = shared("kv_consumer", ranges=True)
+    for store in decoder.stores:
+        store.has_tokens = STORED_TOKENS
+        store.load_steps = 0 if ends_first == "store" else 3
+    decoder.add(REQUEST, PROMPT_TOKENS, remote_prefill(), max_tokens=2)
+    decoder.step()
+    first_token = STORED_TOKENS if decoder.store_first else 0
+    (fetch,) = decoder.messenger.of_kind("fetch")
+    assert (fetch["firstToken"], fetch["promptTokens"]) == (first_token, PROMPT_TOKENS)
+    blocks = decoder.requests[REQUEST].blocks
+    assert [group["pages"] for group in fetch["groups"]] == [blocks[first_token // BLOCK_TOKENS :]]
+    assert decoder.messenger.of_kind("decline") == []
+    decoder.steps(1 if ends_first == "store" else 0)
+    decoder.messenger.arrive(REQUEST)
+    decoder.step()
+    if ends_first == "messenger" and decoder.store_first:
+        assert REQUEST not in decoder.ended, "the store has not loaded its part yet"
+    decoder.steps(6)
     assert decoder.ended[REQUEST].name == "FINISHED_LENGTH_CAPPED"
     assert decoder.at_rest()
 
