@@ -33,6 +33,8 @@ from kv_connector.vllm.vllm_api import (
     SupportsHMA,
     all_ranks_vote,
     init_logger,
+    load_failure_policy,
+    outer_of,
     own_device_type,
 )
 from kv_connector.vllm.worker_half import WorkerHalf
@@ -147,12 +149,25 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """Opens the messenger over the KV cache; a set-up that cannot work ends the start of the engine here."""
+        outer = outer_of(self)
         try:
+            self._check_failure_policy(outer)
             self._part = self._starting().take_part(kv_caches)
         except KvConnectorError as fault:
             logger.error("KV Messenger cannot start: %s", fault)
             raise
-        self._part.every_rank_votes = all_ranks_vote(self)
+        self._part.every_rank_votes = all_ranks_vote(outer)
+
+    def _check_failure_policy(self, outer: Any | None) -> None:
+        """vLLM has one for all loads: what is said of it inside MultiConnector would be passed over in silence."""
+        if outer is None:
+            return
+        said, heeded = load_failure_policy(self._config), load_failure_policy(outer._vllm_config)
+        if said != heeded and said == "recompute":
+            raise OptionError(
+                f"kv_load_failure_policy is {said!r} at KvMessengerConnector and {heeded!r} around it, expected it"
+                " there: vLLM heeds the outer one for the loads of all connectors; set it at MultiConnector"
+            )
 
     @guarded(lambda: None)
     def get_handshake_metadata(self) -> MessengerAddress | None:

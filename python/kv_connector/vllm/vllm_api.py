@@ -153,6 +153,8 @@ __all__ = [
     "attention_packing",
     "create_metric_per_engine",
     "init_logger",
+    "load_failure_policy",
+    "outer_of",
     "own_device_type",
     "own_page_format",
     "own_ranks",
@@ -160,17 +162,27 @@ __all__ = [
 ]
 
 
-def all_ranks_vote(connector: object) -> bool:
-    """Whether vLLM waits for every rank to say that a request is over, and not for as many as ``connector`` says.
-
-    MultiConnector passes calls on to its connectors, and has all ranks waited for where one of them names no number.
-    """
+def outer_of(connector: object) -> Any | None:
+    """What vLLM calls in this worker and passes its calls on to ``connector``; None where it calls that itself."""
     from vllm.distributed.kv_transfer.kv_transfer_state import get_kv_transfer_group, has_kv_transfer_group
 
     if not has_kv_transfer_group():
-        return False
-    outer = get_kv_transfer_group()
-    return outer is not connector and outer.get_finished_count() is None
+        return None
+    called = get_kv_transfer_group()
+    return None if called is connector else called
+
+
+def all_ranks_vote(outer: Any | None) -> bool:
+    """Whether vLLM waits for every rank to say that a request is over, and not for as many as a connector says.
+
+    MultiConnector has all ranks waited for where one of its connectors names no number.
+    """
+    return outer is not None and outer.get_finished_count() is None
+
+
+def load_failure_policy(vllm_config: Any) -> str:
+    """What becomes of a request whose KV did not come, as this configuration has it."""
+    return str(getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "fail"))
 
 
 def own_device_type() -> str:

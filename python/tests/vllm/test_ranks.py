@@ -8,6 +8,7 @@ import os
 import threading
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,6 +180,7 @@ class Outer:
 
     def __init__(self, finished_count: int | None) -> None:
         self._finished_count = finished_count
+        self._vllm_config = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_load_failure_policy="fail"))
 
     def get_finished_count(self) -> int | None:
         return self._finished_count
@@ -252,6 +254,13 @@ def test_should_let_each_rank_vote_where_a_connector_beside_it_wants_all(
     lead, follower = reported_by(both)
     assert lead == {"sent": {"r"}, "received": {"arrives", "fails"}, "failed": {"fails"}}
     assert follower == {**lead, "failed": set()}
+
+
+def test_should_not_have_its_failure_policy_passed_over(both: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside(monkeypatch, None)
+    both._config.kv_transfer_config.kv_load_failure_policy = "recompute"
+    with pytest.raises(Exception, match=r"is 'recompute' at KvMessengerConnector and 'fail' around .* at MultiConn"):
+        both.register(0).result(LIMIT_SECONDS)
 
 
 def test_should_leave_votes_to_the_lead_where_the_connectors_beside_it_want_as_few(
