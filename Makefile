@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl race plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma format clean
+.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl race plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -103,6 +103,9 @@ test-rdma: ## verbs on soft-RoCE devices, in a user-mode Linux that is built fir
 	@examples/setup/find-rdma-bed >/dev/null
 	@$(MVN) -Prdma -pl connector-java/testkit -am -DskipTests process-test-classes \
 	    -Drdma.bed=$(CURDIR)/examples/setup/rdma-bed '-Drdma.args=$(TESTS)'
+
+versions: $(JAR) ## pages between this build and an earlier one, both ways: make versions [ARGS="--earlier REVISION"]
+	@$(ENVIRONMENT) run tools -- e2e-tests/upgrade/two_builds.py $(ARGS)
 
 format: ## formats Java and Python
 	@$(MVN) spotless:apply

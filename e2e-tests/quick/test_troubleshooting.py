@@ -15,6 +15,7 @@ TABLE_QUOTED = re.compile(r"^\| `([^`]*…[^`]*|the peer closed[^`]*)` \|", re.M
 ADJACENT = re.compile(r'"\s*\n\s*\+?\s*f?"|"\s*\+\s*"')
 """Two literals of one text, as Java and Python write them."""
 PROTOCOL_VERSION = re.compile(r"PROTOCOL_VERSION = (\d+);")
+PROTOCOL_VERSION_OLDEST = re.compile(r"PROTOCOL_VERSION_OLDEST = (\d+);")
 ANY = "…"
 
 
@@ -60,6 +61,7 @@ def test_a_line_that_no_code_says_is_found() -> None:
 
 
 def test_page_names_the_protocol_version_of_the_code() -> None:
-    (version,) = set(PROTOCOL_VERSION.findall(CODE))
+    (newest,) = set(PROTOCOL_VERSION.findall(CODE))
+    (oldest,) = set(PROTOCOL_VERSION_OLDEST.findall(CODE))
     page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
-    assert f"carries one protocol version, {version} today" in " ".join(page.split())
+    assert f"speaks the protocol versions {oldest} to {newest} today" in " ".join(page.split())

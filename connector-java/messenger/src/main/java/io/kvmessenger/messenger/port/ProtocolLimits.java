@@ -11,7 +11,10 @@ package io.kvmessenger.messenger.port;
  */
 public record ProtocolLimits(
         long grantWaitNs, long fetchLimitNs, long connectLimitNs, long heartbeatNs, long silenceLimitNs) {
+    /** The newest version that is spoken. A change of the protocol that a peer must know of makes it one more. */
     public static final int PROTOCOL_VERSION = 10;
+    /** The oldest one: the version before, so that one side can be updated after the other; docs/compatibility.md. */
+    public static final int PROTOCOL_VERSION_OLDEST = 10;
     /** Longest control frame: a grant of a million-token prompt with its token ids fits. */
     public static final int FRAME_LENGTH_MAX_BYTES = 8 << 20;
     /** Longest frame of a peer that has not proven itself: the geometry of 16 ranks with 256 layers fits. */

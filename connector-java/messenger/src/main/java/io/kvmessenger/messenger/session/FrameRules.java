@@ -1,7 +1,7 @@
 package io.kvmessenger.messenger.session;
 
 import io.kvmessenger.messenger.port.EngineCommand;
-import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.ProtocolVersions;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.SubjectDescription;
@@ -34,13 +34,17 @@ public final class FrameRules {
         return switch (frame.getBodyCase()) {
             case CHALLENGE ->
                 greeting(
-                        frame.getChallenge().getProtocolVersion(),
+                        ProtocolVersions.said(
+                                frame.getChallenge().getProtocolVersion(),
+                                frame.getChallenge().getNewestVersion()),
                         frame.getChallenge().getEngineId(),
                         frame.getChallenge().getNonce().size());
             case HELLO ->
                 firstOf(
                         greeting(
-                                frame.getHello().getProtocolVersion(),
+                                ProtocolVersions.said(
+                                        frame.getHello().getProtocolVersion(),
+                                        frame.getHello().getNewestVersion()),
                                 frame.getHello().getEngineId(),
                                 frame.getHello().getNonce().size()),
                         proof(frame.getHello().getProof().size()),
@@ -88,11 +92,11 @@ public final class FrameRules {
         };
     }
 
-    /** Of another version only what a refusal needs is looked at. */
-    private static String greeting(int version, String engineId, int nonceBytes) {
+    /** Of versions that are all unknown here only what a refusal needs is looked at. */
+    private static String greeting(ProtocolVersions versions, String engineId, int nonceBytes) {
         String id = text("engine_id", engineId, ENGINE_ID_LENGTH_MAX);
         return id.isEmpty()
-                        && version == ProtocolLimits.PROTOCOL_VERSION
+                        && versions.agreedWith(ProtocolVersions.OURS) != ProtocolVersions.NONE
                         && nonceBytes != HandshakeProof.NONCE_LENGTH_BYTES
                 ? "a nonce of " + nonceBytes + " bytes, expected " + HandshakeProof.NONCE_LENGTH_BYTES
                 : id;

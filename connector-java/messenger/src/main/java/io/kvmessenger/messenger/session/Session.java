@@ -29,6 +29,9 @@ public final class Session {
     public State state;
     public String peerEngineId = "";
     long peerIncarnation;
+    /** What both sides speak; 0 before they have agreed. */
+    private int protocolVersion;
+
     private PeerSubject peerSubject;
     byte[] ownNonce = new byte[0];
     byte[] peerNonce = new byte[0];
@@ -79,6 +82,16 @@ public final class Session {
     /** The peer's description fits this side's. */
     public void fits(PeerSubject peer) {
         peerSubject = peer;
+    }
+
+    /** Both sides speak this version. */
+    void agreesUpon(int version) {
+        protocolVersion = version;
+    }
+
+    /** Whether the peer understands what was added to the protocol with this version. */
+    public boolean speaks(int version) {
+        return protocolVersion >= version;
     }
 
     public boolean ready() {

@@ -4,6 +4,7 @@ import com.google.protobuf.ByteString;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerState.PeerRow;
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.ProtocolVersions;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.wire.Attach;
 import io.kvmessenger.messenger.wire.Challenge;
@@ -154,6 +155,10 @@ public final class Sessions {
             return;
         }
         session.lastHeardNs = nowNs;
+        if (!session.speaks(FrameVersions.since(frame.getBodyCase()))) {
+            outOfPlace(session, frame);
+            return;
+        }
         switch (frame.getBodyCase()) {
             case HEARTBEAT -> {}
             case CHALLENGE -> onChallenge(session, frame.getChallenge());
@@ -290,6 +295,9 @@ public final class Sessions {
     }
 
     public void send(Session session, ControlFrame.Builder frame) {
+        if (!session.speaks(FrameVersions.since(frame.getBodyCase()))) {
+            throw new AssertionError(session.peerName() + " does not know " + frame.getBodyCase());
+        }
         if (session.state != Session.State.ENDED) {
             network.send(session.link, session.sealOut == null ? frame.build() : session.sealOut.seal(frame));
         }
@@ -362,14 +370,16 @@ public final class Sessions {
         }
         session.peerEngineId = challenge.getEngineId();
         session.peerIncarnation = challenge.getIncarnation();
-        if (versionDiffers(session, challenge.getProtocolVersion())) {
+        if (versionsDiffer(
+                session, ProtocolVersions.said(challenge.getProtocolVersion(), challenge.getNewestVersion()))) {
             return;
         }
         session.peerNonce = challenge.getNonce().toByteArray();
         session.ownNonce = nonce();
         session.keys = keys(session.peerNonce, session.ownNonce);
         Hello.Builder hello = Hello.newBuilder()
-                .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                .setProtocolVersion(identity.versions().oldest())
+                .setNewestVersion(identity.versions().newest())
                 .setEngineId(identity.engineId())
                 .setIncarnation(identity.incarnation())
                 .setNonce(ByteString.copyFrom(session.ownNonce))
@@ -389,7 +399,7 @@ public final class Sessions {
         session.peerEngineId = hello.getEngineId();
         session.peerIncarnation = hello.getIncarnation();
         session.peerNonce = hello.getNonce().toByteArray();
-        if (versionDiffers(session, hello.getProtocolVersion())) {
+        if (versionsDiffer(session, ProtocolVersions.said(hello.getProtocolVersion(), hello.getNewestVersion()))) {
             return;
         }
         session.keys = keys(session.ownNonce, session.peerNonce);
@@ -428,7 +438,8 @@ public final class Sessions {
     private void challenge(Session session) {
         session.ownNonce = nonce();
         Challenge challenge = Challenge.newBuilder()
-                .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                .setProtocolVersion(identity.versions().oldest())
+                .setNewestVersion(identity.versions().newest())
                 .setEngineId(identity.engineId())
                 .setIncarnation(identity.incarnation())
                 .setNonce(ByteString.copyFrom(session.ownNonce))
@@ -479,16 +490,19 @@ public final class Sessions {
         listener.onReady(session);
     }
 
-    private boolean versionDiffers(Session session, int peerVersion) {
-        if (peerVersion == ProtocolLimits.PROTOCOL_VERSION) {
+    /** Both sides know both ranges, and take the newest version of both; nothing is said of it. */
+    private boolean versionsDiffer(Session session, ProtocolVersions peer) {
+        int agreed = identity.versions().agreedWith(peer);
+        if (agreed != ProtocolVersions.NONE) {
+            session.agreesUpon(agreed);
             return false;
         }
         refuse(
                 session,
                 "protocol_version",
-                "protocol_version is " + peerVersion + " at " + session.peerName()
-                        + " and " + ProtocolLimits.PROTOCOL_VERSION + " at " + identity.engineId()
-                        + ": install the same kv-connector on both sides");
+                "protocol_version is " + peer + " at " + session.peerName()
+                        + " and " + identity.versions() + " at " + identity.engineId()
+                        + ": install the same kv-connector on both sides, or two releases that follow each other");
         return true;
     }
 

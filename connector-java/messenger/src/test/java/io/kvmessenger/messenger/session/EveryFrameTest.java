@@ -6,9 +6,7 @@ import com.google.protobuf.ByteString;
 import com.google.protobuf.Descriptors.FieldDescriptor;
 import com.google.protobuf.Descriptors.FieldDescriptor.JavaType;
 import com.google.protobuf.Message;
-import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.wire.ControlFrame;
-import io.kvmessenger.transfer.Admission;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
@@ -32,7 +30,9 @@ class EveryFrameTest {
     @Test
     void shouldTakeASoundFrameOfEveryKind() {
         for (FieldDescriptor kind : KINDS) {
-            assertThat(FrameRules.broken(sound(kind))).as(kind.getName()).isEmpty();
+            assertThat(FrameRules.broken(WireRecord.sound(kind)))
+                    .as(kind.getName())
+                    .isEmpty();
         }
     }
 
@@ -100,7 +100,7 @@ class EveryFrameTest {
     }
 
     private static String brokenBy(List<FieldDescriptor> path, Object value) {
-        return FrameRules.broken((ControlFrame) with(sound(path.getFirst()), path, value));
+        return FrameRules.broken((ControlFrame) with(WireRecord.sound(path.getFirst()), path, value));
     }
 
     private static Message with(Message message, List<FieldDescriptor> path, Object value) {
@@ -116,38 +116,5 @@ class EveryFrameTest {
             changed.setField(field, with(child, path.subList(1, path.size()), value));
         }
         return changed.build();
-    }
-
-    private static ControlFrame sound(FieldDescriptor kind) {
-        ControlFrame.Builder frame = ControlFrame.newBuilder();
-        return frame.setField(kind, sound(frame.newBuilderForField(kind))).build();
-    }
-
-    /** One of everything, each text short. */
-    private static Message sound(Message.Builder message) {
-        for (FieldDescriptor field : message.getDescriptorForType().getFields()) {
-            Object value = switch (field.getJavaType()) {
-                case MESSAGE -> sound(message.newBuilderForField(field));
-                case STRING -> "x";
-                case BYTE_STRING -> ByteString.copyFrom(new byte[soundLengthBytes(field)]);
-                case INT -> field.getName().equals("protocol_version") ? ProtocolLimits.PROTOCOL_VERSION : 1;
-                case LONG -> 1L;
-                default -> field.getDefaultValue();
-            };
-            if (field.isRepeated()) {
-                message.addRepeatedField(field, value);
-            } else {
-                message.setField(field, value);
-            }
-        }
-        return message.build();
-    }
-
-    private static int soundLengthBytes(FieldDescriptor field) {
-        return switch (field.getName()) {
-            case "nonce" -> HandshakeProof.NONCE_LENGTH_BYTES;
-            case "admission_key" -> Admission.KEY_LENGTH_BYTES;
-            default -> 0;
-        };
     }
 }

@@ -49,13 +49,17 @@ class SessionsTest {
         }
 
         Side(String name, String secret, Subject subject, long seed) {
+            this(new MessengerIdentity(name, seed, secret.getBytes(StandardCharsets.UTF_8)), subject);
+        }
+
+        Side(MessengerIdentity identity, Subject subject) {
             sessions = new Sessions(
-                    new MessengerIdentity(name, seed, secret.getBytes(StandardCharsets.UTF_8)),
+                    identity,
                     subject,
                     wire,
                     LIMITS,
                     new SilentTally(),
-                    new SplittableRandom(seed),
+                    new SplittableRandom(identity.incarnation()),
                     new PeerWarnings(new SilentEngine(), () -> 0),
                     this);
         }

@@ -347,8 +347,8 @@ public final class SocketLinks implements Links {
         }
 
         private void onHello(int fd, Hello hello, Challenge asked, long nowNs) {
-            if (hello.version() != Hello.VERSION) {
-                reject(fd, TransferFault.PROTOCOL, Hello.versionFault(hello.version()));
+            if (!Hello.speaks(hello.version(), hello.version())) {
+                reject(fd, TransferFault.PROTOCOL, Hello.versionFault(hello.version(), hello.version()));
                 return;
             }
             Arrival arrival = new Arrival(this, fd, hello, asked);

@@ -10,10 +10,13 @@ import java.nio.ByteOrder;
 import java.util.random.RandomGenerator;
 
 /**
- * The first bytes on every socket, said by the side that listens: magic, version, and a nonce that the other side's
+ * The first bytes on every socket, said by the side that listens: magic, versions, and a nonce that the other side's
  * {@link Hello} has to answer. No two sockets get the same, so that no answer can be used twice. A value.
+ *
+ * @param version the oldest that is spoken: an engine from before there were several demands that it is its own
+ * @param newestVersion the newest one
  */
-public record Challenge(int version, byte[] nonce) {
+public record Challenge(int version, int newestVersion, byte[] nonce) {
     public static final long MAGIC = 0x314C_4843_534D_564BL; // "KVMSCHL1" in the order of the wire
     public static final int NONCE_LENGTH_BYTES = 32;
     public static final int LENGTH_BYTES = 48;
@@ -21,27 +24,34 @@ public record Challenge(int version, byte[] nonce) {
     private static final ValueLayout.OfLong LONG = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
     private static final int VERSION_OFFSET = 8;
+    /** Zero of an engine that speaks one version. */
+    private static final int NEWEST_VERSION_OFFSET = 12;
+
     private static final int NONCE_OFFSET = 16;
 
     public static Challenge fresh(RandomGenerator random) {
         byte[] nonce = new byte[NONCE_LENGTH_BYTES];
         random.nextBytes(nonce);
-        return new Challenge(Hello.VERSION, nonce);
+        return new Challenge(Hello.OLDEST_VERSION, Hello.VERSION, nonce);
     }
 
     public void encode(MemorySegment out) {
         out.asSlice(0, LENGTH_BYTES).fill((byte) 0);
         out.set(LONG, 0, MAGIC);
         out.set(INT, VERSION_OFFSET, version);
+        out.set(INT, NEWEST_VERSION_OFFSET, newestVersion);
         MemorySegment.copy(nonce, 0, out, JAVA_BYTE, NONCE_OFFSET, NONCE_LENGTH_BYTES);
     }
 
     /** What the bytes say, or null when they are not of this protocol. Any version is parsed. */
     public static Challenge parse(MemorySegment in) {
-        return in.get(LONG, 0) != MAGIC
-                ? null
-                : new Challenge(
-                        in.get(INT, VERSION_OFFSET),
-                        in.asSlice(NONCE_OFFSET, NONCE_LENGTH_BYTES).toArray(JAVA_BYTE));
+        if (in.get(LONG, 0) != MAGIC) {
+            return null;
+        }
+        int oldest = in.get(INT, VERSION_OFFSET);
+        return new Challenge(
+                oldest,
+                Math.max(oldest, in.get(INT, NEWEST_VERSION_OFFSET)),
+                in.asSlice(NONCE_OFFSET, NONCE_LENGTH_BYTES).toArray(JAVA_BYTE));
     }
 }

@@ -106,8 +106,8 @@ public final class Dialer implements Pollable {
             fail("what listens at " + target + " is no data path of a messenger");
             return;
         }
-        if (asked.version() != Hello.VERSION) {
-            fail("connecting to " + target + ": " + Hello.versionFault(asked.version()));
+        if (!Hello.speaks(asked.version(), asked.newestVersion())) {
+            fail("connecting to " + target + ": " + Hello.versionFault(asked.version(), asked.newestVersion()));
             return;
         }
         Hello said = answer.apply(asked);

@@ -19,12 +19,17 @@ import java.security.MessageDigest;
  * that its writer has that key. The proof covers the challenge, what the socket is for and where it was dialled, so that
  * a recorded hello is of no use on another socket, for another purpose or at another target. A value.
  *
+ * @param version the one that both sides speak from here on: the newest of both
  * @param role {@link #CONTROL}, or what {@link #role} makes of a data socket's place
  * @param count of a data socket: how many were dialled for its role before
  */
 public record Hello(int version, int role, int count, byte[] keyName, byte[] proof) {
     public static final long MAGIC = 0x3148_5450_534D_564BL; // "KVMSPTH1" in the order of the wire
+    /** The newest version that is spoken. */
     public static final int VERSION = 4;
+    /** The oldest one. */
+    public static final int OLDEST_VERSION = 4;
+
     public static final int CONTROL = 0;
     public static final int LENGTH_BYTES = 72;
 
@@ -58,8 +63,9 @@ public record Hello(int version, int role, int count, byte[] keyName, byte[] pro
 
     /** @param location where the target was dialled, as its address says it */
     public static Hello answer(Challenge challenge, String location, int role, int count, byte[] key) {
-        byte[] proof = proof(challenge, location, VERSION, role, count, key);
-        return new Hello(VERSION, role, count, KeyProof.nameOf(key), proof);
+        int version = Math.min(VERSION, challenge.newestVersion());
+        byte[] proof = proof(challenge, location, version, role, count, key);
+        return new Hello(version, role, count, KeyProof.nameOf(key), proof);
     }
 
     private static byte[] proof(Challenge challenge, String location, int version, int role, int count, byte[] key) {
@@ -113,8 +119,19 @@ public record Hello(int version, int role, int count, byte[] keyName, byte[] pro
                 in.asSlice(PROOF_OFFSET, KeyProof.LENGTH_BYTES).toArray(JAVA_BYTE));
     }
 
-    /** Words for a peer of another version. */
-    public static String versionFault(int version) {
-        return "the peer speaks version " + version + ", this engine version " + VERSION;
+    /** Whether some version is spoken by both sides, of which one speaks all from its oldest to its newest. */
+    public static boolean speaks(int oldest, int newest) {
+        return oldest <= VERSION && newest >= OLDEST_VERSION;
+    }
+
+    /** Words for a peer that speaks other versions. */
+    public static String versionFault(int oldest, int newest) {
+        return "the peer speaks version " + range(oldest, newest) + " on its data paths, this engine "
+                + range(OLDEST_VERSION, VERSION)
+                + ": install the same release on both sides, or two that follow each other";
+    }
+
+    private static String range(int oldest, int newest) {
+        return oldest == newest ? Integer.toString(oldest) : oldest + " to " + newest;
     }
 }

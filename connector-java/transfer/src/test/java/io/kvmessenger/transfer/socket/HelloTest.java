@@ -8,12 +8,18 @@ import io.kvmessenger.transfer.spi.FakePort;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import java.lang.foreign.MemorySegment;
 import java.nio.charset.StandardCharsets;
+import java.util.HexFormat;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
 
 final class HelloTest {
     private static final byte[] KEY = "0123456789abcdef".getBytes(StandardCharsets.US_ASCII);
     private static final String LOCATION = "127.0.0.1:4711";
+
+    /** Computed apart from this code, by the rule of version 4. */
+    private static final String KEY_NAME = "e6db990f397ea4dfb3b84f383b9007ac";
+
+    private static final String PROOF_OF_SEVENS = "767e31084b518e081855c9f9d2a5e52615cff36d4bc639228064a15779d91ed5";
 
     private final Random random = new Random(1);
     private final Challenge challenge = Challenge.fresh(random);
@@ -61,6 +67,41 @@ final class HelloTest {
         assertThat(otherRole.admissionAt(port, challenge, LOCATION)).isNull();
         assertThat(otherCount.admissionAt(port, challenge, LOCATION)).isNull();
         assertThat(unproven.admissionAt(port, challenge, LOCATION)).isNull();
+    }
+
+    /** What an engine of version 4 has said, byte for byte, when there was no other. */
+    @Test
+    void shouldMeetAnEngineThatKnowsOneVersion() {
+        byte[] asked = HexFormat.of().parseHex("4b564d5343484c31" + "04000000" + "00000000" + "07".repeat(32));
+        Challenge challenge = Challenge.parse(MemorySegment.ofArray(asked));
+        assertThat(Hello.speaks(challenge.version(), challenge.newestVersion())).isTrue();
+
+        Hello answer = Hello.answer(challenge, LOCATION, Hello.CONTROL, 0, KEY);
+        String said =
+                "4b564d5350544831" + "04000000" + "00000000" + KEY_NAME + "00000000" + "00000000" + PROOF_OF_SEVENS;
+        assertThat(HexFormat.of().formatHex(encoded(answer))).isEqualTo(said);
+        assertThat(answer.admissionAt(port, challenge, LOCATION)).isSameAs(admission);
+    }
+
+    @Test
+    void shouldAnswerInTheNewestVersionOfBoth() {
+        Challenge later = Challenge.parse(MemorySegment.ofArray(
+                HexFormat.of().parseHex("4b564d5343484c31" + "04000000" + "05000000" + "07".repeat(32))));
+        assertThat(later.newestVersion()).isEqualTo(5);
+        assertThat(Hello.speaks(later.version(), later.newestVersion())).isTrue();
+        assertThat(Hello.answer(later, LOCATION, Hello.CONTROL, 0, KEY).version())
+                .isEqualTo(Hello.VERSION);
+    }
+
+    @Test
+    void shouldSayWhichVersionsAreSpoken() {
+        assertThat(Hello.speaks(Hello.VERSION + 1, Hello.VERSION + 2)).isFalse();
+        assertThat(Hello.speaks(Hello.OLDEST_VERSION - 2, Hello.OLDEST_VERSION - 1))
+                .isFalse();
+        assertThat(Hello.versionFault(5, 6))
+                .isEqualTo(
+                        "the peer speaks version 5 to 6 on its data paths, this engine 4: install the same release on both"
+                                + " sides, or two that follow each other");
     }
 
     @Test
