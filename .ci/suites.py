@@ -193,7 +193,9 @@ def without_servers() -> list[Suite]:
         Suite(
             "python, with vLLM",
             in_engine(
-                *pytest("python/tests/vllm/test_shareable_memory.py", "vllm"), "python/tests/vllm/test_prompts.py"
+                *pytest("python/tests/vllm/test_shareable_memory.py", "vllm"),
+                "python/tests/vllm/test_prompts.py",
+                "python/tests/vllm/test_kernels_compile.py",
             ),
             "build/reports/vllm.xml",
             quick=False,

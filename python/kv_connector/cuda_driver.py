@@ -15,6 +15,9 @@ LIBRARY = "libcuda.so.1"
 _PORTABLE_AND_MAPPED = 1 | 2
 """CU_MEMHOSTREGISTER_PORTABLE, for every context, and _DEVICEMAP, so that kernels reach it."""
 
+_CAPTURING = 1
+"""CU_STREAM_CAPTURE_STATUS_ACTIVE."""
+
 
 class CudaError(KvConnectorError):
     """A call of the driver failed, or there is no driver."""
@@ -58,16 +61,44 @@ class CudaDriver:
         """Undoes :meth:`register_host_memory`; nothing on the device writes there any more."""
         self.call("cuMemHostUnregister", ctypes.c_void_p(address))
 
-    def load_kernel(self, ptx: bytes, name: bytes) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
-        """A kernel of a module that the driver compiles: the module, to unload, and the function."""
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    def allocate(self, length_bytes: int) -> int:
+        """Memory of the current context's device; its address there."""
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(length_bytes))
+        return address.value
+
+    def free(self, address: int) -> None:
+        """Undoes :meth:`allocate`."""
+        self.call("cuMemFree_v2", ctypes.c_uint64(address))
+
+    def load_module(self, ptx: bytes) -> ctypes.c_void_p:
+        """A module of kernels, which the driver compiles."""
+        module = ctypes.c_void_p()
         self.call("cuModuleLoadData", ctypes.byref(module), ptx)
-        try:
-            self.call("cuModuleGetFunction", ctypes.byref(function), module, name)
-        except CudaError:
-            self.call("cuModuleUnload", module)
-            raise
-        return module, function
+        return module
+
+    def unload_module(self, module: ctypes.c_void_p) -> None:
+        """Undoes :meth:`load_module`; none of its kernels is queued or captured any more."""
+        self.call("cuModuleUnload", module)
+
+    def function(self, module: ctypes.c_void_p, name: bytes) -> ctypes.c_void_p:
+        """A kernel of a module."""
+        function = ctypes.c_void_p()
+        self.call("cuModuleGetFunction", ctypes.byref(function), module, name)
+        return function
+
+    def capture_of(self, stream: int) -> int:
+        """A number of the capture that the stream is in, which no other capture has; 0 for none."""
+        status, number = ctypes.c_int(), ctypes.c_uint64()
+        self.call(
+            "cuStreamGetCaptureInfo_v2",
+            *(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None),
+        )
+        return number.value if status.value == _CAPTURING else 0
+
+    def synchronize(self, stream: int) -> None:
+        """Returns when all that is queued on the stream is over."""
+        self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
     def launch_one_thread(self, function: ctypes.c_void_p, stream: int, parameters: ctypes.Array[Any]) -> None:
         """Queues a kernel of a single thread on a stream; while the stream is captured, into the graph."""

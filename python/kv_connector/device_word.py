@@ -1,65 +1,127 @@
-"""Adds to the layer counter in the order of a device's stream, by a kernel, so that CUDA graphs repeat it."""
+"""The layer counter's word where a device's stream writes to it, by kernels, so that graphs repeat the counting."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
 
 from kv_connector.cuda_driver import CudaDriver, CudaError
 
-KERNEL = b"kv_messenger_bump"
+BUMP = b"kv_messenger_bump"
+PLACE = b"kv_messenger_place"
 PTX = b""".version 7.0
 .target sm_70
 .address_size 64
-.visible .entry kv_messenger_bump(.param .u64 word, .param .u64 added)
+.visible .entry kv_messenger_bump(.param .u64 state, .param .u64 word)
 {
-    .reg .u64 %address, %count, %more;
-    ld.param.u64 %address, [word];
-    ld.param.u64 %more, [added];
-    cvta.to.global.u64 %address, %address;
-    ld.relaxed.sys.global.u64 %count, [%address];
-    add.u64 %count, %count, %more;
+    .reg .pred %reached;
+    .reg .u64 %own, %seen, %count, %bound;
+    ld.param.u64 %own, [state];
+    ld.param.u64 %seen, [word];
+    cvta.to.global.u64 %own, %own;
+    cvta.to.global.u64 %seen, %seen;
+    ld.global.u64 %count, [%own];
+    ld.global.u64 %bound, [%own+8];
+    setp.eq.u64 %reached, %count, %bound;
+    @%reached bra DONE;
+    add.u64 %count, %count, 1;
+    st.global.u64 [%own], %count;
     fence.acq_rel.sys;
-    st.release.sys.global.u64 [%address], %count;
+    st.release.sys.global.u64 [%seen], %count;
+DONE:
+    ret;
+}
+.visible .entry kv_messenger_place(.param .u64 state, .param .u64 word, .param .u64 placed, .param .u64 limit)
+{
+    .reg .u64 %own, %seen, %count, %bound;
+    ld.param.u64 %own, [state];
+    ld.param.u64 %seen, [word];
+    ld.param.u64 %count, [placed];
+    ld.param.u64 %bound, [limit];
+    cvta.to.global.u64 %own, %own;
+    cvta.to.global.u64 %seen, %seen;
+    st.global.u64 [%own], %count;
+    st.global.u64 [%own+8], %bound;
+    fence.acq_rel.sys;
+    st.release.sys.global.u64 [%seen], %count;
     ret;
 }
 """
-"""A load and a store in place of an atomic addition: one stream is the only writer, and a device's atomics on host
-memory need a bus that has them. The store releases what kernels before it in the stream have written (PTX ISA, memory
-consistency model)."""
+"""The count and its bound are kept in the device's memory, so that a bump reads nothing over the bus. The store to the
+word releases what kernels before it in the stream have written (PTX ISA, memory consistency model). No atomics: one
+stream is the only writer."""
 
-_LENGTH_BYTES = 8
+_WORD_BYTES = 8
+_STATE_BYTES = 16
 
 
 class DeviceWord:
     """The layer counter's word as a device's stream sees it: page-locked memory of this process, mapped for the device.
 
-    The engine's worker thread only. All additions must go to one stream at a time: two that overlap lose one.
+    A bump adds one unless the count has reached its bound: what a graph repeats outside of a step adds nothing. The
+    engine's worker thread only. All that is queued must go to one stream at a time: two that overlap lose bumps.
     """
 
     def __init__(self, driver: CudaDriver, address: int, current_stream: Callable[[], int]) -> None:
         """`current_stream` says on which stream the engine's kernels are queued at this moment."""
         self._driver = driver
-        self._address = address
         self._current_stream = current_stream
-        self._module, self._function = driver.load_kernel(PTX, KERNEL)
-        try:
-            self._word = ctypes.c_uint64(driver.register_host_memory(address, _LENGTH_BYTES))
-        except CudaError:
-            driver.call("cuModuleUnload", self._module)
-            raise
-        self._added = ctypes.c_uint64()
-        self._parameters = (ctypes.c_void_p * 2)(ctypes.addressof(self._word), ctypes.addressof(self._added))
-        self._closed = False
+        with ExitStack() as undo:
+            module = driver.load_module(PTX)
+            undo.callback(driver.unload_module, module)
+            self._bump, self._place = driver.function(module, BUMP), driver.function(module, PLACE)
+            self._word = ctypes.c_uint64(driver.register_host_memory(address, _WORD_BYTES))
+            undo.callback(driver.unregister_host_memory, address)
+            self._state = ctypes.c_uint64(driver.allocate(_STATE_BYTES))
+            undo.callback(driver.free, self._state.value)
+            self._count, self._bound = ctypes.c_uint64(), ctypes.c_uint64()
+            self._parameters = _addresses(self._state, self._word, self._count, self._bound)
+            count = ctypes.c_uint64.from_address(address).value
+            self.place(count, count)
+            self._undo = undo.pop_all()
 
-    def add(self, count: int) -> None:
-        """Queues the addition behind whatever is queued already; raises CudaError when the driver refuses."""
-        self._added.value = count  # the driver copies parameters when it takes the launch
-        self._driver.launch_one_thread(self._function, self._current_stream(), self._parameters)
+    def bump(self) -> None:
+        """Queues an addition of one behind whatever is queued already; raises CudaError when the driver refuses."""
+        self._driver.launch_one_thread(self._bump, self._current_stream(), self._parameters)
+
+    def place(self, count: int, bound: int) -> None:
+        """Queues that the word is ``count`` from there on, and bumps end at ``bound``; raises CudaError."""
+        self._count.value, self._bound.value = count, bound  # the driver copies parameters when it takes the launch
+        self._driver.launch_one_thread(self._place, self._current_stream(), self._parameters)
+
+    def capture(self) -> int:
+        """Which capture the stream is in, 0 for none: what is queued now runs each time that its graph does."""
+        return self._driver.capture_of(self._current_stream())
 
     def close(self) -> None:
         """No graph that was captured with this word is launched any more, and all that was queued is over."""
-        if not self._closed:
-            self._closed = True
-            self._driver.unregister_host_memory(self._address)
-            self._driver.call("cuModuleUnload", self._module)
+        self._undo.close()
+
+
+def check_counting(driver: CudaDriver, current_stream: Callable[[], int]) -> None:
+    """Counts in a word that nothing watches, and waits for it; raises CudaError where a device counts otherwise.
+
+    For the start of an engine: the kernels are compiled by the driver that is installed, and have their first run here.
+    """
+    memory = mmap.mmap(-1, mmap.PAGESIZE)
+    seen = ctypes.c_uint64.from_buffer(memory)
+    word = DeviceWord(driver, ctypes.addressof(seen), current_stream)
+    try:
+        word.bump()  # beyond the bound
+        word.place(2, 4)
+        word.bump()
+        driver.synchronize(current_stream())
+        counted = seen.value
+    finally:
+        word.close()
+    if counted != 3:
+        raise CudaError(
+            f"the device counted to {counted}, expected 3: report this with the driver's version, and set gpu to 'off'"
+        )
+
+
+def _addresses(*values: ctypes.c_uint64) -> ctypes.Array[Any]:
+    return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))

@@ -11,21 +11,30 @@ _COUNTER_MASK = (1 << 64) - 1
 
 
 class QueuedWord(Protocol):
-    """The counter's word where a device adds to it, in the order of a stream."""
+    """The counter's word where a device writes to it, in the order of a stream."""
 
-    def add(self, count: int) -> None:
-        """Queues an addition behind what is queued; while the stream is captured, into the graph."""
+    def bump(self) -> None:
+        """Queues an addition of one behind what is queued; it adds nothing once the word is at its bound."""
+
+    def place(self, count: int, bound: int) -> None:
+        """Queues what the word is from there on, and how far bumps take it."""
+
+    def capture(self) -> int:
+        """Which capture the stream is in, whose graph repeats what is queued now; 0 for none."""
 
 
 class LayerCounter:
     """Counts layers up, in the registered order, in a 64-bit word that Java watches.
 
     The engine's worker thread only. It counts what it has queued, and tells positions of that: where bumps are queued
-    on a device the word follows later. Every bump of the word is queued here, also those of passes that are not told. A
-    hook that fires out of order stops the counting until the step ends: the messenger would take any other count for
-    layers that are not complete. Layers not counted are released by the step's end, which this class does not tell.
+    on a device the word follows later. A hook that fires out of order stops the counting until the step ends: the
+    messenger would take any other count for layers that are not complete. Layers not counted are released by the step's
+    end, which this class does not tell.
 
-    A pass that runs as a captured graph fires no hook: what its capture queued is added by :meth:`replayed`.
+    On a device a step sets the word's bound when it begins and raises the word beyond its layers when it ends, both in
+    the order of the stream. So a pass that runs as a captured graph, and fires no hook, counts by the bumps that its
+    capture queued; those of passes outside of a step (warm-up, dummy batches, decodes) add nothing. At most one graph
+    with all of the pass's layers runs in a step: of two, the first one's bumps would stand for the second one's layers.
     """
 
     def __init__(self, address: int, layer_names: Sequence[str], queued_word: QueuedWord | None = None) -> None:
@@ -44,7 +53,9 @@ class LayerCounter:
         self._in_order = False
         self._in_step = False
         self._queued_word = queued_word
-        self._captured: int | None = None
+        self._capture = 0
+        self._captured = 0
+        """How many layers the capture has counted; as many as there are once one has fired out of order."""
         self.steps_out_of_order = 0
         self.observed_order: tuple[str, ...] = self._names
         """The order of the last step in which all layers fired; differs from the registered one if steps stop early."""
@@ -60,6 +71,8 @@ class LayerCounter:
         self._next = 0
         self._fired.clear()
         self._in_order = True
+        if self._queued_word is not None:
+            self._queued_word.place(self._position, self._beyond(len(self._names)))
         self._in_step = True
         return self._position
 
@@ -68,8 +81,8 @@ class LayerCounter:
 
         Outside a step and outside a capture it does nothing.
         """
-        if self._captured is not None:
-            return self._capture(name)
+        if self._queued_word is not None and (capture := self._queued_word.capture()):
+            return self._into_graph(self._queued_word, capture, name)
         if not self._in_step:
             return False
         if len(self._fired) < len(self._names):
@@ -80,72 +93,54 @@ class LayerCounter:
             self._in_order = False
             self.steps_out_of_order += 1
             return False
-        self._move_to(self._position + 1)
+        if self._queued_word is not None:
+            self._queued_word.bump()
+        else:
+            self._store(self._beyond(self._next + 1))
+            self._position = self._beyond(self._next + 1)
         self._next += 1
+        return True
+
+    def _into_graph(self, queued_word: QueuedWord, capture: int, name: str) -> bool:
+        if capture != self._capture:
+            self._capture, self._captured = capture, 0
+        if self._captured == len(self._names) or self._names[self._captured] != name:
+            self._captured = len(self._names)
+            return False
+        queued_word.bump()
+        self._captured += 1
         return True
 
     def end_step(self) -> int:
         """Ends the forward pass; returns the position to tell as ``counterEnd``, which releases layers not counted.
 
-        On a device one more addition is queued: the last hook's comes before the layers that have none.
+        On a device that is one beyond the layers, and queued: the last bump comes before layers without a hook.
         """
         if self._in_step and set(self._fired) == set(self._names):
             self.observed_order = tuple(self._fired)
         if self._in_step and self._queued_word is not None:
-            self._move_to(self._position + 1)
+            self._leave(self._queued_word)
         self._in_step = False
         return self._position
 
-    # ---- passes that are captured as graphs
-
-    def begin_capture(self) -> None:
-        """From now on hooks fire for a graph: what they queue runs when the graph does, each time."""
-        if self._queued_word is None or self._in_step or self._captured is not None:
-            raise AssertionError("a capture begins on a device, between steps, and once")
-        self._captured = 0
-
-    def _capture(self, name: str) -> bool:
-        captured = self._captured
-        if captured is None or captured == len(self._names) or self._names[captured] != name:
-            return False
-        self._queue(1)
-        self._captured = captured + 1
-        return True
-
-    def end_capture(self) -> int:
-        """How many layers each replay of the graph counts: fewer than there are where hooks fired out of order."""
-        if self._captured is None:
-            raise AssertionError("no capture has begun")
-        captured, self._captured = self._captured, None
-        return captured
-
-    def replayed(self, captured: int) -> None:
-        """A graph was launched, inside a step or outside, whose capture ended with this many layers."""
-        if self._in_step and self._fired:
-            raise AssertionError("a graph of the whole pass was launched in a step whose layers fire their own hooks")
-        if self._in_step and self._next:
-            raise AssertionError("a second graph was launched in one step, expected one a step")
-        self._next = captured
-        self._position = (self._position + captured) & _COUNTER_MASK
-
-    # ---- the word
-
     def fail_step(self) -> None:
         """Ends a forward pass that has failed. A later pass counts beyond its layers, and is never taken for it."""
-        if self._in_step:
-            self._in_step = False
-            self._move_to(self._step_start + len(self._names) + 1)
-
-    def _move_to(self, position: int) -> None:
-        if self._queued_word is None:
-            self._store(position & _COUNTER_MASK)
-        else:
-            self._queue((position - self._position) & _COUNTER_MASK)
-        self._position = position & _COUNTER_MASK
-
-    def _queue(self, count: int) -> None:
+        if not self._in_step:
+            return
+        self._in_step = False
         if self._queued_word is not None:
-            self._queued_word.add(count)
+            self._leave(self._queued_word)
+        else:
+            self._position = self._beyond(len(self._names) + 1)
+            self._store(self._position)
+
+    def _leave(self, queued_word: QueuedWord) -> None:
+        """The position moves also where the driver refuses: the next step begins behind all that this one may count."""
+        self._position = self._beyond(len(self._names) + 1)
+        queued_word.place(self._position, self._position)
+
+    def _beyond(self, layers: int) -> int:
+        return (self._step_start + layers) & _COUNTER_MASK
 
     def _store(self, count: int) -> None:
         # A plain store is not ordered after the KV it announces on every machine. Releasing a lock and taking it again

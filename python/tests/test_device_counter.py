@@ -12,7 +12,7 @@ import pytest
 
 from kv_connector import LayerCounter
 from kv_connector.cuda_driver import CudaDriver, CudaError
-from kv_connector.device_word import DeviceWord
+from kv_connector.device_word import DeviceWord, check_counting
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["a", "b", "c"]
@@ -146,42 +146,79 @@ def test_should_release_layers_without_a_hook_behind_all_that_the_step_queued(
     assert word.value == end
 
 
-def test_should_count_each_replay_of_a_graph(device: Device, counter: LayerCounter, word: ctypes.c_uint64) -> None:
-    counter.begin_capture()
-    launch = device.capture(lambda: run_pass(counter))
-    layers = counter.end_capture()
-    device.finish()
-    assert (layers, word.value, counter.position) == (3, 0, 0)
-
-    for _ in range(1000):
-        counter.begin_step()
-        launch()
-        counter.replayed(layers)
-        counter.end_step()
-    for _ in range(10):  # passes that are not told
-        launch()
-        counter.replayed(layers)
-    device.finish()
-    assert word.value == counter.position == 1000 * 4 + 10 * 3
-
-
-def test_should_count_in_a_graph_what_is_complete_in_the_registered_order(
+def test_should_count_the_replays_of_a_graph_within_steps_only(
     device: Device, counter: LayerCounter, word: ctypes.c_uint64
 ) -> None:
-    counter.begin_capture()
-    launch = device.capture(lambda: [counter.layer_complete(name) for name in ("a", "c", "b")] and None)
-    layers = counter.end_capture()
-    launch()
-    counter.replayed(layers)
+    launch = device.capture(lambda: run_pass(counter))
+    for _ in range(10):  # warm-up
+        launch()
     device.finish()
-    assert word.value == counter.position == layers == 2
+    assert word.value == counter.position == 0
+
+    for step in range(1000):
+        seen: list[int] = []
+        assert counter.begin_step() == step * 4
+        launch()
+        if step % 100 == 0:
+            device.queue(lambda seen=seen: seen.append(word.value))  # type: ignore[misc]
+        counter.end_step()
+        launch()  # a dummy batch
+        device.finish()
+        assert seen in ([], [step * 4 + 3])
+    assert word.value == counter.position == 4000
 
 
-def test_should_not_count_a_pass_by_its_hooks_and_by_its_graph(counter: LayerCounter) -> None:
+def test_should_count_layers_one_by_one_within_a_replay(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64
+) -> None:
+    seen: list[int] = []
+
+    def queue_pass() -> None:
+        for name in NAMES:
+            device.queue(lambda: seen.append(word.value))
+            counter.layer_complete(name)
+
+    launch = device.capture(queue_pass)
+    for _ in range(2):
+        counter.begin_step()
+        launch()
+        counter.end_step()
+    device.finish()
+    assert seen == [0, 1, 2, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("fired", "counted"), [(("a", "c", "b"), 1), (("a", "a", "b"), 1), (("b", "c"), 0)])
+def test_should_count_in_a_graph_what_is_complete_in_the_registered_order(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64, fired: tuple[str, ...], counted: int
+) -> None:
+    launch = device.capture(lambda: [counter.layer_complete(name) for name in fired] and None)
     counter.begin_step()
-    counter.layer_complete("a")
-    with pytest.raises(AssertionError, match="fire their own hooks"):
-        counter.replayed(3)
+    launch()
+    device.finish()
+    assert word.value == counted
+    assert counter.end_step() == 4
+
+
+def test_should_capture_each_graph_from_its_first_layer(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64
+) -> None:
+    device.capture(lambda: counter.layer_complete("a") and None)
+    launch = device.capture(lambda: run_pass(counter))
+    counter.begin_step()
+    launch()
+    device.finish()
+    assert word.value == 3
+
+
+def test_should_never_count_beyond_the_layers_of_a_step(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64
+) -> None:
+    launch = device.capture(lambda: run_pass(counter))
+    counter.begin_step()
+    launch()
+    launch()
+    device.finish()
+    assert word.value == 3
 
 
 def test_should_go_beyond_the_layers_of_a_pass_that_failed(
@@ -199,14 +236,35 @@ def test_should_not_count_what_the_driver_refuses(device: Device, counter: Layer
     device.stand_in.standInFail(b"cuLaunchKernel", ctypes.c_long(1), OUT_OF_MEMORY)
     with pytest.raises(CudaError, match="cuLaunchKernel failed with CUDA_ERROR_OUT_OF_MEMORY"):
         counter.layer_complete("a")
-    assert counter.position == 0
-    assert counter.end_step() == 1
+    assert not counter.layer_complete("b")
     device.finish()
-    assert word.value == 1
+    assert word.value == 0
+    assert counter.end_step() == 4
+    device.finish()
+    assert word.value == 4
+
+
+def test_should_begin_behind_a_step_whose_end_the_driver_refused(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64
+) -> None:
+    counter.begin_step()
+    run_pass(counter)
+    device.stand_in.standInFail(b"cuLaunchKernel", ctypes.c_long(1), OUT_OF_MEMORY)
+    with pytest.raises(CudaError):
+        counter.end_step()
+    device.finish()
+    assert word.value == 3
+    assert counter.begin_step() == 4
+    device.finish()
+    assert word.value == 4
 
 
 @pytest.mark.parametrize(
-    "call", ["cuModuleLoadData", "cuModuleGetFunction", "cuMemHostRegister_v2", "cuMemHostGetDevicePointer_v2"]
+    "call",
+    [
+        *("cuModuleLoadData", "cuModuleGetFunction", "cuMemHostRegister_v2", "cuMemHostGetDevicePointer_v2"),
+        *("cuMemAlloc_v2", "cuLaunchKernel"),
+    ],
 )
 def test_should_leave_nothing_behind_when_it_cannot_begin(device: Device, word: ctypes.c_uint64, call: str) -> None:
     before = [device.stand_in.standInCallCount(name) for name in (b"cuModuleLoadData", b"cuModuleUnload")]
@@ -216,6 +274,18 @@ def test_should_leave_nothing_behind_when_it_cannot_begin(device: Device, word: 
     after = [device.stand_in.standInCallCount(name) for name in (b"cuModuleLoadData", b"cuModuleUnload")]
     unloaded = 0 if call == "cuModuleLoadData" else 1
     assert [then - now for now, then in zip(before, after, strict=True)] == [1, unloaded]
+    assert device.stand_in.standInHeld() == 0
+
+
+def test_should_check_that_the_device_counts(device: Device) -> None:
+    check_counting(device.driver, device.stream)
+    assert device.stand_in.standInHeld() == 0
+
+
+def test_should_say_that_a_device_counts_otherwise(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeviceWord, "bump", lambda _: None)
+    with pytest.raises(CudaError, match=r"counted to 2, expected 3: .* set gpu to 'off'"):
+        check_counting(device.driver, device.stream)
     assert device.stand_in.standInHeld() == 0
 
 

@@ -1,4 +1,4 @@
-/* Streams, each a thread that runs its operations in order; events, graphs, and the one kernel that is known. */
+/* Streams, each a thread that runs its operations in order; events, graphs, and the kernels that are known. */
 #define _GNU_SOURCE
 #include "stand_in.h"
 
@@ -8,11 +8,12 @@
 #include <time.h>
 
 #define BUMP_KERNEL "kv_messenger_bump"
+#define PLACE_KERNEL "kv_messenger_place"
 
 typedef void (*HostFunction)(void *);
 
 typedef struct Operation {
-    enum { COPY, WRITE_32, WRITE_64, BUMP, HOST_FUNCTION, RECORD, WAIT } kind;
+    enum { COPY, WRITE_32, WRITE_64, BUMP, PLACE, HOST_FUNCTION, RECORD, WAIT } kind;
     uint64_t target, source, value;
     HostFunction function;
     void *data;
@@ -32,6 +33,7 @@ struct Event {
 struct Stream {
     pthread_t thread;
     int device, ending, capturing;
+    uint64_t capture;
     Operations queued;
     Operations captured;
     long given, done;
@@ -51,8 +53,9 @@ typedef struct Function {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct Stream default_streams[DEVICES_MAX];
-static struct Function bump;
-static struct Module bump_module;
+static struct Function bump, place;
+static struct Module counter_module;
+static uint64_t captures_begun;
 static CUresult sticky; /* As with a real context: after an illegal address no call goes well any more. */
 static long pageable_copies;
 
@@ -101,6 +104,14 @@ static void copy(const Operation *operation, int device) {
     memmove(target, source, operation->value);
 }
 
+/* The count and its bound are the device's own; the word is what it shows. */
+static void count_to(uint64_t *state, uint64_t *word) {
+    if (state[0] != state[1]) {
+        state[0]++;
+        __atomic_store_n(word, state[0], __ATOMIC_RELEASE);
+    }
+}
+
 static void wait_for(struct Event *event, long until) {
     pthread_mutex_lock(&lock);
     while (event->reached < until) {
@@ -121,7 +132,14 @@ static void run(const Operation *operation, int device) {
         case COPY: copy(operation, device); break;
         case WRITE_32: __atomic_store_n((uint32_t *)operation->target, (uint32_t)operation->value, __ATOMIC_RELEASE); break;
         case WRITE_64: __atomic_store_n((uint64_t *)operation->target, operation->value, __ATOMIC_RELEASE); break;
-        case BUMP: __atomic_fetch_add((uint64_t *)operation->target, operation->value, __ATOMIC_RELEASE); break;
+        case BUMP: count_to((uint64_t *)operation->target, (uint64_t *)operation->source); break;
+        case PLACE: {
+            uint64_t *state = (uint64_t *)operation->target;
+            state[0] = operation->value;
+            state[1] = (uint64_t)operation->data;
+            __atomic_store_n((uint64_t *)operation->source, state[0], __ATOMIC_RELEASE);
+            break;
+        }
         case HOST_FUNCTION: operation->function(operation->data); break;
         case RECORD: reach(operation->data, (long)operation->value); break;
         case WAIT: wait_for(operation->data, (long)operation->value); break;
@@ -411,7 +429,21 @@ EXPORTED CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
     REQUIRE(!stream->capturing, CUDA_ERROR_ILLEGAL_STATE);
     pthread_mutex_lock(&lock);
     stream->capturing = 1;
+    stream->capture = ++captures_begun;
     pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+EXPORTED CUresult cuStreamGetCaptureInfo_v2(CUstream handle, int *status, uint64_t *number, CUgraph *graph,
+        const void **dependencies, size_t *dependency_count) {
+    CALLED("%p", (void *)handle);
+    REQUIRE_CONTEXT();
+    REQUIRE(graph == NULL && dependencies == NULL && dependency_count == NULL, CUDA_ERROR_NOT_SUPPORTED);
+    const struct Stream *stream = stream_of(handle);
+    *status = stream->capturing;
+    if (stream->capturing) {
+        *number = stream->capture;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -475,41 +507,45 @@ EXPORTED CUresult cuGraphExecDestroy(CUgraphExec graph) {
     return destroy(graph);
 }
 
-/* ---- the kernel that adds to a word: its instructions are not read, only that it is named */
+/* ---- the kernels of the layer counter: their instructions are not read, only that they are named */
 
 EXPORTED CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     CALLED("%.20s", (const char *)image);
     REQUIRE_CONTEXT();
-    REQUIRE(strncmp(image, ".version", 8) == 0 && strstr(image, ".entry " BUMP_KERNEL) != NULL, CUDA_ERROR_INVALID_VALUE);
-    *module = &bump_module;
+    REQUIRE(strncmp(image, ".version", 8) == 0, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(strstr(image, ".entry " BUMP_KERNEL) != NULL && strstr(image, ".entry " PLACE_KERNEL) != NULL, CUDA_ERROR_INVALID_VALUE);
+    *module = &counter_module;
     return CUDA_SUCCESS;
 }
 
 EXPORTED CUresult cuModuleUnload(CUmodule module) {
     CALLED("%p", (void *)module);
-    REQUIRE(module == &bump_module, CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(module == &counter_module, CUDA_ERROR_INVALID_HANDLE);
     return CUDA_SUCCESS;
 }
 
 EXPORTED CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
     CALLED("%s", name);
-    REQUIRE(module == &bump_module, CUDA_ERROR_INVALID_HANDLE);
-    REQUIRE(strcmp(name, BUMP_KERNEL) == 0, CUDA_ERROR_NOT_FOUND);
-    *function = &bump;
+    REQUIRE(module == &counter_module, CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(strcmp(name, BUMP_KERNEL) == 0 || strcmp(name, PLACE_KERNEL) == 0, CUDA_ERROR_NOT_FOUND);
+    *function = strcmp(name, BUMP_KERNEL) == 0 ? &bump : &place;
     return CUDA_SUCCESS;
 }
 
-/* Parameters of the kernel: the word's device address, and what is added (64 bits each). */
+/* Parameters of both kernels, 64 bits each: the address of the count and its bound, that of the word; of the second, both. */
 EXPORTED CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra) {
     CALLED("%p", (void *)stream);
     REQUIRE_CONTEXT();
-    REQUIRE(function == &bump && parameters != NULL && extra == NULL, CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE((function == &bump || function == &place) && parameters != NULL && extra == NULL, CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(grid_x * grid_y * grid_z == 1 && block_x * block_y * block_z == 1 && shared_bytes == 0, CUDA_ERROR_INVALID_VALUE);
-    uint64_t address, added;
-    memcpy(&address, parameters[0], sizeof address);
-    memcpy(&added, parameters[1], sizeof added);
-    void *bytes = bytes_at(address, sizeof address, current_device());
-    REQUIRE(bytes != NULL && address % 8 == 0, CUDA_ERROR_ILLEGAL_ADDRESS);
-    return give(stream, (Operation){.kind = BUMP, .target = (uint64_t)bytes, .value = added});
+    uint64_t said[4] = {0};
+    for (int i = 0; i < (function == &bump ? 2 : 4); i++) {
+        memcpy(&said[i], parameters[i], sizeof said[i]);
+    }
+    void *state = bytes_at(said[0], 2 * sizeof said[0], current_device());
+    void *word = bytes_at(said[1], sizeof said[1], current_device());
+    REQUIRE(state != NULL && word != NULL && said[0] % 8 == 0 && said[1] % 8 == 0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    return give(stream, (Operation){.kind = function == &bump ? BUMP : PLACE, .target = (uint64_t)state,
+            .source = (uint64_t)word, .value = said[2], .data = (void *)said[3]});
 }
