@@ -105,7 +105,8 @@ def folder_by(script: str) -> str:
 
 
 def java_properties() -> list[str]:
-    return [f"-Dkvmessenger.{what}={folder_by(f'find-{what}')}" for what in ("jep", "libfabric")]
+    found = ("jep", "libfabric", "cuda-stand-in", "cuda-header")
+    return [f"-Dkvmessenger.{what}={folder_by(f'find-{what}')}" for what in found]
 
 
 def suites() -> list[Suite]:

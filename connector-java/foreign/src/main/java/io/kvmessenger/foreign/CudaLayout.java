@@ -1,0 +1,29 @@
+package io.kvmessenger.foreign;
+
+/** Where the fields of the driver's structs lie, on 64-bit Linux. They are part of its binary interface. */
+public final class CudaLayout {
+    /** {@code CUmemAllocationProp}. */
+    public static final long ALLOCATION_PROP_SIZE_BYTES = 32;
+
+    public static final long ALLOCATION_PROP_TYPE = 0;
+    public static final long ALLOCATION_PROP_REQUESTEDHANDLETYPES = 4;
+    public static final long ALLOCATION_PROP_LOCATION_TYPE = 8;
+    public static final long ALLOCATION_PROP_LOCATION_ID = 12;
+
+    /** {@code CUmemAccessDesc}. */
+    public static final long ACCESS_DESC_SIZE_BYTES = 12;
+
+    public static final long ACCESS_DESC_LOCATION_TYPE = 0;
+    public static final long ACCESS_DESC_LOCATION_ID = 4;
+    public static final long ACCESS_DESC_FLAGS = 8;
+
+    /** {@code CUmemcpyAttributes}. */
+    public static final long COPY_ATTRIBUTES_SIZE_BYTES = 24;
+
+    public static final long COPY_ATTRIBUTES_SRCACCESSORDER = 0;
+
+    /** {@code CUipcMemHandle}, which means nothing to a program. */
+    public static final long IPC_HANDLE_SIZE_BYTES = 64;
+
+    private CudaLayout() {}
+}

@@ -1,0 +1,128 @@
+package io.kvmessenger.foreign;
+
+import java.lang.foreign.MemorySegment;
+
+/**
+ * The functions of NVIDIA's driver, libcuda, that this project calls, under the names that it exports: of several the plain name is
+ * an older interface. <a href="https://docs.nvidia.com/cuda/cuda-driver-api/">The manual</a> says what they do.
+ *
+ * <p>Contexts, streams, events, handles and memory are named by numbers. Each function returns a {@code CUresult}, 0 when it went
+ * well. Safe from any thread; most need a context that is current on the calling one.
+ */
+public interface LibCuda {
+    // the driver, its devices and their contexts
+
+    int cuInit(int flags);
+
+    int cuDriverGetVersion(MemorySegment version);
+
+    int cuDeviceGetCount(MemorySegment count);
+
+    int cuDeviceGet(MemorySegment device, int ordinal);
+
+    int cuDeviceGetAttribute(MemorySegment value, int attribute, int device);
+
+    int cuDevicePrimaryCtxRetain(MemorySegment context, int device);
+
+    int cuDevicePrimaryCtxRelease_v2(int device);
+
+    int cuCtxSetCurrent(long context);
+
+    int cuCtxGetCurrent(MemorySegment context);
+
+    int cuCtxPushCurrent_v2(long context);
+
+    int cuCtxPopCurrent_v2(MemorySegment context);
+
+    // streams and events
+
+    int cuStreamCreate(MemorySegment stream, int flags);
+
+    int cuStreamDestroy_v2(long stream);
+
+    int cuStreamSynchronize(long stream);
+
+    int cuEventCreate(MemorySegment event, int flags);
+
+    int cuEventDestroy_v2(long event);
+
+    int cuEventRecord(long event, long stream);
+
+    int cuEventQuery(long event);
+
+    // copies
+
+    int cuMemcpyDtoHAsync_v2(long target, long source, long lengthBytes, long stream);
+
+    int cuMemcpyHtoDAsync_v2(long target, long source, long lengthBytes, long stream);
+
+    int cuMemcpyDtoDAsync_v2(long target, long source, long lengthBytes, long stream);
+
+    /** Without order among the copies; {@link CudaApi#CUDA_ERROR_NOT_FOUND} where the driver is older than CUDA 13. */
+    int cuMemcpyBatchAsync_v2(
+            MemorySegment targets,
+            MemorySegment sources,
+            MemorySegment lengthsBytes,
+            long count,
+            MemorySegment attributes,
+            MemorySegment firstOfAttributes,
+            long attributesCount,
+            long stream);
+
+    // page-locked host memory
+
+    int cuMemHostAlloc(MemorySegment address, long lengthBytes, int flags);
+
+    int cuMemFreeHost(long address);
+
+    int cuMemHostRegister_v2(long address, long lengthBytes, int flags);
+
+    int cuMemHostUnregister(long address);
+
+    // memory of a device
+
+    int cuMemAlloc_v2(MemorySegment address, long lengthBytes);
+
+    int cuMemFree_v2(long address);
+
+    /** Of the allocation, or of the mapping of one handle, that has the address. */
+    int cuMemGetAddressRange_v2(MemorySegment base, MemorySegment lengthBytes, long address);
+
+    int cuPointerGetAttribute(MemorySegment value, int attribute, long address);
+
+    int cuMemGetAllocationGranularity(MemorySegment granularityBytes, MemorySegment properties, int option);
+
+    int cuMemCreate(MemorySegment handle, long lengthBytes, MemorySegment properties, long flags);
+
+    int cuMemRelease(long handle);
+
+    int cuMemAddressReserve(MemorySegment address, long lengthBytes, long alignment, long hint, long flags);
+
+    int cuMemAddressFree(long address, long lengthBytes);
+
+    int cuMemMap(long address, long lengthBytes, long offset, long handle, long flags);
+
+    int cuMemUnmap(long address, long lengthBytes);
+
+    int cuMemSetAccess(long address, long lengthBytes, MemorySegment descriptions, long count);
+
+    /** Fails for memory that cuMemCreate did not make. */
+    int cuMemRetainAllocationHandle(MemorySegment handle, long address);
+
+    // memory between processes
+
+    int cuMemExportToShareableHandle(MemorySegment exported, long handle, int type, long flags);
+
+    /** @param exported the descriptor itself, by value; it stays the caller's */
+    int cuMemImportFromShareableHandle(MemorySegment handle, long exported, int type);
+
+    int cuIpcGetMemHandle(MemorySegment handle, long address);
+
+    /** @param handle 64 bytes, passed by value */
+    int cuIpcOpenMemHandle_v2(MemorySegment address, MemorySegment handle, int flags);
+
+    int cuIpcCloseMemHandle(long address);
+
+    /** The driver's name for a result; never empty. */
+    String cuGetErrorName(int result);
+}
