@@ -10,7 +10,7 @@
  * What it cannot show: speed, peer access over PCIe and NVLink, the order of a GPU's writes as a NIC or the processor sees
  * them, the default stream's waiting for other streams, capture across streams.
  *
- * Environment: STAND_IN_DEVICES (default 2), STAND_IN_OP_DELAY_NS (before each operation of a stream, default 0),
+ * Environment: STAND_IN_DEVICES (default 2), STAND_IN_OP_DELAY_NS (before each operation of a stream, default 0; or standInDelay),
  * STAND_IN_FAIL=name:n:code[,...] (the n-th call of a function, from 1, returns code), STAND_IN_LOG=path (a line a call).
  */
 #ifndef KV_MESSENGER_CUDA_STAND_IN_H

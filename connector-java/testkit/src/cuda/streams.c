@@ -58,6 +58,7 @@ static struct Module counter_module;
 static uint64_t captures_begun;
 static CUresult sticky; /* As with a real context: after an illegal address no call goes well any more. */
 static long pageable_copies;
+static long told_delay_ns = -1;
 
 /* ---- what a stream does, on its thread */
 
@@ -74,9 +75,15 @@ static void append(Operations *to, Operation operation) {
     to->count++;
 }
 
+/* For tests that cannot set the environment of their own process: the delay from now on. */
+EXPORTED void standInDelay(long length_ns) {
+    __atomic_store_n(&told_delay_ns, length_ns, __ATOMIC_RELAXED);
+}
+
 static void delay(void) {
     const char *said = getenv("STAND_IN_OP_DELAY_NS");
-    long delay_ns = said == NULL ? 0 : atol(said);
+    long told_ns = __atomic_load_n(&told_delay_ns, __ATOMIC_RELAXED);
+    long delay_ns = told_ns >= 0 ? told_ns : said == NULL ? 0 : atol(said);
     if (delay_ns > 0) {
         struct timespec length = {delay_ns / 1000000000, delay_ns % 1000000000};
         nanosleep(&length, NULL);

@@ -6,6 +6,7 @@ public final class CudaApi {
     public static final int CUDA_SUCCESS = 0;
     public static final int CUDA_ERROR_NOT_FOUND = 500;
     public static final int CUDA_ERROR_NOT_READY = 600;
+    public static final int CUDA_ERROR_NOT_SUPPORTED = 801;
     public static final int CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712;
 
     // streams and events

@@ -1,0 +1,131 @@
+package io.kvmessenger.testkit.device;
+
+import static java.lang.foreign.ValueLayout.ADDRESS;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import io.kvmessenger.foreign.ForeignMemory;
+import io.kvmessenger.transfer.device.DeviceDriver;
+import io.kvmessenger.transfer.device.NoDeviceException;
+import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
+import java.lang.foreign.MemoryLayout;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.SymbolLookup;
+import java.lang.invoke.MethodHandle;
+import java.nio.file.Path;
+
+/**
+ * The stand-in for NVIDIA's driver, and what only a test may ask of it. One in a process: its faults, delays and counts are the
+ * process's.
+ *
+ * <p>Any thread.
+ */
+public final class StandInCuda {
+    private static final String HOME = System.getProperty("kvmessenger.cuda-stand-in", "");
+
+    private final MethodHandle callCount;
+    private final MethodHandle fail;
+    private final MethodHandle held;
+    private final MethodHandle bytes;
+    private final MethodHandle delay;
+    private final MethodHandle pageableCopies;
+
+    private StandInCuda(SymbolLookup library) {
+        callCount = function(library, "standInCallCount", JAVA_LONG, ADDRESS);
+        fail = procedure(library, "standInFail", ADDRESS, JAVA_LONG, JAVA_INT);
+        held = function(library, "standInHeld", JAVA_LONG);
+        bytes = function(library, "standInBytes", JAVA_LONG, JAVA_LONG, JAVA_LONG);
+        delay = procedure(library, "standInDelay", JAVA_LONG);
+        pageableCopies = function(library, "standInPageableCopies", JAVA_LONG);
+    }
+
+    /** Its path. @throws TestAbortedException where this machine has none */
+    public static String library() {
+        assumeTrue(
+                !HOME.isEmpty(),
+                "no stand-in for NVIDIA's driver: -Dkvmessenger.cuda-stand-in names no folder of it,"
+                        + " examples/setup/find-cuda-stand-in does");
+        return HOME + "/libcuda.so.1";
+    }
+
+    @SuppressWarnings("restricted")
+    public static StandInCuda load() {
+        return new StandInCuda(SymbolLookup.libraryLookup(Path.of(library()), Arena.global()));
+    }
+
+    public static DeviceDriver driver() {
+        try {
+            return DeviceDriver.open(library());
+        } catch (NoDeviceException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    public long callCount(String function) {
+        try (Arena arena = Arena.ofConfined()) {
+            return (long) callCount.invokeExact(arena.allocateFrom(function));
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** The n-th call of a function from now on, from 1, returns a code. */
+    public void fail(String function, long nth, int code) {
+        try (Arena arena = Arena.ofConfined()) {
+            fail.invokeExact(arena.allocateFrom(function), nth, code);
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** Allocations, reservations, mappings and page-locked ranges that are held. */
+    public long held() {
+        try {
+            return (long) held.invokeExact();
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** Before each operation of a stream. */
+    public void delay(long lengthNs) {
+        try {
+            delay.invokeExact(lengthNs);
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** Copies that would make the caller wait on hardware. */
+    public long pageableCopies() {
+        try {
+            return (long) pageableCopies.invokeExact();
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** What lies in a device's memory at this moment, without asking a stream for it. */
+    public MemorySegment bytes(long deviceAddress, long lengthBytes) {
+        try {
+            return ForeignMemory.at((long) bytes.invokeExact(deviceAddress, lengthBytes), lengthBytes);
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    @SuppressWarnings("restricted")
+    private static MethodHandle function(
+            SymbolLookup library, String name, MemoryLayout result, MemoryLayout... arguments) {
+        return Linker.nativeLinker()
+                .downcallHandle(library.findOrThrow(name), FunctionDescriptor.of(result, arguments));
+    }
+
+    @SuppressWarnings("restricted")
+    private static MethodHandle procedure(SymbolLookup library, String name, MemoryLayout... arguments) {
+        return Linker.nativeLinker().downcallHandle(library.findOrThrow(name), FunctionDescriptor.ofVoid(arguments));
+    }
+}

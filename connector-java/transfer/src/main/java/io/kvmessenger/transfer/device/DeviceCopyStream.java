@@ -1,0 +1,209 @@
+package io.kvmessenger.transfer.device;
+
+import io.kvmessenger.foreign.CudaApi;
+import io.kvmessenger.foreign.CudaLayout;
+import io.kvmessenger.foreign.LibCuda;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.util.Arrays;
+
+/**
+ * A stream of one device's. Copies are gathered and queued together, by one call where the driver has it (CUDA 13), so that many
+ * scattered pages cost little each.
+ *
+ * <p>One thread. Nothing is allocated for a copy or a mark once there are as many events as marks are out at a time. The stream
+ * does not wait for the default one, nor that one for it.
+ */
+public final class DeviceCopyStream implements CopyStream {
+    /** Gathered before they are queued without a mark. */
+    static final int GATHERED_MAX = 512;
+
+    private static final int EVENTS_MIN = 16;
+
+    private final DeviceDriver driver;
+    private final LibCuda cuda;
+    private final long context;
+    private final long stream;
+
+    private final MemorySegment targets;
+    private final MemorySegment sources;
+    private final MemorySegment lengths;
+    private final MemorySegment attributes;
+    private final MemorySegment firstOfAttributes;
+    private final boolean[] ontoHost = new boolean[GATHERED_MAX];
+    private final boolean[] outOfHost = new boolean[GATHERED_MAX];
+    private int gathered;
+    private boolean batches = true;
+
+    /** A ring: the event of the mark with serial {@code s} is at {@code s - 1}, modulo its length. 0 = not made yet. */
+    private long[] events = new long[EVENTS_MIN];
+
+    private final MemorySegment created;
+    private long marked;
+    private long done;
+    private DeviceFault fault;
+    private boolean closed;
+
+    private DeviceCopyStream(DeviceDriver driver, long context, Arena arena) {
+        this.driver = driver;
+        this.context = context;
+        cuda = driver.cuda();
+        targets = arena.allocate(ValueLayout.JAVA_LONG, GATHERED_MAX);
+        sources = arena.allocate(ValueLayout.JAVA_LONG, GATHERED_MAX);
+        lengths = arena.allocate(ValueLayout.JAVA_LONG, GATHERED_MAX);
+        attributes = arena.allocate(CudaLayout.COPY_ATTRIBUTES_SIZE_BYTES, Long.BYTES);
+        attributes.set(
+                ValueLayout.JAVA_INT,
+                CudaLayout.COPY_ATTRIBUTES_SRCACCESSORDER,
+                CudaApi.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+        firstOfAttributes = arena.allocate(ValueLayout.JAVA_LONG);
+        created = arena.allocate(ValueLayout.JAVA_LONG);
+        driver.require("cuStreamCreate", cuda.cuStreamCreate(created, CudaApi.CU_STREAM_NON_BLOCKING));
+        stream = created.get(ValueLayout.JAVA_LONG, 0);
+    }
+
+    /**
+     * Makes a stream of the device with this ordinal, whose context becomes the calling thread's.
+     *
+     * @throws DeviceFault where the driver refuses
+     */
+    public static DeviceCopyStream open(DeviceDriver driver, int ordinal) {
+        long context = driver.contexts().of(ordinal);
+        driver.contexts().makeCurrent(context);
+        return new DeviceCopyStream(driver, context, Arena.ofAuto());
+    }
+
+    @Override
+    public void toHost(long hostAddress, long deviceAddress, long lengthBytes) {
+        gather(hostAddress, deviceAddress, lengthBytes, true, false);
+    }
+
+    @Override
+    public void fromHost(long deviceAddress, long hostAddress, long lengthBytes) {
+        gather(deviceAddress, hostAddress, lengthBytes, false, true);
+    }
+
+    @Override
+    public void onDevice(long targetAddress, long sourceAddress, long lengthBytes) {
+        gather(targetAddress, sourceAddress, lengthBytes, false, false);
+    }
+
+    private void gather(long target, long source, long lengthBytes, boolean toHost, boolean fromHost) {
+        if (gathered == GATHERED_MAX) {
+            queue();
+        }
+        targets.setAtIndex(ValueLayout.JAVA_LONG, gathered, target);
+        sources.setAtIndex(ValueLayout.JAVA_LONG, gathered, source);
+        lengths.setAtIndex(ValueLayout.JAVA_LONG, gathered, lengthBytes);
+        ontoHost[gathered] = toHost;
+        outOfHost[gathered++] = fromHost;
+    }
+
+    private void queue() {
+        begin();
+        int count = gathered;
+        gathered = 0;
+        if (count > 1 && batches) {
+            int result = cuda.cuMemcpyBatchAsync_v2(
+                    targets, sources, lengths, count, attributes, firstOfAttributes, 1, stream);
+            batches = result != CudaApi.CUDA_ERROR_NOT_FOUND && result != CudaApi.CUDA_ERROR_NOT_SUPPORTED;
+            if (batches) {
+                check("cuMemcpyBatchAsync", result);
+                return;
+            }
+        }
+        for (int i = 0; i < count; i++) {
+            queueOne(i);
+        }
+    }
+
+    private void queueOne(int i) {
+        long target = targets.getAtIndex(ValueLayout.JAVA_LONG, i);
+        long source = sources.getAtIndex(ValueLayout.JAVA_LONG, i);
+        long lengthBytes = lengths.getAtIndex(ValueLayout.JAVA_LONG, i);
+        if (ontoHost[i]) {
+            check("cuMemcpyDtoHAsync", cuda.cuMemcpyDtoHAsync_v2(target, source, lengthBytes, stream));
+        } else if (outOfHost[i]) {
+            check("cuMemcpyHtoDAsync", cuda.cuMemcpyHtoDAsync_v2(target, source, lengthBytes, stream));
+        } else {
+            check("cuMemcpyDtoDAsync", cuda.cuMemcpyDtoDAsync_v2(target, source, lengthBytes, stream));
+        }
+    }
+
+    @Override
+    public long mark() {
+        queue();
+        if (marked - done == events.length) {
+            growEvents();
+        }
+        int at = slot(marked + 1);
+        if (events[at] == 0) {
+            check("cuEventCreate", cuda.cuEventCreate(created, CudaApi.CU_EVENT_DISABLE_TIMING));
+            events[at] = created.get(ValueLayout.JAVA_LONG, 0);
+        }
+        check("cuEventRecord", cuda.cuEventRecord(events[at], stream));
+        return ++marked;
+    }
+
+    private int slot(long serial) {
+        return (int) ((serial - 1) & (events.length - 1));
+    }
+
+    /** All of them are out: each keeps its mark. */
+    private void growEvents() {
+        long[] old = events;
+        events = new long[old.length * 2];
+        for (long serial = done + 1; serial <= marked; serial++) {
+            events[slot(serial)] = old[(int) ((serial - 1) & (old.length - 1))];
+        }
+    }
+
+    @Override
+    public boolean isDone(long serial) {
+        if (serial > marked) {
+            throw new IllegalArgumentException("mark " + serial + " of a stream that has " + marked);
+        }
+        if (serial <= done) {
+            return true;
+        }
+        begin();
+        while (done < marked) {
+            int result = cuda.cuEventQuery(events[slot(done + 1)]);
+            if (result == CudaApi.CUDA_ERROR_NOT_READY) {
+                break;
+            }
+            check("copies of a device", result);
+            done++;
+        }
+        return serial <= done;
+    }
+
+    private void begin() {
+        if (fault != null) {
+            throw fault;
+        }
+        driver.contexts().makeCurrent(context);
+    }
+
+    private void check(String call, int result) {
+        if (result != CudaApi.CUDA_SUCCESS) {
+            fault = new DeviceFault(call, cuda.cuGetErrorName(result));
+            throw fault;
+        }
+    }
+
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        fault = new DeviceFault("a copy", "its stream's end");
+        // Whatever these return: a context that has failed runs nothing any more, and what it had is gone with it.
+        cuda.cuCtxSetCurrent(context);
+        cuda.cuStreamSynchronize(stream);
+        Arrays.stream(events).filter(event -> event != 0).forEach(cuda::cuEventDestroy_v2);
+        cuda.cuStreamDestroy_v2(stream);
+    }
+}

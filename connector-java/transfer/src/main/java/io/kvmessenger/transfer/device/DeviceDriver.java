@@ -1,0 +1,90 @@
+package io.kvmessenger.transfer.device;
+
+import io.kvmessenger.foreign.CudaApi;
+import io.kvmessenger.foreign.FfmLibCuda;
+import io.kvmessenger.foreign.LibCuda;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
+/**
+ * NVIDIA's driver as it was found on this machine, and the contexts in which this process uses its devices.
+ *
+ * <p>Safe from any thread. It allocates no memory of a device and queues nothing; it makes no context that an engine would not
+ * share: those are the primary ones.
+ */
+public final class DeviceDriver implements AutoCloseable {
+    /** What is loaded where no test says otherwise. */
+    public static final String LIBRARY = FfmLibCuda.DEFAULT_NAME;
+
+    private final LibCuda cuda;
+    private final int deviceCount;
+    private final DeviceContexts contexts;
+
+    private DeviceDriver(LibCuda cuda, int deviceCount) {
+        this.cuda = cuda;
+        this.deviceCount = deviceCount;
+        contexts = new DeviceContexts(this);
+    }
+
+    /**
+     * Loads the driver.
+     *
+     * @param library its path, or a name that the loader looks for
+     */
+    public static DeviceDriver open(String library) throws NoDeviceException {
+        LibCuda cuda;
+        try {
+            cuda = new FfmLibCuda(library);
+        } catch (UnsatisfiedLinkError e) {
+            throw new NoDeviceException(
+                    "NVIDIA's driver cannot be loaded (" + e.getMessage()
+                            + "): install it, or leave cuda out of the transports",
+                    e);
+        }
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment count = arena.allocate(ValueLayout.JAVA_INT);
+            require(cuda, "cuInit", cuda.cuInit(0));
+            require(cuda, "cuDeviceGetCount", cuda.cuDeviceGetCount(count));
+            return new DeviceDriver(cuda, count.get(ValueLayout.JAVA_INT, 0));
+        } catch (DeviceFault e) {
+            throw new NoDeviceException(
+                    "NVIDIA's driver finds no device (" + e.getMessage()
+                            + "): look at nvidia-smi, or leave cuda out of the transports",
+                    e);
+        }
+    }
+
+    public LibCuda cuda() {
+        return cuda;
+    }
+
+    public DeviceContexts contexts() {
+        return contexts;
+    }
+
+    public int deviceCount() {
+        return deviceCount;
+    }
+
+    /**
+     * Does nothing where a call went well.
+     *
+     * @throws DeviceFault that names the call and its result
+     */
+    public void require(String call, int result) {
+        require(cuda, call, result);
+    }
+
+    private static void require(LibCuda cuda, String call, int result) {
+        if (result != CudaApi.CUDA_SUCCESS) {
+            throw new DeviceFault(call, cuda.cuGetErrorName(result));
+        }
+    }
+
+    /** Lets go of the contexts; streams and memory of them are closed already. */
+    @Override
+    public void close() {
+        contexts.close();
+    }
+}

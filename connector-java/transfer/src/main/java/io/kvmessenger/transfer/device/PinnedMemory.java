@@ -1,0 +1,78 @@
+package io.kvmessenger.transfer.device;
+
+import io.kvmessenger.foreign.CudaApi;
+import io.kvmessenger.foreign.ForeignMemory;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+
+/**
+ * Host memory that stays in its place, so that devices copy to and from it while the processor goes on.
+ *
+ * <p>Any thread; its bytes belong to one at a time. Closed when no copy to or from it is queued any more.
+ */
+public final class PinnedMemory implements AutoCloseable {
+    private final DeviceDriver driver;
+    private final int ordinal;
+    private final MemorySegment memory;
+    private final boolean allocated;
+
+    private PinnedMemory(DeviceDriver driver, int ordinal, MemorySegment memory, boolean allocated) {
+        this.driver = driver;
+        this.ordinal = ordinal;
+        this.memory = memory;
+        this.allocated = allocated;
+    }
+
+    /**
+     * New memory, for copies of any device.
+     *
+     * @param ordinal of a device, in whose context it is made
+     * @throws DeviceFault where the driver refuses
+     */
+    public static PinnedMemory allocate(DeviceDriver driver, int ordinal, long lengthBytes) {
+        long address = driver.contexts().within(ordinal, () -> {
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment made = arena.allocate(ValueLayout.JAVA_LONG);
+                driver.require(
+                        "cuMemHostAlloc of " + lengthBytes + " bytes",
+                        driver.cuda().cuMemHostAlloc(made, lengthBytes, CudaApi.CU_MEMHOSTALLOC_PORTABLE));
+                return made.get(ValueLayout.JAVA_LONG, 0);
+            }
+        });
+        return new PinnedMemory(driver, ordinal, ForeignMemory.at(address, lengthBytes), true);
+    }
+
+    /**
+     * Memory that is there already, which its owner keeps for longer than this.
+     *
+     * @throws DeviceFault where the driver refuses, as it does for what is pinned already
+     */
+    public static PinnedMemory of(DeviceDriver driver, int ordinal, MemorySegment memory) {
+        driver.contexts()
+                .within(
+                        ordinal,
+                        () -> driver.require(
+                                "cuMemHostRegister of " + memory.byteSize() + " bytes",
+                                driver.cuda()
+                                        .cuMemHostRegister_v2(
+                                                memory.address(),
+                                                memory.byteSize(),
+                                                CudaApi.CU_MEMHOSTREGISTER_PORTABLE)));
+        return new PinnedMemory(driver, ordinal, memory, false);
+    }
+
+    public MemorySegment memory() {
+        return memory;
+    }
+
+    @Override
+    public void close() {
+        driver.contexts().within(ordinal, () -> {
+            int result = allocated
+                    ? driver.cuda().cuMemFreeHost(memory.address())
+                    : driver.cuda().cuMemHostUnregister(memory.address());
+            driver.require(allocated ? "cuMemFreeHost" : "cuMemHostUnregister", result);
+        });
+    }
+}
