@@ -212,15 +212,20 @@ def with_servers() -> list[Suite]:
         of_servers("engines", "engine", "e2e-tests", "engines"),
         of_servers("engines, SGLang", "sglang", f"{pair}/test_sglang.py", "sglang", beside=True),
         of_servers(
-            "engines, SGLang, recorded", "sglang", f"{pair}/test_recorded_calls.py", "sglang-recorded", beside=True
+            "engines, SGLang, recorded",
+            "sglang",
+            f"{pair}/test_recorded_calls.py",
+            "sglang-recorded",
+            f"{pair}/test_role_switches.py",
+            beside=True,
         ),
     ]
 
 
-def of_servers(name: str, environment: str, tests: str, report: str, *, beside: bool = False) -> Suite:
+def of_servers(name: str, environment: str, tests: str, report: str, *more: str, beside: bool = False) -> Suite:
     return Suite(
         name,
-        with_wheel(environment, *pytest(tests, report)),
+        with_wheel(environment, *pytest(tests, report), *more),
         f"build/reports/{report}.xml",
         quick=False,
         limit_seconds=ENGINES_LIMIT_SECONDS,

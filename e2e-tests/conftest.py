@@ -44,6 +44,8 @@ def model() -> Path:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--everyday-requests", type=int, default=DEFAULT_REQUESTS, help="how many test_everyday.py sends")
     parser.addoption("--everyday-seed", type=int, default=DEFAULT_SEED, help="what test_everyday.py draws them from")
+    parser.addoption("--all-stores", action="store_true", help="test_stores.py: every set-up, and faults of the store")
+    parser.addoption("--role-switches", type=int, default=3, help="sglang_pair: how often two servers change roles")
     parser.addoption("--record", action="store_true", help="sglang_pair: write the scheduler's calls anew")
 
 

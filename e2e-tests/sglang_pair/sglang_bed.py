@@ -180,6 +180,8 @@ class Kind:
     recorded: bool = False
     """What SGLang asks of the backend is written down, see plugins/recorder.py, and rows of drafts are compared."""
     warm_up: bool = False
+    switches: bool = False
+    """Both sides may change their roles."""
     holdable: bool = False
     """The prefiller's writes can be held back, by a KV Messenger that looks at a file before each."""
     started_by: type[Server] = WarmSglang
@@ -224,6 +226,7 @@ class Ground:
             overlap=kind.overlap,
             environment=environment,
             warm_up=kind.warm_up,
+            switches=kind.switches,
         )
         server = engine(name, options, self.folder, port, kind.started_by)
         return Side(server, metrics_ports)

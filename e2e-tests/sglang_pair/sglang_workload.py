@@ -46,6 +46,8 @@ RETRACTED_ANSWER_TOKENS: Final = 200
 """Long enough to be paused in the middle."""
 PREFILLER_STAGED: Final = Series(seed=43, lengths=(1, 17, 257, 720))
 STAGED_AT_ONCE: Final = Series(seed=44, lengths=(400, 65, 720, 33, 512, 720))
+SWITCHED: Final = Series(seed=48, lengths=(1, 33, 257, 600))
+"""Asked again after each change of roles, when neither side has anything of them in its cache."""
 
 ALL: Final = (
     TOKENS,
@@ -62,6 +64,7 @@ ALL: Final = (
     AFTER_FAULTS,
     PREFILLER_STAGED,
     STAGED_AT_ONCE,
+    SWITCHED,
 )
 
 

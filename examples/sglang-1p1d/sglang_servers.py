@@ -52,6 +52,8 @@ class EngineOptions:
     page_tokens: int = PAGE_TOKENS
     overlap: bool = False
     """A prefiller's passes overlap with its scheduling: SGLang's default, which needs `torch.cuda.Event`."""
+    switches: bool = False
+    """Its role may change while it runs."""
     arguments: tuple[str, ...] = ()
     warm_up: bool = False
     """Whether the server sends itself a request before it says that it is ready; costs a start some seconds."""
@@ -61,12 +63,14 @@ def role_arguments(options: EngineOptions) -> tuple[str, ...]:
     if options.role is None:
         return ()
     shared = ("--disaggregation-mode", options.role, "--disaggregation-transfer-backend", options.backend)
-    if options.role == "prefill":
-        # With overlap, a hit in the radix cache records a torch.cuda.Event, which ends the scheduler without a GPU.
-        alone = () if options.overlap else ("--disable-overlap-schedule",)
-        return (*shared, "--disaggregation-bootstrap-port", str(options.bootstrap_port), *alone)
+    # With overlap, a hit in the radix cache records a torch.cuda.Event, which ends the scheduler without a GPU.
+    alone = () if options.overlap else ("--disable-overlap-schedule",)
+    prefills = ("--disaggregation-bootstrap-port", str(options.bootstrap_port), *alone)
     # The default backs up in pinned memory, which torch has only with a GPU.
-    return (*shared, "--disaggregation-decode-retraction-backup", "cpu_tensor")
+    decodes = ("--disaggregation-decode-retraction-backup", "cpu_tensor")
+    if options.switches:
+        return (*shared, *prefills, *decodes, "--enable-pd-role-switch")
+    return (*shared, *(prefills if options.role == "prefill" else decodes))
 
 
 def engine(

@@ -25,6 +25,8 @@ from kv_connector.sglang.exchange import DRAIN_INTERVAL_SECONDS, Exchange, Messe
 from kv_connector.sglang.page_list import Pages
 
 THERE = PrefillerAddress("there", 7)
+LIMIT_SECONDS = 20 * DRAIN_INTERVAL_SECONDS
+"""By the test's own clock."""
 
 
 class ScriptedMessenger:
@@ -39,6 +41,8 @@ class ScriptedMessenger:
         self.broken = False
         self.unclosable = False
         self.closed = 0
+        self.leaks: list[dict[str, int]] = []
+        """What its leak checks find, one after the other; afterwards nothing."""
 
     def submit(self, commands: Sequence[Any]) -> None:
         self._check()
@@ -58,7 +62,8 @@ class ScriptedMessenger:
         return Stats({}, {})
 
     def leak_check(self) -> LeakCheck:
-        return LeakCheck(clean=True, held={})
+        held = self.leaks.pop(0) if self.leaks else {}
+        return LeakCheck(clean=not any(held.values()), held=held)
 
     def close(self) -> None:
         self.closed += 1
@@ -214,3 +219,21 @@ def test_should_hold_pages_of_a_messenger_that_does_not_close(exchange: Exchange
     assert not out.released
     assert not incoming.ended
     assert not exchange.is_quiet(6)
+
+
+def test_should_settle_once_nothing_is_held_any_more(exchange: Exchange, messenger: ScriptedMessenger) -> None:
+    out = exchange.announce(5)
+    exchange.finish(out, 3)
+    messenger.leaks = [{"prefills": 1, "grants": 0}, {"windows": 1}]
+    messenger.events = [Released(out.request)]
+    assert exchange.settle(LIMIT_SECONDS) is None
+    assert not messenger.leaks
+
+
+def test_should_say_what_it_waited_for_in_vain(exchange: Exchange, messenger: ScriptedMessenger) -> None:
+    fetch(exchange)
+    messenger.leaks = [{"fetches": 1, "grants": 0}] * 1000
+    unsettled = exchange.settle(LIMIT_SECONDS)
+    assert unsettled is not None
+    assert (unsettled.of_requests, unsettled.of_messenger) == ({"incoming": 1}, {"fetches": 1})
+    assert str(unsettled) == "1 fetches, 1 incoming"

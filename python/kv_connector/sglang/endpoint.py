@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kv_connector._facade import ContextRow, Geometry, Messenger, MessengerPort
-from kv_connector.exceptions import KvConnectorError
+from kv_connector.exceptions import KvConnectorError, MessengerError
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options
 from kv_connector.sglang import engine_facts, geometry
@@ -33,6 +33,8 @@ FIRST_CONTACT_WAIT_SECONDS = 0.05
 """The scheduler's thread waits this long, once for each prefiller: SGLang asks again only a second later."""
 UNFIT_MEMORY_SECONDS = 5.0
 """A prefiller that does not match is asked again after this time."""
+SETTLE_LIMIT_SECONDS = 10.0
+"""An engine that is to change its role is idle: what its last requests hold is let go in milliseconds."""
 BATCHES_IN_FLIGHT_MAX = 2
 """On each pipeline stage: SGLang's overlap scheduler launches one while it waits for the result of another."""
 
@@ -45,6 +47,7 @@ class TransferEndpoint(CommonEndpoint):
     """The rank's messenger, and where other ranks' are. The scheduler's thread only."""
 
     supports_deferred_decode_kv_release = True
+    supports_role_switch = True
     reports_transfer_latency = True
 
     open_messenger: OpenMessenger = staticmethod(Messenger.open)
@@ -71,7 +74,8 @@ class TransferEndpoint(CommonEndpoint):
         self._asked_again: dict[str, concurrent.futures.Future[Any]] = {}
         self._unfit: dict[str, tuple[str, float]] = {}
         self._scheduler_thread = threading.get_ident()
-        engine_facts.refuse_unsupported(args, self._mode)
+        for each in engine_facts.modes(self._mode, server_args):
+            engine_facts.refuse_unsupported(args, each)
         super().__init__(args, mode, server_args, is_mla_backend)
         self.server_socket.close(linger=0)  # nothing is sent to it: peers meet at the messenger
         if self._mode == "decode":
@@ -317,8 +321,36 @@ class TransferEndpoint(CommonEndpoint):
         """Whether nothing can write any more to the pages of a request that has failed."""
         return self.exchange.is_quiet(bootstrap_room)
 
+    def teardown(self) -> None:
+        """Ends this role, so that another endpoint can be made in this process; the JVM stays.
+
+        SGLang calls it when the engine is idle, frees the metadata's memory afterwards and goes on with the KV's. So
+        it raises where KV may still come to a page: SGLang then takes no more requests until it is started again.
+        """
+        begun = time.monotonic()
+        unsettled = self.exchange.settle(SETTLE_LIMIT_SECONDS)
+        if unsettled is not None and unsettled.of_requests:
+            raise MessengerError(
+                f"the engine is to change its role and its requests still hold {unsettled} after"
+                f" {SETTLE_LIMIT_SECONDS:g} s, expected nothing: start it again in the role that it is to have"
+            )
+        if unsettled is not None:
+            logger.warning("peers wait for what will not come from this %s any more: %s", self._mode, unsettled)
+        HOOKS.stop_counting()
+        self.steps = None
+        self.close()
+        recomputes = getattr(self, "_prefill_recompute_executor", None)  # a decoder's
+        if recomputes is not None:
+            recomputes.shutdown(wait=False)
+        logger.info(
+            "the messenger of the %s role is closed, the leak check %s, after %.0f ms",
+            self._mode,
+            "is clean" if unsettled is None else f"found {unsettled}",
+            1000 * (time.monotonic() - begun),
+        )
+
     def close(self) -> None:
-        """Ends the messenger; for tests, since SGLang ends its processes."""
+        """Ends the messenger."""
         self.prefillers.close()
         self.exchange.close()
         if self._mode == "prefill" and self.pp_size > 1:

@@ -96,6 +96,11 @@ def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.en
         raise OptionError(str(refused).replace(VLLM_OPTIONS_PLACE, OPTIONS_VARIABLE)) from None
 
 
+def modes(mode: str, server_args: Any) -> tuple[str, ...]:
+    """SGLang's words for what the engine is, and for what it may become: a switch that fails ends it."""
+    return ("prefill", "decode") if getattr(server_args, "enable_pd_role_switch", False) else (mode,)
+
+
 def refuse_unsupported(kv_args: Any, mode: str) -> None:
     """Ends the start with a sentence where a set-up cannot work."""
     from sglang.srt.environ import envs

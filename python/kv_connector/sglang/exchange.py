@@ -31,6 +31,7 @@ from kv_connector.sglang.page_list import Pages
 
 DRAIN_INTERVAL_SECONDS = 0.0002
 """One look at the messenger serves all the requests that a scheduler polls in one round."""
+SETTLE_INTERVAL_SECONDS = 0.001
 FENCE_LIMIT_SECONDS = 1.0
 """Reached only where a peer hangs while it takes a metadata row: all KV of the request has left then."""
 
@@ -78,6 +79,20 @@ class PrefillerAddress:
 
     host: str
     port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """What was still held when there was no more time."""
+
+    of_requests: Mapping[str, int]
+    """Transfers of this rank's own requests."""
+    of_messenger: Mapping[str, int]
+    """All that the messenger holds, for peers too."""
+
+    def __str__(self) -> str:
+        held = {**self.of_messenger, **self.of_requests}
+        return ", ".join(f"{count} {name}" for name, count in held.items()) or "nothing"
 
 
 class MessengerLostError(Exception):
@@ -259,6 +274,18 @@ class Exchange:
     def leak_check(self) -> LeakCheck:
         """What the messenger holds for unfinished work."""
         return self._messenger.leak_check()
+
+    def settle(self, limit_seconds: float) -> Unsettled | None:
+        """Waits until nothing is held for any request; returns what is when the time is over. Blocks meanwhile."""
+        deadline = self._clock() + limit_seconds
+        while True:
+            self.drain()
+            leaks = self.leak_check()
+            if leaks.clean and not self.held():
+                return None
+            if self._clock() >= deadline:
+                return Unsettled(self.held(), {name: count for name, count in leaks.held.items() if count})
+            time.sleep(SETTLE_INTERVAL_SECONDS)
 
     def close(self) -> None:
         """Ends the messenger."""

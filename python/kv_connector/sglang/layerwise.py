@@ -56,6 +56,10 @@ class AttentionHooks:
         self._names = dict(by_layer)
         self._counter = counter
 
+    def stop_counting(self) -> None:
+        """Before the counter's memory goes with its messenger."""
+        self._counter = None
+
     def missing(self, names: Iterable[str]) -> list[str]:
         """Layers of the geometry that no hook will count."""
         return [name for name in names if name.split(".")[0] in _COUNTED and int(name.split(".")[1]) not in self.layers]
@@ -130,7 +134,10 @@ class LayerwiseSteps:
 
 
 def install_hooks(_result: None, runner: Any) -> None:
-    """After ``ModelRunner.load_model``, before any graph is captured; a decoder's model tells of its windows only."""
+    """After ``ModelRunner.load_model``, before any graph is captured.
+
+    The model of a decoder that stays one tells of its windows only.
+    """
     from sglang.srt.runtime_context import get_disagg
 
     from kv_connector.sglang import BACKEND_NAME
@@ -141,7 +148,7 @@ def install_hooks(_result: None, runner: Any) -> None:
     if runner.is_draft_worker:  # its layers have the numbers of the target's
         return
     HOOKS.window_tokens = runner.sliding_window_size or 0
-    if disaggregation.disaggregation_mode == "prefill":
+    if disaggregation.disaggregation_mode == "prefill" or disaggregation.enable_pd_role_switch:
         HOOKS.install(runner.model)
 
 

@@ -209,7 +209,11 @@ class Side:
         pp_group: Any = None,
     ) -> Side:
         shape, rank = shape or Shape(), rank or RankInEngine()
-        pool = shape.pool_of(mode, rank.pp_rank)
+        return cls.over(shape.pool_of(mode, rank.pp_rank), mode, arguments, shape, rank, pp_group)
+
+    @classmethod
+    def over(cls, pool: Any, mode: str, arguments: Any, shape: Shape, rank: RankInEngine, pp_group: Any = None) -> Side:
+        """With the pages that an engine has already; metadata is made anew for each role."""
         metadata = MetadataBuffers(SLOT_COUNT, 64, torch.float32, 1)
         with as_rank(shape, rank, pp_group):
             endpoint = backend_class("manager")(
@@ -282,7 +286,7 @@ class Pair:
     def __init__(self, folder: Path, shape: Shape | None = None, decoder_shape: Shape | None = None) -> None:
         self.port = free_port()
         shape = shape or Shape()
-        arguments = publish_arguments(folder, self.port, shape.page_tokens)
+        arguments = self._arguments = publish_arguments(folder, self.port, shape.page_tokens)
         self.bootstrap = backend_class("bootstrap_server")("127.0.0.1", self.port)
         until(lambda: listens(self.port), "the bootstrap server listens")
         self.prefiller = Side.open("prefill", arguments, shape)
@@ -307,6 +311,14 @@ class Pair:
         receiver.init(0)
         wait_for(receiver, KVPoll.WaitingForInput)
         return receiver
+
+    def switch_roles(self) -> None:
+        """As SGLang does it: all of a role goes but the pages, and the other one is made in the same process."""
+        for side in (self.prefiller, self.decoder):
+            side.endpoint.teardown()
+        source, target = self.decoder, self.prefiller
+        self.prefiller = Side.over(source.pool, "prefill", self._arguments, source.shape, source.rank)
+        self.decoder = Side.over(target.pool, "decode", self._arguments, target.shape, target.rank)
 
     def write_metadata(self, slot: int, room: int, token: int) -> None:
         self.prefiller.metadata.output_ids[slot, 0] = token

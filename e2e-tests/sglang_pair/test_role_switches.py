@@ -1,0 +1,141 @@
+"""Two SGLang servers that change roles with each other while they run: the prefiller decodes, the decoder prefills.
+
+Requests are under way when a change is asked for: SGLang puts it off until a side is idle. `make role-switches` makes
+as many as `--role-switches` says, of which the tests make few.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+from conftest import Reference
+from faults import Outcome, attempt
+from server_process import free_port, wait_until
+from sglang_bed import COMPLETIONS, Ground, Kind, Pair, Side, start
+from sglang_servers import Role
+from sglang_workload import ANSWER_TOKENS, SWITCHED
+
+pytest_plugins = ["sglang_fixtures"]
+SWITCHING: Final = Kind(switches=True)
+ROLES: Final[tuple[Role, Role]] = ("prefill", "decode")
+LIMIT_SECONDS: Final = 90.0
+LONG_ANSWER_TOKENS: Final = 100
+"""It is still being computed when a change is asked for. What is compared is its beginning."""
+CLEAN: Final = re.compile(r"the messenger of the (prefill|decode) role is closed, the leak check is clean")
+CLOSED: Final = re.compile(r"the messenger of the (prefill|decode) role is closed")
+
+
+@dataclass(frozen=True)
+class Change:
+    """Of one server's role."""
+
+    seconds: float
+    put_off: int
+    """How often it was refused because requests were under way."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A server in either role, with the port at which it tells decoders of its messengers."""
+
+    side: Side
+    bootstrap_port: int
+
+    def become(self, role: str) -> Change:
+        """Returns when its role has changed."""
+        begun, put_off = 0.0, -1
+
+        def changed() -> bool:
+            nonlocal begun, put_off
+            begun, put_off = time.monotonic(), put_off + 1
+            said = self.side.server.post("/pd_role_switch", {"new_role": role, "decode_cuda_graph_memory_gb": 0.0})
+            if said.get("success"):
+                return True
+            assert "not idle" in str(said), said
+            return False
+
+        wait_until(changed, LIMIT_SECONDS, f"{self.side.server.name} is a {role} server")
+        return Change(time.monotonic() - begun, put_off)
+
+
+@dataclass
+class Two:
+    """Both instances, the prefiller first."""
+
+    roles: list[Instance]
+    ground: Ground
+
+    def pair(self) -> Pair:
+        prefiller, decoder = self.roles
+        return Pair(prefiller.side, decoder.side, prefiller.side.server, prefiller.bootstrap_port, self.ground.gate)
+
+    def switch(self) -> list[Change]:
+        """Both at the same time."""
+        with ThreadPoolExecutor(2) as both:
+            changes = list(both.map(Instance.become, self.roles, ("decode", "prefill")))
+        self.roles.reverse()
+        return changes
+
+
+@pytest.fixture(scope="module")
+def two(ground: Ground, by_sglang: Reference) -> Iterator[Two]:
+    with ExitStack() as stack:
+        ports = [free_port(), free_port()]
+        made = [
+            Instance(ground.side(role, SWITCHING, port, name=f"switching-{role}"), port)
+            for role, port in zip(ROLES, ports, strict=True)
+        ]
+        start(stack, [instance.side.server for instance in made])
+        yield Two(made, ground)
+
+
+def under_way(pool: ThreadPoolExecutor, pair: Pair) -> list[tuple[str, Future[Outcome]]]:
+    """Requests whose KV has arrived, so that both sides know all of them; their answers are still being computed."""
+    asked = []
+    for prompt in SWITCHED.prompts():
+        body = pair.body(prompt, LONG_ANSWER_TOKENS, f"switched-{uuid.uuid4()}")
+        pool.submit(attempt, pair.prefiller.server.post, COMPLETIONS, body)
+        asked.append((prompt, pool.submit(attempt, pair.decoder.server.post, COMPLETIONS, body)))
+    wait_until(
+        lambda: pair.decoder.metric("kv_messenger_fetches_arrived_total") >= len(asked),
+        LIMIT_SECONDS,
+        "all of the KV has arrived",
+    )
+    return asked
+
+
+def test_tokens_are_right_in_either_role_after_each_change(
+    two: Two, by_sglang: Reference, pytestconfig: pytest.Config
+) -> None:
+    count = pytestconfig.getoption("--role-switches")
+    changes: list[Change] = []
+    with ThreadPoolExecutor(2 * len(SWITCHED.lengths)) as pool:
+        for number in range(count + 1):
+            asked = under_way(pool, two.pair())
+            if number < count:
+                changes += two.switch()
+            for prompt, answer in asked:
+                outcome = answer.result(LIMIT_SECONDS)
+                assert outcome.words is not None, f"after {number} changes: {outcome.said}"
+                assert outcome.words[:ANSWER_TOKENS] == by_sglang.to(prompt), f"after {number} changes"
+                assert len(outcome.words) == LONG_ANSWER_TOKENS
+    for instance in two.roles:
+        instance.side.wait_at_rest()
+        log = instance.side.server.log()
+        assert len(CLEAN.findall(log)) == len(CLOSED.findall(log)) == count, "a leak check was not clean"
+    took = [1000 * change.seconds for change in changes]
+    put_off = [change for change in changes if change.put_off]
+    print(
+        f"{count} changes of both servers' roles: one took {statistics.median(took):.0f} ms (median),"
+        f" {max(took):.0f} ms at most; {len(put_off)} of {len(changes)} were put off until requests under way had ended"
+    )
+    assert put_off, "no request was under way when a change was asked for"
