@@ -8,9 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from kv_connector import OptionError
-from kv_connector.sglang.engine_facts import OPTIONS_VARIABLE, read_options
+from kv_connector.sglang.engine_facts import OPTIONS_VARIABLE, modes, read_options
 
 RANK = SimpleNamespace(system_dp_rank=None, pp_rank=0, engine_rank=1)
+
+
+def test_should_know_what_an_engine_may_become() -> None:
+    assert modes("decode", SimpleNamespace(enable_pd_role_switch=False)) == ("decode",)
+    assert modes("decode", SimpleNamespace(enable_pd_role_switch=True)) == ("prefill", "decode")
 
 
 def test_should_read_the_options_of_a_rank() -> None:

@@ -96,6 +96,26 @@ def test_should_not_count_a_draft_models_layers_for_the_targets(
     assert counter.steps_out_of_order == 0
 
 
+@pytest.mark.parametrize("switches", [True, False])
+def test_should_hook_a_decoder_that_may_become_a_prefiller(
+    hooks: AttentionHooks, counter: LayerCounter, attention: Any, monkeypatch: pytest.MonkeyPatch, switches: bool
+) -> None:
+    from sglang.srt import runtime_context
+
+    from kv_connector.sglang.layerwise import install_hooks
+
+    decodes = {"disaggregation_mode": "decode", "enable_pd_role_switch": switches}
+    chosen = SimpleNamespace(disaggregation_transfer_backend="kv_messenger", **decodes)
+    monkeypatch.setattr(runtime_context, "get_disagg", lambda: chosen)
+    install_hooks(None, model_runner(attention, is_draft_worker=False))
+    counter.begin_step()
+    attention[0]()
+    assert counter.position == (1 if switches else 0)
+    hooks.stop_counting()
+    attention[1]()
+    assert counter.position == (1 if switches else 0), "the counter's memory may be gone"
+
+
 def test_should_count_an_indexers_keys_with_their_layer(
     hooks: AttentionHooks, word: ctypes.c_uint64, attention: Any
 ) -> None:
