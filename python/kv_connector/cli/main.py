@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kv_connector import _preflight
 from kv_connector._version import __version__
-from kv_connector.cli import doctor, ping, said_options, timeline
+from kv_connector.cli import bench, doctor, ping, said_options, timeline
 from kv_connector.cli.idle import drain, wait_idle
 from kv_connector.exceptions import OptionError, PreflightError
 from kv_connector.options import SGLANG_OPTIONS_VARIABLE, Options
@@ -17,7 +17,12 @@ from kv_connector.options import SGLANG_OPTIONS_VARIABLE, Options
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, 1 where something is wrong with the machine, 2 where the command is wrong."""
-    said = parser().parse_args(arguments)
+    takes = parser()
+    said, others = takes.parse_known_args(arguments)
+    if said.command == "bench":
+        return bench.run(others, sys.stderr.write)
+    if others:
+        takes.error(f"unrecognized arguments: {' '.join(others)}")
     if said.command == "version":
         return version()
     if said.command == "wait-idle":
@@ -83,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     side.add_argument("--answer", action="store_true", help="answer as a prefiller would, until interrupted")
     side.add_argument("prefiller", metavar="HOST:PORT", nargs="?", help="where the other side answers")
     add_engine(pings)
+    commands.add_parser("bench", add_help=False, help="how fast pages move: kvperf, whose options bench --help lists")
     return made
 
 

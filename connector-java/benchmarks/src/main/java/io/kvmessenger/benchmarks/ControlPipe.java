@@ -15,7 +15,7 @@ import java.util.List;
 
 /**
  * What the two processes tell each other besides writes: the part that a messenger's control channel has in production.
- * Runs over the target's standard streams; both ends are of the same build.
+ * Runs over the target's standard streams, or a connection between two hosts; both ends are of the same build.
  *
  * <p>For one thread.
  */

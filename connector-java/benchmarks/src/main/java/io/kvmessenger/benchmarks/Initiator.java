@@ -13,7 +13,8 @@ final class Initiator {
     /**
      * What one round took.
      *
-     * @param durationNs first submit until the target had counted every page; of op pingpong, all pings to and fro
+     * @param durationNs first submit until the target had counted every page, or its word of it was here, where it is on
+     *     another host; of op pingpong, all pings to and fro
      * @param cpuNs CPU time of both processes in that time
      * @param othersShare of all cores, that other programmes had in that time
      * @param compiledMillis what both JVMs have spent compiling since they began
@@ -65,7 +66,8 @@ final class Initiator {
         cpuNs = MachineLoad.processNs() - cpuNs;
         RoundOutcome outcome = control.receiveOutcome();
         machineNs = MachineLoad.machineNs() - machineNs;
-        long durationNs = outcome.filledNs() - startedNs;
+        long filledNs = options.dial().isEmpty() ? outcome.filledNs() : System.nanoTime();
+        long durationNs = filledNs - startedNs;
         cpuNs += outcome.cpuNs();
         double othersShare = MachineLoad.othersShare(machineNs, cpuNs, durationNs);
         for (int peer = 0; peer < windows.length; peer++) {

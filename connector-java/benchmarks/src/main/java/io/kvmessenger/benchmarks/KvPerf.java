@@ -31,11 +31,15 @@ public final class KvPerf {
             return;
         }
         try {
-            run(args);
+            if (args.length == 2 && args[0].equals("--listen")) {
+                TargetHost.serve(args[1], System.err);
+            } else {
+                run(args);
+            }
         } catch (IllegalArgumentException e) {
             System.err.println("kvperf: " + e.getMessage());
             System.exit(EXIT_USAGE);
-        } catch (IllegalStateException e) {
+        } catch (IllegalStateException | IOException e) {
             System.err.println("kvperf: " + e.getMessage());
             System.exit(1);
         }
@@ -43,9 +47,24 @@ public final class KvPerf {
 
     private static void run(String[] args) throws IOException, InterruptedException {
         KvPerfOptions options = KvPerfOptions.parse(args);
+        if (!options.dial().isEmpty()) {
+            try (TargetHost target = TargetHost.dial(options.dial(), args)) {
+                run(KvPerfOptions.parse(target.arguments()), target.control());
+            }
+            return;
+        }
         Process target = startTarget(args, options.targetPrefix());
+        try {
+            run(options, new ControlPipe(target.getInputStream(), target.getOutputStream()));
+        } finally {
+            if (!target.waitFor(5, TimeUnit.SECONDS)) {
+                target.destroyForcibly();
+            }
+        }
+    }
+
+    private static void run(KvPerfOptions options, ControlPipe control) throws IOException, InterruptedException {
         try (Endpoint endpoint = new Endpoint(options, options.hosts(), "target")) {
-            ControlPipe control = new ControlPipe(target.getInputStream(), target.getOutputStream());
             control.awaitBegin();
             List<ControlPipe.Hello> remote = control.receiveHellos();
             control.sendHellos(endpoint.hellos());
@@ -62,10 +81,6 @@ public final class KvPerf {
                         options.yardstick() ? measureInterleaved(options, initiator) : measure(options, initiator));
             }
             initiator.end();
-        } finally {
-            if (!target.waitFor(5, TimeUnit.SECONDS)) {
-                target.destroyForcibly();
-            }
         }
     }
 

@@ -15,6 +15,7 @@ import java.util.Map;
  * @param seconds rounds go on for that long; 0 = {@code rounds} decide
  * @param hosts addresses of this process: it listens on the first, and all are its data hosts where there are several
  * @param targetHosts the same of the target
+ * @param dial HOST:PORT where the target listens on another host; empty where it is a process that this one starts
  * @param targetPrefix words that the target's command line begins with
  */
 record KvPerfOptions(
@@ -38,6 +39,7 @@ record KvPerfOptions(
         boolean turns,
         List<String> hosts,
         List<String> targetHosts,
+        String dial,
         List<String> targetPrefix,
         String output) {
 
@@ -91,6 +93,10 @@ record KvPerfOptions(
                                       time in ns: see connector-java/benchmarks/beside
               --hosts A,B             addresses of this process: the first to listen on, all for data (127.0.0.1)
               --target-hosts A,B      the same of the target (127.0.0.1)
+              --listen HOST:PORT      alone: be the target of whatever dials there, one run after the other, until interrupted
+              --dial HOST:PORT        the target is what listens there, and gets these options; --hosts and --target-hosts are the
+                                      two addresses of this connection. A round then lasts until the target's word
+                                      that all has come is here: the clocks of two hosts do not compare
               --target-prefix WORDS   what the target is started by, as "ip netns exec NAME" ()
               --output FILE           append the JSON line to FILE too
 
@@ -142,9 +148,14 @@ record KvPerfOptions(
                 given.containsKey("--turns"),
                 words(given, "--hosts", ",", LOOPBACK),
                 words(given, "--target-hosts", ",", LOOPBACK),
+                given.getOrDefault("--dial", ""),
                 words(given, "--target-prefix", " ", ""),
                 given.getOrDefault("--output", ""));
         requireKnown(given);
+        if (!options.dial().isEmpty() && options.yardstick()) {
+            throw new IllegalArgumentException(
+                    "--yardstick is of one host, and --dial is given: leave one of the two out");
+        }
         if (!pingpong && options.peers() > options.requestCount()) {
             throw new IllegalArgumentException("--peers is " + options.peers() + ", expected at most "
                     + options.requestCount() + ", the requests of a round");
@@ -219,6 +230,7 @@ record KvPerfOptions(
             "--turns",
             "--hosts",
             "--target-hosts",
+            "--dial",
             "--target-prefix",
             "--output");
 

@@ -9,7 +9,7 @@ import java.util.stream.IntStream;
 
 /**
  * The second process: opens a window for each round, waits until it is filled, and looks at what has arrived. Started by
- * {@link KvPerf} with its own arguments; talks to it over its standard streams.
+ * {@link KvPerf} with its own arguments; talks to it over its standard streams, or over a connection of {@link TargetHost}.
  */
 public final class KvPerfTarget {
     private final KvPerfOptions options;
@@ -27,8 +27,11 @@ public final class KvPerfTarget {
     public static void main(String[] args) throws IOException {
         PrintStream pipe = System.out;
         System.setOut(System.err);
-        KvPerfOptions options = KvPerfOptions.parse(args);
-        ControlPipe control = new ControlPipe(System.in, pipe);
+        run(KvPerfOptions.parse(args), new ControlPipe(System.in, pipe));
+    }
+
+    /** A whole run. */
+    static void run(KvPerfOptions options, ControlPipe control) throws IOException {
         try (Endpoint endpoint = new Endpoint(options, options.targetHosts(), "initiator")) {
             control.sendBegin();
             control.sendHellos(endpoint.hellos());

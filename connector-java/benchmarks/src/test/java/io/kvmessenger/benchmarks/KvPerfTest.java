@@ -82,7 +82,46 @@ class KvPerfTest {
         assertThat(Files.readString(output)).contains("\"peers\": 3, \"workers\": 2", "\"checked\": true");
     }
 
-    private int run(String... arguments) throws IOException, InterruptedException {
+    /** Two processes that know each other by an address only, as on two hosts. */
+    @Test
+    void shouldMeasureATargetThatListens() throws Exception {
+        Path output = folder.resolve("line.jsonl");
+        Process target = start("target", "--listen", "127.0.0.1:0");
+        try {
+            String place = placeOf(target);
+            for (String op : List.of("paged", "pingpong")) {
+                int exitCode = run(("--dial " + place
+                                + " --transport tcp --page-bytes 4K --page-count 50 --pool-bytes 1M --rounds 2"
+                                + " --check --op " + op + " --output " + output)
+                        .split(" "));
+                assertThat(exitCode).as(Files.readString(folder.resolve("log"))).isZero();
+            }
+            assertThat(run("--dial", place, "--op", "nonsense")).isEqualTo(2);
+        } finally {
+            target.destroy();
+        }
+        assertThat(Files.readAllLines(output)).hasSize(2).allMatch(line -> line.contains("\"checked\": true"));
+        assertThat(run("--dial", "127.0.0.1:1")).isEqualTo(1);
+        assertThat(Files.readString(folder.resolve("log"))).contains("the target at 127.0.0.1:1 cannot be reached");
+    }
+
+    private String placeOf(Process target) throws IOException, InterruptedException {
+        String before = "listening at ";
+        while (target.isAlive()) {
+            String said = Files.readString(folder.resolve("target"));
+            if (said.contains(before) && said.endsWith("\n")) {
+                return said.lines()
+                        .filter(line -> line.contains(before))
+                        .findFirst()
+                        .orElseThrow()
+                        .substring("kvperf: ".length() + before.length());
+            }
+            Thread.sleep(20);
+        }
+        throw new AssertionError(Files.readString(folder.resolve("target")));
+    }
+
+    private Process start(String log, String... arguments) throws IOException {
         List<String> command = new ArrayList<>(List.of(
                 Path.of(System.getProperty("java.home"), "bin", "java").toString(),
                 "--enable-native-access=ALL-UNNAMED",
@@ -90,10 +129,14 @@ class KvPerfTest {
                 System.getProperty("java.class.path"),
                 KvPerf.class.getName()));
         command.addAll(List.of(arguments));
-        Process process = new ProcessBuilder(command)
+        return new ProcessBuilder(command)
                 .redirectErrorStream(true)
-                .redirectOutput(folder.resolve("log").toFile())
+                .redirectOutput(folder.resolve(log).toFile())
                 .start();
+    }
+
+    private int run(String... arguments) throws IOException, InterruptedException {
+        Process process = start("log", arguments);
         if (!process.waitFor(LIMIT_SECONDS, TimeUnit.SECONDS)) {
             process.destroyForcibly();
             throw new AssertionError("kvperf still runs after " + LIMIT_SECONDS + " s");

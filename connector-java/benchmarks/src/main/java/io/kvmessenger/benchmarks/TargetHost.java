@@ -1,0 +1,138 @@
+package io.kvmessenger.benchmarks;
+
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * The target on another host: a connection takes the place of the standard streams of a process that {@link KvPerf} starts.
+ *
+ * <p>The side that dials sends its arguments, so that both parse the same. What dials is not asked for a secret: the port is for
+ * the time of a measurement on a trusted network, and takes one connection at a time.
+ */
+final class TargetHost implements AutoCloseable {
+    /** Before the arguments: another service's port, or another build, is told apart at once. */
+    private static final int GREETING = 0x6b76_7031;
+
+    private static final int ARGUMENTS_MAX = 64;
+    private static final int CONNECT_LIMIT_MILLIS = 10_000;
+
+    private final Socket socket;
+    private final String[] arguments;
+
+    private TargetHost(Socket socket, String[] arguments) {
+        this.socket = socket;
+        this.arguments = arguments;
+    }
+
+    /** @throws IllegalStateException one sentence: nothing answers there, or it is no target */
+    static TargetHost dial(String place, String[] given) throws IOException {
+        InetSocketAddress address = address("--dial", place);
+        Socket socket = new Socket();
+        try {
+            socket.connect(address, CONNECT_LIMIT_MILLIS);
+            socket.setTcpNoDelay(true);
+            String[] arguments = withHosts(given, socket);
+            DataOutputStream out = new DataOutputStream(socket.getOutputStream());
+            out.writeInt(GREETING);
+            out.writeInt(arguments.length);
+            for (String argument : arguments) {
+                out.writeUTF(argument);
+            }
+            return new TargetHost(socket, arguments);
+        } catch (IOException e) {
+            socket.close();
+            throw new IllegalStateException(
+                    "the target at " + place + " cannot be reached (" + e.getMessage()
+                            + "): begin with --listen there, and let the firewall pass that port",
+                    e);
+        }
+    }
+
+    /** Addresses that the user has not given are those of the connection. */
+    private static String[] withHosts(String[] given, Socket socket) {
+        List<String> arguments = new ArrayList<>(List.of(given));
+        if (!arguments.contains("--hosts")) {
+            arguments.addAll(List.of("--hosts", socket.getLocalAddress().getHostAddress()));
+        }
+        if (!arguments.contains("--target-hosts")) {
+            arguments.addAll(List.of("--target-hosts", socket.getInetAddress().getHostAddress()));
+        }
+        return arguments.toArray(String[]::new);
+    }
+
+    /** What both sides parse. */
+    String[] arguments() {
+        return arguments;
+    }
+
+    ControlPipe control() throws IOException {
+        return new ControlPipe(socket.getInputStream(), socket.getOutputStream());
+    }
+
+    @Override
+    public void close() throws IOException {
+        socket.close();
+    }
+
+    /** One run after the other, until the process is ended. */
+    static void serve(String place, PrintStream log) throws IOException {
+        try (ServerSocket door = new ServerSocket()) {
+            door.bind(address("--listen", place));
+            log.println("kvperf: listening at " + door.getInetAddress().getHostAddress() + ":" + door.getLocalPort());
+            while (true) {
+                try (Socket socket = door.accept()) {
+                    serve(socket, log);
+                }
+            }
+        }
+    }
+
+    private static void serve(Socket socket, PrintStream log) {
+        String peer = socket.getInetAddress().getHostAddress();
+        try {
+            socket.setSoTimeout(CONNECT_LIMIT_MILLIS);
+            KvPerfOptions options = KvPerfOptions.parse(arguments(socket));
+            socket.setSoTimeout(0);
+            socket.setTcpNoDelay(true);
+            log.println("kvperf: a run for " + peer + " over " + options.transport());
+            KvPerfTarget.run(options, new ControlPipe(socket.getInputStream(), socket.getOutputStream()));
+        } catch (IOException | IllegalArgumentException | IllegalStateException e) {
+            log.println("kvperf: the run for " + peer + " ended: " + e.getMessage());
+        }
+    }
+
+    private static String[] arguments(Socket socket) throws IOException {
+        DataInputStream in = new DataInputStream(socket.getInputStream());
+        int greeting = in.readInt();
+        int count = greeting == GREETING ? in.readInt() : -1;
+        if (count < 0 || count > ARGUMENTS_MAX) {
+            throw new IllegalArgumentException("what dialled is no kvperf of this build");
+        }
+        String[] arguments = new String[count];
+        for (int i = 0; i < count; i++) {
+            arguments[i] = in.readUTF();
+        }
+        return arguments;
+    }
+
+    private static InetSocketAddress address(String option, String place) throws IOException {
+        int colon = place.lastIndexOf(':');
+        try {
+            int port = Integer.parseInt(place.substring(colon + 1));
+            if (colon > 0 && port >= 0 && port < 1 << 16) {
+                return new InetSocketAddress(InetAddress.getByName(place.substring(0, colon)), port);
+            }
+        } catch (NumberFormatException e) {
+            // Falls through to the one sentence for both cases.
+        }
+        throw new IllegalArgumentException(option + " is \"" + place + "\", expected HOST:PORT");
+    }
+}
