@@ -2,8 +2,8 @@
 
     two_builds.py [--earlier REVISION]
 
-The earlier build is made from the repository's history, once, into the cache. Both sides are ``kv-messenger ping`` of their
-own tree, Python and jar, with a shared secret: so frames, transcripts, seals and data sockets of the two are compared as well.
+The earlier build is made from the repository's history, once, into the cache. Both sides are ``kv-messenger ping`` of
+their own tree, Python and jar, with a shared secret: so frames, transcripts, seals and data sockets meet as well.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ def cache() -> Path:
 def earlier_build(revision: str) -> Build:
     """The tree of that revision with its jar, made where it is not there."""
     named = subprocess.run(
-        ["git", "rev-parse", "--verify", f"{revision}^{{commit}}"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "rev-parse", "--verify", f"{revision}^{{commit}}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if named.returncode != 0:
         sys.exit(f"--earlier is {revision!r}, and this repository's history has no such commit: fetch all of it")
