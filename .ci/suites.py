@@ -186,6 +186,13 @@ def without_servers() -> list[Suite]:
             beside=True,
         ),
         Suite(
+            "engine of plain torch",
+            in_engine(*pytest("e2e-tests/torch_engine", "torch-engine")),
+            "build/reports/torch-engine.xml",
+            quick=False,
+            beside=True,
+        ),
+        Suite(
             "house rules and test bed",
             in_tools(*pytest("e2e-tests/quick", "quick")),
             "build/reports/quick.xml",

@@ -1,0 +1,81 @@
+"""A prefiller and a decoder in plain torch, by vLLM's connector: tokens are those of a model without pages."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torch_engine.everyday import everyday, run
+from torch_engine.model import Model, plain_answer
+from torch_engine.pair import ANSWER_LIMIT_SECONDS, EngineProcess, Pair, started
+from torch_engine.plan import EnginePlan, ModelShape
+
+SHAPE = ModelShape()
+REQUESTS = 28
+Right = Callable[[Sequence[int], int], list[int]]
+
+
+@pytest.fixture(scope="module")
+def right() -> Right:
+    torch.set_num_threads(1)
+    model = Model(SHAPE, "cpu")
+
+    @functools.cache
+    def answer(prompt: tuple[int, ...], count: int) -> list[int]:
+        with torch.inference_mode():
+            return plain_answer(model, list(prompt), count)
+
+    return lambda prompt, count: answer(tuple(prompt), count)
+
+
+def plan(layout: Any, transport: str, **more: Any) -> EnginePlan:
+    options = {"transports": [transport], "timelines": "off"}
+    return EnginePlan(f"torch-{layout}-{transport}".lower(), "none", layout=layout, options=options, **more)
+
+
+def left_nothing(pair: Pair) -> None:
+    for side in (pair.prefiller, pair.decoder):
+        assert side.rest()["held"] == {}, side.log
+
+
+@pytest.mark.parametrize(("layout", "transport", "seed"), [("HND", "shm", 1), ("NHD", "tcp", 2)])
+def test_pair_answers_as_the_model_does(layout: str, transport: str, seed: int, right: Right, tmp_path: Path) -> None:
+    with started(plan(layout, transport), tmp_path) as pair:
+        seen = run(pair, everyday(seed, REQUESTS, SHAPE.vocabulary), right)
+        assert seen.wrong == []
+        assert seen.right + seen.left == REQUESTS
+        assert seen.right >= REQUESTS - 5
+        assert seen.cached["prefiller"] > 0
+        assert seen.cached["decoder"] > 0
+        received = pair.decoder.rest()["figures"]["pages_received"]
+        assert received > 0
+        left_nothing(pair)
+
+
+def test_one_engine_answers_as_the_model_does(right: Right, tmp_path: Path) -> None:
+    """With so few blocks that requests are preempted for each other."""
+    with EngineProcess(EnginePlan("torch-alone", "none", blocks=32), tmp_path / "alone.log") as alone:
+        asked = [each for burst in everyday(3, REQUESTS, SHAPE.vocabulary) for each in burst]
+        ended = [alone.add(f"r{index}", each.prompt, each.answer) for index, each in enumerate(asked)]
+        for each, future in zip(asked, ended, strict=True):
+            assert future.result(ANSWER_LIMIT_SECONDS)["tokens"] == right(each.prompt, each.answer)
+        assert alone.rest()["held"] == {}
+
+
+def test_layers_leave_before_their_pass_has_ended(right: Right, tmp_path: Path) -> None:
+    """Each pass stands after a layer until that has left; a pass of its own is what one chunk of the prompt takes."""
+    prompt = list(range(1, 121))
+    held = plan("HND", "tcp", held=True)
+    with started(held, tmp_path) as pair:
+        legs = pair.ask(prompt, 4)
+        assert legs.decode.result(ANSWER_LIMIT_SECONDS)["tokens"] == right(prompt, 4)
+        figures = pair.prefiller.rest()["figures"]
+        passes = -(-len(prompt) // held.chunk_tokens)
+        assert figures["layers_sent"] == passes * SHAPE.layers
+        assert figures["layers_sent_early"] >= passes * (SHAPE.layers - 1)
+        left_nothing(pair)
