@@ -22,12 +22,22 @@ logger = logging.getLogger("kv_connector")
 
 
 class Memory(TypedDict):
-    """A memory that KV lies in, as mapped by this process; ``memfd`` is -1 where no other process can map it."""
+    """Host memory that KV lies in, as mapped by this process; ``memfd`` is -1 where no other process can map it."""
 
     kind: Literal["host"]
     address: int
     lengthBytes: int
     memfd: int
+
+
+class DeviceMemory(TypedDict):
+    """A GPU's memory that KV lies in; ``handleKind`` says as what other processes can be given it."""
+
+    kind: Literal["cuda"]
+    device: int
+    address: int
+    lengthBytes: int
+    handleKind: Literal["none", "posixFd", "fabric"]
 
 
 class Layer(TypedDict):
@@ -46,7 +56,7 @@ class Rank(TypedDict):
 
     tpRank: int
     ppRank: int
-    memories: list[Memory]
+    memories: Sequence[Memory | DeviceMemory]
     layers: list[Layer]
 
 

@@ -279,7 +279,7 @@ class Follower:
         """Hands the memory of ``own`` to the lead and waits until it has that of all ranks; raises HandoverError."""
         memories = own["ranks"][0]["memories"]
         # Those that cannot be shared are missed by the lead, which refuses at once for both.
-        descriptors = [memory["memfd"] for memory in memories if memory["memfd"] >= 0][:MEMORIES_MAX]
+        descriptors = [m["memfd"] for m in memories if m["kind"] == "host" and m["memfd"] >= 0][:MEMORIES_MAX]
         message = json.dumps(own, separators=(",", ":")).encode()
         if len(message) > MESSAGE_LENGTH_MAX_BYTES:
             raise HandoverError(

@@ -65,6 +65,11 @@ class LayerCounter:
         """Where the counter stands when all that is queued is complete. On CPU it stands there now."""
         return self._position
 
+    @property
+    def is_capturing(self) -> bool:
+        """Whether hooks fire for a graph now."""
+        return self._queued_word is not None and self._queued_word.capture() != 0
+
     def begin_step(self) -> int:
         """Starts a forward pass; returns the position to tell as ``counterStart``."""
         self._step_start = self._position

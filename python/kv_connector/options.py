@@ -29,6 +29,7 @@ TIMELINES = ("off", "summary", "full")
 VLLM_OPTIONS_PLACE = "kv_connector_extra_config"
 SGLANG_OPTIONS_VARIABLE = "KV_MESSENGER_OPTIONS"
 ON_MESSENGER_LOST = ("exit", "stay")
+GPU = ("off", "unproven")
 MESSENGER_PER = ("node", "rank")
 PREFILLER_PORT = 14579
 """vLLM's own default for ``kv_port``."""
@@ -260,6 +261,12 @@ class Options:
         " Ranks whose KV memory cannot be shared have their own in any case.",
         "node",
         choices=MESSENGER_PER,
+    )
+    gpu: str = _choice(
+        "What an engine that computes on a GPU does: off ends its start; unproven lets it start with what has run"
+        " against a stand-in for the driver and on no GPU (docs/hardware.md). vLLM only.",
+        "off",
+        choices=GPU,
     )
     model_id: str = _text(
         "Name of the model to compare instead of the one that it was loaded by; both sides must say the same. Its"

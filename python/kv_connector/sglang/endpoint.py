@@ -140,7 +140,7 @@ class TransferEndpoint(CommonEndpoint):
             len(names),
             group["layout"],
             len(metadata),
-            "shareable" if all(memory["memfd"] >= 0 for memory in memories) else "private",
+            "shareable" if all(memory["kind"] == "host" and memory["memfd"] >= 0 for memory in memories) else "private",
         )
         return messenger, names
 

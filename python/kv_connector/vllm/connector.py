@@ -96,18 +96,22 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         vLLM asks on every device, when the model is loaded and before it measures how much memory is left for KV: what
         was not refused before ends the start here.
         """
-        refuse_device(vllm_config.device_config.device_type)
-        find_java(read_options(vllm_config).java_home)
+        options = read_options(vllm_config)
+        refuse_device(vllm_config.device_config.device_type, options.gpu)
+        find_java(options.java_home)
         return None
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        """No. It is the only question that comes before the model is loaded: a wrong set-up ends the start here.
+        """No: what a whole graph counts is bounded by the step that it runs in (docs/decisions, 0026).
+
+        It is the only question that comes before the model is loaded: a wrong set-up ends the start here.
 
         It comes where vLLM may capture whole graphs, on GPUs; elsewhere ``get_required_kvcache_layout`` is the first.
         """
-        refuse_device(own_device_type())
-        find_java(check_options(extra_config or {}).java_home)
+        options = check_options(extra_config or {})
+        refuse_device(own_device_type(), options.gpu)
+        find_java(options.java_home)
         return False
 
     @classmethod
@@ -211,7 +215,10 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             self._part.begin(connector_metadata)
 
     def has_connector_metadata(self) -> bool:
-        """False switches the hooks of all layers off for a step in which nothing is to be sent."""
+        """False switches the hooks of all layers off for a step in which nothing is to be sent.
+
+        While a graph is captured they are on: what they queue then, the graph repeats in each step that it runs in.
+        """
         return self._worker is not None and self._worker.wants_layers
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:

@@ -57,13 +57,16 @@ def read_options(vllm_config: Any) -> Options:
     )
 
 
-def refuse_device(device_type: str) -> None:
-    """Ends the start with a sentence where KV is not in host memory; raises OptionError."""
-    if device_type != "cpu":
-        raise OptionError(
-            f"this vLLM computes on device {device_type!r}, expected 'cpu', because this build of KV Messenger moves KV"
-            " in host memory only: install vLLM for CPU, or take KvMessengerConnector out of --kv-transfer-config"
-        )
+def refuse_device(device_type: str, gpu: str) -> None:
+    """Ends the start with a sentence on a device that is not served; ``gpu`` is the option. Raises OptionError."""
+    if device_type == "cpu" or (device_type == "cuda" and gpu == "unproven"):
+        return
+    hint = ", or set gpu to 'unproven' to try what has run on no GPU" if device_type == "cuda" else ""
+    raise OptionError(
+        f"this vLLM computes on device {device_type!r}, expected 'cpu', because this build of KV Messenger was shown to"
+        " move KV in host memory only: install vLLM for CPU, or take KvMessengerConnector out of"
+        f" --kv-transfer-config{hint}"
+    )
 
 
 def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
@@ -72,6 +75,11 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             raise OptionError(f"{name} is {getattr(parallel, name)}, expected 1: KV Messenger moves whole pages only")
+    if getattr(parallel, "enable_dbo", False):
+        raise OptionError(
+            "enable_dbo is True, expected False: with two micro-batches in a forward pass a layer's hook fires before"
+            " all of its KV is written; start without --enable-dbo"
+        )
     refuse_unserved_method(getattr(vllm_config, "speculative_config", None))
     kv_groups = read_groups(kv_cache_config)
     refuse_unserved_layers(vllm_config, kv_groups)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from kv_connector._facade import Geometry, Group, Layer, Rank
+from kv_connector._facade import DeviceMemory, Geometry, Group, Layer, Memory, Rank
 from kv_connector.exceptions import OptionError
 from kv_connector.vllm.head_counts import HeadCounts, heads_of_layer
 from kv_connector.vllm.kv_groups import STATE_PAGE_TOKENS, GroupPages, KvGroup
@@ -65,10 +65,10 @@ def describe(
     if not owned:
         raise OptionError(f"the engine registered KV for {sorted(tensors)}, expected layers of {list(layer_names)}")
     first_name, first = next(iter(owned.items()))
-    if first.device.type != "cpu":
+    if first.device.type not in ("cpu", "cuda"):
         raise OptionError(
-            f"the KV cache is on device {str(first.device)!r}, expected 'cpu': this build of KV Messenger moves KV in"
-            " host memory only"
+            f"the KV cache is on device {str(first.device)!r}, expected the host or a CUDA device: take"
+            " KvMessengerConnector out of --kv-transfer-config"
         )
     base, length_bytes = first.untyped_storage().data_ptr(), first.untyped_storage().nbytes()
     for name, tensor in owned.items():
@@ -89,7 +89,7 @@ def describe(
             Rank(
                 tpRank=tp[0],
                 ppRank=pp[0],
-                memories=[{"kind": "host", "address": base, "lengthBytes": length_bytes, "memfd": -1}],
+                memories=[_memory(first.device, base, length_bytes)],
                 layers=[_layer(name, tensor, index_of[name], base) for name, tensor in owned.items()],
             )
         ],
@@ -239,6 +239,18 @@ def _dense(sizes: tuple[int, int, int], strides: tuple[int, int, int]) -> tuple[
 def _unless_one(size: int, stride: int) -> int:
     """The stride of a dimension of size one means nothing."""
     return 0 if size == 1 else stride
+
+
+def _memory(device: Any, address: int, length_bytes: int) -> Memory | DeviceMemory:
+    if device.type == "cpu":
+        return {"kind": "host", "address": address, "lengthBytes": length_bytes, "memfd": -1}
+    return {
+        "kind": "cuda",
+        "device": int(device.index or 0),
+        "address": address,
+        "lengthBytes": length_bytes,
+        "handleKind": "none",
+    }
 
 
 def _layer(name: str, tensor: KvTensor, group_index: int, base: int) -> Layer:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kv_connector._facade import LAG_LEAD_ONLY, LAG_NONE, Geometry, Group, MessengerPort
+from kv_connector._facade import LAG_LEAD_ONLY, LAG_NONE, DeviceMemory, Geometry, Group, Memory, MessengerPort
 from kv_connector.handover import Follower, Lead, Votes, meeting_place
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.model_fingerprint import fingerprint
 from kv_connector.options import Options
 from kv_connector.vllm import geometry
+from kv_connector.vllm.device_counter import DeviceCounting
 from kv_connector.vllm.drafts import draft_with_kv, named_with
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.engine_facts import EngineFacts, options_of_messenger
@@ -105,6 +106,7 @@ class RankStart:
         self._config = vllm_config
         self._facts = facts
         self._open_messenger = open_messenger
+        self.device_counting: Callable[[], DeviceCounting] = DeviceCounting.checked
         self._logger = logger
         self.allocation: Any = None
         """Where the KV cache was put, if others can map it."""
@@ -157,7 +159,8 @@ class RankStart:
         )
         if self.allocation is not None:
             for memory in described["ranks"][0]["memories"]:
-                memory["memfd"] = self.allocation.memfd_of(memory["address"], memory["lengthBytes"])
+                if memory["kind"] == "host":
+                    memory["memfd"] = self.allocation.memfd_of(memory["address"], memory["lengthBytes"])
         return described, pages
 
     def _model_name(self) -> str:
@@ -168,8 +171,19 @@ class RankStart:
         named = fingerprint(model.model, model.hf_text_config, packing, model_id=model_id)
         return named_with(named, getattr(self._config, "speculative_config", None), model_id=model_id)
 
+    def _counting(self) -> DeviceCounting | None:
+        """How layers are counted on a GPU; None on a CPU, and where no layer is sent."""
+        if self._config.device_config.device_type == "cpu":
+            return None
+        self._logger.warning(
+            "gpu is 'unproven': this engine computes on a GPU, with paths of KV Messenger that have run against a"
+            " stand-in for the driver and on no GPU"
+        )
+        return self.device_counting() if self._facts.options.role != "decoder" else None
+
     def _open(self, group: RankGroup, described: Geometry, pages: list[GroupPages]) -> WorkerHalf:
         facts = self._facts
+        counting = self._counting()
         messenger = self._open_messenger(
             options_of_messenger(facts.options, facts.first_messenger_index + group.index),
             described,
@@ -184,16 +198,23 @@ class RankStart:
             described["model"],
             _worded(described["groups"], [layer["groupIndex"] for layer in own["layers"]]),
             "1 rank" if len(described["ranks"]) == 1 else f"{len(described['ranks'])} ranks",
-            "shareable" if all(memory["memfd"] >= 0 for memory in own["memories"]) else "private",
+            _reach(own["memories"]),
         )
+        word = counting.word(opened.layer_counter_address) if counting is not None else None
         return WorkerHalf(
             messenger,
-            LayerCounter(opened.layer_counter_address, names),
+            LayerCounter(opened.layer_counter_address, names, word),
             names,
             pages,
             facts.options.fetch_limit_seconds,
             self._logger,
         )
+
+
+def _reach(memories: Sequence[Memory | DeviceMemory]) -> str:
+    """Whether other processes can map them, as a line of the log says it."""
+    shareable = [m["memfd"] >= 0 if m["kind"] == "host" else m["handleKind"] != "none" for m in memories]
+    return "shareable" if all(shareable) else "private"
 
 
 def _worded(groups: Sequence[Group], group_of_layers: Sequence[int]) -> str:

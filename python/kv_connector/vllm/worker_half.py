@@ -25,6 +25,7 @@ from kv_connector._facade import (
     Timeline,
     write_to_log,
 )
+from kv_connector.cuda_driver import CudaError
 from kv_connector.exceptions import MessengerError
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.vllm.empty_steps import EmptySteps
@@ -107,6 +108,7 @@ class WorkerHalf:
         self._step_computes = False
         self._open_step: StepMetadata | None = None
         """The step whose forward pass runs, if it has chunks."""
+        self._said_out_of_order = False
         self._forward_over = False
         """Whether the model's own layers are done; a drafter's follow, if there is one."""
         self._sending: set[str] = set()
@@ -232,12 +234,17 @@ class WorkerHalf:
                 self._give_up(chunk.request)
         if not described:
             return
-        counter_start = self._counter.begin_step()
+        try:
+            counter_start = self._counter.begin_step()
+        except CudaError:
+            self._logger.exception("the step's layers cannot be counted: what it computes is not sent")
+            self._lose(chunks)
+            return
         if self._submit({"do": "step", "step": meta.step, "counterStart": counter_start, "chunks": described}):
             self._sending.update(command["request"] for command in described)
             self._open_step = meta
         else:
-            self._counter.fail_step()
+            self._fail_step()
             self._lose(chunks)
 
     def _describe(self, chunk: Chunk) -> Command:
@@ -340,15 +347,15 @@ class WorkerHalf:
 
     @property
     def wants_layers(self) -> bool:
-        """Whether the forward pass computes KV that is to be sent."""
-        return self._open_step is not None
+        """Whether the forward pass computes KV that is to be sent, or a graph is captured that will."""
+        return self._open_step is not None or self._counter.is_capturing
 
     def layer_complete(self, layer_name: str) -> None:
         """The KV of a layer is written. Layers that share another's KV are passed over.
 
         So are a drafter's, whose hooks fire in each of its passes: the end of the step releases them.
         """
-        if layer_name in self._layer_names and not self._forward_over:
+        if layer_name in self._layer_names and (not self._forward_over or self._counter.is_capturing):
             self._counter.layer_complete(layer_name)
 
     def end(self) -> None:
@@ -357,12 +364,38 @@ class WorkerHalf:
         if meta is None:
             return
         if sys.exception() is not None:
-            self._counter.fail_step()
             self._logger.error("the forward pass failed: what it computed is not sent")
-            self._submit({"do": "stepFailed", "step": meta.step})
-            self._lose(meta.chunks)
-        elif not self._submit({"do": "stepEnded", "step": meta.step, "counterEnd": self._counter.end_step()}):
+            self._abandon_step(meta)
+            return
+        try:
+            counter_end = self._counter.end_step()
+        except CudaError:
+            self._logger.exception("the end of the step cannot be counted: what it computed is not sent")
+            self._abandon_step(meta)
+            return
+        self._say_if_out_of_order()
+        if not self._submit({"do": "stepEnded", "step": meta.step, "counterEnd": counter_end}):
             self._declare_dead("it did not take the end of a step")
+
+    def _abandon_step(self, meta: StepMetadata) -> None:
+        self._fail_step()
+        self._submit({"do": "stepFailed", "step": meta.step})
+        self._lose(meta.chunks)
+
+    def _fail_step(self) -> None:
+        try:
+            self._counter.fail_step()
+        except CudaError:
+            self._logger.exception("a step that failed cannot be ended on the device")
+
+    def _say_if_out_of_order(self) -> None:
+        """vLLM switches hooks off in its dummy passes, so the first step that is told shows their order."""
+        if self._counter.steps_out_of_order and not self._said_out_of_order:
+            self._said_out_of_order = True
+            self._logger.warning(
+                "this model's layers do not finish in their order: those behind the first that is out of order leave"
+                " when their forward pass is over"
+            )
 
     # ---- what has happened
 

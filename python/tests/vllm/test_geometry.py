@@ -125,7 +125,7 @@ def test_should_describe_the_heads_of_one_rank() -> None:
 
 ELSEWHERE = SimpleNamespace(data_ptr=lambda: 7, nbytes=lambda: 1)
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
-    "on a GPU": ({"device": SimpleNamespace(type="cuda")}, "expected 'cpu'"),
+    "on a GPU": ({"device": SimpleNamespace(type="xpu")}, "expected the host or a CUDA device"),
     "three dimensions": ({"shape": (2, 128, 128), "strides": (16384, 128, 1)}, r"expected \(pages, heads, tokens"),
     "heads outside pages": ({"strides": (16384, 32768, 128, 1)}, "set VLLM_KV_CACHE_LAYOUT to HND or NHD"),
     "other heads than the model": ({"shape": (2, 2, 128, 128), "strides": (32768, 16384, 128, 1)}, "has 2 KV heads"),
