@@ -1,0 +1,133 @@
+"""A GPU's memory that other processes of this host can be given, as a file descriptor."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from kv_connector.cuda_driver import CudaDriver
+
+_PINNED = 1
+_ON_DEVICE = 1
+_POSIX_DESCRIPTOR = 1
+_READ_AND_WRITE = 3
+_MINIMUM_GRANULARITY = 0
+_GPU_DIRECT_RDMA_WITH_VMM = 110
+
+
+class _AllocationProp(ctypes.Structure):
+    """CUmemAllocationProp."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("requested_handle_types", ctypes.c_int),
+        ("location_type", ctypes.c_int),
+        ("location_id", ctypes.c_int),
+        ("win32_handle_metadata", ctypes.c_void_p),
+        ("compression_type", ctypes.c_uint8),
+        ("gpu_direct_rdma_capable", ctypes.c_uint8),
+        ("usage", ctypes.c_uint16),
+        ("reserved", ctypes.c_uint8 * 4),
+    )
+
+
+class _AccessDesc(ctypes.Structure):
+    """CUmemAccessDesc."""
+
+    _fields_ = (("location_type", ctypes.c_int), ("location_id", ctypes.c_int), ("flags", ctypes.c_int))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRange:
+    """Memory that is mapped in this process, whole: an allocation of its own, or another process's."""
+
+    address: int
+    length_bytes: int
+    handle: int
+    device: int
+
+
+class DeviceMemories:
+    """Allocates, exports and imports. Any thread on which a context of the device is current; not two at a time.
+
+    Whatever a call has begun is undone when it fails, which it does with a CudaError.
+    """
+
+    def __init__(self, driver: CudaDriver) -> None:
+        self._driver = driver
+        self._ranges: dict[int, DeviceRange] = {}
+
+    def allocate(self, length_bytes: int, device: int) -> DeviceRange:
+        """So many bytes or a few more, mapped for the device. NICs may be given it too, where the device says so."""
+        prop = self._prop(device)
+        granule = ctypes.c_size_t()
+        self._driver.call(
+            "cuMemGetAllocationGranularity", ctypes.byref(granule), ctypes.byref(prop), _MINIMUM_GRANULARITY
+        )
+        whole = -(-length_bytes // granule.value) * granule.value
+        handle = ctypes.c_uint64()
+        self._driver.call(
+            "cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(whole), ctypes.byref(prop), ctypes.c_uint64(0)
+        )
+        return self._map(handle.value, whole, device)
+
+    def take_in(self, descriptor: int, length_bytes: int, device: int) -> DeviceRange:
+        """Another process's allocation, of which this is the whole length; the descriptor may be closed then."""
+        handle = ctypes.c_uint64()
+        self._driver.call(
+            "cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(descriptor), _POSIX_DESCRIPTOR
+        )
+        return self._map(handle.value, length_bytes, device)
+
+    def export(self, address: int) -> int:
+        """A descriptor of the allocation that begins here, to be passed on and closed."""
+        descriptor = ctypes.c_int(-1)
+        handle = ctypes.c_uint64(self._ranges[address].handle)
+        self._driver.call(
+            "cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, _POSIX_DESCRIPTOR, ctypes.c_uint64(0)
+        )
+        return descriptor.value
+
+    def range_at(self, address: int) -> DeviceRange | None:
+        """What begins at this address, if it is of here."""
+        return self._ranges.get(address)
+
+    def free(self, address: int) -> None:
+        """Nothing on the device touches it any more. The memory itself lives as long as some process has it mapped."""
+        held = self._ranges.pop(address)
+        place, length = ctypes.c_uint64(address), ctypes.c_size_t(held.length_bytes)
+        self._driver.call("cuMemUnmap", place, length)
+        self._driver.call("cuMemAddressFree", place, length)
+        self._driver.call("cuMemRelease", ctypes.c_uint64(held.handle))
+
+    def close(self) -> None:
+        """Frees all."""
+        for address in list(self._ranges):
+            self.free(address)
+
+    def _prop(self, device: int) -> _AllocationProp:
+        capable = ctypes.c_int()
+        self._driver.call("cuDeviceGetAttribute", ctypes.byref(capable), _GPU_DIRECT_RDMA_WITH_VMM, device)
+        return _AllocationProp(
+            type=_PINNED,
+            requested_handle_types=_POSIX_DESCRIPTOR,
+            location_type=_ON_DEVICE,
+            location_id=device,
+            gpu_direct_rdma_capable=int(capable.value != 0),
+        )
+
+    def _map(self, handle: int, length_bytes: int, device: int) -> DeviceRange:
+        place, length, nothing = ctypes.c_uint64(), ctypes.c_size_t(length_bytes), ctypes.c_uint64(0)
+        with ExitStack() as undo:
+            undo.callback(self._driver.call, "cuMemRelease", ctypes.c_uint64(handle))
+            self._driver.call("cuMemAddressReserve", ctypes.byref(place), length, ctypes.c_size_t(0), nothing, nothing)
+            undo.callback(self._driver.call, "cuMemAddressFree", place, length)
+            self._driver.call("cuMemMap", place, length, ctypes.c_size_t(0), ctypes.c_uint64(handle), nothing)
+            undo.callback(self._driver.call, "cuMemUnmap", place, length)
+            access = _AccessDesc(_ON_DEVICE, device, _READ_AND_WRITE)
+            self._driver.call("cuMemSetAccess", place, length, ctypes.byref(access), ctypes.c_size_t(1))
+            undo.pop_all()
+        made = DeviceRange(place.value, length_bytes, handle, device)
+        self._ranges[made.address] = made
+        return made
