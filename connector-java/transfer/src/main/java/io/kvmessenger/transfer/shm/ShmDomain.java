@@ -4,6 +4,9 @@ import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.samehost.InboundRings;
+import io.kvmessenger.transfer.samehost.OfferedRegions;
+import io.kvmessenger.transfer.samehost.RingInboundPaths;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
@@ -16,8 +19,6 @@ import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
-import java.util.ArrayList;
-import java.util.List;
 
 /**
  * Maps peers' memory, and lets them map this engine's. Worker only, except where said.
@@ -31,7 +32,7 @@ final class ShmDomain implements Domain {
     private final InboundPort port;
     private final Figures figures;
     private final String location;
-    private final List<ShmInboundPaths> inbound = new ArrayList<>();
+    private final InboundRings inbound = new InboundRings();
     private final OfferedRegions offered = new OfferedRegions();
 
     ShmDomain(EventLoop loop, long connectLimitNs, InboundPort port, Figures figures, String location) {
@@ -82,11 +83,10 @@ final class ShmDomain implements Domain {
         if (!channel.carriesDescriptors()) {
             throw new IllegalArgumentException("memory is handed over on a Unix socket only");
         }
-        ShmInboundPaths paths = new ShmInboundPaths(
+        RingInboundPaths paths = new RingInboundPaths(
                 loop,
                 port,
-                wanted -> port.keyOf(this, wanted),
-                offered,
+                new FileSender(wanted -> port.keyOf(this, wanted), offered),
                 from,
                 figures,
                 channel,
@@ -97,29 +97,17 @@ final class ShmDomain implements Domain {
 
     @Override
     public int poll(long nowNs) {
-        int work = 0;
-        for (int i = inbound.size() - 1; i >= 0; i--) {
-            ShmInboundPaths paths = inbound.get(i);
-            work += paths.poll(nowNs);
-            if (paths.isClosed()) {
-                inbound.remove(paths);
-            }
-        }
-        return work;
+        return inbound.poll(nowNs);
     }
 
     @Override
     public void arm() {
-        for (int i = 0; i < inbound.size(); i++) {
-            inbound.get(i).park();
-        }
+        inbound.park();
     }
 
     @Override
     public void disarm() {
-        for (int i = 0; i < inbound.size(); i++) {
-            inbound.get(i).unpark();
-        }
+        inbound.unpark();
     }
 
     @Override

@@ -5,6 +5,11 @@ import io.kvmessenger.foreign.StreamingCopy;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.samehost.MappedFile;
+import io.kvmessenger.transfer.samehost.PeerRing;
+import io.kvmessenger.transfer.samehost.RegionRecord;
+import io.kvmessenger.transfer.samehost.RunCopier;
+import io.kvmessenger.transfer.samehost.SameHostRecord;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkError;
@@ -13,9 +18,7 @@ import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.PeerChannel;
 import io.kvmessenger.transfer.spi.WriteBatch;
-import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.lang.foreign.ValueLayout;
 import java.util.ArrayDeque;
 import java.util.HashMap;
 import java.util.Map;
@@ -48,11 +51,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
     private final ArrayDeque<MappedFile> partlyMapped = new ArrayDeque<>();
 
     private final RunCopier copier = new RunCopier(StreamingCopy.ofThisProcess());
-    private final Arena arena = Arena.ofConfined();
-    private final MemorySegment one = arena.allocateFrom(ValueLayout.JAVA_LONG, 1L);
-    private MappedFile ringFile;
-    private ImmRing ring;
-    private int wakeFd = PeerChannel.NO_DESCRIPTOR;
+    private PeerRing ring;
     private boolean allOffered;
     private long openDeadlineNs;
     private boolean open;
@@ -74,7 +73,6 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         this.figures = figures;
         this.connectDeadlineNs = connectDeadlineNs;
         if (!channel.open(MemorySegment.NULL, this)) {
-            arena.close();
             throw new IllegalStateException("the peer was asked for too many paths");
         }
     }
@@ -82,10 +80,10 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
     @Override
     public void onRecord(int kind, MemorySegment payload, long nowNs) {
         switch (kind) {
-            case ShmRecord.ACCEPTED -> onAccepted(nowNs);
-            case ShmRecord.REGION -> onRegion(RegionRecord.parse(payload));
-            case ShmRecord.REGION_OFFERED -> onOffered(RegionRecord.parse(payload));
-            case ShmRecord.ALL_OFFERED -> allOffered = true;
+            case SameHostRecord.ACCEPTED -> onAccepted(nowNs);
+            case SameHostRecord.REGION -> onRegion(RegionRecord.parse(payload));
+            case SameHostRecord.REGION_OFFERED -> onOffered(RegionRecord.parse(payload));
+            case SameHostRecord.ALL_OFFERED -> allOffered = true;
             default -> lose(TransferFault.PROTOCOL, "unexpected control record " + kind);
         }
     }
@@ -95,26 +93,13 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
             lose(TransferFault.PROTOCOL, "the peer accepted twice");
             return;
         }
-        int ringFd = channel.takeDescriptor();
-        if (ringFd < 0) {
-            lose(TransferFault.UNREACHABLE, "the ring's descriptor did not come through");
-            return;
-        }
         try {
-            wakeFd = channel.takeDescriptor();
-            if (wakeFd < 0) {
-                lose(TransferFault.UNREACHABLE, "the descriptor that wakes the peer did not come through");
-                return;
-            }
-            ringFile = MappedFile.map(libC, ringFd, ImmRing.LENGTH_BYTES);
+            ring = PeerRing.accept(libC, channel);
         } catch (IllegalStateException e) {
             lose(TransferFault.UNREACHABLE, e.getMessage());
             return;
-        } finally {
-            libC.close(ringFd);
         }
-        ring = new ImmRing(ringFile.memory());
-        channel.tell(ShmRecord.READY, MemorySegment.NULL);
+        channel.tell(SameHostRecord.READY, MemorySegment.NULL);
         openDeadlineNs = nowNs + MAPPED_FIRST_NS;
     }
 
@@ -244,8 +229,8 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
     /** Wakes the target for what was copied since the last duty cycle, and tells the engine of it. */
     private int tell() {
         int count = copiedCount;
-        if (count > 0 && ring.claimWake()) {
-            libC.write(wakeFd, one, Long.BYTES);
+        if (count > 0) {
+            ring.wake();
         }
         copiedCount = 0;
         for (int i = 0; i < count && !closed; i++) {
@@ -284,7 +269,7 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
             return true;
         }
         wantedRegionId = regionId;
-        waitingForRegion = channel.tell(ShmRecord.REGION_WANTED, new RegionRecord(regionId, 0).encode());
+        waitingForRegion = channel.tell(SameHostRecord.REGION_WANTED, new RegionRecord(regionId, 0).encode());
         return false;
     }
 
@@ -318,15 +303,11 @@ final class ShmOutboundPaths implements OutboundPaths, Endpoint, PeerChannel.Rea
         regions.values().forEach(MappedFile::close);
         regions.clear();
         partlyMapped.clear();
-        if (ringFile != null) {
-            ringFile.close();
+        if (ring != null) {
+            ring.close();
         }
         if (open) {
             figures.increment(TransferCounter.PATHS_LOST);
         }
-        if (wakeFd >= 0) {
-            libC.close(wakeFd);
-        }
-        arena.close();
     }
 }

@@ -11,6 +11,13 @@ import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.samehost.ImmRing;
+import io.kvmessenger.transfer.samehost.InboundRings;
+import io.kvmessenger.transfer.samehost.MappedFile;
+import io.kvmessenger.transfer.samehost.OfferedRegions;
+import io.kvmessenger.transfer.samehost.RegionRecord;
+import io.kvmessenger.transfer.samehost.RingInboundPaths;
+import io.kvmessenger.transfer.samehost.SameHostRecord;
 import io.kvmessenger.transfer.socket.Descriptors;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Endpoint;
@@ -161,7 +168,7 @@ final class ShmDomainTest {
     @Test
     void shouldEndWithATargetThatSendsRegionsThatWereNotAskedFor() throws IOException {
         try (Accepted writer = new Accepted().opened()) {
-            channel.say(ShmRecord.REGION, new RegionRecord(3, 4096).encode(), gift);
+            channel.say(SameHostRecord.REGION, new RegionRecord(3, 4096).encode(), gift);
             assertThat(lost).containsExactly("PROTOCOL the peer sent a region that was not asked for");
             assertThat(Descriptors.gifts()).isEqualTo(1);
             assertThat(writer.paths.doWork(NOW_NS)).isZero();
@@ -173,9 +180,9 @@ final class ShmDomainTest {
         int fd = MappedFile.createFile(LIB_C, "offered", 2 * MappedFile.CHUNK_BYTES);
         try (Accepted writer = new Accepted().opened()) {
             assertThat(writer.paths.doWork(NOW_NS)).isZero();
-            channel.say(ShmRecord.REGION_OFFERED, new RegionRecord(3, 2 * MappedFile.CHUNK_BYTES).encode(), fd);
-            channel.say(ShmRecord.REGION_OFFERED, new RegionRecord(4, MappedFile.CHUNK_BYTES).encode());
-            channel.say(ShmRecord.REGION_OFFERED, new RegionRecord(5, 4 * MappedFile.CHUNK_BYTES).encode(), fd);
+            channel.say(SameHostRecord.REGION_OFFERED, new RegionRecord(3, 2 * MappedFile.CHUNK_BYTES).encode(), fd);
+            channel.say(SameHostRecord.REGION_OFFERED, new RegionRecord(4, MappedFile.CHUNK_BYTES).encode());
+            channel.say(SameHostRecord.REGION_OFFERED, new RegionRecord(5, 4 * MappedFile.CHUNK_BYTES).encode(), fd);
             assertThat(lost).as("what cannot be mapped now is asked for later").isEmpty();
             writer.post(1);
             assertThat(writer.paths.doWork(NOW_NS)).as("a write goes first").isEqualTo(1);
@@ -223,7 +230,7 @@ final class ShmDomainTest {
     @Test
     void shouldTellOfNoLostPathThatHasNotOpened() {
         try (Accepted writer = new Accepted()) {
-            channel.say(ShmRecord.REGION, new RegionRecord(3, 4096).encode());
+            channel.say(SameHostRecord.REGION, new RegionRecord(3, 4096).encode());
             assertThat(lost).hasSize(1);
             assertThat(writer.paths.doWork(NOW_NS)).isZero();
             assertThat(opened).isEmpty();
@@ -239,30 +246,34 @@ final class ShmDomainTest {
         OfferedRegions regions = new OfferedRegions();
         regions.add(new RemoteKey(1, 4096, gift));
         regions.add(new RemoteKey(2, 4096, gift));
-        ShmInboundPaths paths =
-                new ShmInboundPaths(loop, port, id -> null, regions, admission, figures, peers, Long.MAX_VALUE / 2);
-        paths.poll(NOW_NS);
-        assertThat(peers.told).as("not to one that is not ready").containsExactly(String.valueOf(ShmRecord.ACCEPTED));
-        paths.onRecord(ShmRecord.READY, MemorySegment.NULL, NOW_NS);
-        paths.poll(NOW_NS);
-        paths.poll(NOW_NS);
+        RingInboundPaths paths = new RingInboundPaths(
+                loop, port, new FileSender(id -> null, regions), admission, figures, peers, Long.MAX_VALUE / 2);
+        InboundRings rings = new InboundRings();
+        rings.add(paths);
+        rings.poll(NOW_NS);
+        assertThat(peers.told)
+                .as("not to one that is not ready")
+                .containsExactly(String.valueOf(SameHostRecord.ACCEPTED));
+        paths.onRecord(SameHostRecord.READY, MemorySegment.NULL, NOW_NS);
+        rings.poll(NOW_NS);
+        rings.poll(NOW_NS);
         regions.remove(new RemoteKey(1, 4096, gift));
         regions.add(new RemoteKey(3, 4096, gift));
-        paths.poll(NOW_NS);
+        rings.poll(NOW_NS);
         assertThat(peers.told)
                 .containsExactly(
-                        String.valueOf(ShmRecord.ACCEPTED),
-                        ShmRecord.REGION_OFFERED + " 1",
-                        ShmRecord.REGION_OFFERED + " 2",
-                        String.valueOf(ShmRecord.ALL_OFFERED),
-                        ShmRecord.REGION_OFFERED + " 3");
+                        String.valueOf(SameHostRecord.ACCEPTED),
+                        SameHostRecord.REGION_OFFERED + " 1",
+                        SameHostRecord.REGION_OFFERED + " 2",
+                        String.valueOf(SameHostRecord.ALL_OFFERED),
+                        SameHostRecord.REGION_OFFERED + " 3");
         paths.close();
     }
 
     @Test
     void shouldKeepNothingOfATargetThatSendsTooLittle() throws IOException {
         OutboundPaths paths = attach();
-        channel.say(ShmRecord.ACCEPTED, MemorySegment.NULL, gift);
+        channel.say(SameHostRecord.ACCEPTED, MemorySegment.NULL, gift);
         assertThat(lost).hasSize(1);
         assertThat(Descriptors.gifts()).isEqualTo(1);
         paths.close();
@@ -275,7 +286,7 @@ final class ShmDomainTest {
             Endpoint path = opened.getFirst();
             assertThat(writer.post(1)).isEqualTo(1);
             writer.ring.park();
-            channel.say(ShmRecord.REGION, new RegionRecord(3, 4096).encode());
+            channel.say(SameHostRecord.REGION, new RegionRecord(3, 4096).encode());
             assertThat(sent).containsExactly(1L);
             assertThat(opened).doesNotContain(path);
             assertThat(writer.wasWoken()).isTrue();
@@ -311,13 +322,13 @@ final class ShmDomainTest {
         final ImmRing ring = new ImmRing(ringFile.memory());
 
         Accepted() {
-            channel.say(ShmRecord.ACCEPTED, MemorySegment.NULL, ringFd, wakeFd);
-            assertThat(channel.told).containsExactly(ShmRecord.READY);
+            channel.say(SameHostRecord.ACCEPTED, MemorySegment.NULL, ringFd, wakeFd);
+            assertThat(channel.told).containsExactly(SameHostRecord.READY);
         }
 
         /** Its path opens. */
         Accepted opened() {
-            channel.say(ShmRecord.ALL_OFFERED, MemorySegment.NULL);
+            channel.say(SameHostRecord.ALL_OFFERED, MemorySegment.NULL);
             assertThat(paths.doWork(NOW_NS)).isEqualTo(1);
             assertThat(opened).hasSize(1);
             return this;
@@ -326,7 +337,7 @@ final class ShmDomainTest {
         void offer(int regionId, int chunkCount) {
             int fd = MappedFile.createFile(LIB_C, "offered", chunkCount * MappedFile.CHUNK_BYTES);
             RegionRecord region = new RegionRecord(regionId, chunkCount * MappedFile.CHUNK_BYTES);
-            channel.say(ShmRecord.REGION_OFFERED, region.encode(), fd);
+            channel.say(SameHostRecord.REGION_OFFERED, region.encode(), fd);
             LIB_C.close(fd);
         }
 

@@ -1,4 +1,4 @@
-package io.kvmessenger.transfer.shm;
+package io.kvmessenger.transfer.samehost;
 
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.ForeignMemory;
@@ -10,11 +10,11 @@ import java.lang.foreign.ValueLayout;
 import java.util.BitSet;
 
 /** A shared mapping of a memfd, ours or a peer's. Worker only; after {@link #close} an access throws. */
-final class MappedFile {
+public final class MappedFile {
     private static final int SEALS = MemoryApi.F_SEAL_SHRINK | MemoryApi.F_SEAL_GROW | MemoryApi.F_SEAL_SEAL;
 
     /** Mapped ahead at once: some tens of microseconds. */
-    static final long CHUNK_BYTES = 2 << 20;
+    public static final long CHUNK_BYTES = 2 << 20;
     /** The smallest page of any system: what is asked about a chunk has room for as many. */
     private static final long PAGE_MIN_BYTES = 4096;
 
@@ -39,7 +39,7 @@ final class MappedFile {
      *
      * @throws IllegalStateException when the operating system refuses
      */
-    static int createFile(LibC libC, String name, long lengthBytes) {
+    public static int createFile(LibC libC, String name, long lengthBytes) {
         try (Arena arena = Arena.ofConfined()) {
             int fd = libC.memfd_create(arena.allocateFrom(name), MemoryApi.MFD_CLOEXEC | MemoryApi.MFD_ALLOW_SEALING);
             require("memfd_create", fd);
@@ -60,7 +60,7 @@ final class MappedFile {
      * @throws IllegalStateException when the operating system refuses, or the file is shorter or could become so: touching
      *     what is missing would kill the process
      */
-    static MappedFile map(LibC libC, int fd, long lengthBytes) {
+    public static MappedFile map(LibC libC, int fd, long lengthBytes) {
         int seals = libC.fcntl(fd, MemoryApi.F_GET_SEALS, 0);
         if (seals < 0 || (seals & MemoryApi.F_SEAL_SHRINK) == 0) {
             throw new IllegalStateException("a file that may shrink is not mapped: it has no seal F_SEAL_SHRINK");
@@ -77,7 +77,7 @@ final class MappedFile {
         return new MappedFile(libC, address, lengthBytes);
     }
 
-    MemorySegment memory() {
+    public MemorySegment memory() {
         return memory;
     }
 
@@ -85,7 +85,7 @@ final class MappedFile {
      * Maps the pages around a range ahead, once, where all of them are in memory: else each would cost a page fault when it
      * is first written, which takes longer than the copy. A page that its owner has not touched is not made by this.
      */
-    void mapAhead(long offset, long lengthBytes) {
+    public void mapAhead(long offset, long lengthBytes) {
         long end = offset + lengthBytes;
         for (long at = offset - offset % CHUNK_BYTES; at < end; at += CHUNK_BYTES) {
             int chunk = (int) (at / CHUNK_BYTES);
@@ -100,7 +100,7 @@ final class MappedFile {
      * Maps the next so many pages ahead, without a write that needs them; returns false when none are left. What its owner has
      * not touched yet is looked at again when it is written.
      */
-    boolean mapNextAhead() {
+    public boolean mapNextAhead() {
         nextChunk = chunksSeen.nextClearBit(nextChunk);
         if (nextChunk * CHUNK_BYTES >= memory.byteSize()) {
             return false;
@@ -131,7 +131,7 @@ final class MappedFile {
         return true;
     }
 
-    void close() {
+    public void close() {
         arena.close();
         libC.munmap(memory.address(), memory.byteSize());
     }

@@ -1,4 +1,4 @@
-package io.kvmessenger.transfer.shm;
+package io.kvmessenger.transfer.samehost;
 
 import io.kvmessenger.foreign.ForeignMemory;
 import io.kvmessenger.foreign.StreamingCopy;
@@ -13,7 +13,7 @@ import java.util.Objects;
  * <p>A run may be copied later than it is added, until {@link #finish}; no store after that is seen before what was copied.
  * One thread. It keeps no memory alive.
  */
-final class RunCopier {
+public final class RunCopier {
     /** Shorter runs are copied at once: the address arithmetic would cost more than is gained. */
     static final long STREAMED_RUN_MIN_BYTES = 1 << 10;
     /** What is left over with empty lanes beside it is cut in four from this length on, else copied at once. */
@@ -30,12 +30,13 @@ final class RunCopier {
     private int lanes;
 
     /** @param streaming null where the machine has none */
-    RunCopier(StreamingCopy streaming) {
+    public RunCopier(StreamingCopy streaming) {
         this.streaming = streaming;
         addresses = Arena.ofAuto().allocate(StreamingCopy.ADDRESSES_BYTES, Long.BYTES);
     }
 
-    void add(MemorySegment source, long sourceOffset, MemorySegment target, long targetOffset, long lengthBytes) {
+    public void add(
+            MemorySegment source, long sourceOffset, MemorySegment target, long targetOffset, long lengthBytes) {
         if (streaming == null || lengthBytes < STREAMED_RUN_MIN_BYTES) {
             MemorySegment.copy(source, sourceOffset, target, targetOffset, lengthBytes);
             return;
@@ -51,7 +52,7 @@ final class RunCopier {
     }
 
     /** Copies what is still waiting. */
-    void finish() {
+    public void finish() {
         for (int lane = 0; lane < lanes; lane++) {
             copyAlone(sources[lane], targets[lane], lengths[lane]);
         }
@@ -59,7 +60,7 @@ final class RunCopier {
     }
 
     /** Forgets what is still waiting. */
-    void drop() {
+    public void drop() {
         lanes = 0;
     }
 

@@ -1,4 +1,4 @@
-package io.kvmessenger.transfer.shm;
+package io.kvmessenger.transfer.samehost;
 
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -10,12 +10,12 @@ import java.lang.invoke.VarHandle;
  * <p>One worker pushes, the other takes; each has its own object. A push releases and a take acquires, so whatever the
  * writer copied before the push is visible after the take. Nothing the peer writes here is trusted as an index.
  */
-final class ImmRing {
-    static final int CAPACITY = 1 << 14;
-    static final long LENGTH_BYTES = 4096 + (long) CAPACITY * Integer.BYTES;
+public final class ImmRing {
+    public static final int CAPACITY = 1 << 14;
+    public static final long LENGTH_BYTES = 4096 + (long) CAPACITY * Integer.BYTES;
 
     /** A take found nothing; zero is no immediate. */
-    static final int EMPTY = 0;
+    public static final int EMPTY = 0;
 
     private static final VarHandle LONG = ValueLayout.JAVA_LONG.varHandle();
     private static final VarHandle INT = ValueLayout.JAVA_INT.varHandle();
@@ -34,12 +34,12 @@ final class ImmRing {
     private boolean sound = true;
 
     /** @param memory {@link #LENGTH_BYTES} long, zero when the first of both is made */
-    ImmRing(MemorySegment memory) {
+    public ImmRing(MemorySegment memory) {
         this.memory = memory;
     }
 
     /** Writer: false when the target has not yet taken enough. */
-    boolean push(int imm) {
+    public boolean push(int imm) {
         if (position - peerPosition >= CAPACITY) {
             peerPosition = (long) LONG.getAcquire(memory, TAKEN_OFFSET);
             if (position - peerPosition >= CAPACITY) {
@@ -52,7 +52,7 @@ final class ImmRing {
     }
 
     /** Writer: whether a push would succeed. */
-    boolean hasRoom() {
+    public boolean hasRoom() {
         if (position - peerPosition >= CAPACITY) {
             peerPosition = (long) LONG.getAcquire(memory, TAKEN_OFFSET);
         }
@@ -60,14 +60,14 @@ final class ImmRing {
     }
 
     /** Writer, after pushing: whether the target sleeps and has to be woken; says so once for each sleep. */
-    boolean claimWake() {
+    public boolean claimWake() {
         VarHandle.fullFence();
         return (int) INT.getOpaque(memory, PARKED_OFFSET) == PARKED
                 && INT.compareAndSet(memory, PARKED_OFFSET, PARKED, AWAKE);
     }
 
     /** Target: the next immediate, or {@link #EMPTY}. */
-    int take() {
+    public int take() {
         if (position == peerPosition) {
             long pushed = (long) LONG.getAcquire(memory, PUSHED_OFFSET);
             sound &= pushed >= position && pushed - position <= CAPACITY;
@@ -82,18 +82,18 @@ final class ImmRing {
     }
 
     /** Target: false once the writer's position could not be true; nothing is taken from then on. */
-    boolean isSound() {
+    public boolean isSound() {
         return sound;
     }
 
     /** Target: from now on the writer has to wake us; look once more before sleeping. */
-    void park() {
+    public void park() {
         INT.setVolatile(memory, PARKED_OFFSET, PARKED);
         // Against the fence in claimWake: either the look that follows sees the push, or the writer sees the flag.
         VarHandle.fullFence();
     }
 
-    void unpark() {
+    public void unpark() {
         INT.setVolatile(memory, PARKED_OFFSET, AWAKE);
     }
 

@@ -1,4 +1,4 @@
-package io.kvmessenger.transfer.shm;
+package io.kvmessenger.transfer.samehost;
 
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
@@ -9,12 +9,17 @@ import java.lang.foreign.ValueLayout;
  *
  * @param lengthBytes {@link #NOT_SHAREABLE} when the region cannot be mapped or does not exist
  */
-record RegionRecord(int regionId, long lengthBytes) {
-    static final long NOT_SHAREABLE = -1;
+public record RegionRecord(int regionId, long lengthBytes) {
+    public static final long NOT_SHAREABLE = -1;
 
     private static final int LENGTH_BYTES = 16;
 
-    MemorySegment encode() {
+    /** There is no such region for the peer. */
+    public static RegionRecord unknown(int regionId) {
+        return new RegionRecord(regionId, NOT_SHAREABLE);
+    }
+
+    public MemorySegment encode() {
         MemorySegment out = MemorySegment.ofArray(new long[LENGTH_BYTES / Long.BYTES]);
         out.set(ValueLayout.JAVA_LONG, 0, regionId);
         out.set(ValueLayout.JAVA_LONG, Long.BYTES, lengthBytes);
@@ -22,7 +27,7 @@ record RegionRecord(int regionId, long lengthBytes) {
     }
 
     /** What the record says, or null when it says nothing. Both ends are on one machine: its byte order. */
-    static RegionRecord parse(MemorySegment in) {
+    public static RegionRecord parse(MemorySegment in) {
         return in.byteSize() != LENGTH_BYTES
                 ? null
                 : new RegionRecord(

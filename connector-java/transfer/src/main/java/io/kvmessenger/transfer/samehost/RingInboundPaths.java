@@ -1,4 +1,4 @@
-package io.kvmessenger.transfer.shm;
+package io.kvmessenger.transfer.samehost;
 
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Imm;
@@ -10,9 +10,7 @@ import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
 import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
-import io.kvmessenger.transfer.spi.RemoteKey;
 import java.lang.foreign.MemorySegment;
-import java.util.function.IntFunction;
 
 /**
  * One admitted peer that maps this engine's memory: hands out descriptors and takes immediates from its ring.
@@ -20,7 +18,7 @@ import java.util.function.IntFunction;
  * <p>Worker only. What proves that the peer writes no more is its word, or the end of its control socket: its engine unmaps
  * before either. A peer that has not said that it is ready was handed no memory.
  */
-final class ShmInboundPaths implements InboundPaths {
+public final class RingInboundPaths implements InboundPaths {
     /** What one duty cycle may take before other peers get theirs. */
     private static final int TURN_IMMS = 4096;
 
@@ -29,11 +27,7 @@ final class ShmInboundPaths implements InboundPaths {
     private final LibC libC;
     private final int wakeDescriptor;
     private final InboundPort port;
-    /** By the region's id. */
-    private final IntFunction<RemoteKey> keys;
-
-    private final OfferedRegions offered;
-
+    private final RegionSender regions;
     private final InboundAdmission from;
     private final Figures figures;
     private final InboundChannel channel;
@@ -43,9 +37,7 @@ final class ShmInboundPaths implements InboundPaths {
     /** Until the peer has it. */
     private int ringFd;
 
-    private int lastOfferedId = OfferedRegions.NONE;
-    private boolean allOfferedTold;
-
+    private boolean offersMore;
     private boolean ready;
     private boolean stopped;
     private boolean broken;
@@ -53,11 +45,10 @@ final class ShmInboundPaths implements InboundPaths {
     private boolean closed;
 
     /** @throws IllegalStateException when the operating system refuses memory or a descriptor */
-    ShmInboundPaths(
+    public RingInboundPaths(
             EventLoop loop,
             InboundPort port,
-            IntFunction<RemoteKey> keys,
-            OfferedRegions offered,
+            RegionSender regions,
             InboundAdmission from,
             Figures figures,
             InboundChannel channel,
@@ -65,8 +56,7 @@ final class ShmInboundPaths implements InboundPaths {
         libC = loop.libC();
         wakeDescriptor = loop.wakeDescriptor();
         this.port = port;
-        this.keys = keys;
-        this.offered = offered;
+        this.regions = regions;
         this.from = from;
         this.figures = figures;
         this.channel = channel;
@@ -83,7 +73,7 @@ final class ShmInboundPaths implements InboundPaths {
     }
 
     private void handOver() {
-        if (channel.tell(ShmRecord.ACCEPTED, MemorySegment.NULL, ringFd, wakeDescriptor)) {
+        if (channel.tell(SameHostRecord.ACCEPTED, MemorySegment.NULL, ringFd, wakeDescriptor)) {
             libC.close(ringFd);
             ringFd = NONE;
         }
@@ -114,21 +104,9 @@ final class ShmInboundPaths implements InboundPaths {
             return 0;
         }
         if (ready && !stopped) {
-            offer();
+            offersMore = !regions.offer(channel);
         }
         return drain();
-    }
-
-    /** The peer may map what it will write to before it has to. */
-    private void offer() {
-        for (RemoteKey key = offered.after(lastOfferedId); key != null; key = offered.after(lastOfferedId)) {
-            RegionRecord region = new RegionRecord(key.regionId(), key.lengthBytes());
-            if (!channel.tell(ShmRecord.REGION_OFFERED, region.encode(), key.descriptor())) {
-                return;
-            }
-            lastOfferedId = key.regionId();
-        }
-        allOfferedTold = allOfferedTold || channel.tell(ShmRecord.ALL_OFFERED, MemorySegment.NULL);
     }
 
     private int drain() {
@@ -150,29 +128,19 @@ final class ShmInboundPaths implements InboundPaths {
 
     @Override
     public boolean onRecord(int kind, MemorySegment payload, long nowNs) {
-        if (kind == ShmRecord.READY && !ready) {
+        if (kind == SameHostRecord.READY && !ready) {
             ready = true;
             figures.increment(TransferCounter.PATHS_OPENED);
             channel.onReady();
             return true;
         }
-        RegionRecord wanted = kind == ShmRecord.REGION_WANTED ? RegionRecord.parse(payload) : null;
+        RegionRecord wanted = kind == SameHostRecord.REGION_WANTED ? RegionRecord.parse(payload) : null;
         if (wanted == null || !ready) {
             figures.increment(TransferCounter.PATHS_REJECTED);
             channel.dismiss(TransferFault.PROTOCOL, "unexpected control record " + kind);
             return true;
         }
-        return stopped || answer(wanted);
-    }
-
-    private boolean answer(RegionRecord wanted) {
-        RemoteKey key = keys.apply(wanted.regionId());
-        if (key == null) {
-            RegionRecord none = new RegionRecord(wanted.regionId(), RegionRecord.NOT_SHAREABLE);
-            return channel.tell(ShmRecord.REGION, none.encode());
-        }
-        return channel.tell(
-                ShmRecord.REGION, new RegionRecord(wanted.regionId(), key.lengthBytes()).encode(), key.descriptor());
+        return stopped || regions.answer(wanted.regionId(), channel);
     }
 
     void park() {
@@ -201,6 +169,11 @@ final class ShmInboundPaths implements InboundPaths {
     @Override
     public boolean isOver() {
         return closed || gone || !ready;
+    }
+
+    /** Whether there was no room for all that the peer may map: nothing tells when there is. */
+    boolean offersMore() {
+        return offersMore && !closed && !broken && !stopped;
     }
 
     boolean isClosed() {

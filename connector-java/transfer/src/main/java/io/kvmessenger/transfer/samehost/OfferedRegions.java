@@ -1,4 +1,4 @@
-package io.kvmessenger.transfer.shm;
+package io.kvmessenger.transfer.samehost;
 
 import io.kvmessenger.transfer.spi.RemoteKey;
 import java.util.concurrent.ConcurrentSkipListMap;
@@ -9,24 +9,24 @@ import java.util.concurrent.ConcurrentSkipListMap;
  *
  * <p>Messenger's thread writes, the worker reads.
  */
-final class OfferedRegions {
+public final class OfferedRegions {
     /** Before the first. */
-    static final int NONE = 0;
+    public static final int NONE = 0;
 
     private final ConcurrentSkipListMap<Integer, RemoteKey> keys = new ConcurrentSkipListMap<>();
     private volatile int lastRegionId = NONE;
 
-    void add(RemoteKey key) {
+    public void add(RemoteKey key) {
         keys.put(key.regionId(), key);
         lastRegionId = Math.max(lastRegionId, key.regionId());
     }
 
-    void remove(RemoteKey key) {
+    public void remove(RemoteKey key) {
         keys.remove(key.regionId());
     }
 
     /** The first region after the one of this id, or null. */
-    RemoteKey after(int regionId) {
+    public RemoteKey after(int regionId) {
         if (regionId >= lastRegionId) {
             return null;
         }
