@@ -15,6 +15,7 @@ import io.kvmessenger.transfer.spi.InboundLink;
 import io.kvmessenger.transfer.spi.InboundPaths;
 import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.LinkError;
+import io.kvmessenger.transfer.spi.PeerChannel;
 import java.lang.foreign.MemorySegment;
 import java.util.List;
 
@@ -24,7 +25,8 @@ import java.util.List;
  * <p>Worker only. The admission ends when all its paths are over, and that is a proof: each domain says what ends its own. For
  * paths over which the peer writes into this process's memory it is the end of this socket: the peer's engine unmaps before it
  * closes it, and the kernel closes a dead process's sockets after its last thread has ended. Or its process has ended, although
- * a child may still hold the socket: no child has its mappings. Without proof the admission does not end, however long it takes.
+ * a child may still hold the socket: no child has its mappings. Where a device writes for the peer, a hang-up without a word is none:
+ * then it is the end of the process. Without proof the admission does not end, however long it takes.
  */
 final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatch.Events {
     /** How long paths may take to end after the peer has gone; also for the peer to read a notice. */
@@ -124,8 +126,12 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
             attachment.end("the peer uses its paths no more");
             return true;
         }
+        if (kind == PeerChannel.QUIET_KIND && attachment != null) {
+            attachment.paths.onQuiet();
+            return true;
+        }
         boolean late = attachment == null && number < attachmentCount;
-        if (dismissed || (late && (kind == ControlRecord.DETACH || kind >= InboundChannel.FIRST_KIND))) {
+        if (dismissed || (late && (kind == ControlRecord.DETACH || kind >= PeerChannel.QUIET_KIND))) {
             return true;
         }
         if (kind == ControlRecord.MESSAGE && number == 0) {
@@ -172,12 +178,24 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     @Override
     public void onEnd(String detail, boolean garbage) {
         if (!garbage) {
-            onPeerGone(detail);
+            if (!death.isWatching() || !outlivesHangUp()) {
+                onPeerGone(detail);
+            }
             return;
         }
         figures.increment(TransferCounter.PATHS_REJECTED);
         dismiss(TransferFault.PROTOCOL, detail);
         readOn(detail);
+    }
+
+    /** Whether the end of the peer's process is still to come, and is what counts. */
+    private boolean outlivesHangUp() {
+        for (Attachment attachment : attachments) {
+            if (attachment != null && attachment.paths.outlivesHangUp()) {
+                return true;
+            }
+        }
+        return false;
     }
 
     @Override

@@ -46,6 +46,11 @@ final class DeathWatch implements Pollable {
         }
     }
 
+    /** Whether the end of the process will be told. */
+    boolean isWatching() {
+        return fd >= 0;
+    }
+
     @Override
     public void onReady(int mask, long nowNs) {
         close();

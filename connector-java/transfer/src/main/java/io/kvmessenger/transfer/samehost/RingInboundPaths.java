@@ -16,7 +16,8 @@ import java.lang.foreign.MemorySegment;
  * One admitted peer that maps this engine's memory: hands out descriptors and takes immediates from its ring.
  *
  * <p>Worker only. What proves that the peer writes no more is its word, or the end of its control socket: its engine unmaps
- * before either. A peer that has not said that it is ready was handed no memory.
+ * before either. Where a device writes, the end of the socket says as much only behind the peer's word that it is quiet, else the end of
+ * its process does. A peer that has not said that it is ready was handed no memory.
  */
 public final class RingInboundPaths implements InboundPaths {
     /** What one duty cycle may take before other peers get theirs. */
@@ -33,18 +34,23 @@ public final class RingInboundPaths implements InboundPaths {
     private final InboundChannel channel;
     private final MappedFile ringFile;
     private final ImmRing ring;
+    private final boolean byDevice;
     private final long readyDeadlineNs;
     /** Until the peer has it. */
     private int ringFd;
 
     private boolean offersMore;
+    private boolean quiet;
     private boolean ready;
     private boolean stopped;
     private boolean broken;
     private boolean gone;
     private boolean closed;
 
-    /** @throws IllegalStateException when the operating system refuses memory or a descriptor */
+    /**
+     * @param byDevice whether the peer writes by a device, which a hang-up does not stop: then its word does, or its process's end
+     * @throws IllegalStateException when the operating system refuses memory or a descriptor
+     */
     public RingInboundPaths(
             EventLoop loop,
             InboundPort port,
@@ -52,6 +58,7 @@ public final class RingInboundPaths implements InboundPaths {
             InboundAdmission from,
             Figures figures,
             InboundChannel channel,
+            boolean byDevice,
             long readyDeadlineNs) {
         libC = loop.libC();
         wakeDescriptor = loop.wakeDescriptor();
@@ -60,6 +67,7 @@ public final class RingInboundPaths implements InboundPaths {
         this.from = from;
         this.figures = figures;
         this.channel = channel;
+        this.byDevice = byDevice;
         this.readyDeadlineNs = readyDeadlineNs;
         ringFd = MappedFile.createFile(libC, "kvm-imm-ring", ImmRing.LENGTH_BYTES);
         try {
@@ -153,6 +161,16 @@ public final class RingInboundPaths implements InboundPaths {
         if (!closed) {
             ring.unpark();
         }
+    }
+
+    @Override
+    public void onQuiet() {
+        quiet = true;
+    }
+
+    @Override
+    public boolean outlivesHangUp() {
+        return byDevice && ready && !quiet && !closed;
     }
 
     @Override

@@ -90,6 +90,7 @@ final class ShmDomain implements Domain {
                 from,
                 figures,
                 channel,
+                false,
                 nowNs + connectLimitNs);
         inbound.add(paths);
         return paths;

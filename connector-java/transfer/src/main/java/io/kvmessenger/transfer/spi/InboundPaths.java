@@ -23,6 +23,17 @@ public interface InboundPaths {
         return false;
     }
 
+    /** The peer has said {@link PeerChannel#QUIET_KIND}. */
+    default void onQuiet() {}
+
+    /**
+     * Whether the peer's hang-up proves nothing as long as its process lives: a device goes on with what a process had queued until
+     * the kernel has taken that process apart, which may be after it closed the process's sockets.
+     */
+    default boolean outlivesHangUp() {
+        return false;
+    }
+
     /** Nothing is wanted from the peer any more. */
     void stop();
 

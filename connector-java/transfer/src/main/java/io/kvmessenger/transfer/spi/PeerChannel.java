@@ -12,6 +12,9 @@ public interface PeerChannel {
     int FIRST_KIND = 16;
     int LAST_KIND = 255;
 
+    /** Writer: it has closed its paths, and nothing of it writes any more. Of use where a hang-up does not say as much. */
+    int QUIET_KIND = 15;
+
     /** No descriptor came with the record. */
     int NO_DESCRIPTOR = -1;
 

@@ -10,6 +10,7 @@ final class FakeInboundPaths implements InboundPaths {
 
     final InboundChannel channel;
     private final boolean endsItself;
+    boolean outlivesHangUp;
     private boolean ready;
     boolean gone;
     boolean closed;
@@ -26,6 +27,16 @@ final class FakeInboundPaths implements InboundPaths {
             channel.onReady();
         }
         return true;
+    }
+
+    @Override
+    public void onQuiet() {
+        outlivesHangUp = false;
+    }
+
+    @Override
+    public boolean outlivesHangUp() {
+        return outlivesHangUp;
     }
 
     @Override

@@ -24,6 +24,7 @@ import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundChannel;
 import io.kvmessenger.transfer.spi.InboundPaths;
+import io.kvmessenger.transfer.spi.PeerChannel;
 import io.kvmessenger.transfer.spi.LinkEvents;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import java.io.IOException;
@@ -193,6 +194,39 @@ final class SocketLinksTest {
         work();
         assertThat(port.closed).containsExactly("the peer's process has ended");
         LIB_C.close(peer);
+    }
+
+    /** A device may still write for a process whose sockets are closed already. */
+    @Test
+    void shouldTakeOnlyTheEndOfTheProcessForProofWhereADeviceWrites() throws IOException, InterruptedException {
+        Process process = new ProcessBuilder("sleep", "600").start();
+        peersDeath = LIB_C.pidfd_open((int) process.pid());
+        int peer = peer(KEY);
+        attach(peer, 0, MAPPED);
+        ready(peer, 0);
+        paths.getFirst().outlivesHangUp = true;
+        LIB_C.close(peer);
+        work();
+        assertThat(port.closed).isEmpty();
+        process.destroyForcibly().waitFor();
+        work();
+        assertThat(port.closed).containsExactly("the peer's process has ended");
+    }
+
+    @Test
+    void shouldTakeAHangUpForProofOfAPeerThatHasSaidThatItsDeviceIsQuiet() throws IOException, InterruptedException {
+        Process process = new ProcessBuilder("sleep", "600").start();
+        peersDeath = LIB_C.pidfd_open((int) process.pid());
+        int peer = peer(KEY);
+        attach(peer, 0, MAPPED);
+        ready(peer, 0);
+        paths.getFirst().outlivesHangUp = true;
+        say(peer, PeerChannel.QUIET_KIND, 0, MemorySegment.NULL);
+        assertThat(port.closed).isEmpty();
+        LIB_C.close(peer);
+        work();
+        assertThat(port.closed).hasSize(1);
+        process.destroyForcibly().waitFor();
     }
 
     @Test

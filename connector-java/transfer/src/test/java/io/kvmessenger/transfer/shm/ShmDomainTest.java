@@ -247,7 +247,7 @@ final class ShmDomainTest {
         regions.add(new RemoteKey(1, 4096, gift));
         regions.add(new RemoteKey(2, 4096, gift));
         RingInboundPaths paths = new RingInboundPaths(
-                loop, port, new FileSender(id -> null, regions), admission, figures, peers, Long.MAX_VALUE / 2);
+                loop, port, new FileSender(id -> null, regions), admission, figures, peers, false, Long.MAX_VALUE / 2);
         InboundRings rings = new InboundRings();
         rings.add(paths);
         rings.poll(NOW_NS);
