@@ -1,0 +1,201 @@
+package io.kvmessenger.transfer.device;
+
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+
+import io.kvmessenger.foreign.CudaApi;
+import io.kvmessenger.foreign.CudaLayout;
+import io.kvmessenger.foreign.LibCuda;
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.util.Arrays;
+
+/**
+ * A region of a device's memory that another process has exported, as this one's devices see it.
+ *
+ * <p>One thread. The memory stays while it is open, even when its owner's process ends; it is closed only when no copy to or from it is
+ * queued any more.
+ */
+public final class ImportedMemory implements AutoCloseable {
+    private final DeviceDriver driver;
+    private final ExportForm form;
+    /** In whose context it is mapped. */
+    private final int ordinal;
+    /** Of all parts. 0 for legacy memory. */
+    private final long reservedAddress;
+    /** By ordinal; 0 where the device has no access yet. */
+    private long[] addresses = new long[0];
+
+    private long[] partBytes = new long[0];
+    private long mappedBytes;
+    private boolean closed;
+
+    /**
+     * Begins to import; memory in parts is complete when {@link #addPart} has been told of all.
+     *
+     * @param ordinal of a device of this process that will copy to it
+     * @throws DeviceFault where the driver refuses
+     */
+    public ImportedMemory(DeviceDriver driver, int ordinal, ExportForm form) {
+        this.driver = driver;
+        this.form = form;
+        this.ordinal = ordinal;
+        reservedAddress = form.isLegacy() ? 0 : driver.contexts().within(ordinal, this::reserve);
+    }
+
+    private long reserve() {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment out = arena.allocate(JAVA_LONG);
+            driver.require(
+                    "cuMemAddressReserve of " + form.mappedBytes() + " bytes",
+                    driver.cuda().cuMemAddressReserve(out, form.mappedBytes(), 0, 0, 0));
+            return out.get(JAVA_LONG, 0);
+        }
+    }
+
+    /** Of the region, whatever is mapped around it. */
+    public long lengthBytes() {
+        return form.lengthBytes();
+    }
+
+    public boolean isComplete() {
+        return partBytes.length == form.partCount();
+    }
+
+    /**
+     * Maps the next part behind the last one.
+     *
+     * @param fd stays the caller's
+     * @throws IllegalArgumentException when the parts are more, or longer, than was said
+     * @throws DeviceFault where the driver refuses, as it does where the length is not the part's
+     */
+    public void addPart(int fd, long lengthBytes) {
+        boolean last = partBytes.length == form.partCount() - 1;
+        if (partBytes.length >= form.partCount()
+                || lengthBytes <= 0
+                || lengthBytes > form.mappedBytes() - mappedBytes
+                || (last && lengthBytes != form.mappedBytes() - mappedBytes)) {
+            throw new IllegalArgumentException("part " + partBytes.length + " has " + lengthBytes + " bytes, behind "
+                    + mappedBytes + " of " + form);
+        }
+        driver.contexts().within(ordinal, () -> mapPart(fd, lengthBytes));
+        mappedBytes += lengthBytes;
+        partBytes = Arrays.copyOf(partBytes, partBytes.length + 1);
+        partBytes[partBytes.length - 1] = lengthBytes;
+    }
+
+    private void mapPart(int fd, long lengthBytes) {
+        LibCuda cuda = driver.cuda();
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment out = arena.allocate(JAVA_LONG);
+            driver.require(
+                    "cuMemImportFromShareableHandle",
+                    cuda.cuMemImportFromShareableHandle(out, fd, CudaApi.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+            long handle = out.get(JAVA_LONG, 0);
+            try {
+                driver.require("cuMemMap", cuda.cuMemMap(reservedAddress + mappedBytes, lengthBytes, 0, handle, 0));
+            } finally {
+                // Its mapping keeps it.
+                cuda.cuMemRelease(handle);
+            }
+        }
+    }
+
+    /**
+     * Where the region begins for copies of a device, which gets access with the first call.
+     *
+     * @throws DeviceFault where the device cannot reach the other's memory, or the memory is not what was said
+     */
+    public long addressFor(int copier) {
+        if (copier >= addresses.length) {
+            addresses = Arrays.copyOf(addresses, copier + 1);
+        }
+        if (addresses[copier] == 0) {
+            addresses[copier] = form.isLegacy() ? openLegacy(copier) : grant(copier);
+        }
+        return addresses[copier] + form.offsetBytes();
+    }
+
+    private long grant(int copier) {
+        if (!isComplete()) {
+            throw new IllegalStateException("imported memory of " + form + " is not complete");
+        }
+        driver.contexts().within(copier, () -> {
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment access = arena.allocate(CudaLayout.ACCESS_DESC_SIZE_BYTES, Integer.BYTES);
+                access.set(JAVA_INT, CudaLayout.ACCESS_DESC_LOCATION_TYPE, CudaApi.CU_MEM_LOCATION_TYPE_DEVICE);
+                access.set(JAVA_INT, CudaLayout.ACCESS_DESC_LOCATION_ID, copier);
+                access.set(JAVA_INT, CudaLayout.ACCESS_DESC_FLAGS, CudaApi.CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+                driver.require(
+                        "cuMemSetAccess for device " + copier,
+                        driver.cuda().cuMemSetAccess(reservedAddress, form.mappedBytes(), access, 1));
+            }
+        });
+        return reservedAddress;
+    }
+
+    private long openLegacy(int copier) {
+        return driver.contexts().within(copier, () -> {
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment handle = arena.allocate(CudaLayout.IPC_HANDLE_SIZE_BYTES);
+                handle.copyFrom(MemorySegment.ofArray(form.legacyHandle()));
+                MemorySegment out = arena.allocate(JAVA_LONG);
+                driver.require(
+                        "cuIpcOpenMemHandle for device " + copier,
+                        driver.cuda().cuIpcOpenMemHandle_v2(out, handle, CudaApi.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+                long address = out.get(JAVA_LONG, 0);
+                requireLength(address, arena);
+                return address;
+            }
+        });
+    }
+
+    /** The owner's word alone would let copies run over the end of its memory. */
+    private void requireLength(long address, Arena arena) {
+        MemorySegment base = arena.allocate(JAVA_LONG);
+        MemorySegment size = arena.allocate(JAVA_LONG);
+        int result = driver.cuda().cuMemGetAddressRange_v2(base, size, address);
+        boolean fits = result == CudaApi.CUDA_SUCCESS
+                && base.get(JAVA_LONG, 0) == address
+                && size.get(JAVA_LONG, 0) >= form.offsetBytes() + form.lengthBytes();
+        if (!fits) {
+            driver.cuda().cuIpcCloseMemHandle(address);
+            throw new DeviceFault("importing " + form, "memory of another length");
+        }
+    }
+
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        if (form.isLegacy()) {
+            closeLegacy();
+        } else {
+            driver.contexts().within(ordinal, this::unmap);
+        }
+    }
+
+    private void closeLegacy() {
+        for (int copier = 0; copier < addresses.length; copier++) {
+            long address = addresses[copier];
+            if (address != 0) {
+                driver.contexts()
+                        .within(
+                                copier,
+                                () -> driver.require(
+                                        "cuIpcCloseMemHandle", driver.cuda().cuIpcCloseMemHandle(address)));
+            }
+        }
+    }
+
+    private void unmap() {
+        long at = reservedAddress;
+        for (long lengthBytes : partBytes) {
+            driver.require("cuMemUnmap", driver.cuda().cuMemUnmap(at, lengthBytes));
+            at += lengthBytes;
+        }
+        driver.require("cuMemAddressFree", driver.cuda().cuMemAddressFree(reservedAddress, form.mappedBytes()));
+    }
+}
