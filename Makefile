@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl race plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions format clean
+.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl stores role-switches race plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,14 @@ kvperf: ## the two-process benchmark of the transfer engine: make kvperf ARGS="-
 
 beside-nixl: wheel ## how long SGLang's decoder waits for KV, beside SGLang's own NIXL backend on the same machine
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- e2e-tests/sglang_pair/beside_nixl.py
+
+stores: wheel ## beside Mooncake Store in every order, on one rank and two, with a store that stops and dies; 10 minutes
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/test_stores.py -p no:cacheprovider \
+	    -s --all-stores $(ARGS)
+
+role-switches: wheel ## two SGLang servers change roles with each other under traffic: make role-switches [COUNT=50]
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- -m pytest e2e-tests/sglang_pair/test_role_switches.py \
+	    -p no:cacheprovider -s --role-switches $(or $(COUNT),50) $(ARGS)
 
 race: ## kvperf beside NIXL and Mooncake on the same paths, in turns; wants a quiet machine: make race [ARGS="--turns 30"]
 	@fabric="$$(examples/setup/find-libfabric)" && LD_LIBRARY_PATH="$$fabric/lib" \

@@ -158,6 +158,10 @@ class Server:
     def healthy(self) -> bool:
         if not self.alive():
             raise ServerFailed(f"{self.name} ended before it was healthy; the end of its log:\n{self.log_tail()}")
+        return self.answers()
+
+    def answers(self) -> bool:
+        """Whether it says that it is healthy."""
         try:
             with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
                 return bool(answer.status == 200)

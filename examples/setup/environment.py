@@ -8,7 +8,7 @@ Runs on the bare interpreter (standard library only).
     environment make NAME                     prints the interpreter's path
     environment run  NAME [--wheel W] -- ARGS…   runs the interpreter with ARGS
 
-NAME is tools, engine, sglang, simulation or race.
+NAME is tools, engine, sglang, simulation, stores or race.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ ENVIRONMENTS = {
     "sglang": Engine("SGLang", stays_gib=7, disk_gib=14),
     "simulation": None,
     "race": None,
+    "stores": None,
 }
 BUILT_FROM_SOURCE = "# built from source"
 WHEEL_VENVS_KEPT = 8

@@ -34,7 +34,9 @@ class EngineOptions:
     extra_config: Mapping[str, Any] = field(default_factory=dict)
     load_failure_policy: str | None = None  # None = vLLM's own default
     connector_module: str | None = None  # None = the wheel's plug-in registers the connector
-    beside: Mapping[str, Any] | None = None  # another connector, which MultiConnector asks before ours
+    beside: Mapping[str, Any] | None = None  # another connector, with ours inside MultiConnector
+    asks_ours_first: bool = False  # MultiConnector, before the other one
+    transfer: Mapping[str, Any] | None = None  # said as it is, in place of all of that
     core: int = 0
     tp_size: int = 1
     prefix_caching: bool = False
@@ -60,27 +62,35 @@ def engine(
         *options.arguments,
     ]
     if options.kv_role:
-        transfer: dict[str, Any] = {"kv_connector": "KvMessengerConnector", "kv_role": options.kv_role}
-        if options.extra_config:
-            transfer["kv_connector_extra_config"] = dict(options.extra_config)
-        if options.load_failure_policy:
-            transfer["kv_load_failure_policy"] = options.load_failure_policy
-        if options.connector_module:
-            transfer["kv_connector_module_path"] = options.connector_module
-        if options.beside is not None:
-            children = {"connectors": [dict(options.beside), transfer]}
-            transfer = {
-                "kv_connector": "MultiConnector",
-                "kv_role": options.kv_role,
-                "kv_connector_extra_config": children,
-            }
-        command += ["--kv-transfer-config", json.dumps(transfer)]
+        command += ["--kv-transfer-config", json.dumps(transfer_config(options))]
     environment = {
         **ENGINE_ENVIRONMENT,
         **thread_placement(options.core, options.tp_size),
         **options.environment,
     }
     return kind(name, command, chosen_port, folder, environment)
+
+
+def transfer_config(options: EngineOptions) -> dict[str, Any]:
+    """What decides on a load that fails stands outside of MultiConnector's children: it is one for all of them."""
+    if options.transfer is not None:
+        return dict(options.transfer)
+    ours: dict[str, Any] = {"kv_connector": "KvMessengerConnector", "kv_role": options.kv_role}
+    if options.extra_config:
+        ours["kv_connector_extra_config"] = dict(options.extra_config)
+    if options.connector_module:
+        ours["kv_connector_module_path"] = options.connector_module
+    whole = ours
+    if options.beside is not None:
+        children = [ours, dict(options.beside)] if options.asks_ours_first else [dict(options.beside), ours]
+        whole = {
+            "kv_connector": "MultiConnector",
+            "kv_role": options.kv_role,
+            "kv_connector_extra_config": {"connectors": children},
+        }
+    if options.load_failure_policy:
+        whole["kv_load_failure_policy"] = options.load_failure_policy
+    return whole
 
 
 def thread_placement(core: int, rank_count: int) -> dict[str, str]:
