@@ -204,6 +204,7 @@ def without_servers() -> list[Suite]:
                 *pytest("python/tests/vllm/test_shareable_memory.py", "vllm"),
                 "python/tests/vllm/test_prompts.py",
                 "python/tests/vllm/test_kernels_compile.py",
+                "python/tests/vllm/test_device_allocation.py",
             ),
             "build/reports/vllm.xml",
             quick=False,

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kv_connector._facade import LAG_LEAD_ONLY, LAG_NONE, DeviceMemory, Geometry, Group, Memory, MessengerPort
+from kv_connector.cuda_driver import CudaDriver
 from kv_connector.handover import Follower, Lead, Votes, meeting_place
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.model_fingerprint import fingerprint
 from kv_connector.options import Options
 from kv_connector.vllm import geometry
+from kv_connector.vllm.device_allocation import DeviceAllocation
 from kv_connector.vllm.device_counter import DeviceCounting
 from kv_connector.vllm.drafts import draft_with_kv, named_with
 from kv_connector.vllm.empty_steps import EmptySteps
@@ -106,6 +108,7 @@ class RankStart:
         self._config = vllm_config
         self._facts = facts
         self._open_messenger = open_messenger
+        self.cuda_driver: Callable[[], CudaDriver] = CudaDriver
         self.device_counting: Callable[[], DeviceCounting] = DeviceCounting.checked
         self._logger = logger
         self.allocation: Any = None
@@ -114,12 +117,15 @@ class RankStart:
     def shareable_allocation(self) -> Any:
         """A context that puts the KV cache where peers and the lead rank can map it; None where that is not needed."""
         wanted = "shm" in self._facts.options.transports or self._facts.groups.tp_ranks_per_messenger > 1
-        if not wanted or self._config.device_config.device_type != "cpu":
+        if not wanted:
             return None
         try:
-            from kv_connector.vllm.shareable_memory import ShareableAllocation
-
-            self.allocation = ShareableAllocation(importlib.import_module("torch"), self._logger)
+            torch = importlib.import_module("torch")
+            if self._config.device_config.device_type == "cpu":
+                shareable = importlib.import_module("kv_connector.vllm.shareable_memory")
+                self.allocation = shareable.ShareableAllocation(torch, self._logger)
+            else:
+                self.allocation = DeviceAllocation(torch, self.cuda_driver(), self._logger)
         except Exception:
             self._logger.exception("KV memory cannot be shared with other processes: shm is not offered")
         return self.allocation
@@ -159,8 +165,11 @@ class RankStart:
         )
         if self.allocation is not None:
             for memory in described["ranks"][0]["memories"]:
+                place = memory["address"], memory["lengthBytes"]
                 if memory["kind"] == "host":
-                    memory["memfd"] = self.allocation.memfd_of(memory["address"], memory["lengthBytes"])
+                    memory["memfd"] = self.allocation.memfd_of(*place)
+                else:
+                    memory["handleKind"] = self.allocation.handle_kind_of(*place)
         return described, pages
 
     def _model_name(self) -> str:
