@@ -96,7 +96,7 @@ class KvPerfTest {
                         .split(" "));
                 assertThat(exitCode).as(Files.readString(folder.resolve("log"))).isZero();
             }
-            assertThat(run("--dial", place, "--op", "nonsense")).isEqualTo(2);
+            assertThat(run("--dial", place, "--op", "juggle")).isEqualTo(2);
         } finally {
             target.destroy();
         }

@@ -3,7 +3,9 @@ package io.kvmessenger.messenger.session;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.ProtocolVersions;
 import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.Challenge;
 import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.Hello;
 import io.kvmessenger.messenger.wire.SubjectDescription;
 import io.kvmessenger.messenger.wire.TransportAddress;
 import io.kvmessenger.transfer.Admission;
@@ -32,21 +34,10 @@ public final class FrameRules {
     /** The rule that the frame breaks, as the end of a sentence; empty when it breaks none. */
     static String broken(ControlFrame frame) {
         return switch (frame.getBodyCase()) {
-            case CHALLENGE ->
-                greeting(
-                        ProtocolVersions.said(
-                                frame.getChallenge().getProtocolVersion(),
-                                frame.getChallenge().getNewestVersion()),
-                        frame.getChallenge().getEngineId(),
-                        frame.getChallenge().getNonce().size());
+            case CHALLENGE -> greeting(frame.getChallenge());
             case HELLO ->
                 firstOf(
-                        greeting(
-                                ProtocolVersions.said(
-                                        frame.getHello().getProtocolVersion(),
-                                        frame.getHello().getNewestVersion()),
-                                frame.getHello().getEngineId(),
-                                frame.getHello().getNonce().size()),
+                        greeting(frame.getHello()),
                         proof(frame.getHello().getProof().size()),
                         subject(frame.getHello().getSubject()));
             case WELCOME ->
@@ -90,6 +81,20 @@ public final class FrameRules {
             case REJECTED -> transferId(frame.getRejected().getTransferId());
             case REFUSAL, HEARTBEAT, GOODBYE, BODY_NOT_SET -> ""; // sentences are cut where they are shown: PeerText
         };
+    }
+
+    private static String greeting(Challenge challenge) {
+        return greeting(
+                ProtocolVersions.said(challenge.getProtocolVersion(), challenge.getNewestVersion()),
+                challenge.getEngineId(),
+                challenge.getNonce().size());
+    }
+
+    private static String greeting(Hello hello) {
+        return greeting(
+                ProtocolVersions.said(hello.getProtocolVersion(), hello.getNewestVersion()),
+                hello.getEngineId(),
+                hello.getNonce().size());
     }
 
     /** Of versions that are all unknown here only what a refusal needs is looked at. */

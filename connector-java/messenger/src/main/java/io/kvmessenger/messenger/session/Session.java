@@ -85,7 +85,7 @@ public final class Session {
     }
 
     /** Both sides speak this version. */
-    void agreesUpon(int version) {
+    public void agreesUpon(int version) {
         protocolVersion = version;
     }
 

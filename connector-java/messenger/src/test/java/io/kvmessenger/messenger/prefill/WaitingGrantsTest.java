@@ -102,6 +102,7 @@ class WaitingGrantsTest {
 
     private static Session session() {
         Session session = new Session(Wire.DIALLED_LINK, true, "there:1", Session.State.READY);
+        session.agreesUpon(ProtocolLimits.PROTOCOL_VERSION);
         session.fits(new KvPeer(Geometries.of("m"), Geometries.of("m")));
         return session;
     }
