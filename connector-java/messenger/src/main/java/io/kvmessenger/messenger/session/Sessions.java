@@ -64,6 +64,12 @@ public final class Sessions {
     private final Map<Long, Session> byLink = new LinkedHashMap<>();
     /** Opened by peers that have not attached yet, oldest first. */
     private final Set<Session> pending = new LinkedHashSet<>();
+
+    private int readyCount;
+    /** When {@link #tick} has something to do: what is heard meanwhile makes it later, and is looked at then. */
+    private final EarliestDue due = new EarliestDue();
+    /** How many sessions ticks have looked at: the cost of a duty cycle must not grow with the peers. */
+    private long looks;
     /** What every peer is told from {@link #sayGoodbye} on; null before. */
     private ControlFrame.Builder goodbye;
 
@@ -92,6 +98,7 @@ public final class Sessions {
         session.begunNs = nowNs;
         session.handshakeDeadlineNs = nowNs + limits.connectLimitNs();
         byLink.put(link, session);
+        due.add(session.handshakeDeadlineNs);
         return session;
     }
 
@@ -112,6 +119,7 @@ public final class Sessions {
             makeRoomForHandshake();
             pending.add(session);
             byLink.put(link, session);
+            due.add(session.handshakeDeadlineNs);
             challenge(session);
         }
         if (session != null) {
@@ -188,13 +196,22 @@ public final class Sessions {
         }
     }
 
-    /** Heartbeats, silence and handshakes that take too long. */
+    /** Heartbeats, silence and handshakes that take too long. Looks at no session before one is due. */
     public int tick(long nowNs) {
+        if (!due.take(nowNs)) {
+            return 0;
+        }
         int work = 0;
         for (Session session : List.copyOf(byLink.values())) {
+            looks++;
             work += tick(session, nowNs);
         }
+        byLink.values().forEach(session -> due.add(nowNs + untilDueNs(session, nowNs)));
         return work;
+    }
+
+    long looks() {
+        return looks;
     }
 
     private int tick(Session session, long nowNs) {
@@ -310,7 +327,7 @@ public final class Sessions {
     }
 
     public int readyCount() {
-        return (int) byLink.values().stream().filter(Session::ready).count();
+        return readyCount;
     }
 
     /** Every peer that has a link, or is being dialled. */
@@ -326,11 +343,7 @@ public final class Sessions {
 
     /** The earliest moment at which {@link #tick} has something to do. */
     public long nextDeadlineNs(long nowNs) {
-        long wait = limits.heartbeatNs();
-        for (Session session : byLink.values()) {
-            wait = Math.min(wait, Math.max(0, untilDueNs(session, nowNs)));
-        }
-        return nowNs + wait;
+        return nowNs + due.waitNs(nowNs, limits.heartbeatNs());
     }
 
     private long untilDueNs(Session session, long nowNs) {
@@ -357,6 +370,7 @@ public final class Sessions {
     private void ended(Session session, String reason) {
         pending.remove(session);
         if (session.ready()) {
+            readyCount--;
             tally.add(MessengerMetric.LINKS_LOST, 1);
         }
         session.state = Session.State.ENDED;
@@ -481,8 +495,10 @@ public final class Sessions {
 
     private void ready(Session session, long nowNs) {
         session.state = Session.State.READY;
+        readyCount++;
         pending.remove(session);
         session.lastHeartbeatNs = nowNs;
+        due.add(nowNs + Math.min(limits.heartbeatNs(), limits.lostAfterNs()));
         tally.add(MessengerMetric.LINKS_OPENED, 1);
         if (!session.inbound) {
             tally.observe(MessengerMetric.CONNECT_SECONDS, (nowNs - session.begunNs) / 1e9);

@@ -237,6 +237,33 @@ class SessionsTest {
         assertThat(decoder.ended).singleElement().asString().contains("silence_limit_seconds");
     }
 
+    /** The cost of a duty cycle must not grow with the peers; what is due is done all the same, for each of them. */
+    @Test
+    void shouldLookAtNoSessionBeforeOneIsDue() {
+        for (int link = 0; link < ProtocolLimits.DECODERS_MAX; link++) {
+            attach(link);
+        }
+        prefiller.sessions.tick(nowNs);
+        long looks = prefiller.sessions.looks();
+        prefiller.wire.take();
+        for (int cycle = 0; cycle < 1000; cycle++) {
+            prefiller.sessions.tick(nowNs);
+            prefiller.sessions.nextDeadlineNs(nowNs);
+            prefiller.sessions.readyCount();
+        }
+        assertThat(prefiller.sessions.looks()).isEqualTo(looks);
+
+        nowNs = prefiller.sessions.nextDeadlineNs(nowNs);
+        prefiller.sessions.tick(nowNs);
+        assertThat(prefiller.wire.take()).hasSize(ProtocolLimits.DECODERS_MAX).allMatch(ControlFrame::hasHeartbeat);
+        assertThat(prefiller.sessions.readyCount()).isEqualTo(ProtocolLimits.DECODERS_MAX);
+
+        nowNs += LIMITS.lostAfterNs();
+        prefiller.sessions.tick(nowNs);
+        assertThat(prefiller.ended).hasSize(ProtocolLimits.DECODERS_MAX).allMatch(why -> why.contains("was silent"));
+        assertThat(prefiller.sessions.readyCount()).isZero();
+    }
+
     @Test
     void shouldTellTheEndOfASessionOnce() {
         Side decoder = connected();

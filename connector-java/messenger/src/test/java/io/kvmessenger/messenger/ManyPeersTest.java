@@ -1,0 +1,115 @@
+package io.kvmessenger.messenger;
+
+import static org.assertj.core.api.Assertions.assertThat;
+
+import com.google.protobuf.ByteString;
+import io.kvmessenger.messenger.kv.KvSubject;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.wire.Attach;
+import io.kvmessenger.messenger.wire.AttachWire;
+import io.kvmessenger.messenger.wire.ControlFrame;
+import io.kvmessenger.messenger.wire.GeometryWire;
+import io.kvmessenger.messenger.wire.Heartbeat;
+import io.kvmessenger.messenger.wire.Hello;
+import io.kvmessenger.messenger.wire.SubjectDescription;
+import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.EngineAddress;
+import java.lang.management.ManagementFactory;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** A prefiller with as many decoders as it serves, in virtual time: what they cost at rest. docs/sizing.md quotes what it prints. */
+class ManyPeersTest extends MessengerPair {
+    private static final int NONCE_LENGTH_BYTES = 32;
+    /** Of the decoder that is there already. */
+    private static final long FIRST_LINK = Wire.DIALLED_LINK;
+
+    private static final int BEATS = 600;
+    private static final int IDLE_CYCLES = 200_000;
+
+    private void attach(long link) {
+        Messenger messenger = prefiller.messenger;
+        messenger.onLinkOpened(link, true, "there:" + link);
+        Hello hello = Hello.newBuilder()
+                .setProtocolVersion(ProtocolLimits.PROTOCOL_VERSION)
+                .setEngineId("decoder-" + link)
+                .setNonce(ByteString.copyFrom(new byte[NONCE_LENGTH_BYTES]))
+                .setSubject(SubjectDescription.newBuilder()
+                        .setSubjectKind(KvSubject.KIND)
+                        .setDescription(GeometryWire.encode(Geometries.of("m")).toByteString()))
+                .build();
+        messenger.onFrame(link, ControlFrame.newBuilder().setHello(hello).build());
+        Attach.Builder attach = Attach.newBuilder();
+        AttachWire.encode(
+                attach,
+                new EngineAddress(List.of(new EngineAddress.TransportAddress("tcp", "127.0.0.1:1"))),
+                new Admission(1, "writer", new byte[Admission.KEY_LENGTH_BYTES]),
+                List.of(List.of(decoder.region.descriptor())));
+        messenger.onFrame(link, ControlFrame.newBuilder().setAttach(attach).build());
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {1, 64, ProtocolLimits.DECODERS_MAX})
+    void shouldServeThemAtRest(int peers) {
+        for (long link = FIRST_LINK + 1; link < FIRST_LINK + peers; link++) {
+            attach(link);
+        }
+        prefiller.messenger.doWork();
+        prefiller.wire.take();
+        double idleNs = nsOfAnIdleCycle();
+
+        List<ControlFrame> beats = List.of();
+        long cycles = 0;
+        long sent = 0;
+        long endNs = nowNs + BEATS * LIMITS.heartbeatNs();
+        long cpuNs = -ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
+        while (nowNs < endNs) {
+            nowNs = Math.max(nowNs + 1, prefiller.messenger.nextDeadlineNs());
+            for (long link = FIRST_LINK; link < FIRST_LINK + peers; link++) {
+                prefiller.messenger.onFrame(link, heartbeat(cycles));
+            }
+            prefiller.messenger.doWork();
+            beats = prefiller.wire.take();
+            sent += beats.size();
+            cycles++;
+        }
+        cpuNs += ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
+        assertThat(beats).allMatch(ControlFrame::hasHeartbeat);
+        assertThat(sent).isBetween((BEATS - 1L) * peers, (BEATS + 1L) * peers);
+        System.out.printf(
+                "%d peers at rest: a duty cycle without work %.0f ns; heartbeats to and fro, each %d ns of CPU%n",
+                peers, idleNs, cpuNs / (2 * sent));
+    }
+
+    private static ControlFrame heartbeat(long sequence) {
+        return ControlFrame.newBuilder()
+                .setHeartbeat(Heartbeat.newBuilder().setSequence(sequence))
+                .build();
+    }
+
+    /** After it has been compiled. */
+    private double nsOfAnIdleCycle() {
+        long startedNs = 0;
+        for (int cycle = -5 * IDLE_CYCLES; cycle < IDLE_CYCLES; cycle++) {
+            if (cycle == 0) {
+                startedNs = System.nanoTime();
+            }
+            prefiller.messenger.doWork();
+            prefiller.messenger.nextDeadlineNs();
+        }
+        return (double) (System.nanoTime() - startedNs) / IDLE_CYCLES;
+    }
+
+    @Test
+    void shouldNotServeOneMore() {
+        for (long link = FIRST_LINK + 1; link <= FIRST_LINK + ProtocolLimits.DECODERS_MAX; link++) {
+            attach(link);
+        }
+        assertThat(prefiller.wire.take())
+                .last()
+                .satisfies(frame -> assertThat(frame.getRefusal().getSentence())
+                        .contains("serves " + ProtocolLimits.DECODERS_MAX + " decoders already"));
+    }
+}
