@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl stores role-switches race plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions format clean
+.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl stores role-switches race plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,11 @@ $(WHEEL_MARK): $(JAR) $(PYTHON_SOURCES)
 	@"$$($(ENVIRONMENT) make tools)" -m pip --disable-pip-version-check -q wheel --no-deps --no-build-isolation \
 	    -w python/dist ./python
 	@ls "$(CURDIR)"/python/dist/*.whl > $@ && cat $@
+
+wheels: wheel ## the wheels of all machines that it was tried on, beside the one of this machine
+	@for machine in x86_64 aarch64; do KV_MESSENGER_WHEEL_MACHINE=$$machine "$$($(ENVIRONMENT) make tools)" -m pip \
+	    --disable-pip-version-check -q wheel --no-deps --no-build-isolation -w python/dist ./python || exit 1; done
+	@ls "$(CURDIR)"/python/dist/*.whl
 
 dashboards: ## writes the Grafana dashboard and the alert rules anew
 	@$(ENVIRONMENT) run tools -- dashboards/generate.py
@@ -111,6 +116,21 @@ test-rdma: ## verbs on soft-RoCE devices, in a user-mode Linux that is built fir
 	@examples/setup/find-rdma-bed >/dev/null
 	@$(MVN) -Prdma -pl connector-java/testkit -am -DskipTests process-test-classes \
 	    -Drdma.bed=$(CURDIR)/examples/setup/rdma-bed '-Drdma.args=$(TESTS)'
+
+library: ## transfer as a library: jars with sources and javadoc, and its example compiled and run over shm and tcp
+	@$(MVN) -Plibrary -pl connector-java/transfer -am -DskipTests package
+	@jars="$$(ls connector-java/{foreign,transfer}/target/*-[0-9]*[0-9].jar | paste -sd:)"; \
+	    for transport in shm tcp; do \
+	        examples/setup/with-jdk bash -c 'exec "$$JAVA_HOME/bin/java" --enable-native-access=ALL-UNNAMED -cp "$$@"' java \
+	            "$$jars" examples/transfer-java/TwoEngines.java $$transport || exit 1; \
+	    done
+	@ls connector-java/{foreign,transfer}/target/*-[0-9]*.jar
+
+emulated: $(JAR) ## pages to, from and between emulated aarch64 processes; a few minutes
+	@$(ENVIRONMENT) run tools -- e2e-tests/emulated/aarch64.py
+
+soak: $(JAR) ## load and soak of one prefiller and three decoders: make soak [ARGS="--minutes 20"]
+	@$(ENVIRONMENT) run tools -- e2e-tests/soak/soak.py $(ARGS)
 
 versions: $(JAR) ## pages between this build and an earlier one, both ways: make versions [ARGS="--earlier REVISION"]
 	@$(ENVIRONMENT) run tools -- e2e-tests/upgrade/two_builds.py $(ARGS)

@@ -121,6 +121,7 @@ def java_and_wheel() -> list[Suite]:
             "**/target/surefire-reports/TEST-*.xml",
         ),
         Suite("wheel", ["make", "--no-print-directory", "wheel"]),
+        Suite("java library", ["make", "--no-print-directory", "library"], quick=False),
     ]
 
 

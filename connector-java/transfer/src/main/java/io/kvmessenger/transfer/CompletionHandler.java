@@ -33,8 +33,10 @@ public interface CompletionHandler {
     /** Nothing is read from a closed {@link ReadWindow} any more. Empty unless a user opens some. */
     default void onReadWindowClosed(long cookie) {}
 
+    /** Writes to the peer may be submitted. Again after it was lost and is reached by another transport. */
     void onPeerReady(Peer peer);
 
+    /** The peer cannot be written to any more; requests that were under way fail. */
     void onPeerLost(Peer peer, TransferFault fault, String detail);
 
     /** All data paths of the admitted peer are gone: it broke them, or {@code revoke} did. None can write any more. */

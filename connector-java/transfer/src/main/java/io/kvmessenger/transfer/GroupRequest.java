@@ -35,6 +35,7 @@ public sealed interface GroupRequest {
 
         private final TransferRequest[] parts;
 
+        /** A slice to each member, in the order of the group. */
         public Scatter(Region source, List<Slice> slices) {
             parts = slices.stream().map(slice -> partOf(source, slice)).toArray(TransferRequest[]::new);
         }

@@ -48,6 +48,7 @@ public final class HostMemory implements AutoCloseable {
         return new HostMemory(libC, ForeignMemory.at(address, lengthBytes), memfd);
     }
 
+    /** The mapping in this process. */
     public MemorySegment memory() {
         return memory;
     }
@@ -57,6 +58,7 @@ public final class HostMemory implements AutoCloseable {
         return new Memory.Host(memory, memfd);
     }
 
+    /** The descriptor behind the memory, by which another process maps it. */
     public int memfd() {
         return memfd;
     }

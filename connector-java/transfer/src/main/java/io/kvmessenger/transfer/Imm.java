@@ -39,14 +39,17 @@ public final class Imm {
         return (imm & ~WEIGHT_MAX) | weight;
     }
 
+    /** Which counter. */
     public static int slot(int imm) {
         return imm >>> 20;
     }
 
+    /** Which use of the slot. */
     public static int generation(int imm) {
         return (imm >>> 12) & 0xff;
     }
 
+    /** How much the write counts. */
     public static int weight(int imm) {
         return imm & WEIGHT_MAX;
     }

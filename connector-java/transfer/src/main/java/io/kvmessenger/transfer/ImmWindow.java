@@ -5,8 +5,10 @@ public interface ImmWindow {
     /** Slot and generation with weight zero: what to tell the peer. */
     int imm();
 
+    /** What has been counted so far. */
     long arrivedWeight();
 
+    /** What fills it. */
     long expectedWeight();
 
     /**

@@ -12,6 +12,7 @@ public sealed interface Memory {
     /** Of its first byte: in this process for a host's, in the unified address space for a device's. */
     long address();
 
+    /** How many bytes there are. */
     long lengthBytes();
 
     /** Host memory that no other process can map. */

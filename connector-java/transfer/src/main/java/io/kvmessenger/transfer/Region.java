@@ -4,8 +4,10 @@ import java.lang.foreign.MemorySegment;
 
 /** Memory registered with an engine: a local handle. Its {@link #descriptor()} is what a peer needs to write to it. */
 public interface Region {
+    /** What peers are told of it. */
     RegionDescriptor descriptor();
 
+    /** What was registered. */
     Memory memory();
 
     /**

@@ -11,12 +11,14 @@ public final class TransferCounters {
 
     private final Map<TransferCounter, Long> values = new EnumMap<>(TransferCounter.class);
 
+    /** Reads as the function says. */
     public TransferCounters(ToLongFunction<TransferCounter> read) {
         for (TransferCounter counter : TransferCounter.values()) {
             values.put(counter, read.applyAsLong(counter));
         }
     }
 
+    /** Since the engine was opened. */
     public long of(TransferCounter counter) {
         return values.get(counter);
     }

@@ -106,6 +106,7 @@ public interface TransferEngine extends AutoCloseable {
     /** Sends a small message, copied at once, at most {@link #MESSAGE_MAX_BYTES}. Results as {@link #submit}. */
     int send(Peer peer, MemorySegment message);
 
+    /** The longest message that {@code send} takes. */
     int MESSAGE_MAX_BYTES = 4096;
 
     /**

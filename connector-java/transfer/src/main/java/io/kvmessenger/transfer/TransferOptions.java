@@ -104,6 +104,7 @@ public record TransferOptions(
                 "");
     }
 
+    /** Where the engine listens, and what peers are told; an empty second one is the first. */
     public TransferOptions withHosts(String listen, String advertise) {
         return with(draft -> {
             draft.listenHost = listen;
@@ -111,46 +112,57 @@ public record TransferOptions(
         });
     }
 
+    /** Several addresses of this machine, whose networks data over {@code tcp} takes at once. */
     public TransferOptions withDataHosts(List<String> hosts) {
         return with(draft -> draft.dataHosts = hosts);
     }
 
+    /** Where data sockets are listened for; 0 is any free port. */
     public TransferOptions withDataPort(int port) {
         return with(draft -> draft.dataPort = port);
     }
 
+    /** In the order of preference. */
     public TransferOptions withTransports(String... names) {
         return with(draft -> draft.transports = List.of(names));
     }
 
+    /** Data sockets of {@code tcp} for each peer. */
     public TransferOptions withStreamsPerPeer(int count) {
         return with(draft -> draft.streamsPerPeer = count);
     }
 
+    /** Requests to one peer under way; one more is back pressure. */
     public TransferOptions withRequestsPerPeerMax(int count) {
         return with(draft -> draft.requestsPerPeerMax = count);
     }
 
+    /** How long each try to reach a peer may take. */
     public TransferOptions withConnectLimitNs(long limitNs) {
         return with(draft -> draft.connectLimitNs = limitNs);
     }
 
+    /** Whether {@code tcp} is encrypted; both sides alike. */
     public TransferOptions withSealTcp(boolean sealed) {
         return with(draft -> draft.sealTcp = sealed);
     }
 
+    /** Which thread moves the bytes. */
     public TransferOptions withThreading(ThreadingMode chosen) {
         return with(draft -> draft.threading = chosen);
     }
 
+    /** Threads over which peers are spread. */
     public TransferOptions withWorkers(int count) {
         return with(draft -> draft.workers = count);
     }
 
+    /** What of libfabric is used. */
     public TransferOptions withFabric(FabricChoice choice) {
         return with(draft -> draft.fabric = choice);
     }
 
+    /** The RDMA device; empty for the first. */
     public TransferOptions withVerbsDevice(String name) {
         return with(draft -> draft.verbsDevice = name);
     }

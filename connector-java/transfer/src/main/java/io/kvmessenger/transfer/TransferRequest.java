@@ -74,6 +74,7 @@ public sealed interface TransferRequest {
             this(indices, from, count, strideBytes, offsetBytes, 1, 0);
         }
 
+        /** Where page i begins in its region. */
         public long offsetOf(int i) {
             int part = from + i;
             return partsPerPage == 1
