@@ -1,9 +1,11 @@
-"""Refuses to build a wheel without the jar, and says for which machines it is; all else is in pyproject.toml."""
+"""Refuses to build a wheel without the jar, and says what is in it and for which machines; all else: pyproject.toml."""
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
+import zipfile
 from pathlib import Path
 
 from setuptools import setup
@@ -12,6 +14,11 @@ from setuptools.command.build_py import build_py
 from setuptools.errors import SetupError
 
 JAR = Path(__file__).parent / "kv_connector" / "_jar" / "kv-messenger.jar"
+BILL_OF_MATERIALS = "META-INF/sbom/kv-messenger.cdx.json"
+"""In the jar, by whose build it was made: of all that the wheel has inside and that is not its own."""
+MACHINES = ("x86_64", "aarch64")
+"""On which the wheel has been seen to work: docs/compatibility.md says how on which."""
+MACHINE_VARIABLE = "KV_MESSENGER_WHEEL_MACHINE"
 C_LIBRARY = "manylinux_2_28"
 """The first of these platforms whose C library has memfd_create."""
 
@@ -29,14 +36,28 @@ class BuildWithJar(build_py):
         super().run()
 
 
-class WheelForThisMachine(bdist_wheel):
-    """Nothing in it was compiled; but it runs on Linux only, and is tested on the kind of machine it is built on."""
+class WheelForOneMachine(bdist_wheel):
+    """Nothing in it was compiled, so it can be built on any Linux; its name says where it has been tried."""
+
+    def write_wheelfile(self, wheelfile_base: str, *arguments: str, **named: str) -> None:
+        """Before the files are recorded: the bill of materials goes where scanners of wheels look (PEP 770)."""
+        super().write_wheelfile(wheelfile_base, *arguments, **named)
+        place = Path(wheelfile_base) / "sboms"
+        place.mkdir(exist_ok=True)
+        with zipfile.ZipFile(JAR) as jar:
+            (place / Path(BILL_OF_MATERIALS).name).write_bytes(jar.read(BILL_OF_MATERIALS))
 
     def get_tag(self) -> tuple[str, str, str]:
-        """For every Python 3, and for this machine."""
+        """For every Python 3, and for this machine or the one that the environment names."""
         if sys.platform != "linux":
             raise SetupError(f"this is {sys.platform}, expected linux: KV Messenger runs there only, build it there")
-        return "py3", "none", f"{C_LIBRARY}_{platform.machine()}"
+        machine = os.environ.get(MACHINE_VARIABLE) or platform.machine()
+        if machine not in MACHINES:
+            raise SetupError(
+                f"the wheel is for {machine}, expected one of {', '.join(MACHINES)}: it was tried on no other;"
+                f" {MACHINE_VARIABLE} names another one"
+            )
+        return "py3", "none", f"{C_LIBRARY}_{machine}"
 
 
-setup(cmdclass={"build_py": BuildWithJar, "bdist_wheel": WheelForThisMachine})
+setup(cmdclass={"build_py": BuildWithJar, "bdist_wheel": WheelForOneMachine})

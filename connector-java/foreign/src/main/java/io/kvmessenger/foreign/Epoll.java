@@ -20,12 +20,17 @@ public final class Epoll {
     public static final int EPOLLET = 1 << 31;
     public static final int EPOLL_CLOEXEC = 0x80000;
 
-    private static final boolean PACKED = System.getProperty("os.arch").equals("amd64");
+    private static final String ARCHITECTURE = System.getProperty("os.arch");
     public static final long EVENTS_OFFSET = 0;
-    public static final long DATA_OFFSET = PACKED ? 4 : 8;
-    public static final long SIZE_BYTES = PACKED ? 12 : 16;
+    public static final long DATA_OFFSET = dataOffset(ARCHITECTURE);
+    public static final long SIZE_BYTES = DATA_OFFSET + Long.BYTES;
 
     private Epoll() {}
+
+    /** Where {@code data} stands: behind four bytes of {@code events}, aligned where the structure is not packed. */
+    static long dataOffset(String architecture) {
+        return architecture.equals("amd64") ? Integer.BYTES : Long.BYTES;
+    }
 
     public static void set(MemorySegment events, int index, int mask, long data) {
         events.set(JAVA_INT_UNALIGNED, index * SIZE_BYTES + EVENTS_OFFSET, mask);
