@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,6 +20,7 @@ from warm_starts import LAUNCHER
 from workload import ALL, ANSWER_TOKENS, OF_EVERYDAY, prompts_of
 
 ROOT = Path(__file__).resolve().parent.parent
+INSTALL_LIMIT_SECONDS = 600
 
 
 class Reference:
@@ -34,6 +37,17 @@ class Reference:
 def run_folder() -> Path:
     """Where the logs of this run's servers stay."""
     return ROOT / "build" / "e2e" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+
+
+@pytest.fixture(scope="session")
+def bare_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel installed by pip, with what it asks for, and nothing else."""
+    home = tmp_path_factory.mktemp("bare") / "venv"
+    wheel = (ROOT / "python" / "dist" / ".wheel").read_text(encoding="utf-8").strip()
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=INSTALL_LIMIT_SECONDS)
+    install = [str(home / "bin" / "python"), "-m", "pip", "-q", "install", wheel]
+    subprocess.run(install, check=True, timeout=INSTALL_LIMIT_SECONDS)
+    return home
 
 
 @pytest.fixture(scope="session")

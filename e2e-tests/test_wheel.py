@@ -5,27 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-from conftest import ROOT
-
-INSTALL_LIMIT_SECONDS = 600
 OPEN_LIMIT_SECONDS = 120
 BOOTS = 3
 BOOT_MEBIBYTES_MAX = 100
-
-
-@pytest.fixture(scope="module")
-def bare_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("bare") / "venv"
-    wheel = (ROOT / "python" / "dist" / ".wheel").read_text(encoding="utf-8").strip()
-    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=INSTALL_LIMIT_SECONDS)
-    install = [str(home / "bin" / "python"), "-m", "pip", "-q", "install", wheel]
-    subprocess.run(install, check=True, timeout=INSTALL_LIMIT_SECONDS)
-    return home
 
 
 def open_a_messenger(venv: Path) -> dict[str, Any]:

@@ -1,0 +1,173 @@
+"""A new user on two hosts with firewalls: the wheel by pip, options and open ports as docs/ports.md says, no engine.
+
+The hosts are network namespaces, and each drops what comes in but for the one port of the page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from hosts import lack_of_privilege
+
+LIMIT_SECONDS = 120
+NETWORK = "10.214"
+PAGE = (ROOT / "docs" / "ports.md").read_text(encoding="utf-8")
+RULES = """
+table inet firewall {{
+ chain input {{
+  type filter hook input priority 0; policy drop;
+  iif "lo" accept
+  ct state established,related accept
+  meta l4proto {{ icmp, ipv6-icmp }} accept
+  ip saddr {peer} tcp dport {port} accept
+  counter comment "dropped"
+ }}
+}}
+"""
+
+
+def documented(option: str) -> int:
+    """The port that the page tells users to open and set."""
+    (port,) = set(re.findall(rf'"{option}": (\d+)', PAGE))
+    return int(port)
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A host behind its firewall."""
+
+    name: str
+    address: str
+    nft: str
+    command: Path
+
+    def run(self, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.there(*arguments), capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, **more
+        )
+
+    def there(self, *arguments: str) -> list[str]:
+        return ["ip", "netns", "exec", self.name, *arguments]
+
+    def messenger(self, command: str, *arguments: str, **options: Any) -> list[str]:
+        """The installed command with the options of an engine of this host, to be run there."""
+        role = "kv_producer" if "listen_port" in options else "kv_consumer"
+        said = {"kv_connector": "KvMessengerConnector", "kv_role": role, "kv_connector_extra_config": options}
+        return [str(self.command), command, *arguments, "--kv-transfer-config", json.dumps(said)]
+
+    def dropped(self) -> int:
+        told = self.run(self.nft, "list", "ruleset").stdout
+        found = re.search(r"counter packets (\d+) bytes \d+ comment \"dropped\"", told)
+        assert found, told
+        return int(found[1])
+
+
+@contextmanager
+def hosts(nft: str, command: Path) -> Iterator[tuple[Behind, Behind]]:
+    """The prefiller's and the decoder's, one link between them."""
+    number = os.getpid() % 250
+    near, far = (
+        Behind(f"kvm-{end}-{os.getpid()}", f"{NETWORK}.{number}.{place}", nft, command)
+        for place, end in enumerate(("p", "d"), start=1)
+    )
+    with ExitStack() as stack:
+        for host in (near, far):
+            subprocess.run(["ip", "netns", "add", host.name], check=True)
+            stack.callback(subprocess.run, ["ip", "netns", "delete", host.name], check=True)
+        link = ["ip", "-n", near.name, "link", "add", "nic", "type", "veth", "peer", "name", "nic", "netns", far.name]
+        subprocess.run(link, check=True)
+        for host in (near, far):
+            for interface in (["lo"], ["nic"]):
+                subprocess.run(["ip", "-n", host.name, "link", "set", *interface, "up"], check=True)
+            subprocess.run(["ip", "-n", host.name, "addr", "add", f"{host.address}/30", "dev", "nic"], check=True)
+        for host, peer, option in ((near, far, "listen_port"), (far, near, "data_port")):
+            rules = RULES.format(peer=peer.address, port=documented(option))
+            done = host.run(nft, "-f", "-", input=rules)
+            if done.returncode != 0:
+                pytest.skip(f"this kernel has no firewall for network namespaces: {done.stderr.strip()}")
+        yield near, far
+
+
+@pytest.fixture(scope="module")
+def firewall(bare_venv: Path) -> Iterator[tuple[Behind, Behind]]:
+    lacks = lack_of_privilege()
+    if lacks:
+        pytest.skip(lacks)
+    found = subprocess.run([str(ROOT / "examples/setup/find-nftables")], capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        pytest.skip(found.stderr.strip())
+    with hosts(found.stdout.strip().splitlines()[-1], bare_venv / "bin" / "kv-messenger") as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def secret(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """As operations.md says: a file."""
+    file = tmp_path_factory.mktemp("secret") / "kv"
+    file.write_text(os.urandom(32).hex(), encoding="utf-8")
+    file.chmod(0o600)
+    return str(file)
+
+
+@contextmanager
+def answering(host: Behind, **options: Any) -> Iterator[str]:
+    """Where the prefiller's side answers."""
+    command = host.there(*host.messenger("ping", "--answer", **options))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as side:
+        assert side.stdout is not None
+        try:
+            line = side.stdout.readline()
+            found = re.match(r"answers at (\S+:\d+) until", line)
+            assert found, line + side.stdout.read()
+            yield found[1]
+        finally:
+            side.terminate()
+
+
+def test_pages_move_through_the_ports_that_the_page_opens(firewall: tuple[Behind, Behind], secret: str) -> None:
+    prefiller, decoder = firewall
+    of_prefiller = {
+        "listen_host": prefiller.address,
+        "listen_port": documented("listen_port"),
+        "shared_secret_file": secret,
+    }
+    of_decoder = {"listen_host": decoder.address, "data_port": documented("data_port"), "shared_secret_file": secret}
+    for host, options in ((prefiller, of_prefiller), (decoder, of_decoder)):
+        looked = host.run(*host.messenger("doctor", **options))
+        assert looked.returncode == 0, looked.stdout + looked.stderr
+        assert "opened and closed" in looked.stdout
+    before = prefiller.dropped() + decoder.dropped()
+    with answering(prefiller, **of_prefiller) as at:
+        assert at == f"{prefiller.address}:{documented('listen_port')}"
+        asked = decoder.run(*decoder.messenger("ping", at, **of_decoder))
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+    assert asked.stdout.endswith("every byte was compared\n")
+    assert prefiller.dropped() + decoder.dropped() == before, "a port was tried that the page does not name"
+
+
+def test_a_data_port_that_is_closed_is_named(firewall: tuple[Behind, Behind], secret: str) -> None:
+    """The likely mistake: control is open, and the decoder's data port is any free one, which the firewall closes."""
+    prefiller, decoder = firewall
+    of_prefiller = {
+        "listen_host": prefiller.address,
+        "listen_port": documented("listen_port"),
+        "shared_secret_file": secret,
+        "connect_limit_seconds": 3,
+    }
+    of_decoder = {"listen_host": decoder.address, "shared_secret_file": secret, "connect_limit_seconds": 3}
+    with answering(prefiller, **of_prefiller) as at:
+        asked = decoder.run(*decoder.messenger("ping", at, **of_decoder))
+    assert asked.returncode == 1, asked.stdout
+    assert decoder.dropped() > 0
+    assert "data path" in asked.stdout, asked.stdout
+    assert decoder.address in asked.stdout, asked.stdout
