@@ -73,7 +73,10 @@ class DeviceMemories:
         return self._map(handle.value, whole, device)
 
     def take_in(self, descriptor: int, length_bytes: int, device: int) -> DeviceRange:
-        """Another process's allocation, of which this is the whole length; the descriptor may be closed then."""
+        """Another process's allocation, of which this is the whole length; the descriptor may be closed then.
+
+        `device` is the one that will reach it, which need not be the one that it is on.
+        """
         handle = ctypes.c_uint64()
         self._driver.call(
             "cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(descriptor), _POSIX_DESCRIPTOR

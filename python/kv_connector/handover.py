@@ -24,9 +24,12 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple, Self, cast
 
-from kv_connector._facade import Geometry
+from kv_connector._facade import DeviceMemory, Geometry, Memory
+from kv_connector.cuda_driver import CudaError
+from kv_connector.device_memory import DeviceMemories
 from kv_connector.exceptions import HandoverError
 
 HANDOVER_LIMIT_SECONDS = 120.0
@@ -103,8 +106,16 @@ def why_memory_cannot_be_shared() -> str:
 class Lead:
     """The rank that hosts the messenger. Made early, so that followers find it; then :meth:`gather`."""
 
-    def __init__(self, place: str, followers: Iterable[Rank], logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        place: str,
+        followers: Iterable[Rank],
+        logger: logging.Logger,
+        device_memories: DeviceMemories | None = None,
+    ) -> None:
+        """`device_memories`: where ranks' memory of GPUs is mapped, if this rank's own is such."""
         self._place = place
+        self._device_memories = device_memories
         self._missing = set(followers)
         self._logger = logger
         self._followers: dict[Rank, socket.socket] = {}
@@ -168,7 +179,7 @@ class Lead:
             return ()
         try:
             self._check(rank, brought, own)
-            mapped = self._map(rank, brought["ranks"][0], descriptors)
+            mapped = self._map(rank, brought["ranks"][0], descriptors, own)
         except HandoverError as refusal:
             _close(descriptors)
             with contextlib.suppress(OSError):
@@ -193,38 +204,61 @@ class Lead:
                     f" start all ranks with the same options, {_REMEDY}"
                 )
 
-    def _map(self, rank: Rank, described: Any, descriptors: Sequence[int]) -> Any:
+    def _map(self, rank: Rank, described: Any, descriptors: Sequence[int], own: Geometry) -> Any:
         memories = described["memories"]
-        foreign = next((memory for memory in memories if memory["kind"] != "host"), None)
-        if foreign is not None:
+        kinds, expected = ({memory["kind"] for memory in each} for each in (memories, own["ranks"][0]["memories"]))
+        if kinds != expected:
             raise HandoverError(
-                f"{_named([rank])} handed over memory of kind {foreign['kind']!r}, expected 'host': memory of a device"
-                " cannot be mapped by another rank; set messenger_per to 'rank'"
+                f"{_named([rank])} handed over memory of kind {' and '.join(sorted(kinds))}, expected"
+                f" {' and '.join(sorted(expected))} as on the lead rank; set messenger_per to 'rank'"
             )
         if len(descriptors) != len(memories):
             raise HandoverError(
                 f"{_named([rank])} handed over {len(descriptors)} descriptors, expected {len(memories)}, one for each"
                 f" of its memories: its KV memory cannot be shared; set messenger_per to 'rank'"
             )
-        mapped = []
-        for memory, descriptor in zip(memories, descriptors, strict=True):
-            length_bytes, held_bytes = memory["lengthBytes"], os.fstat(descriptor).st_size
-            if held_bytes < length_bytes:
-                raise HandoverError(
-                    f"{_named([rank])} handed over {held_bytes} bytes of KV memory, expected {length_bytes}: its KV"
-                    f" memory cannot be shared; set messenger_per to 'rank'"
-                )
-            mapping = mmap.mmap(descriptor, length_bytes)
-            self._mappings.append(mapping)
-            mapped.append(
-                {
-                    "kind": "host",
-                    "address": ctypes.addressof(ctypes.c_char.from_buffer(mapping)),
-                    "lengthBytes": length_bytes,
-                    "memfd": descriptor,
-                }
+        return {
+            **described,
+            "memories": [self._mapped(rank, *each, own) for each in zip(memories, descriptors, strict=True)],
+        }
+
+    def _mapped(self, rank: Rank, memory: Any, descriptor: int, own: Geometry) -> Memory | DeviceMemory:
+        if memory["kind"] == "cuda":
+            return self._mapped_on_device(rank, memory, descriptor, own)
+        length_bytes, held_bytes = memory["lengthBytes"], os.fstat(descriptor).st_size
+        if held_bytes < length_bytes:
+            raise HandoverError(
+                f"{_named([rank])} handed over {held_bytes} bytes of KV memory, expected {length_bytes}: its KV"
+                f" memory cannot be shared; set messenger_per to 'rank'"
             )
-        return {**described, "memories": mapped}
+        mapping = mmap.mmap(descriptor, length_bytes)
+        self._mappings.append(mapping)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        return {"kind": "host", "address": address, "lengthBytes": length_bytes, "memfd": descriptor}
+
+    def _mapped_on_device(self, rank: Rank, memory: Any, descriptor: int, own: Geometry) -> DeviceMemory:
+        """Reached by the lead's device, whose copies are the messenger's."""
+        reaching = next(each["device"] for each in own["ranks"][0]["memories"] if each["kind"] == "cuda")
+        if self._device_memories is None:
+            raise HandoverError(
+                f"{_named([rank])} handed over memory of a GPU, which the lead rank has no way to map; set"
+                " messenger_per to 'rank'"
+            )
+        try:
+            taken = self._device_memories.take_in(descriptor, memory["allocationBytes"], reaching)
+        except CudaError as fault:
+            raise HandoverError(
+                f"the memory of {_named([rank])} cannot be mapped for the lead rank's GPU {reaching} ({fault}): set"
+                " messenger_per to 'rank'"
+            ) from fault
+        os.close(descriptor)
+        return {
+            "kind": "cuda",
+            "device": reaching,
+            "address": taken.address,
+            "lengthBytes": memory["lengthBytes"],
+            "handleKind": memory["handleKind"],
+        }
 
     def tell_fenced(self, step: int) -> None:
         """Lets the followers overwrite the pages of requests that were preempted before this step."""
@@ -274,12 +308,25 @@ class Follower:
 
     @classmethod
     def hand_over(
-        cls, place: str, own: Geometry, logger: logging.Logger, limit_seconds: float = HANDOVER_LIMIT_SECONDS
+        cls,
+        place: str,
+        own: Geometry,
+        logger: logging.Logger,
+        limit_seconds: float = HANDOVER_LIMIT_SECONDS,
+        device_memories: DeviceMemories | None = None,
     ) -> Self:
-        """Hands the memory of ``own`` to the lead and waits until it has that of all ranks; raises HandoverError."""
-        memories = own["ranks"][0]["memories"]
-        # Those that cannot be shared are missed by the lead, which refuses at once for both.
-        descriptors = [m["memfd"] for m in memories if m["kind"] == "host" and m["memfd"] >= 0][:MEMORIES_MAX]
+        """Hands the memory of ``own`` to the lead and waits until it has that of all ranks; raises HandoverError.
+
+        `device_memories`: where that of a GPU was allocated.
+        """
+        with ExitStack() as exported:
+            described, descriptors = _described(own, device_memories, exported)
+            return cls._hand_over(place, described, descriptors, logger, limit_seconds)
+
+    @classmethod
+    def _hand_over(
+        cls, place: str, own: object, descriptors: Sequence[int], logger: logging.Logger, limit_seconds: float
+    ) -> Self:
         message = json.dumps(own, separators=(",", ":")).encode()
         if len(message) > MESSAGE_LENGTH_MAX_BYTES:
             raise HandoverError(
@@ -351,6 +398,25 @@ class Follower:
     def close(self) -> None:
         """Ends the connection."""
         self._connection.close()
+
+
+def _described(own: Geometry, device_memories: DeviceMemories | None, exported: ExitStack) -> tuple[object, list[int]]:
+    """What is said to the lead, and a descriptor for each memory.
+
+    Those that cannot be shared have none; the lead misses them, and refuses at once for both.
+    """
+    (rank,) = own["ranks"]
+    said: list[object] = []
+    descriptors: list[int] = []
+    for memory in rank["memories"]:
+        said.append(memory)
+        if memory["kind"] == "host":
+            descriptors += [memory["memfd"]] if memory["memfd"] >= 0 else []
+        elif device_memories is not None and (held := device_memories.range_at(memory["address"])) is not None:
+            said[-1] = {**memory, "allocationBytes": held.length_bytes}
+            descriptors.append(device_memories.export(held.address))
+            exported.callback(os.close, descriptors[-1])
+    return {**own, "ranks": [{**rank, "memories": said}]}, descriptors[:MEMORIES_MAX]
 
 
 def _dial(place: str, deadline: float, limit_seconds: float) -> socket.socket:

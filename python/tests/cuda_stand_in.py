@@ -39,9 +39,14 @@ class Device:
         self.driver.call("cuInit", 0)
         context, self._stream = ctypes.c_void_p(), ctypes.c_void_p()
         self.driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-        self.driver.call("cuCtxSetCurrent", context)
+        self._context = context
+        self.use()
         self.driver.call("cuStreamCreate", ctypes.byref(self._stream), 1)
         self._functions: list[object] = []
+
+    def use(self) -> None:
+        """Its context is the calling thread's."""
+        self.driver.call("cuCtxSetCurrent", self._context)
 
     def stream(self) -> int:
         return self._stream.value or 0

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cuda_stand_in import Device, library_or_skip
 
+from kv_connector import HandoverError
 from kv_connector.cuda_driver import CudaError
 from kv_connector.device_memory import DeviceMemories, _AccessDesc, _AllocationProp
+from kv_connector.handover import Follower, Lead, meeting_place
 
+LOGGER = logging.getLogger("test")
+RANKS = 8
 GRANULE = 2 << 20
 OUT_OF_MEMORY = 2
 
@@ -79,3 +88,89 @@ def test_should_say_that_a_descriptor_is_none_of_a_device(memories: DeviceMemori
     with pytest.raises(CudaError, match="cuMemImportFromShareableHandle failed"):
         memories.take_in(wrong, GRANULE, 0)
     os.close(wrong)
+
+
+# ---- between ranks
+
+
+def geometry(tp_rank: int, address: int, length_bytes: int, handle_kind: str = "posixFd") -> Any:
+    memory = {"kind": "cuda", "device": 0, "address": address, "lengthBytes": length_bytes, "handleKind": handle_kind}
+    return {"model": "tiny@0", "ranks": [{"tpRank": tp_rank, "ppRank": 0, "memories": [memory], "layers": []}]}
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_should_hand_the_allocations_of_eight_ranks_to_their_lead(device: Device, memories: DeviceMemories) -> None:
+    """The ranks are threads here, each with allocations of its own."""
+    place = meeting_place(str(uuid.uuid4()), 0)
+    before = open_descriptors()
+    ranks = [DeviceMemories(device.driver) for _ in range(RANKS)]
+    held = [rank.allocate(GRANULE * (1 + index % 2), 0) for index, rank in enumerate(ranks)]
+    kv = [geometry(index, each.address, each.length_bytes - 100) for index, each in enumerate(held)]
+    lead = Lead(place, [(0, index) for index in range(1, RANKS)], LOGGER, memories)
+
+    def hand_over(index: int) -> Follower:
+        device.use()
+        return Follower.hand_over(place, kv[index], LOGGER, device_memories=ranks[index])
+
+    with ThreadPoolExecutor(RANKS) as pool:
+        waiting = [pool.submit(hand_over, index) for index in range(1, RANKS)]
+        whole: Any = lead.gather(kv[0], 30.0)
+        for each in waiting:
+            each.result().close()
+    assert whole["ranks"][0] == kv[0]["ranks"][0]
+    for index, rank in enumerate(whole["ranks"][1:], 1):
+        (mapped,) = rank["memories"]
+        assert mapped.keys() == kv[index]["ranks"][0]["memories"][0].keys()
+        assert mapped["address"] != held[index].address
+        bytes_at(device, held[index].address, GRANULE)[:4] = b"kv %d" % index
+        assert bytes_at(device, mapped["address"], GRANULE)[:4] == b"kv %d" % index
+    lead.close()
+    for rank in ranks:
+        rank.close()
+    memories.close()
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("mapping", "sentence"),
+    [
+        (True, r"memory of tensor-parallel rank 1 cannot be mapped for the lead rank's GPU 0 .*cuMemMap failed"),
+        (False, "rank 1 handed over memory of a GPU, which the lead rank has no way to map"),
+    ],
+)
+def test_should_say_that_a_lead_cannot_map_it(
+    device: Device, memories: DeviceMemories, mapping: bool, sentence: str
+) -> None:
+    place = meeting_place(str(uuid.uuid4()), 0)
+    theirs = DeviceMemories(device.driver)
+    held = theirs.allocate(GRANULE, 0)
+    own = geometry(0, memories.allocate(GRANULE, 0).address, GRANULE)
+    if mapping:
+        device.stand_in.standInFail(b"cuMemMap", 1, OUT_OF_MEMORY)
+    lead = Lead(place, [(0, 1)], LOGGER, memories if mapping else None)
+
+    def hand_over() -> Follower:
+        device.use()
+        return Follower.hand_over(place, geometry(1, held.address, held.length_bytes), LOGGER, device_memories=theirs)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(hand_over)
+        with pytest.raises(HandoverError, match=sentence):
+            lead.gather(own, 30.0)
+        with pytest.raises(HandoverError, match=sentence):
+            waiting.result()
+    theirs.close()
+
+
+def test_should_miss_memory_that_is_none_of_its_allocations(memories: DeviceMemories) -> None:
+    place = meeting_place(str(uuid.uuid4()), 0)
+    lead = Lead(place, [(0, 1)], LOGGER, memories)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Follower.hand_over, place, geometry(1, 4096, GRANULE, "none"), LOGGER)
+        with pytest.raises(HandoverError, match=r"handed over 0 descriptors, expected 1, .*'rank'"):
+            lead.gather(geometry(0, 4096, GRANULE), 30.0)
+        with pytest.raises(HandoverError, match="handed over 0 descriptors"):
+            waiting.result()

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from kv_connector._facade import LAG_LEAD_ONLY, LAG_NONE, DeviceMemory, Geometry, Group, Memory, MessengerPort
 from kv_connector.cuda_driver import CudaDriver
+from kv_connector.device_memory import DeviceMemories
 from kv_connector.handover import Follower, Lead, Votes, meeting_place
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.model_fingerprint import fingerprint
@@ -137,19 +138,22 @@ class RankStart:
         own, pages = self._describe(kv_caches, tp_rank, pp_rank)
         place = meeting_place(self._facts.options.engine_id, group.index)
         if (pp_rank, tp_rank) != group.lead:
-            follower = Follower.hand_over(place, own, self._logger)
+            follower = Follower.hand_over(place, own, self._logger, device_memories=self._device_memories())
             self._logger.info(
                 "KV memory was handed to tensor-parallel rank %d, which hosts the messenger", group.lead[1]
             )
             return OwnPart(follower=follower)
         if not group.followers:
             return OwnPart(worker=self._open(group, own, pages))
-        lead = Lead(place, group.followers, self._logger)
+        lead = Lead(place, group.followers, self._logger, self._device_memories())
         try:
             return OwnPart(worker=self._open(group, lead.gather(own), pages), lead=lead)
         except BaseException:
             lead.close()
             raise
+
+    def _device_memories(self) -> DeviceMemories | None:
+        return self.allocation.memories if isinstance(self.allocation, DeviceAllocation) else None
 
     def _describe(self, kv_caches: Mapping[str, Any], tp_rank: int, pp_rank: int) -> tuple[Geometry, list[GroupPages]]:
         facts = self._facts
