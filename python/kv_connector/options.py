@@ -22,7 +22,7 @@ from kv_connector.own_address import AUTO, outward_address
 
 Role = Literal["prefiller", "decoder", "both"]
 
-TRANSPORTS = ("libfabric", "shm", "tcp", "verbs")
+TRANSPORTS = ("cuda", "libfabric", "shm", "tcp", "verbs")
 TRANSPORTS_BY_DEFAULT = ("shm", "tcp")
 PAGE_CHECKSUMS = ("off", "sampled", "full")
 TIMELINES = ("off", "summary", "full")

@@ -302,7 +302,7 @@ print(port, metrics_port)
     port, metrics_port = ports.split()
     assert f"listen_port {port}" in port_taken
     assert f"metrics_port is {metrics_port} on 127.0.0.1, expected a free port" in metrics_taken
-    assert "memory of device 0 is reached by none of the transports [tcp]: place the KV cache in host memory" in device
+    assert "memory of device 0 is reached by none of the transports [tcp]: name cuda among them" in device
     assert "a memory is of kind rocm, expected host or cuda" in kind
     assert "another" in model
 

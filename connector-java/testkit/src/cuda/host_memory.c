@@ -16,10 +16,11 @@ typedef struct {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Pinned pinned[PINNED_MAX];
+static int pinned_end; /* Behind the last one that was ever used. */
 
 static Pinned *pinned_at(const void *address, size_t length_bytes) {
     const uint8_t *at = address;
-    for (int i = 0; i < PINNED_MAX; i++) {
+    for (int i = 0; i < pinned_end; i++) {
         if (pinned[i].address != NULL && at >= pinned[i].address
                 && at + length_bytes <= pinned[i].address + pinned[i].length_bytes) {
             return &pinned[i];
@@ -31,6 +32,7 @@ static Pinned *pinned_at(const void *address, size_t length_bytes) {
 static Pinned *free_slot(void) {
     for (int i = 0; i < PINNED_MAX; i++) {
         if (pinned[i].address == NULL) {
+            pinned_end = i >= pinned_end ? i + 1 : pinned_end;
             return &pinned[i];
         }
     }

@@ -60,6 +60,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Allocation *allocations[TABLE_MAX];
 static Reservation reservations[TABLE_MAX];
 static Mapping mappings[TABLE_MAX];
+/* Behind the last one that was ever used: looked for with each copy. */
+static int reservations_end, mappings_end;
 
 /* ---- tables; all under the lock */
 
@@ -69,6 +71,7 @@ static Mapping mappings[TABLE_MAX];
         for (int i = 0; i < TABLE_MAX && found < 0; i++) {                                                             \
             found = table[i].field == 0 ? i : -1;                                                                      \
         }                                                                                                              \
+        table##_end = found >= table##_end ? found + 1 : table##_end;                                                  \
         if (found < 0) {                                                                                               \
             abort();                                                                                                   \
         }                                                                                                              \
@@ -107,7 +110,7 @@ static void let_go(Allocation *allocation) {
 }
 
 static Reservation *reservation_of(CUdeviceptr address, size_t length_bytes) {
-    for (int i = 0; i < TABLE_MAX; i++) {
+    for (int i = 0; i < reservations_end; i++) {
         Reservation *each = &reservations[i];
         CUdeviceptr begin = (CUdeviceptr)each->device;
         if (each->device != NULL && address >= begin && address - begin < each->length_bytes
@@ -119,7 +122,7 @@ static Reservation *reservation_of(CUdeviceptr address, size_t length_bytes) {
 }
 
 static Mapping *mapping_at(CUdeviceptr address) {
-    for (int i = 0; i < TABLE_MAX; i++) {
+    for (int i = 0; i < mappings_end; i++) {
         if (mappings[i].allocation != NULL && address >= mappings[i].address
                 && address - mappings[i].address < mappings[i].length_bytes) {
             return &mappings[i];

@@ -40,7 +40,8 @@ final class TransferWiring {
                 ThreadingMode.forCores(coreCount),
                 workers == 0 ? TransferOptions.workersForCores(coreCount) : workers,
                 request.fabric(),
-                request.verbsDevice()));
+                request.verbsDevice(),
+                TransferOptions.CUDA_LIBRARY));
         return decorated(engine, request);
     }
 

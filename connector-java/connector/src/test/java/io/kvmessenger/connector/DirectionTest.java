@@ -124,7 +124,11 @@ class DirectionTest {
                 .resideOutsideOfPackage(ROOT + "transfer..")
                 .should()
                 .dependOnClassesThat()
-                .resideInAnyPackage(ROOT + "transfer.tcp..", ROOT + "transfer.shm..", ROOT + "transfer.libfabric..")
+                .resideInAnyPackage(
+                        ROOT + "transfer.tcp..",
+                        ROOT + "transfer.shm..",
+                        ROOT + "transfer.cuda..",
+                        ROOT + "transfer.libfabric..")
                 .check(PRODUCTION);
     }
 

@@ -21,6 +21,7 @@ import java.util.function.Consumer;
  * @param workers over so many the peers are spread; each moves the bytes of its own
  * @param fabric which libfabric is used, where that is one of the transports
  * @param verbsDevice the RDMA device that verbs uses; empty for the one that has the advertised address, or the first
+ * @param cudaLibrary NVIDIA's driver, where cuda is one of the transports: its path, or a name that the loader looks for
  */
 public record TransferOptions(
         String listenHost,
@@ -35,11 +36,16 @@ public record TransferOptions(
         ThreadingMode threading,
         int workers,
         FabricChoice fabric,
-        String verbsDevice) {
+        String verbsDevice,
+        String cudaLibrary) {
+    public static final String CUDA = "cuda";
     public static final String LIBFABRIC = "libfabric";
     public static final String SHM = "shm";
     public static final String TCP = "tcp";
     public static final String VERBS = "verbs";
+    /** What the loader finds where NVIDIA's driver is installed. */
+    public static final String CUDA_LIBRARY = "libcuda.so.1";
+
     /** One worker moves the bytes of all streams to a peer: more of them move no more. */
     public static final int STREAMS_PER_PEER_MAX = 16;
 
@@ -55,7 +61,7 @@ public record TransferOptions(
     public static final int PORT_MAX = 65_535;
     public static final int REQUESTS_PER_PEER_MAX = 1 << 12;
 
-    private static final Set<String> KNOWN = Set.of(LIBFABRIC, SHM, TCP, VERBS);
+    private static final Set<String> KNOWN = Set.of(CUDA, LIBFABRIC, SHM, TCP, VERBS);
 
     public TransferOptions {
         transports = List.copyOf(transports);
@@ -67,9 +73,9 @@ public record TransferOptions(
                 "at most " + DATA_HOSTS_MAX + " addresses, each once");
         require(dataPort >= 0 && dataPort <= PORT_MAX, "data_port", dataPort, "0 to " + PORT_MAX);
         for (String transport : transports) {
-            require(KNOWN.contains(transport), "transports", transport, "each one of libfabric, shm, tcp, verbs");
+            require(KNOWN.contains(transport), "transports", transport, "each one of cuda, libfabric, shm, tcp, verbs");
         }
-        require(!transports.isEmpty(), "transports", transports, "at least one of libfabric, shm, tcp, verbs");
+        require(!transports.isEmpty(), "transports", transports, "at least one of cuda, libfabric, shm, tcp, verbs");
         require(
                 streamsPerPeer >= 1 && streamsPerPeer <= STREAMS_PER_PEER_MAX,
                 "streams_per_peer",
@@ -101,7 +107,8 @@ public record TransferOptions(
                 ThreadingMode.OWN_THREAD,
                 1,
                 FabricChoice.installed(),
-                "");
+                "",
+                CUDA_LIBRARY);
     }
 
     /** Where the engine listens, and what peers are told; an empty second one is the first. */
@@ -167,6 +174,10 @@ public record TransferOptions(
         return with(draft -> draft.verbsDevice = name);
     }
 
+    public TransferOptions withCudaLibrary(String library) {
+        return with(draft -> draft.cudaLibrary = library);
+    }
+
     private TransferOptions with(Consumer<Draft> change) {
         Draft draft = new Draft(this);
         change.accept(draft);
@@ -188,6 +199,7 @@ public record TransferOptions(
         int workers;
         FabricChoice fabric;
         String verbsDevice;
+        String cudaLibrary;
 
         Draft(TransferOptions of) {
             listenHost = of.listenHost;
@@ -203,6 +215,7 @@ public record TransferOptions(
             workers = of.workers;
             fabric = of.fabric;
             verbsDevice = of.verbsDevice;
+            cudaLibrary = of.cudaLibrary;
         }
 
         TransferOptions options() {
@@ -219,7 +232,8 @@ public record TransferOptions(
                     threading,
                     workers,
                     fabric,
-                    verbsDevice);
+                    verbsDevice,
+                    cudaLibrary);
         }
     }
 

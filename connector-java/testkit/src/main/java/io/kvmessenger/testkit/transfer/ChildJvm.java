@@ -17,6 +17,8 @@ final class ChildJvm {
                 "-XX:TieredStopAtLevel=1",
                 "-XX:-UsePerfData",
                 "-ea"));
+        String standIn = "kvmessenger.cuda-stand-in";
+        command.add("-D" + standIn + "=" + System.getProperty(standIn, ""));
         command.addAll(List.of("-cp", classPath(), main.getName()));
         command.addAll(List.of(arguments));
         return command;

@@ -4,7 +4,6 @@ import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.CompletionHandler;
-import io.kvmessenger.transfer.HostMemory;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.Region;
@@ -48,7 +47,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
 
     private final TransferOptions options;
     private final TransferEngine engine;
-    private final HostMemory memory;
+    private final EngineMemory memory;
     private final Region region;
 
     /** How often each cookie completed, in whichever way. */
@@ -75,14 +74,26 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     }
 
     public DrivenEngine(TransferOptions options, String name, long memoryBytes, LibC libC) {
-        this(options, name, memoryBytes, TransferEngines.open(options, libC));
+        this(EngineMemory.OfDevices.wantedBy(options), options, name, memoryBytes, libC);
+    }
+
+    private DrivenEngine(
+            EngineMemory.OfDevices devices, TransferOptions options, String name, long memoryBytes, LibC libC) {
+        this(
+                options,
+                devices == null ? EngineMemory.host(name, memoryBytes) : devices.allocate(memoryBytes),
+                TransferEngines.open(devices == null ? options : devices.prepare(options), libC));
     }
 
     public DrivenEngine(TransferOptions options, String name, long memoryBytes, TransferEngine engine) {
+        this(options, EngineMemory.host(name, memoryBytes), engine);
+    }
+
+    public DrivenEngine(TransferOptions options, EngineMemory memory, TransferEngine engine) {
         this.options = options;
         this.engine = engine;
-        memory = HostMemory.allocate(name, memoryBytes);
-        region = engine.register(memory.shared());
+        this.memory = memory;
+        region = engine.register(memory.memory());
     }
 
     public TransferEngine engine() {
@@ -94,7 +105,7 @@ public final class DrivenEngine implements CompletionHandler, AutoCloseable {
     }
 
     public MemorySegment memory() {
-        return memory.memory();
+        return memory.bytes();
     }
 
     /** Runs inside {@code onWindowFilled} and {@code onReadCompleted}: what is visible at that moment. */

@@ -32,6 +32,7 @@ public final class StandInCuda {
     private final MethodHandle bytes;
     private final MethodHandle delay;
     private final MethodHandle pageableCopies;
+    private final MethodHandle lie;
 
     private StandInCuda(SymbolLookup library) {
         callCount = function(library, "standInCallCount", JAVA_LONG, ADDRESS);
@@ -39,6 +40,7 @@ public final class StandInCuda {
         held = function(library, "standInHeld", JAVA_LONG);
         bytes = function(library, "standInBytes", JAVA_LONG, JAVA_LONG, JAVA_LONG);
         delay = procedure(library, "standInDelay", JAVA_LONG);
+        lie = procedure(library, "standInLie", JAVA_INT);
         pageableCopies = function(library, "standInPageableCopies", JAVA_LONG);
     }
 
@@ -94,6 +96,15 @@ public final class StandInCuda {
     public void delay(long lengthNs) {
         try {
             delay.invokeExact(lengthNs);
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** Whether each event is said to have been reached, whatever its stream has done. */
+    public void lie(boolean lies) {
+        try {
+            lie.invokeExact(lies ? 1 : 0);
         } catch (Throwable t) {
             throw new AssertionError(t);
         }

@@ -152,7 +152,8 @@ final class HostTransferEngine implements TransferEngine {
         OutboundPeer peer = new OutboundPeer(
                 ++lastPeerId,
                 peerName,
-                new OutboundPeer.Target(target, admissionKey.clone(), domainGroup.links(), domainGroup.domains()),
+                new OutboundPeer.Target(
+                        target, admissionKey.clone(), domainGroup.links(), regions.readers(domainGroup.domains())),
                 limits.requestsPerPeer(),
                 new Allowances(regions),
                 domainGroup.completions(),

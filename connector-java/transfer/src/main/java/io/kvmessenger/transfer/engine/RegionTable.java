@@ -37,7 +37,9 @@ final class RegionTable {
         domains.forEach(region::offerTo);
         if (memory instanceof Memory.Device && !region.isReachable()) {
             throw new IllegalArgumentException(memory + " is reached by none of the transports "
-                    + domains.stream().map(Domain::name).toList() + ": place the KV cache in host memory");
+                    + domains.stream().map(Domain::name).toList()
+                    + ": name cuda among them and allocate it so that other processes can map"
+                    + " it, or place the KV cache in host memory");
         }
         regions.put(++lastId, region);
         return region;
@@ -77,6 +79,13 @@ final class RegionTable {
                     "region " + descriptor.regionId() + " is not registered with this engine");
         }
         return region;
+    }
+
+    /** Those of the domains that can send what is registered now. */
+    List<Domain> readers(List<Domain> all) {
+        return all.stream()
+                .filter(domain -> regions.values().stream().allMatch(region -> domain.canRead(region.memory())))
+                .toList();
     }
 
     void remove(RegisteredRegion region) {

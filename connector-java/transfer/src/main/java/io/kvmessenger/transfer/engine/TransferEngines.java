@@ -7,6 +7,7 @@ import io.kvmessenger.foreign.LibFabric;
 import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.cuda.CudaTransport;
 import io.kvmessenger.transfer.libfabric.LibFabricTransport;
 import io.kvmessenger.transfer.link.SocketLinks;
 import io.kvmessenger.transfer.shm.ShmTransport;
@@ -114,6 +115,8 @@ public final class TransferEngines {
             SocketLinks links,
             Function<String, LibFabric> libFabric) {
         return switch (name) {
+            case TransferOptions.CUDA ->
+                new CudaTransport(loop, links, options.connectLimitNs(), options.cudaLibrary());
             case TransferOptions.LIBFABRIC ->
                 new LibFabricTransport(loop, links, options, listenHost, advertiseHost, libFabric);
             case TransferOptions.SHM -> new ShmTransport(loop, links, options.connectLimitNs());

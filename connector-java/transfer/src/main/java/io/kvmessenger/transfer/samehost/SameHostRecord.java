@@ -22,5 +22,8 @@ public final class SameHostRecord {
     /** Target, once: what was registered when the writer became ready has been offered. */
     public static final int ALL_OFFERED = PeerChannel.FIRST_KIND + 5;
 
+    /** The first kind that is a transport's own. */
+    public static final int NEXT_KIND = PeerChannel.FIRST_KIND + 6;
+
     private SameHostRecord() {}
 }

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.spi;
 
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import java.lang.foreign.MemorySegment;
 
@@ -28,6 +29,11 @@ public interface Domain {
      * @return what a peer needs for it, or null where this domain cannot reach such memory
      */
     RemoteKey register(Region region);
+
+    /** Whether writes by this domain can have such memory as their source. Any thread. */
+    default boolean canRead(Memory memory) {
+        return memory instanceof Memory.Host;
+    }
 
     /** The region of the key is written to no more. Messenger's thread. */
     default void deregister(RemoteKey key) {}

@@ -1,5 +1,7 @@
 package io.kvmessenger.transfer.spi;
 
+import io.kvmessenger.transfer.Memory;
+import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.ImmOnly;
@@ -15,6 +17,7 @@ import java.lang.foreign.MemorySegment;
 public final class WriteBatch {
     private long position;
     private TransferRequest request;
+    private Region sourceRegion;
     private MemorySegment source;
     private PageList sourcePages;
     private PageList targetPages;
@@ -81,23 +84,24 @@ public final class WriteBatch {
         weight = of.weight();
         switch (of) {
             case PagedWrites paged -> {
-                source = paged.source().hostBytes();
+                sourceRegion = paged.source();
                 sourcePages = paged.sourcePages();
                 targetPages = paged.targetPages();
                 regionId = paged.target().regionId();
             }
             case SingleWrite single -> {
-                source = single.source().hostBytes();
+                sourceRegion = single.source();
                 sourcePages = null;
                 sourceOffsetBytes = single.sourceOffsetBytes();
                 targetOffsetBytes = single.targetOffsetBytes();
                 regionId = single.target().regionId();
             }
             case ImmOnly only -> {
-                source = null;
+                sourceRegion = null;
                 regionId = 0;
             }
         }
+        source = sourceRegion != null && sourceRegion.memory() instanceof Memory.Host host ? host.bytes() : null;
     }
 
     /** The request's place in the order of submission. */
@@ -114,8 +118,14 @@ public final class WriteBatch {
         return Math.max(1, pageCount);
     }
 
+    /** Null for a batch that is only an immediate. */
+    public Region sourceRegion() {
+        return sourceRegion;
+    }
+
+    /** The source's bytes, for domains that read host memory only; null for a batch that is only an immediate. */
     public MemorySegment source() {
-        return source;
+        return source != null || sourceRegion == null ? source : sourceRegion.hostBytes();
     }
 
     public long sourceOffsetBytes(int i) {
@@ -176,6 +186,7 @@ public final class WriteBatch {
     public void clear() {
         request = null;
         window = null;
+        sourceRegion = null;
         source = null;
         sourcePages = null;
         targetPages = null;

@@ -27,7 +27,8 @@ class RegionTableTest {
         table.use(List.of(new FakeDomain("shm", 0), new FakeDomain("tcp", 0)));
         assertThatThrownBy(() -> table.add(ON_DEVICE))
                 .hasMessage("memory of device 3 is reached by none of the transports [shm, tcp]:"
-                        + " place the KV cache in host memory");
+                        + " name cuda among them and allocate it so that other processes can map it, or place the KV"
+                        + " cache in host memory");
         assertThat(table.count()).isZero();
     }
 

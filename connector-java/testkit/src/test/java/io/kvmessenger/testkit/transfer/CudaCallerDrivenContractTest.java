@@ -1,0 +1,12 @@
+package io.kvmessenger.testkit.transfer;
+
+import io.kvmessenger.transfer.ThreadingMode;
+import io.kvmessenger.transfer.TransferOptions;
+
+/** The whole contract once more, with engines that have no thread of their own. */
+final class CudaCallerDrivenContractTest extends CudaTransportContractTest {
+    @Override
+    protected TransferOptions options() {
+        return super.options().withThreading(ThreadingMode.CALLER);
+    }
+}

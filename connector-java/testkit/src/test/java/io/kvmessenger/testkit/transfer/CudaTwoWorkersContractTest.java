@@ -1,0 +1,11 @@
+package io.kvmessenger.testkit.transfer;
+
+import io.kvmessenger.transfer.TransferOptions;
+
+/** The whole contract once more, with two workers to each engine. */
+final class CudaTwoWorkersContractTest extends CudaTransportContractTest {
+    @Override
+    protected TransferOptions options() {
+        return super.options().withWorkers(2);
+    }
+}

@@ -1,0 +1,181 @@
+package io.kvmessenger.transfer.cuda;
+
+import io.kvmessenger.transfer.Memory;
+import io.kvmessenger.transfer.Region;
+import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.device.DeviceDriver;
+import io.kvmessenger.transfer.device.DeviceExport;
+import io.kvmessenger.transfer.device.DeviceFault;
+import io.kvmessenger.transfer.samehost.InboundRings;
+import io.kvmessenger.transfer.samehost.OfferedRegions;
+import io.kvmessenger.transfer.samehost.RingInboundPaths;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundChannel;
+import io.kvmessenger.transfer.spi.InboundPaths;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.OutboundChannel;
+import io.kvmessenger.transfer.spi.OutboundPaths;
+import io.kvmessenger.transfer.spi.PathEvents;
+import io.kvmessenger.transfer.spi.RemoteKey;
+import java.lang.foreign.MemorySegment;
+import java.util.concurrent.ConcurrentHashMap;
+
+/**
+ * Maps peers' device memory, and lets them map this engine's. Worker only, except where said.
+ *
+ * <p>Memory is handed only to an admitted peer on a Unix socket of this user's, and only while all regions can be: memory of devices
+ * that the driver exports, and shareable host memory beside it, as that of context rows.
+ */
+final class CudaDomain implements Domain {
+    private static final int NONE = -1;
+
+    private final EventLoop loop;
+    private final long connectLimitNs;
+    private final InboundPort port;
+    private final Figures figures;
+    private final String location;
+    private final DeviceDriver driver;
+    private final PinnedSources pinned;
+    private final InboundRings inbound = new InboundRings();
+    private final OfferedRegions offered = new OfferedRegions();
+    /** The device of the first region that is one's; its context is there already. */
+    private volatile int copier = NONE;
+
+    /** By the region's id; the messenger's thread writes, the worker reads. */
+    private final ConcurrentHashMap<Integer, DeviceExport> exports = new ConcurrentHashMap<>();
+
+    CudaDomain(
+            EventLoop loop,
+            long connectLimitNs,
+            InboundPort port,
+            Figures figures,
+            String location,
+            DeviceDriver driver) {
+        this.loop = loop;
+        this.connectLimitNs = connectLimitNs;
+        this.port = port;
+        this.figures = figures;
+        this.location = location;
+        this.driver = driver;
+        pinned = new PinnedSources(driver, this::copier);
+    }
+
+    @Override
+    public String name() {
+        return TransferOptions.CUDA;
+    }
+
+    @Override
+    public String location() {
+        return location;
+    }
+
+    /** @throws IllegalArgumentException when the driver knows nothing of what is said to be a device's */
+    @Override
+    public RemoteKey register(Region region) {
+        RemoteKey key = switch (region.memory()) {
+            case Memory.Host host -> host.isShareable() ? key(region, host.memfd()) : null;
+            case Memory.Device device -> export(region, device);
+        };
+        if (key != null) {
+            offered.add(key);
+        }
+        return key;
+    }
+
+    private static RemoteKey key(Region region, int descriptor) {
+        RegionDescriptor described = region.descriptor();
+        return new RemoteKey(described.regionId(), described.lengthBytes(), descriptor);
+    }
+
+    private RemoteKey export(Region region, Memory.Device device) {
+        DeviceExport export;
+        try {
+            export = DeviceExport.of(driver, device);
+        } catch (DeviceFault e) {
+            throw new IllegalArgumentException(
+                    device + " at address 0x" + Long.toHexString(device.address()) + " is none: " + e.getMessage()
+                            + "; pass the address and the device that the engine allocated on",
+                    e);
+        }
+        if (export == null) {
+            return null;
+        }
+        RemoteKey key = key(region, Memory.Host.NOT_SHAREABLE);
+        exports.put(key.regionId(), export);
+        copier = copier == NONE ? device.ordinal() : copier;
+        return key;
+    }
+
+    /** Which device copies what lies in host memory on this side, and in whose context peers' memory is mapped. */
+    private int copier() {
+        return Math.max(0, copier);
+    }
+
+    @Override
+    public boolean canRead(Memory memory) {
+        return true;
+    }
+
+    @Override
+    public void deregister(RemoteKey key) {
+        offered.remove(key);
+        exports.remove(key.regionId());
+        pinned.release(key.regionId());
+    }
+
+    @Override
+    public OutboundPaths attach(OutboundChannel channel, String peerLocation, PathEvents events, long nowNs) {
+        if (!channel.carriesDescriptors()) {
+            throw new IllegalArgumentException(
+                    "the peer's Unix socket cannot be reached, so that it cannot hand over memory");
+        }
+        PeerMemories peer = new PeerMemories(loop.libC(), driver, this::copier);
+        return new CudaOutboundPaths(
+                loop.libC(),
+                channel,
+                events,
+                figures,
+                nowNs + connectLimitNs,
+                peer,
+                new BatchCopier(driver, pinned, this::copier));
+    }
+
+    @Override
+    public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
+        if (!channel.carriesDescriptors()) {
+            throw new IllegalArgumentException("memory is handed over on a Unix socket only");
+        }
+        DeviceSender sender = new DeviceSender(loop.libC(), wanted -> port.keyOf(this, wanted), exports::get, offered);
+        RingInboundPaths paths =
+                new RingInboundPaths(loop, port, sender, from, figures, channel, true, nowNs + connectLimitNs);
+        inbound.add(paths);
+        return paths;
+    }
+
+    @Override
+    public int poll(long nowNs) {
+        return inbound.poll(nowNs);
+    }
+
+    @Override
+    public void arm() {
+        inbound.park();
+    }
+
+    @Override
+    public void disarm() {
+        inbound.unpark();
+    }
+
+    @Override
+    public void close() {
+        inbound.clear();
+        pinned.close();
+        driver.close();
+    }
+}

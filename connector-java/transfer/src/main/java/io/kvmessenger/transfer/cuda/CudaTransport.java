@@ -1,0 +1,53 @@
+package io.kvmessenger.transfer.cuda;
+
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.device.DeviceDriver;
+import io.kvmessenger.transfer.device.NoDeviceException;
+import io.kvmessenger.transfer.link.SocketLinks;
+import io.kvmessenger.transfer.socket.EventLoop;
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.Transport;
+import io.kvmessenger.transfer.spi.TransportUnavailableException;
+
+/** Memory of devices that processes of one user on one host share, and host memory beside it. */
+public final class CudaTransport implements Transport {
+    private final EventLoop loop;
+    private final SocketLinks links;
+    private final long connectLimitNs;
+    private final String library;
+
+    /**
+     * @param connectLimitNs how long a peer may take to map what it gets
+     * @param library NVIDIA's driver: its path, or a name that the loader looks for
+     */
+    public CudaTransport(EventLoop loop, SocketLinks links, long connectLimitNs, String library) {
+        this.loop = loop;
+        this.links = links;
+        this.connectLimitNs = connectLimitNs;
+        this.library = library;
+    }
+
+    @Override
+    public String name() {
+        return TransferOptions.CUDA;
+    }
+
+    @Override
+    public Domain open(InboundPort port, Figures figures) throws TransportUnavailableException {
+        DeviceDriver driver;
+        try {
+            driver = DeviceDriver.open(library);
+        } catch (NoDeviceException e) {
+            throw new TransportUnavailableException(e.getMessage(), e);
+        }
+        try {
+            String location = links.listenLocal(name(), port, figures);
+            return new CudaDomain(loop, connectLimitNs, port, figures, location, driver);
+        } catch (IllegalStateException e) {
+            driver.close();
+            throw new TransportUnavailableException("cuda cannot listen on a Unix socket: " + e.getMessage(), e);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+package io.kvmessenger.transfer.cuda;
+
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.transfer.device.DeviceExport;
+import io.kvmessenger.transfer.samehost.OfferedRegions;
+import io.kvmessenger.transfer.samehost.RegionRecord;
+import io.kvmessenger.transfer.samehost.RegionSender;
+import io.kvmessenger.transfer.samehost.SameHostRecord;
+import io.kvmessenger.transfer.spi.InboundChannel;
+import io.kvmessenger.transfer.spi.RemoteKey;
+import java.lang.foreign.MemorySegment;
+import java.util.function.IntFunction;
+
+/**
+ * Hands all regions to one peer, in the order of registration: files as they are, device memory part by part. Worker only.
+ *
+ * <p>A descriptor is opened when there is room for it and closed at once: a region may have more parts than a process may have
+ * descriptors.
+ */
+final class DeviceSender implements RegionSender {
+    /** Each is a few calls of the driver. */
+    private static final int PARTS_A_TURN = 64;
+
+    private final LibC libC;
+    private final IntFunction<RemoteKey> keys;
+    private final IntFunction<DeviceExport> exports;
+    private final OfferedRegions offered;
+    private int lastOfferedId = OfferedRegions.NONE;
+    private boolean allOfferedTold;
+    /** Whose parts are not all told; null when there is none. */
+    private DeviceExport current;
+
+    private int nextPart;
+
+    /**
+     * @param keys by the region's id; null for one that is no more
+     * @param exports by the region's id; null for a region of host memory, and for one that is no more
+     */
+    DeviceSender(LibC libC, IntFunction<RemoteKey> keys, IntFunction<DeviceExport> exports, OfferedRegions offered) {
+        this.libC = libC;
+        this.keys = keys;
+        this.exports = exports;
+        this.offered = offered;
+    }
+
+    @Override
+    public boolean offer(InboundChannel channel) {
+        int partsLeft = PARTS_A_TURN;
+        while (tellParts(partsLeft, channel)) {
+            RemoteKey next = offered.after(lastOfferedId);
+            if (next == null) {
+                allOfferedTold = allOfferedTold || channel.tell(SameHostRecord.ALL_OFFERED, MemorySegment.NULL);
+                return allOfferedTold;
+            }
+            if (!tellRegion(next, channel)) {
+                return false;
+            }
+            lastOfferedId = next.regionId();
+            partsLeft = PARTS_A_TURN;
+        }
+        return false;
+    }
+
+    /** Of the region that is told of; returns whether all have been. */
+    private boolean tellParts(int partsMax, InboundChannel channel) {
+        for (int left = partsMax; current != null && left > 0; left--) {
+            if (!tellPart(channel)) {
+                return false;
+            }
+        }
+        return current == null;
+    }
+
+    private boolean tellRegion(RemoteKey key, InboundChannel channel) {
+        if (key.descriptor() >= 0) {
+            RegionRecord file = new RegionRecord(key.regionId(), key.lengthBytes());
+            return channel.tell(SameHostRecord.REGION_OFFERED, file.encode(), key.descriptor());
+        }
+        DeviceExport export = exports.apply(key.regionId());
+        if (export == null) {
+            return true; // it has just been deregistered
+        }
+        if (!channel.tell(CudaRecord.DEVICE_OFFERED, new DeviceRecord(key.regionId(), export.form()).encode())) {
+            return false;
+        }
+        current = export.form().isLegacy() ? null : export;
+        nextPart = 0;
+        return true;
+    }
+
+    private boolean tellPart(InboundChannel channel) {
+        int fd = current.openPart(nextPart);
+        try {
+            PartRecord part = new PartRecord(lastOfferedId, current.partBytes(nextPart));
+            if (!channel.tell(CudaRecord.PART, part.encode(), fd)) {
+                return false;
+            }
+        } finally {
+            libC.close(fd);
+        }
+        if (++nextPart == current.form().partCount()) {
+            current = null;
+        }
+        return true;
+    }
+
+    /** A region that is there has been offered, or will be. */
+    @Override
+    public boolean answer(int regionId, InboundChannel channel) {
+        return keys.apply(regionId) != null
+                || channel.tell(
+                        SameHostRecord.REGION, RegionRecord.unknown(regionId).encode());
+    }
+}

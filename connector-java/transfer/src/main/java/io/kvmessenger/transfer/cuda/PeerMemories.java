@@ -1,0 +1,123 @@
+package io.kvmessenger.transfer.cuda;
+
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.transfer.device.DeviceDriver;
+import io.kvmessenger.transfer.device.ImportedMemory;
+import io.kvmessenger.transfer.samehost.MappedFile;
+import io.kvmessenger.transfer.samehost.RegionRecord;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.function.IntSupplier;
+
+/**
+ * All regions of one peer that it has handed over. Worker only.
+ *
+ * <p>What the peer says is held against what the driver says; a record that cannot be true is an {@link IllegalArgumentException},
+ * memory that cannot be mapped an {@link IllegalStateException}.
+ */
+final class PeerMemories {
+    /** A KV cache is one a rank, and each kind of context row one. */
+    static final int REGIONS_MAX = 256;
+
+    private final LibC libC;
+    private final DeviceDriver driver;
+    private final IntSupplier copier;
+    private final Map<Integer, PeerMemory> memories = new HashMap<>();
+    private int lastRegionId;
+    private PeerMemory last;
+    private int incompleteId;
+    private ImportedMemory incomplete;
+
+    PeerMemories(LibC libC, DeviceDriver driver, IntSupplier copier) {
+        this.libC = libC;
+        this.driver = driver;
+        this.copier = copier;
+    }
+
+    /** @param fd stays the caller's */
+    void addFile(RegionRecord region, int fd) {
+        if (region == null || fd < 0) {
+            throw new IllegalArgumentException("the peer offered a region without its descriptor");
+        }
+        requireNew(region.regionId());
+        add(region.regionId(), new PeerMemory.InFile(MappedFile.map(libC, fd, region.lengthBytes())));
+    }
+
+    void addDevice(DeviceRecord device) {
+        if (device == null) {
+            throw new IllegalArgumentException("the peer offered device memory that cannot be");
+        }
+        requireNew(device.regionId());
+        ImportedMemory memory = new ImportedMemory(driver, copier.getAsInt(), device.form());
+        add(device.regionId(), new PeerMemory.OnDevice(memory));
+        if (!memory.isComplete()) {
+            incompleteId = device.regionId();
+            incomplete = memory;
+        }
+    }
+
+    private void requireNew(int regionId) {
+        if (incomplete != null || memories.size() == REGIONS_MAX || memories.containsKey(regionId)) {
+            throw new IllegalArgumentException("the peer offered region " + regionId
+                    + " twice, one too many, or between" + " the parts of another");
+        }
+    }
+
+    private void add(int regionId, PeerMemory memory) {
+        memories.put(regionId, memory);
+    }
+
+    /** @param fd stays the caller's */
+    void addPart(PartRecord part, int fd) {
+        if (part == null || fd < 0 || incomplete == null || part.regionId() != incompleteId) {
+            throw new IllegalArgumentException("the peer sent a part of no region");
+        }
+        incomplete.addPart(fd, part.lengthBytes());
+        if (incomplete.isComplete()) {
+            incomplete = null;
+        }
+    }
+
+    /** Null while it is not there, or not whole. Allocates nothing for one that was asked for last. */
+    PeerMemory find(int regionId) {
+        if (last == null || lastRegionId != regionId) {
+            PeerMemory found = memories.get(regionId);
+            if (found == null || !found.isComplete()) {
+                return null;
+            }
+            lastRegionId = regionId;
+            last = found;
+        }
+        return last;
+    }
+
+    boolean has(int regionId) {
+        return memories.containsKey(regionId);
+    }
+
+    /**
+     * Gives access to the device that copies, while another transport can still be taken instead.
+     *
+     * @throws io.kvmessenger.transfer.device.DeviceFault where it cannot reach the peer's
+     */
+    void grantAccess() {
+        for (PeerMemory memory : memories.values()) {
+            if (memory instanceof PeerMemory.OnDevice device) {
+                device.memory().addressFor(copier.getAsInt());
+            }
+        }
+    }
+
+    /** Whether a part is to come. */
+    boolean isIncomplete() {
+        return incomplete != null;
+    }
+
+    /** No copy is queued any more. */
+    void close() {
+        memories.values().forEach(PeerMemory::close);
+        memories.clear();
+        last = null;
+        incomplete = null;
+    }
+}
