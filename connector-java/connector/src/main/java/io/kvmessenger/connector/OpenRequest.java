@@ -84,6 +84,15 @@ record OpenRequest(
         FULL
     }
 
+    OpenRequest {
+        boolean onDevice = memories.stream().flatMap(List::stream).anyMatch(Memory.Device.class::isInstance);
+        if (onDevice && checksumMode != ChecksumMode.OFF) {
+            throw new IllegalArgumentException("option page_checksum is "
+                    + checksumMode.name().toLowerCase(Locale.ROOT)
+                    + ", expected off while the KV cache is in device memory, which the processor cannot read");
+        }
+    }
+
     static OpenRequest read(byte[] json) {
         Fields request = CommandReader.parse("open", json);
         Fields options = request.object("options");

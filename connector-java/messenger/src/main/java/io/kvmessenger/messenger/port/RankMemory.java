@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger.port;
 
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RegionDescriptor;
 import java.util.List;
@@ -12,6 +13,11 @@ import java.util.List;
 public record RankMemory(List<Region> regions) {
     public RankMemory {
         regions = List.copyOf(regions);
+    }
+
+    /** Whether some of it is a device's, which the processor cannot read. */
+    public boolean onDevice() {
+        return regions.stream().anyMatch(region -> region.memory() instanceof Memory.Device);
     }
 
     public List<RegionDescriptor> descriptors() {

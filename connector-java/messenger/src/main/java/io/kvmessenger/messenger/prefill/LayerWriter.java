@@ -44,6 +44,7 @@ public final class LayerWriter {
 
     private final KvGeometry geometry;
     private final List<RankMemory> memory;
+    private final boolean onDevice;
     private final List<ContextRow> context;
     private final ContextKinds contextKinds;
     private final LayerOrder order;
@@ -58,6 +59,7 @@ public final class LayerWriter {
             KvGeometry geometry, List<RankMemory> memory, List<ContextRow> context, TransferEngine transfer) {
         this.geometry = geometry;
         this.memory = memory;
+        this.onDevice = memory.stream().anyMatch(RankMemory::onDevice);
         this.context = List.copyOf(context);
         this.contextKinds = ContextRow.kinds(context);
         this.order = new LayerOrder(geometry);
@@ -145,6 +147,11 @@ public final class LayerWriter {
             return "the grant of transfer " + grant.transferId() + " asks for a checksum of every "
                     + grant.checksumInterval() + "th page, expected at most every "
                     + ProtocolLimits.CHECKSUM_INTERVAL_MAX + "th";
+        }
+        if (grant.checksumInterval() > 0 && onDevice) {
+            return "the grant of transfer " + grant.transferId()
+                    + " asks for checksums of pages in device memory, which"
+                    + " the processor cannot read: set the decoder's page_checksum to off";
         }
         String outside = PageLists.outside(peer, grant.pages());
         if (!outside.isEmpty()) {
