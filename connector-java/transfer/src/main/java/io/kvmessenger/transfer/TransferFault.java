@@ -15,5 +15,7 @@ public enum TransferFault {
     /** This side ended the path. */
     DISCONNECTED,
     /** The peer lets none, or not all, of the pages be read. */
-    READ_REFUSED
+    READ_REFUSED,
+    /** A device did not copy what was to be sent, or what had been received. */
+    COPY_FAILED
 }

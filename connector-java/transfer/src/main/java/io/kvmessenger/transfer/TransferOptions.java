@@ -21,7 +21,7 @@ import java.util.function.Consumer;
  * @param workers over so many the peers are spread; each moves the bytes of its own
  * @param fabric which libfabric is used, where that is one of the transports
  * @param verbsDevice the RDMA device that verbs uses; empty for the one that has the advertised address, or the first
- * @param cudaLibrary NVIDIA's driver, where cuda is one of the transports: its path, or a name that the loader looks for
+ * @param cudaLibrary NVIDIA's driver, where memory of a device is registered: its path, or a name that the loader looks for
  */
 public record TransferOptions(
         String listenHost,

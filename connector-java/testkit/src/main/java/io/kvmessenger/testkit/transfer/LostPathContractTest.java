@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.transfer;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
@@ -37,7 +38,7 @@ import org.junit.jupiter.api.Timeout;
 public abstract class LostPathContractTest {
     private static final int PAGE_BYTES = 16 << 10;
     private static final int PAGE_COUNT = 256;
-    private static final long MEMORY_BYTES = (long) PAGE_BYTES * PAGE_COUNT;
+    protected static final long MEMORY_BYTES = (long) PAGE_BYTES * PAGE_COUNT;
     private static final byte GUARD = 0x5A;
     private static final int STREAMS = 2;
     /** Of the writer to one peer: the control stream and the data paths. */
@@ -75,6 +76,11 @@ public abstract class LostPathContractTest {
         return TransferOptions.defaults().withTransports(transport()).withStreamsPerPeer(STREAMS);
     }
 
+    /** An engine with a region of {@link #MEMORY_BYTES}. */
+    protected DrivenEngine open(TransferOptions options, String name, LibC libC) {
+        return new DrivenEngine(options, name, MEMORY_BYTES, libC);
+    }
+
     @BeforeEach
     void connect() {
         System.out.println("seed " + seed + ", the same again by -Dkvmessenger.test.seed=" + seed);
@@ -82,8 +88,8 @@ public abstract class LostPathContractTest {
     }
 
     private void connect(TransferOptions options) {
-        writer = new DrivenEngine(options, "writer", MEMORY_BYTES, breaking.libC());
-        target = new DrivenEngine(options(), "target", MEMORY_BYTES, breakingTarget.libC());
+        writer = open(options, "writer", breaking.libC());
+        target = open(options(), "target", breakingTarget.libC());
         writer.alongside(target);
         target.alongside(writer);
         admission = target.engine().admit("writer");

@@ -4,6 +4,7 @@ import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.Links;
 import io.kvmessenger.transfer.spi.Poller;
+import io.kvmessenger.transfer.staging.Staging;
 import java.util.List;
 
 /**
@@ -17,6 +18,7 @@ final class DomainGroup {
     private final Links links;
     private final Worker worker;
     private final CompletionRing completions;
+    private final Staging staging;
     private final InboundDesk desk;
     private final Figures figures = new Figures();
     private Domains domains = new Domains(List.of(), List.of());
@@ -24,25 +26,35 @@ final class DomainGroup {
     private int admissionCount;
 
     DomainGroup(
-            WorkerPorts ports, Worker worker, CompletionRing completions, WindowTable windows, RegionTable regions) {
+            WorkerPorts ports,
+            Worker worker,
+            CompletionRing completions,
+            WindowTable windows,
+            RegionTable regions,
+            Staging staging) {
         poller = ports.poller();
         links = ports.links();
         this.worker = worker;
         this.completions = completions;
-        desk = new InboundDesk(windows, regions, completions, figures);
+        this.staging = staging;
+        desk = new InboundDesk(windows, regions, completions, figures, staging);
     }
 
     /** Opens the domains; before the worker begins, and once. */
     void open(WorkerPorts ports) {
         domains = Domains.open(ports.transports(), desk, figures);
         links.use(domains.open());
-        worker.use(links, domains.open());
+        worker.use(links, domains.open(), staging);
     }
 
     /** Of a worker that has not begun. */
     void abandon() {
         links.close();
         domains.open().forEach(Domain::close);
+    }
+
+    Staging staging() {
+        return staging;
     }
 
     Poller poller() {

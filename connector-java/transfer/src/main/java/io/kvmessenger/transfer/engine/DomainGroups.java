@@ -4,6 +4,8 @@ import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.Poller;
+import io.kvmessenger.transfer.staging.Staging;
+import io.kvmessenger.transfer.staging.StagingLimits;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.ToIntFunction;
@@ -26,15 +28,17 @@ final class DomainGroups {
     /** Opens the domains of all, or nothing. */
     DomainGroups(
             EngineLimits limits,
-            List<WorkerPorts> ports,
+            EnginePorts enginePorts,
             List<Worker> workers,
             Runnable onCompletion,
             WindowTable windows,
             RegionTable regions) {
+        List<WorkerPorts> ports = enginePorts.workers();
         ringCapacity = limits.completions();
         for (int i = 0; i < ports.size(); i++) {
             CompletionRing completions = new CompletionRing(ringCapacity, onCompletion);
-            all.add(new DomainGroup(ports.get(i), workers.get(i), completions, windows, regions));
+            Staging staging = new Staging(enginePorts.devices(), StagingLimits.STANDARD);
+            all.add(new DomainGroup(ports.get(i), workers.get(i), completions, windows, regions, staging));
         }
         try {
             for (int i = 0; i < ports.size(); i++) {

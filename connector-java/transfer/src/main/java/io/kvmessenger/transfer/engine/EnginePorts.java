@@ -1,6 +1,7 @@
 package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.spi.Links;
 import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.spi.Transport;
@@ -14,9 +15,11 @@ import java.util.random.RandomGenerator;
  * @param libC asked about the memory that is registered
  * @param clock monotonic, in ns
  * @param random of what keys are made
+ * @param devices what copies between devices and host memory; closed with the engine
  * @param workers at least one; all have domains of the same places, which the first one's listen at
  */
-public record EnginePorts(LibC libC, LongSupplier clock, RandomGenerator random, List<WorkerPorts> workers) {
+public record EnginePorts(
+        LibC libC, LongSupplier clock, RandomGenerator random, DeviceAccess devices, List<WorkerPorts> workers) {
     public EnginePorts {
         workers = List.copyOf(workers);
         if (workers.isEmpty()) {
@@ -24,7 +27,12 @@ public record EnginePorts(LibC libC, LongSupplier clock, RandomGenerator random,
         }
     }
 
-    /** Of an engine with one worker. */
+    /** Of an engine without devices. */
+    public EnginePorts(LibC libC, LongSupplier clock, RandomGenerator random, List<WorkerPorts> workers) {
+        this(libC, clock, random, DeviceAccess.NONE, workers);
+    }
+
+    /** Of an engine with one worker, and without devices. */
     public EnginePorts(
             LibC libC,
             LongSupplier clock,

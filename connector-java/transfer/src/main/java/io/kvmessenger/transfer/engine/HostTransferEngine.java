@@ -66,12 +66,12 @@ final class HostTransferEngine implements TransferEngine {
     HostTransferEngine(EngineLimits limits, EnginePorts ports, WorkerRunner.Factory runners) {
         this.limits = limits;
         this.ports = ports;
-        regions = new RegionTable(ports.libC());
+        regions = new RegionTable(ports.libC(), ports.devices());
         windows = new WindowTable(limits, this::letGo);
         reads = new Reads(windows.counters());
         List<Worker> workers = workers(ports.workers());
         runner = runners.make(workers, this::onBug);
-        domainGroups = new DomainGroups(limits, ports.workers(), workers, runner::onCompletion, windows, regions);
+        domainGroups = new DomainGroups(limits, ports, workers, runner::onCompletion, windows, regions);
         address = new EngineAddress(domainGroups.first().domains().stream()
                 .map(domain -> new TransportAddress(domain.name(), domain.location()))
                 .toList());
@@ -153,7 +153,11 @@ final class HostTransferEngine implements TransferEngine {
                 ++lastPeerId,
                 peerName,
                 new OutboundPeer.Target(
-                        target, admissionKey.clone(), domainGroup.links(), regions.readers(domainGroup.domains())),
+                        target,
+                        admissionKey.clone(),
+                        domainGroup.links(),
+                        regions.readers(domainGroup.domains()),
+                        domainGroup.staging()),
                 limits.requestsPerPeer(),
                 new Allowances(regions),
                 domainGroup.completions(),
@@ -207,7 +211,7 @@ final class HostTransferEngine implements TransferEngine {
             backPressured++;
             return BACK_PRESSURE;
         }
-        String why = outbound.allowances().refusal(request);
+        String why = outbound.refusal(request);
         if (why != null) {
             refusal = why;
             return REFUSED;
@@ -517,6 +521,7 @@ final class HostTransferEngine implements TransferEngine {
             closed = true;
             runner.end();
             domainGroups.closePollers();
+            ports.devices().close();
         }
     }
 }

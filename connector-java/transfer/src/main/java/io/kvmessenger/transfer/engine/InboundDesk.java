@@ -1,15 +1,18 @@
 package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.Admission;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.Landing;
 import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.RemoteKey;
+import io.kvmessenger.transfer.staging.Staging;
 import java.lang.foreign.MemorySegment;
 import java.lang.invoke.VarHandle;
 import java.util.concurrent.CopyOnWriteArrayList;
@@ -29,14 +32,17 @@ final class InboundDesk implements InboundPort {
     private final RegionTable regions;
     private final CompletionRing completions;
     private final Figures figures;
+    private final Staging staging;
     private final MessageQueue messages = new MessageQueue(MESSAGES_MAX);
     private volatile boolean messageWaits;
 
-    InboundDesk(WindowTable windows, RegionTable regions, CompletionRing completions, Figures figures) {
+    InboundDesk(
+            WindowTable windows, RegionTable regions, CompletionRing completions, Figures figures, Staging staging) {
         this.windows = windows;
         this.regions = regions;
         this.completions = completions;
         this.figures = figures;
+        this.staging = staging;
     }
 
     /** Any thread: the key works when this returns. */
@@ -117,6 +123,16 @@ final class InboundDesk implements InboundPort {
     @Override
     public boolean expectsWrites() {
         return windows.openCount() > 0;
+    }
+
+    @Override
+    public boolean copiesTo(Memory.Device memory) {
+        return staging.refusal(memory) == null;
+    }
+
+    @Override
+    public Landing landing(InboundAdmission from, Landing.Events events) {
+        return staging.landing(from, this, figures, events);
     }
 
     @Override

@@ -56,7 +56,7 @@ final class OutboundGroup implements PeerGroup {
                     + " members of group " + name;
         }
         for (int i = 0; i < members.length; i++) {
-            String why = members[i].isGone() ? null : members[i].allowances().refusal(request.part(i));
+            String why = members[i].isGone() ? null : members[i].refusal(request.part(i));
             if (why != null) {
                 return "member " + i + " of group " + name + ", " + members[i].name() + ": " + why;
             }

@@ -2,9 +2,12 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.EngineAddress.TransportAddress;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.device.DeviceFault;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
@@ -16,6 +19,8 @@ import io.kvmessenger.transfer.spi.MessageQueue;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.WriteBatch;
+import io.kvmessenger.transfer.staging.GatheredWrites;
+import io.kvmessenger.transfer.staging.Staging;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
@@ -30,7 +35,7 @@ import java.util.function.LongSupplier;
  * others. A route is opened when none before it has a path, or none for longer than its domain may take to repair it; those
  * before it are tried again meanwhile. The peer is lost with its link, or when no route is left.
  */
-final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.Completions {
+final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.Completions, PathSpread.Posting {
     /** What one duty cycle may post to a path before other peers get theirs. */
     static final long TURN_BYTES = 2 << 20;
 
@@ -40,8 +45,9 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
      * Where the peer is, and what leads there.
      *
      * @param domains this engine's, the first preferred
+     * @param staging gathers for them what a device has
      */
-    record Target(EngineAddress address, byte[] admissionKey, Links links, List<Domain> domains) {}
+    record Target(EngineAddress address, byte[] admissionKey, Links links, List<Domain> domains, Staging staging) {}
 
     /** What is pushed when no route is left. */
     record Loss(OutboundPeer peer, TransferFault fault) {}
@@ -63,6 +69,9 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     private final Figures figures;
     private final List<Route> routes = new ArrayList<>(2);
     private final WriteBatch batch = new WriteBatch();
+    /** Null until something that a device has is posted to a path that does not reach it. */
+    private GatheredWrites gathered;
+
     private final Allowances allowances;
     private volatile String transport = "";
     private volatile boolean lost;
@@ -70,6 +79,10 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     private TransferFault lossFault;
 
     private String lossDetail;
+    private boolean lossUntold;
+    /** False while it is lost and that cannot be told yet. Worker only. */
+    private boolean settled = true;
+
     private boolean forgotten;
 
     private OutboundLink link;
@@ -146,6 +159,26 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
 
     Allowances allowances() {
         return allowances;
+    }
+
+    /** Messenger's thread: why the request may not be submitted, or null. */
+    String refusal(TransferRequest request) {
+        String refusal = allowances.refusal(request);
+        return refusal == null ? tooLong(request) : refusal;
+    }
+
+    /** A page is written as one, and so gathered as one. */
+    private String tooLong(TransferRequest request) {
+        long pageMaxBytes = target.staging.limits().pageMaxBytes();
+        long pageBytes = WriteBatch.pageBytesOf(request);
+        boolean fits = pageBytes <= pageMaxBytes
+                || !(WriteBatch.sourceOf(request).memory() instanceof Memory.Device device)
+                || target.domains.stream().allMatch(domain -> domain.canRead(device));
+        return fits
+                ? null
+                : "a page of " + pageBytes + " bytes of "
+                        + WriteBatch.sourceOf(request).memory() + " is longer than what is gathered of it at once, "
+                        + pageMaxBytes + " bytes; write it in parts";
     }
 
     boolean isLost() {
@@ -265,22 +298,27 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
 
     @Override
     public void onPathLost(Endpoint path) {
+        if (gathered != null) {
+            gathered.onPathLost(path);
+        }
         figures.add(TransferCounter.WRITES_REPEATED, writes.reclaim(path));
     }
 
     @Override
     public PathSpread spread() {
-        return new PathSpread(figures, clock);
+        return new PathSpread(this, figures, clock);
     }
 
     @Override
     public void onSent(long postId) {
-        writes.sent(postId);
+        if (gathered == null || gathered.onSent(postId)) {
+            writes.sent(postId);
+        }
     }
 
     private void fail(TransferFault fault, String detail) {
+        lossUntold = true;
         end(fault, detail);
-        completions.push(CompletionRing.PEER_LOST, 0, 0, new Loss(this, fault), detail);
     }
 
     private void end(TransferFault fault, String detail) {
@@ -290,13 +328,38 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
             lost = true;
         }
         close();
+        settled = false;
+        settle();
+    }
+
+    /** Worker: tells what it ends with; not before a device has read the last of what was to be written. */
+    void settle() {
+        if (settled || (gathered != null && gathered.isReading())) {
+            return;
+        }
+        settled = true;
+        if (gathered != null) {
+            target.staging.release(gathered);
+        }
         writes.failAll(lossFault, lossDetail);
+        if (lossUntold) {
+            lossUntold = false;
+            completions.push(CompletionRing.PEER_LOST, 0, 0, new Loss(this, lossFault), lossDetail);
+        }
+    }
+
+    /** Worker: whether its pages are read by nothing of its any more, once it is lost. */
+    boolean isSettled() {
+        return settled;
     }
 
     /** The paths first: to the peer the end of the link tells that nothing is written any more. */
     private void close() {
         for (int i = 0; i < routes.size(); i++) {
             routes.get(i).close();
+        }
+        if (gathered != null) {
+            gathered.close();
         }
         if (link != null) {
             link.close();
@@ -315,18 +378,28 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
             if (link == null) {
                 throw error;
             }
-            fail(TransferFault.DISCONNECTED, LinkError.describe(error));
+            if (error instanceof DeviceFault) {
+                fail(TransferFault.COPY_FAILED, error.getMessage());
+            } else {
+                fail(TransferFault.DISCONNECTED, LinkError.describe(error));
+            }
             return 1;
         }
     }
 
     private int advance(long nowNs) {
+        if (!settled) {
+            int work = gathered.doWork();
+            settle();
+            return settled ? work + 1 : OutboundPaths.LOOK_SOON;
+        }
         if (link == null) {
             return lost && writes.hasWork() ? writes.failAll(lossFault, lossDetail) : 0;
         }
-        int work = ready ? post(nowNs) + link.send(messages) + link.sendAnswers(answers) : 0;
+        int work = gathered == null ? 0 : advanceGathered();
+        work += ready ? post(nowNs) + link.send(messages) + link.sendAnswers(answers) : 0;
         work += link.doWork(nowNs);
-        boolean lookSoon = ready && used.waits();
+        boolean lookSoon = ready && (used.waits() || (gathered != null && gathered.isReading()));
         for (int i = 0; i < routes.size() && link != null; i++) {
             int done = routes.get(i).doWork(nowNs);
             lookSoon |= done == OutboundPaths.LOOK_SOON;
@@ -399,6 +472,32 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         }
     }
 
+    private int advanceGathered() {
+        gathered.begin();
+        int work = gathered.doWork();
+        if (gathered.fault() != null) {
+            throw gathered.fault();
+        }
+        return work;
+    }
+
+    @Override
+    public int post(Endpoint path, WriteBatch wanted, long postId) {
+        Memory.Device device = wanted.sourceDevice();
+        if (device == null || used.canRead(device)) {
+            return path.post(wanted, postId);
+        }
+        if (gathered == null) {
+            gathered = target.staging.gather();
+        }
+        return gathered.post(path, wanted, postId);
+    }
+
+    @Override
+    public long heldBytes(Endpoint path) {
+        return path.heldBytes() + (gathered == null ? 0 : gathered.heldBytes(path));
+    }
+
     /** Small writes go round, so that no path is busy while others are idle. */
     private int post(long nowNs) {
         Route route = usable();
@@ -426,7 +525,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     private int postTo(Endpoint path) {
         int work = 0;
         long turnBytes = TURN_BYTES;
-        while (turnBytes > 0 && writes.next(batch) && path.post(batch, writes.nextPostId()) > 0) {
+        while (turnBytes > 0 && writes.next(batch) && post(path, batch, writes.nextPostId()) > 0) {
             writes.posted(batch, path);
             figures.onPosted(batch);
             turnBytes -= batch.payloadBytes();

@@ -12,9 +12,19 @@ import java.util.function.LongSupplier;
  * <p>Worker only. {@link PathRates} decides; this asks the paths what they hold and gives them what they may take.
  */
 final class PathSpread {
+    /** How a batch gets to a path. */
+    interface Posting {
+        /** As {@link Endpoint#post}. */
+        int post(Endpoint path, WriteBatch batch, long postId);
+
+        /** As {@link Endpoint#heldBytes}, with what is on its way to the path. */
+        long heldBytes(Endpoint path);
+    }
+
     /** A path is told another limit when it has changed by one part in so many. */
     private static final int LIMIT_STEPS = 8;
 
+    private final Posting posting;
     private final PathRates rates;
     private final Figures figures;
     private final LongSupplier clock;
@@ -24,7 +34,8 @@ final class PathSpread {
     private int firstPath;
     private boolean waits;
 
-    PathSpread(Figures figures, LongSupplier clock) {
+    PathSpread(Posting posting, Figures figures, LongSupplier clock) {
+        this.posting = posting;
         this.figures = figures;
         this.clock = clock;
         rates = new PathRates(clock.getAsLong());
@@ -40,7 +51,7 @@ final class PathSpread {
             for (int i = 0; i < paths.size(); i++) {
                 if (paths.get(i).network() == network) {
                     pathCount[network]++;
-                    heldBytes += paths.get(i).heldBytes();
+                    heldBytes += posting.heldBytes(paths.get(i));
                 }
             }
             rates.setOpen(network, pathCount[network] > 0, nowNs);
@@ -77,7 +88,7 @@ final class PathSpread {
             }
             long heldBytes = 0;
             for (int i = 0; i < paths.size(); i++) {
-                heldBytes += paths.get(i).network() == network ? paths.get(i).heldBytes() : 0;
+                heldBytes += paths.get(i).network() == network ? posting.heldBytes(paths.get(i)) : 0;
             }
             rates.sample(network, heldBytes, nowNs);
             limit(paths, network);
@@ -108,7 +119,7 @@ final class PathSpread {
         while (turnBytes > 0 && writes.next(batch)) {
             batch.limit(Integer.MAX_VALUE, rates.sliceBytes(network), Long.MAX_VALUE);
             if (!rates.mayTake(network, batch.payloadBytes(), writes.waitingBytes())
-                    || path.post(batch, writes.nextPostId()) == 0) {
+                    || posting.post(path, batch, writes.nextPostId()) == 0) {
                 break;
             }
             writes.posted(batch, path);

@@ -5,6 +5,7 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.MemoryApi;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.RegionDescriptor;
+import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.RemoteKey;
 import java.util.List;
@@ -14,11 +15,18 @@ import java.util.concurrent.ConcurrentHashMap;
 final class RegionTable {
     private final ConcurrentHashMap<Integer, RegisteredRegion> regions = new ConcurrentHashMap<>();
     private final LibC libC;
+    private final DeviceAccess devices;
     private List<Domain> domains = List.of();
     private int lastId;
 
     RegionTable(LibC libC) {
+        this(libC, DeviceAccess.NONE);
+    }
+
+    /** @param devices that are copied to and from for domains that do not reach them */
+    RegionTable(LibC libC, DeviceAccess devices) {
         this.libC = libC;
+        this.devices = devices;
     }
 
     /** Before the first region. */
@@ -81,11 +89,18 @@ final class RegionTable {
         return region;
     }
 
-    /** Those of the domains that can send what is registered now. */
+    /** Those of the domains that can send what is registered now, by themselves or from where it is gathered for them. */
     List<Domain> readers(List<Domain> all) {
         return all.stream()
-                .filter(domain -> regions.values().stream().allMatch(region -> domain.canRead(region.memory())))
+                .filter(domain -> regions.values().stream().allMatch(region -> canSend(domain, region.memory())))
                 .toList();
+    }
+
+    private boolean canSend(Domain domain, Memory memory) {
+        return domain.canRead(memory)
+                || (memory instanceof Memory.Device device
+                        && domain.readsAnyHostMemory()
+                        && devices.refusal(device.ordinal()) == null);
     }
 
     void remove(RegisteredRegion region) {

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.engine;
 
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Endpoint;
@@ -69,6 +70,11 @@ final class Route implements PathEvents {
 
     long repairLimitNs() {
         return domain.repairLimitNs();
+    }
+
+    /** Whether its paths read such memory themselves; what they do not is gathered for them. */
+    boolean canRead(Memory memory) {
+        return domain.canRead(memory);
     }
 
     /** The open ones. */

@@ -8,6 +8,8 @@ import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.cuda.CudaTransport;
+import io.kvmessenger.transfer.device.DeviceAccess;
+import io.kvmessenger.transfer.device.DriverAccess;
 import io.kvmessenger.transfer.libfabric.LibFabricTransport;
 import io.kvmessenger.transfer.link.SocketLinks;
 import io.kvmessenger.transfer.shm.ShmTransport;
@@ -45,6 +47,12 @@ public final class TransferEngines {
 
     /** The same over another libfabric too, as one whose provider does wrong. */
     public static TransferEngine open(TransferOptions options, LibC libC, Function<String, LibFabric> libFabric) {
+        return open(options, libC, libFabric, new DriverAccess(options.cudaLibrary()));
+    }
+
+    /** The same over other copies to and from devices, which are closed with the engine. */
+    public static TransferEngine open(
+            TransferOptions options, LibC libC, Function<String, LibFabric> libFabric, DeviceAccess devices) {
         InetAddress listenHost = resolve("listen_host", options.listenHost());
         InetAddress advertiseHost =
                 options.advertiseHost().isEmpty() ? listenHost : resolve("advertise_host", options.advertiseHost());
@@ -69,7 +77,7 @@ public final class TransferEngines {
         }
         return new HostTransferEngine(
                 EngineLimits.of(options),
-                new EnginePorts(loops.getFirst().libC(), clock, new SecureRandom(), ports),
+                new EnginePorts(loops.getFirst().libC(), clock, new SecureRandom(), devices, ports),
                 (workers, onBug) -> runner(options.threading(), workers, clock, onBug));
     }
 

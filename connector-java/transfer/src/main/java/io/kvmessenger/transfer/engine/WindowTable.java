@@ -3,10 +3,10 @@ package io.kvmessenger.transfer.engine;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.ImmWindow;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.OpenWindow;
-import java.lang.foreign.MemorySegment;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
@@ -114,8 +114,8 @@ final class WindowTable {
         }
 
         @Override
-        public MemorySegment memory(int partIndex) {
-            return regions.get(partIndex).hostBytes();
+        public Memory memory(int partIndex) {
+            return regions.get(partIndex).memory();
         }
 
         @Override

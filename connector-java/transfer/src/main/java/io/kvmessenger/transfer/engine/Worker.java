@@ -6,6 +6,7 @@ import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Links;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.Poller;
+import io.kvmessenger.transfer.staging.Staging;
 import java.lang.invoke.VarHandle;
 import java.util.ArrayList;
 import java.util.List;
@@ -35,7 +36,11 @@ final class Worker implements Agent {
     private final AtomicBoolean parked = new AtomicBoolean();
     private final List<Domain> domains = new ArrayList<>();
     private Links links;
+    private Staging staging;
     private final List<OutboundPeer> peers = new ArrayList<>();
+    /** Of no use any more, but a device may still read for them. */
+    private final List<OutboundPeer> leaving = new ArrayList<>();
+
     private boolean lookSoon;
     private boolean lastCameInMemory;
     private long socketsAskedNs;
@@ -47,9 +52,10 @@ final class Worker implements Agent {
     }
 
     /** Before the first duty cycle. */
-    void use(Links all, List<Domain> open) {
+    void use(Links all, List<Domain> open, Staging copies) {
         links = all;
         domains.addAll(open);
+        staging = copies;
     }
 
     @Override
@@ -80,6 +86,9 @@ final class Worker implements Agent {
 
     void remove(OutboundPeer peer) {
         peers.remove(peer);
+        if (!peer.isSettled()) {
+            leaving.add(peer);
+        }
     }
 
     /** When the last duty cycle looked at the clock. */
@@ -120,12 +129,28 @@ final class Worker implements Agent {
             lookSoon |= done == OutboundPaths.LOOK_SOON;
             work += Math.max(0, done);
         }
-        work += links.poll(nowNs);
+        work += settleLeaving(nowNs) + links.poll(nowNs);
+        int copied = staging.poll();
+        lookSoon |= copied == Domain.LOOK_SOON;
+        work += Math.max(0, copied);
         for (int i = 0; i < domains.size(); i++) {
             int done = domains.get(i).poll(nowNs);
             lookSoon |= done == Domain.LOOK_SOON;
             lastCameInMemory |= done > 0;
             work += Math.max(0, done);
+        }
+        return work;
+    }
+
+    private int settleLeaving(long nowNs) {
+        int work = 0;
+        for (int i = leaving.size() - 1; i >= 0; i--) {
+            work += Math.max(0, leaving.get(i).doWork(nowNs));
+            if (leaving.get(i).isSettled()) {
+                leaving.remove(i);
+            } else {
+                lookSoon = true;
+            }
         }
         return work;
     }
@@ -192,6 +217,10 @@ final class Worker implements Agent {
             for (OutboundPeer peer : peers) {
                 peer.disconnect(TransferFault.DISCONNECTED, "this engine is closed");
             }
+            // Before anything is told free: what a device still copies is waited for.
+            staging.close();
+            peers.forEach(OutboundPeer::settle);
+            leaving.forEach(OutboundPeer::settle);
             links.close();
             domains.forEach(Domain::close);
         }

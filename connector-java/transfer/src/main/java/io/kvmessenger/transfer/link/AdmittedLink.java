@@ -55,6 +55,8 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     private boolean settled;
     private boolean failed;
     private boolean closed;
+    /** Everything is closed but what still copies to a device: why it is. Null before. */
+    private String closing;
     /** Until then the peer has to be ready; or its paths over, once it has gone; or its socket closed, once all is over. */
     private long deadlineNs;
 
@@ -112,7 +114,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
         if (ready && !closed && !dismissed && !peerGone) {
             control.sendAll(ControlRecord.READ, from.asked());
         }
-        if (!closed && (!ready || peerGone || settled) && nowNs - deadlineNs > 0) {
+        if (!closed && closing == null && (!ready || peerGone || settled) && nowNs - deadlineNs > 0) {
             closeAll(ready ? "the peer's paths did not end in time" : "the peer was not ready in time");
         }
     }
@@ -131,7 +133,9 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
             return true;
         }
         boolean late = attachment == null && number < attachmentCount;
-        if (dismissed || (late && (kind == ControlRecord.DETACH || kind >= PeerChannel.QUIET_KIND))) {
+        if (dismissed
+                || closing != null
+                || (late && (kind == ControlRecord.DETACH || kind >= PeerChannel.QUIET_KIND))) {
             return true;
         }
         if (kind == ControlRecord.MESSAGE && number == 0) {
@@ -287,15 +291,32 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
     }
 
     private void closeAll(String detail) {
-        if (closed) {
+        if (closed || closing != null) {
+            return;
+        }
+        closing = detail;
+        closing += closePaths();
+        closeIfCopied();
+    }
+
+    private void closeIfCopied() {
+        if (closed || isCopying()) {
             return;
         }
         closed = true;
-        String fullDetail = detail + closePaths();
         if (!settled) {
-            settle(fullDetail);
+            settle(closing);
         }
         release();
+    }
+
+    private boolean isCopying() {
+        for (Attachment attachment : attachments) {
+            if (attachment != null && attachment.paths.isCopying()) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** Returns what went wrong with it: paths that cannot be closed properly are closed all the same. */
@@ -412,6 +433,10 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
                 return;
             }
             attachments[number] = null;
+            if (closing != null) {
+                closeIfCopied();
+                return;
+            }
             settleIfOver(detail);
             if (peerGone && allOver()) {
                 closeAll(detail);
@@ -420,7 +445,9 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
 
         void end(String detail) {
             paths.close();
-            onOver(detail);
+            if (!paths.isCopying()) {
+                onOver(detail);
+            }
         }
 
         @Override

@@ -54,6 +54,11 @@ final class ShmDomain implements Domain {
     }
 
     @Override
+    public boolean readsAnyHostMemory() {
+        return true;
+    }
+
+    @Override
     public RemoteKey register(Region region) {
         RegionDescriptor descriptor = region.descriptor();
         if (!(region.memory() instanceof Memory.Host host) || !host.isShareable()) {

@@ -44,6 +44,7 @@ public record Notice(TransferFault fault, String detail) {
             case PROTOCOL -> 5;
             case DISCONNECTED -> 6;
             case READ_REFUSED -> 7;
+            case COPY_FAILED -> 8;
         };
     }
 }

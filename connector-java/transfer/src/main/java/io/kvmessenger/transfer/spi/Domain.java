@@ -35,6 +35,11 @@ public interface Domain {
         return memory instanceof Memory.Host;
     }
 
+    /** Whether it can read host memory that is no region, so that what it cannot read is gathered there for it. Any thread. */
+    default boolean readsAnyHostMemory() {
+        return false;
+    }
+
     /** The region of the key is written to no more. Messenger's thread. */
     default void deregister(RemoteKey key) {}
 

@@ -42,6 +42,11 @@ public interface InboundPaths {
 
     boolean isOver();
 
+    /** Whether what has landed is on its way to a device: they are not over before, and tell it by {@link InboundChannel#onOver}. */
+    default boolean isCopying() {
+        return false;
+    }
+
     /** The end, without a word: the peer has said that it is over, or its end was proven, or this engine ends. */
     void close();
 }

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.spi;
 
+import io.kvmessenger.transfer.Memory;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -18,6 +19,20 @@ public interface InboundPort {
 
     /** Whether any window is open; while none is, nothing that comes is waited for. */
     boolean expectsWrites();
+
+    /** Whether bytes for a device's memory can land here and be copied on. Messenger's thread. */
+    default boolean copiesTo(Memory.Device memory) {
+        return false;
+    }
+
+    /**
+     * Where a path lets land what is for a device's memory; closed by the path.
+     *
+     * @param from whose path it is
+     */
+    default Landing landing(InboundAdmission from, Landing.Events events) {
+        throw new AssertionError("nothing copies to a device here");
+    }
 
     /** A write came too late for its window and was discarded. */
     void onStray();

@@ -1,14 +1,14 @@
 package io.kvmessenger.transfer.spi;
 
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.WindowArea;
-import java.lang.foreign.MemorySegment;
 
 /** Where the writes of one immediate may land. Worker only. */
 public interface OpenWindow {
     WindowArea area();
 
     /** The memory of the region that part of the {@link #area} lies on. */
-    MemorySegment memory(int partIndex);
+    Memory memory(int partIndex);
 
     /** Whether the window is this admission's. */
     boolean isOf(InboundAdmission from);

@@ -19,6 +19,9 @@ public final class WriteBatch {
     private TransferRequest request;
     private Region sourceRegion;
     private MemorySegment source;
+    /** Where the first page was gathered in {@link #source}; negative when the source is the request's own. */
+    private long gatheredOffsetBytes = -1;
+
     private PageList sourcePages;
     private PageList targetPages;
     private long sourceOffsetBytes;
@@ -39,11 +42,21 @@ public final class WriteBatch {
         };
     }
 
-    private static long pageBytesOf(TransferRequest request) {
+    /** How long one of its pages is. */
+    public static long pageBytesOf(TransferRequest request) {
         return switch (request) {
             case PagedWrites paged -> paged.pageBytes();
             case SingleWrite single -> single.lengthBytes();
             case ImmOnly only -> 0;
+        };
+    }
+
+    /** What a request reads; null when it is only an immediate. */
+    public static Region sourceOf(TransferRequest request) {
+        return switch (request) {
+            case PagedWrites paged -> paged.source();
+            case SingleWrite single -> single.source();
+            case ImmOnly only -> null;
         };
     }
 
@@ -59,8 +72,9 @@ public final class WriteBatch {
 
     /** Describes {@code count} units of a request, from unit {@code from} on. */
     public void set(long requestPosition, TransferRequest of, int from, int count) {
-        if (of != request) {
+        if (of != request || gatheredOffsetBytes >= 0) {
             describe(of);
+            gatheredOffsetBytes = -1;
         }
         position = requestPosition;
         firstPage = from;
@@ -123,12 +137,28 @@ public final class WriteBatch {
         return sourceRegion;
     }
 
-    /** The source's bytes, for domains that read host memory only; null for a batch that is only an immediate. */
+    /** The memory of the device that it reads; null where it reads a host's, or nothing. */
+    public Memory.Device sourceDevice() {
+        return source == null && sourceRegion != null && sourceRegion.memory() instanceof Memory.Device device
+                ? device
+                : null;
+    }
+
+    /** Its pages lie one behind the other there from now on, and are read from there. */
+    public void gatheredIn(MemorySegment host, long offsetBytes) {
+        source = host;
+        gatheredOffsetBytes = offsetBytes;
+    }
+
+    /** The source's bytes, for paths that read host memory only; null for a batch that is only an immediate. */
     public MemorySegment source() {
         return source != null || sourceRegion == null ? source : sourceRegion.hostBytes();
     }
 
     public long sourceOffsetBytes(int i) {
+        if (gatheredOffsetBytes >= 0) {
+            return gatheredOffsetBytes + i * pageBytes;
+        }
         return sourcePages == null ? sourceOffsetBytes : sourcePages.offsetOf(firstPage + i);
     }
 
@@ -153,6 +183,10 @@ public final class WriteBatch {
             runs++;
         }
         return runs;
+    }
+
+    public TransferRequest request() {
+        return request;
     }
 
     /** Zero for a batch that is only an immediate. */

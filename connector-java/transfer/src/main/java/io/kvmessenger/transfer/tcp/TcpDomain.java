@@ -74,15 +74,19 @@ final class TcpDomain implements Domain {
         return location;
     }
 
-    /** Any host memory: its worker writes there itself. */
+    @Override
+    public boolean readsAnyHostMemory() {
+        return true;
+    }
+
+    /** Any host memory: its worker writes there itself. A device's, where what lands for it can be copied on. */
     @Override
     public RemoteKey register(Region region) {
         RegionDescriptor descriptor = region.descriptor();
-        return switch (region.memory()) {
-            case Memory.Host _ ->
-                new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Memory.Host.NOT_SHAREABLE);
-            case Memory.Device _ -> null;
-        };
+        boolean reached = !(region.memory() instanceof Memory.Device device) || port.copiesTo(device);
+        return reached
+                ? new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Memory.Host.NOT_SHAREABLE)
+                : null;
     }
 
     /** What a writer asks for: so many data sockets. */

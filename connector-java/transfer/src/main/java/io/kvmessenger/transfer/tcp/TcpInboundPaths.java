@@ -29,8 +29,8 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     private final TcpReceivePath[] paths;
     /** By place: the lowest number that a socket may have. */
     private final int[] serials;
-    /** By place: what was taken of the path that has ended. */
-    private final long[] framesAtEnd;
+    /** By place: the path that has ended, until the peer is told what was taken of it; null where it never came. */
+    private final TcpReceivePath[] ended;
     /** By place: whether the end of a path is still to be told. */
     private final boolean[] endsUnreported;
 
@@ -46,6 +46,10 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     private boolean ready;
     private boolean peerGone;
     private boolean closed;
+    /** What has landed is still copied, and the link does not know yet when that is done. */
+    private boolean overUntold;
+
+    private String overDetail = "what was received is copied";
     private final long readyDeadlineNs;
 
     /** The data paths have to be there by the deadline: all, or one where the peer says so. */
@@ -70,7 +74,7 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         int pathCount = DataNetworks.laneCount(wishedCount, networks.addresses().size());
         paths = new TcpReceivePath[pathCount];
         serials = new int[pathCount];
-        framesAtEnd = new long[pathCount];
+        ended = new TcpReceivePath[pathCount];
         endsUnreported = new boolean[pathCount];
         record = MemorySegment.ofArray(new long[pathCount * PathRecord.LENGTH_BYTES / Long.BYTES]);
         records = new MemorySegment[pathCount + 1];
@@ -125,7 +129,11 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         if (!ready && !closed && nowNs - readyDeadlineNs > 0) {
             end("the peer did not open all its paths in time");
         }
-        if (closed || peerGone) {
+        if (closed) {
+            tellOver();
+            return false;
+        }
+        if (peerGone) {
             return false;
         }
         tellEnds();
@@ -156,7 +164,6 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
             endPath(place);
         } else if (paths[place] == null && serial >= serials[place]) {
             serials[place] = serial + 1;
-            framesAtEnd[place] = 0;
             endsUnreported[place] = true;
         }
     }
@@ -167,17 +174,24 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
         paths[place] = null;
         path.close();
         figures.increment(TransferCounter.PATHS_LOST);
-        framesAtEnd[place] = path.framesTaken();
+        ended[place] = path;
         endsUnreported[place] = true;
     }
 
+    /** Of a path whose last bytes are on their way to a device it is not known yet what was taken. */
     private void tellEnds() {
         for (int place = 0; place < paths.length; place++) {
-            if (endsUnreported[place]) {
-                MemorySegment ended = PathRecord.encode(records[1], place + 1, serials[place] - 1, framesAtEnd[place]);
-                endsUnreported[place] = !channel.tell(TcpRecord.PATH_ENDED, ended);
+            if (endsUnreported[place] && isSettled(ended[place])) {
+                long frames = ended[place] == null ? 0 : ended[place].framesTaken();
+                MemorySegment end = PathRecord.encode(records[1], place + 1, serials[place] - 1, frames);
+                endsUnreported[place] = !channel.tell(TcpRecord.PATH_ENDED, end);
+                ended[place] = endsUnreported[place] ? ended[place] : null;
             }
         }
+    }
+
+    private static boolean isSettled(TcpReceivePath path) {
+        return path == null || path.isSettled();
     }
 
     /** Returns whether there is something to tell whose time has not come. */
@@ -241,8 +255,22 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
     }
 
     private void end(String detail) {
+        overDetail = detail;
         close();
-        channel.onOver(detail);
+        overUntold = true;
+        tellOver();
+    }
+
+    private void tellOver() {
+        if (overUntold && !isCopying()) {
+            overUntold = false;
+            channel.onOver(overDetail);
+        }
+    }
+
+    @Override
+    public void onCopyFailed(String detail) {
+        channel.dismiss(TransferFault.COPY_FAILED, detail);
     }
 
     @Override
@@ -278,7 +306,17 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
 
     @Override
     public boolean isOver() {
-        return closed;
+        return closed && !isCopying();
+    }
+
+    @Override
+    public boolean isCopying() {
+        for (TcpReceivePath path : ended) {
+            if (!isSettled(path)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     @Override
@@ -297,6 +335,10 @@ final class TcpInboundPaths implements InboundPaths, TcpReceivePath.Events {
             // Nothing more can land: this is the last that the peer hears of it.
             tellAllProgress();
         }
+        for (int place = 0; place < paths.length; place++) {
+            ended[place] = paths[place] == null ? ended[place] : paths[place];
+        }
+        overUntold = isCopying();
         Arrays.fill(paths, null);
     }
 }

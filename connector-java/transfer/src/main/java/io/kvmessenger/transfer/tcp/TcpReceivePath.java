@@ -4,6 +4,7 @@ import io.kvmessenger.foreign.Epoll;
 import io.kvmessenger.foreign.IoVector;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.WindowRanges;
 import io.kvmessenger.transfer.socket.EventLoop;
@@ -12,17 +13,18 @@ import io.kvmessenger.transfer.socket.Pollable;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.Landing;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 
 /**
  * One data socket of an admitted peer: checks each frame's header against the live window, then lets the socket's bytes
- * land in the target pages, then counts the immediate.
+ * land in the target pages, then counts the immediate. What is for a device's memory goes through a {@link Landing}, which counts it.
  *
  * <p>Worker only. Nothing is read into a page before every page of the frame has been checked.
  */
-final class TcpReceivePath implements Pollable {
+final class TcpReceivePath implements Pollable, Landing.Events {
     /** What one duty cycle may receive before other paths get theirs. */
     private static final long TURN_BYTES = 2 << 20;
 
@@ -33,6 +35,8 @@ final class TcpReceivePath implements Pollable {
         void onGarbage(String detail);
 
         void onEnd(TcpReceivePath path, String detail);
+
+        void onCopyFailed(String detail);
 
         /** Working on the path failed by an error of this engine. */
         void onError(Throwable error);
@@ -53,7 +57,7 @@ final class TcpReceivePath implements Pollable {
     /** Where bytes of a closed window go. Never read. */
     private final MemorySegment scrap;
 
-    private final long key;
+    private long key;
     private int frameBytes;
     private long payloadLeftBytes;
     private long framesTaken;
@@ -61,6 +65,12 @@ final class TcpReceivePath implements Pollable {
     private long bytesUnreported;
     /** Where the payload lands; null while there is none, or while it is discarded. */
     private OpenWindow target;
+    /** Through which the payload reaches its target; null while that is host memory. */
+    private Landing through;
+    /** Made for the first frame that a device gets. */
+    private Landing landing;
+    /** Made with it: the device's memory that is left to receive of the frame. */
+    private VectorRun deviceRun;
 
     private boolean watched = true;
     private boolean closed;
@@ -96,8 +106,19 @@ final class TcpReceivePath implements Pollable {
 
     @Override
     public void onReady(int mask, long nowNs) {
+        receive();
+        if (landing != null && !closed) {
+            landing.endTurn();
+        }
+    }
+
+    private void receive() {
         long turnBytes = TURN_BYTES;
         while (!closed && (turnBytes > 0 || loop.seals().holdsBytes(fd))) {
+            if (landing != null && !hasRoom()) {
+                unwatch();
+                return;
+            }
             long count = read();
             if (IoResult.wouldBlock(count)) {
                 return;
@@ -115,7 +136,7 @@ final class TcpReceivePath implements Pollable {
             } else {
                 frameBytes += (int) count;
             }
-            if (payloadLeftBytes == 0) {
+            if (payloadLeftBytes == 0 && !closed) {
                 onFrameBytes();
             }
             if (drained
@@ -133,6 +154,22 @@ final class TcpReceivePath implements Pollable {
         events.onError(error);
     }
 
+    /** Whether there is a place for what comes next; {@link #onRoom} follows where not. */
+    private boolean hasRoom() {
+        return landing.takesFrames()
+                && (through == null || payloadLeftBytes == 0 || through.roomBytes() > 0)
+                && !closed;
+    }
+
+    @Override
+    public void onRoom() {
+        if (!closed && !watched) {
+            key = loop.add(fd, Epoll.EPOLLIN, this);
+            watched = true;
+            onReady(Epoll.EPOLLIN, loop.nowNs());
+        }
+    }
+
     private long read() {
         if (payloadLeftBytes == 0) {
             return libC.read(fd, frame.asSlice(frameBytes), wantedBytes() - frameBytes);
@@ -140,7 +177,20 @@ final class TcpReceivePath implements Pollable {
         if (target == null) {
             return libC.read(fd, scrap, Math.min(payloadLeftBytes, scrap.byteSize()));
         }
+        if (through != null) {
+            aimAtLanding();
+        }
         return libC.readv(fd, run.vectors().asSlice(run.next() * IoVector.SIZE_BYTES), run.count());
+    }
+
+    /** As much of the payload as there is room for; behind all of it, the next frame's header. */
+    private void aimAtLanding() {
+        long lengthBytes = Math.min(payloadLeftBytes, through.roomBytes());
+        run.clear();
+        run.add(through.address(), lengthBytes);
+        if (lengthBytes == payloadLeftBytes) {
+            run.add(frame.address(), TcpFrame.HEADER_BYTES);
+        }
     }
 
     /** How long the part of the frame before the payload is, as far as is known. */
@@ -215,7 +265,9 @@ final class TcpReceivePath implements Pollable {
         } else {
             target = window;
             run.clear();
-            addPages(window);
+            if (pageCount > 0) {
+                aimAtPages(window);
+            }
             run.add(frame.address(), TcpFrame.HEADER_BYTES);
         }
         if (payloadLeftBytes == 0) {
@@ -223,19 +275,35 @@ final class TcpReceivePath implements Pollable {
         }
     }
 
-    private void addPages(OpenWindow window) {
-        if (pageCount == 0) {
-            return;
+    private void aimAtPages(OpenWindow window) {
+        switch (window.memory(window.area().partIndexOf(TcpFrame.regionId(frame)))) {
+            case Memory.Host host -> addPages(run, host.address());
+            case Memory.Device device -> {
+                if (landing == null) {
+                    landing = port.landing(from, this);
+                    deviceRun = new VectorRun(arena, TcpFrame.PAGES_MAX);
+                }
+                through = landing;
+                through.begin(device);
+                deviceRun.clear();
+                addPages(deviceRun, device.address());
+            }
         }
-        int part = window.area().partIndexOf(TcpFrame.regionId(frame));
-        long base = window.memory(part).address();
+    }
+
+    private void addPages(VectorRun to, long baseAddress) {
         for (int i = 0; i < pageCount; i++) {
-            run.add(base + TcpFrame.targetOffset(frame, i), pageBytes);
+            to.add(baseAddress + TcpFrame.targetOffset(frame, i), pageBytes);
         }
     }
 
     private void onPayload(long count) {
-        if (target != null) {
+        if (through != null) {
+            copyOn(Math.min(count, payloadLeftBytes));
+            if (closed) {
+                return;
+            }
+        } else if (target != null) {
             run.advance(count);
         }
         if (count < payloadLeftBytes) {
@@ -247,15 +315,47 @@ final class TcpReceivePath implements Pollable {
         payloadArrived();
     }
 
+    private void copyOn(long landedBytes) {
+        for (long left = landedBytes; left > 0 && !closed; ) {
+            long lengthBytes = Math.min(left, deviceRun.firstBytes());
+            long address = deviceRun.firstAddress();
+            deviceRun.advance(lengthBytes);
+            left -= lengthBytes;
+            through.copyTo(address, lengthBytes);
+        }
+    }
+
     private void payloadArrived() {
+        long payloadBytes = pageCount * pageBytes;
+        if (through != null) {
+            OpenWindow window = target;
+            target = null;
+            through = null;
+            landing.finish(window, imm, weight, pageCount, payloadBytes);
+            return;
+        }
         if (target != null) {
             letGo();
-            figures.add(TransferCounter.BYTES_RECEIVED, pageCount * pageBytes);
+            figures.add(TransferCounter.BYTES_RECEIVED, payloadBytes);
             figures.add(TransferCounter.PAGES_RECEIVED, pageCount);
             port.onArrived(from, imm, weight);
         }
+        if (landing == null) {
+            onTaken(payloadBytes);
+        } else {
+            landing.passBy(payloadBytes);
+        }
+    }
+
+    @Override
+    public void onTaken(long payloadBytes) {
         framesTaken++;
-        bytesUnreported += pageCount * pageBytes;
+        bytesUnreported += payloadBytes;
+    }
+
+    @Override
+    public void onCopyFailed(String detail) {
+        events.onCopyFailed(detail);
     }
 
     /** Frames whose payload is in place and counted, or was discarded: none of them may be sent again. */
@@ -279,8 +379,19 @@ final class TcpReceivePath implements Pollable {
     }
 
     private void letGo() {
-        target.endLanding();
+        OpenWindow window = target;
         target = null;
+        if (through == null) {
+            window.endLanding();
+        } else {
+            through = null;
+            landing.abandon(window);
+        }
+    }
+
+    /** Whether all frames that came whole are taken; with host memory they always are. */
+    boolean isSettled() {
+        return landing == null || landing.isSettled();
     }
 
     /** Lets nothing more land in a window that was closed: the rest of a frame is discarded. */
@@ -296,6 +407,9 @@ final class TcpReceivePath implements Pollable {
             closed = true;
             if (target != null) {
                 letGo();
+            }
+            if (landing != null) {
+                landing.close();
             }
             unwatch();
             libC.close(fd);

@@ -69,6 +69,15 @@ final class VectorRun {
         return end - next;
     }
 
+    /** Of the first range that is not finished, what is left; there is one. */
+    long firstAddress() {
+        return IoVector.address(vectors, next);
+    }
+
+    long firstBytes() {
+        return IoVector.lengthBytes(vectors, next);
+    }
+
     long leftBytes() {
         return leftBytes;
     }

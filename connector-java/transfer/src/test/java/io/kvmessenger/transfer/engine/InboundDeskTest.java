@@ -11,10 +11,13 @@ import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
+import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.engine.WindowTable.Window;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.KeyProof;
+import io.kvmessenger.transfer.staging.Staging;
+import io.kvmessenger.transfer.staging.StagingLimits;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -29,7 +32,8 @@ final class InboundDeskTest {
     private final WindowTable windows = new WindowTable(EngineLimits.of(TransferOptions.defaults()), window -> {});
     private final CompletionRing completions = new CompletionRing(1 << 10, () -> {});
     private final Figures figures = new Figures();
-    private final InboundDesk desk = new InboundDesk(windows, regions, completions, figures);
+    private final InboundDesk desk = new InboundDesk(
+            windows, regions, completions, figures, new Staging(DeviceAccess.NONE, StagingLimits.STANDARD));
     private final MemorySegment message = MemorySegment.ofArray(new byte[] {1});
 
     private InboundAdmission admit(int id) {
@@ -67,7 +71,8 @@ final class InboundDeskTest {
     @Test
     void shouldFillAWindowAtTheSumOfWhatAllWorkersCounted() {
         CompletionRing ofOther = new CompletionRing(1 << 10, () -> {});
-        InboundDesk other = new InboundDesk(windows, regions, ofOther, new Figures());
+        InboundDesk other = new InboundDesk(
+                windows, regions, ofOther, new Figures(), new Staging(DeviceAccess.NONE, StagingLimits.STANDARD));
         InboundAdmission here = admit(1);
         other.admit(here.admission());
         InboundAdmission there =

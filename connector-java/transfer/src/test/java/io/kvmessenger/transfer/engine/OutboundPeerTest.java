@@ -13,6 +13,7 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.FakeDomain;
 import io.kvmessenger.transfer.spi.FakeLinks;
@@ -20,6 +21,8 @@ import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.WriteBatch;
+import io.kvmessenger.transfer.staging.Staging;
+import io.kvmessenger.transfer.staging.StagingLimits;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
@@ -92,7 +95,8 @@ final class OutboundPeerTest {
                     new EngineAddress(List.of(other.at("there"), preferred.at("there"))),
                     new byte[Admission.KEY_LENGTH_BYTES],
                     links,
-                    List.of(preferred, other)),
+                    List.of(preferred, other),
+                    new Staging(DeviceAccess.NONE, StagingLimits.STANDARD)),
             REQUESTS_MAX,
             new Allowances(new RegionTable(new FfmLibC())),
             completions,

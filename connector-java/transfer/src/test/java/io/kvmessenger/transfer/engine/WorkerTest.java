@@ -7,12 +7,15 @@ import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.EngineAddress;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.FakeDomain;
 import io.kvmessenger.transfer.spi.FakeLinks;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.Poller;
+import io.kvmessenger.transfer.staging.Staging;
+import io.kvmessenger.transfer.staging.StagingLimits;
 import java.lang.management.ManagementFactory;
 import java.util.ArrayList;
 import java.util.List;
@@ -28,6 +31,7 @@ final class WorkerTest {
     private static final long PEER_HEAP_MAX_BYTES = 8 << 10;
 
     private final EventLoop loop = new EventLoop(LIB_C, System::nanoTime);
+    private static final Staging STAGING = new Staging(DeviceAccess.NONE, StagingLimits.STANDARD);
     private final Worker worker = new Worker("worker", loop);
     private final FakeDomain domain = new FakeDomain("fake", 0);
     private final FakeLinks links = new FakeLinks();
@@ -36,7 +40,7 @@ final class WorkerTest {
     private int lastPeerId;
 
     WorkerTest() {
-        worker.use(links, List.of(domain));
+        worker.use(links, List.of(domain), STAGING);
     }
 
     @AfterEach
@@ -52,7 +56,8 @@ final class WorkerTest {
                         new EngineAddress(List.of(domain.at(name))),
                         new byte[Admission.KEY_LENGTH_BYTES],
                         links,
-                        List.of(domain)),
+                        List.of(domain),
+                        STAGING),
                 2,
                 new Allowances(new RegionTable(LIB_C)),
                 completions,
@@ -135,7 +140,7 @@ final class WorkerTest {
     void shouldLetSocketsRestWhileWhatComesIsInMemory() {
         CountingPoller poller = new CountingPoller();
         Worker counted = new Worker("worker", poller);
-        counted.use(links, List.of(domain));
+        counted.use(links, List.of(domain), STAGING);
         counted.doWork();
         counted.doWork();
         assertThat(poller.pollCount).as("whatever comes may come by a socket").isEqualTo(2);

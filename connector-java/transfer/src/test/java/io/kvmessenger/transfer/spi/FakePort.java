@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.spi;
 
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.WindowArea;
 import io.kvmessenger.transfer.WindowRanges;
@@ -107,8 +108,8 @@ public final class FakePort implements InboundPort {
         }
 
         @Override
-        public MemorySegment memory(int partIndex) {
-            return memory;
+        public Memory memory(int partIndex) {
+            return Memory.host(memory);
         }
 
         @Override

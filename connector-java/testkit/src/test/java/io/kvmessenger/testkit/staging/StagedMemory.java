@@ -1,0 +1,30 @@
+package io.kvmessenger.testkit.staging;
+
+import io.kvmessenger.foreign.FfmLibC;
+import io.kvmessenger.foreign.FfmLibFabric;
+import io.kvmessenger.foreign.LibC;
+import io.kvmessenger.testkit.device.StandInCuda;
+import io.kvmessenger.testkit.device.StandInMemories;
+import io.kvmessenger.testkit.transfer.DrivenEngine;
+import io.kvmessenger.testkit.transfer.EngineMemory;
+import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.device.DeviceAccess;
+import io.kvmessenger.transfer.device.DriverAccess;
+import io.kvmessenger.transfer.engine.TransferEngines;
+
+/** Engines whose region is a device's memory, of the stand-in for NVIDIA's driver, with transports that do not reach it. */
+final class StagedMemory {
+    /** Before each copy: far longer than an engine takes to count what it has received. */
+    static final long DELAY_NS = 20_000;
+
+    private StagedMemory() {}
+
+    static DrivenEngine open(TransferOptions options, long memoryBytes) {
+        return open(options, memoryBytes, new FfmLibC(), new DriverAccess(StandInCuda.library()));
+    }
+
+    static DrivenEngine open(TransferOptions options, long memoryBytes, LibC libC, DeviceAccess access) {
+        EngineMemory memory = new StandInMemories().allocate(memoryBytes);
+        return new DrivenEngine(options, memory, TransferEngines.open(options, libC, FfmLibFabric::new, access));
+    }
+}

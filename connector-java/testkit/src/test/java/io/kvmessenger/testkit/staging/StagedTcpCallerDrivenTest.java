@@ -1,0 +1,12 @@
+package io.kvmessenger.testkit.staging;
+
+import io.kvmessenger.transfer.ThreadingMode;
+import io.kvmessenger.transfer.TransferOptions;
+
+/** The same with engines that have no thread of their own, over sealed sockets. */
+final class StagedTcpCallerDrivenTest extends StagedTcpContractTest {
+    @Override
+    protected TransferOptions options() {
+        return super.options().withThreading(ThreadingMode.CALLER).withSealTcp(true);
+    }
+}

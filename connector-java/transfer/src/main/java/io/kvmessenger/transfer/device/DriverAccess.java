@@ -1,0 +1,61 @@
+package io.kvmessenger.transfer.device;
+
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+
+/** NVIDIA's driver, which costs nothing before it is asked for. Safe from any thread. */
+public final class DriverAccess implements DeviceAccess {
+    private final String library;
+    private final List<PinnedMemory> pinned = new ArrayList<>();
+    private DeviceDriver driver;
+
+    /** @param library the driver's path, or a name that the loader looks for */
+    public DriverAccess(String library) {
+        this.library = library;
+    }
+
+    @Override
+    public synchronized String refusal(int ordinal) {
+        try {
+            if (driver == null) {
+                driver = DeviceDriver.open(library);
+            }
+        } catch (NoDeviceException e) {
+            return e.getMessage();
+        }
+        return ordinal < driver.deviceCount()
+                ? null
+                : "there is no device " + ordinal + ": the driver shows this process " + driver.deviceCount();
+    }
+
+    @Override
+    public CopyStream openStream(int ordinal) {
+        return DeviceCopyStream.open(opened(), ordinal);
+    }
+
+    private synchronized DeviceDriver opened() {
+        if (driver == null) {
+            throw new DeviceFault("opening the driver", "no region of a device being registered");
+        }
+        return driver;
+    }
+
+    /** In the context of the first device; any of them copies to and from it. */
+    @Override
+    public synchronized MemorySegment pin(long lengthBytes) {
+        PinnedMemory memory = PinnedMemory.allocate(opened(), 0, lengthBytes);
+        pinned.add(memory);
+        return memory.memory();
+    }
+
+    @Override
+    public synchronized void close() {
+        pinned.forEach(PinnedMemory::close);
+        pinned.clear();
+        if (driver != null) {
+            driver.close();
+            driver = null;
+        }
+    }
+}

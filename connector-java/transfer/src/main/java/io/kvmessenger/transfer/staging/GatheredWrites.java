@@ -1,0 +1,271 @@
+package io.kvmessenger.transfer.staging;
+
+import io.kvmessenger.transfer.Memory;
+import io.kvmessenger.transfer.TransferRequest;
+import io.kvmessenger.transfer.device.DeviceFault;
+import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.WriteBatch;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * The writes to one peer whose pages a device has, for paths that read host memory only: gathered into a slab by copies, then given
+ * to the path that they were posted to.
+ *
+ * <p>Worker only. While a path has one slab on its way the next is being gathered. A slab is given back when the path has told all
+ * of it as sent, or is closed; one that is being filled, not before its copies are done. It decides nothing about paths.
+ */
+public final class GatheredWrites implements CopyLane.User {
+    /** Of one path, gathered or being gathered, and not given to it. */
+    private static final int AHEAD_MAX = 2;
+
+    /** One post. */
+    private static final class Post {
+        long id;
+        Endpoint path;
+        TransferRequest request;
+        long position;
+        int firstUnit;
+        int unitCount;
+        int slab;
+        CopyLane lane;
+        long mark;
+        boolean gathered;
+        /** Units that the path has taken. */
+        int givenCount;
+
+        /** Writes that the path has made of it, and of these, those that it has told as sent. */
+        int partCount;
+
+        int sentCount;
+        /** Its path is closed: only the slab is waited for. */
+        boolean dropped;
+    }
+
+    private final Staging staging;
+    private final SlabPool pool;
+    private final SlabPool.Holder holder = new SlabPool.Holder();
+    /** In the order in which they were posted. */
+    private final List<Post> posts = new ArrayList<>();
+
+    private final List<Post> unused = new ArrayList<>();
+    private final WriteBatch batch = new WriteBatch();
+    private DeviceFault fault;
+
+    GatheredWrites(Staging staging, SlabPool pool) {
+        this.staging = staging;
+        this.pool = pool;
+    }
+
+    /**
+     * As {@link Endpoint#post}, for a batch that reads a device's memory.
+     *
+     * @return the units taken; 0 when there is no room now, or {@link #fault} says that there never will be
+     */
+    public int post(Endpoint path, WriteBatch wanted, long postId) {
+        if (fault != null || aheadOf(path) >= AHEAD_MAX) {
+            return 0;
+        }
+        long slabBytes = staging.limits().slabBytes();
+        boolean isLong = wanted.pageBytes() > slabBytes;
+        int slab = pool.take(holder, isLong ? staging.limits().longSlabCount() : 1);
+        if (slab == SlabPool.NONE) {
+            return 0;
+        }
+        int taken =
+                wanted.limit(Integer.MAX_VALUE, isLong ? staging.limits().pageMaxBytes() : slabBytes, Long.MAX_VALUE);
+        Post post = unused.isEmpty() ? new Post() : unused.removeLast();
+        post.id = postId;
+        post.path = path;
+        post.request = wanted.request();
+        post.position = wanted.position();
+        post.firstUnit = wanted.firstUnit();
+        post.unitCount = taken;
+        post.slab = slab;
+        post.gathered = false;
+        post.givenCount = 0;
+        post.partCount = 0;
+        post.sentCount = 0;
+        post.dropped = false;
+        post.lane = staging.laneToHost(wanted.sourceDevice().ordinal());
+        post.mark = post.lane.nextMark();
+        posts.add(post);
+        return gather(wanted, post) ? taken : 0;
+    }
+
+    /** Pages that follow each other in the source are copied as one. */
+    private boolean gather(WriteBatch wanted, Post post) {
+        Memory.Device source = wanted.sourceDevice();
+        long to = pool.address(post.slab);
+        long pageBytes = wanted.pageBytes();
+        int count = wanted.pageCount();
+        for (int i = 0; i < count && pageBytes > 0; ) {
+            long from = wanted.sourceOffsetBytes(i);
+            long lengthBytes = pageBytes;
+            int next = i + 1;
+            while (next < count && wanted.sourceOffsetBytes(next) == from + lengthBytes) {
+                lengthBytes += pageBytes;
+                next++;
+            }
+            if (!post.lane.toHost(to + i * pageBytes, source.address() + from, lengthBytes)) {
+                return false;
+            }
+            i = next;
+        }
+        return post.lane.mark();
+    }
+
+    private int aheadOf(Endpoint path) {
+        int count = 0;
+        for (int i = 0; i < posts.size(); i++) {
+            Post post = posts.get(i);
+            count += post.path == path && post.givenCount < post.unitCount ? 1 : 0;
+        }
+        return count;
+    }
+
+    /** Of what was posted to the path, the bytes that it was not given yet. */
+    public long heldBytes(Endpoint path) {
+        long bytes = 0;
+        for (int i = 0; i < posts.size(); i++) {
+            Post post = posts.get(i);
+            if (post.path == path) {
+                batch.set(post.position, post.request, post.firstUnit, post.unitCount - post.givenCount);
+                bytes += post.givenCount < post.unitCount ? batch.payloadBytes() : 0;
+            }
+        }
+        batch.clear();
+        return bytes;
+    }
+
+    /** A new duty cycle: what waits for room asks again in it. */
+    public void begin() {
+        pool.rest(holder);
+    }
+
+    /** Gives to paths what was gathered; returns how much was done. */
+    public int doWork() {
+        int work = 0;
+        for (int i = 0; i < posts.size(); i++) {
+            Post post = posts.get(i);
+            if (!post.gathered && post.lane.isDone(post.mark)) {
+                post.gathered = true;
+                work++;
+            }
+            if (fault != null) {
+                return 1; // the posts are others by now
+            }
+            if (post.gathered && post.dropped) {
+                posts.remove(i--);
+                giveBack(post);
+            } else if (post.gathered && post.givenCount < post.unitCount) {
+                work += give(post);
+            }
+        }
+        batch.clear();
+        return work;
+    }
+
+    /** A path may make several writes of it. */
+    private int give(Post post) {
+        int before = post.partCount;
+        MemorySegment host = pool.memory();
+        while (post.givenCount < post.unitCount) {
+            int left = post.unitCount - post.givenCount;
+            batch.set(post.position, post.request, post.firstUnit + post.givenCount, left);
+            batch.gatheredIn(host, pool.offsetBytes(post.slab) + post.givenCount * batch.pageBytes());
+            int taken = post.path.post(batch, post.id);
+            if (taken == 0) {
+                break;
+            }
+            post.givenCount += taken;
+            post.partCount++;
+        }
+        return post.partCount - before;
+    }
+
+    /** A path has told a write as sent; returns whether the post that it is of needs nothing more. True for what is not gathered. */
+    public boolean onSent(long postId) {
+        for (int i = 0; i < posts.size(); i++) {
+            Post post = posts.get(i);
+            if (post.id != postId || post.dropped) {
+                continue;
+            }
+            post.sentCount++;
+            if (post.givenCount < post.unitCount || post.sentCount < post.partCount) {
+                return false;
+            }
+            posts.remove(i);
+            giveBack(post);
+            return true;
+        }
+        return true;
+    }
+
+    /** The path is closed, and reads nothing any more: what it had is posted anew. */
+    public void onPathLost(Endpoint path) {
+        drop(path);
+    }
+
+    /** All paths are closed, and no more is posted. */
+    public void close() {
+        drop(null);
+        pool.rest(holder);
+    }
+
+    /** @param path null for all */
+    private void drop(Endpoint path) {
+        for (int i = posts.size() - 1; i >= 0; i--) {
+            Post post = posts.get(i);
+            if (path != null && post.path != path) {
+                continue;
+            }
+            post.dropped = true;
+            post.path = null;
+            post.request = null;
+            if (post.gathered) {
+                posts.remove(i);
+                giveBack(post);
+            }
+        }
+    }
+
+    /** Whether a copy may still read pages: they are not given back before. */
+    public boolean isReading() {
+        for (int i = 0; i < posts.size(); i++) {
+            if (!posts.get(i).gathered) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Why nothing more is gathered for the peer, or null. */
+    public DeviceFault fault() {
+        return fault;
+    }
+
+    @Override
+    public void onCopiesFailed(CopyLane lane, DeviceFault reason) {
+        for (int i = posts.size() - 1; i >= 0; i--) {
+            Post post = posts.get(i);
+            if (post.gathered || post.lane != lane) {
+                continue;
+            }
+            if (!post.dropped) {
+                fault = reason;
+            }
+            posts.remove(i);
+            giveBack(post);
+        }
+    }
+
+    private void giveBack(Post post) {
+        pool.give(holder, post.slab);
+        post.path = null;
+        post.request = null;
+        post.lane = null;
+        unused.add(post);
+    }
+}

@@ -1,0 +1,160 @@
+package io.kvmessenger.transfer.staging;
+
+import io.kvmessenger.transfer.device.DeviceAccess;
+import java.lang.foreign.MemorySegment;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * A worker's page-locked memory for one direction, in slabs, and which of its holders has how many.
+ *
+ * <p>Worker only. With several that hold or want some, each may hold an equal share, and one for which there was none comes before
+ * those that ask later: a holder that is slow to give back keeps its share from the others and no more. It allocates nothing for a
+ * slab, and pins its memory when the first is taken.
+ */
+final class SlabPool {
+    static final int NONE = -1;
+
+    /** One of those that share the slabs; it belongs to one peer. */
+    static final class Holder {
+        private int held;
+        private boolean holdsLong;
+        /** The order in which it began to wait; {@link Long#MAX_VALUE} while it does not. */
+        private long ticket = Long.MAX_VALUE;
+
+        private boolean wantsLong;
+        private boolean listed;
+    }
+
+    private final StagingLimits limits;
+    private final DeviceAccess access;
+    private final boolean[] taken;
+    /** Those that hold or want something. */
+    private final List<Holder> active = new ArrayList<>();
+
+    private MemorySegment memory = MemorySegment.NULL;
+    private long lastTicket;
+    private int freeCount;
+
+    SlabPool(StagingLimits limits, DeviceAccess access) {
+        this.limits = limits;
+        this.access = access;
+        taken = new boolean[limits.allSlabs()];
+        freeCount = limits.slabCount();
+    }
+
+    /** All slabs, one behind the other; empty before the first is taken. */
+    MemorySegment memory() {
+        return memory;
+    }
+
+    long offsetBytes(int slab) {
+        return slab * limits.slabBytes();
+    }
+
+    long address(int slab) {
+        return memory.address() + offsetBytes(slab);
+    }
+
+    /** The first of so many slabs side by side; {@link #NONE} when there are none now: then the holder waits. */
+    int take(Holder holder, int count) {
+        boolean isLong = count > 1;
+        if (!isLong && holder.held >= share(holder)) {
+            rest(holder);
+            return NONE;
+        }
+        if (isLong ? !mayTakeLong(holder) : freeCount <= earlier(holder, false)) {
+            await(holder, isLong);
+            return NONE;
+        }
+        if (memory.byteSize() == 0) {
+            memory = access.pin(limits.allSlabs() * limits.slabBytes());
+        }
+        int first = isLong ? limits.slabCount() : firstFree();
+        for (int slab = first; slab < first + count; slab++) {
+            taken[slab] = true;
+        }
+        if (isLong) {
+            holder.holdsLong = true;
+        } else {
+            holder.held++;
+            freeCount--;
+        }
+        holder.ticket = Long.MAX_VALUE;
+        list(holder);
+        return first;
+    }
+
+    private int share(Holder holder) {
+        return Math.max(1, limits.slabCount() / Math.max(1, active.size() + (holder.listed ? 0 : 1)));
+    }
+
+    private boolean mayTakeLong(Holder holder) {
+        return !taken[limits.slabCount()] && earlier(holder, true) == 0;
+    }
+
+    /** How many have waited for longer. */
+    private int earlier(Holder holder, boolean forLong) {
+        int count = 0;
+        for (int i = 0; i < active.size(); i++) {
+            Holder other = active.get(i);
+            boolean waits = other != holder && other.ticket != Long.MAX_VALUE && other.wantsLong == forLong;
+            count += waits && other.ticket < holder.ticket ? 1 : 0;
+        }
+        return count;
+    }
+
+    private int firstFree() {
+        int slab = 0;
+        while (taken[slab]) {
+            slab++;
+        }
+        return slab;
+    }
+
+    private void await(Holder holder, boolean forLong) {
+        if (holder.ticket == Long.MAX_VALUE) {
+            holder.ticket = ++lastTicket;
+        }
+        holder.wantsLong = forLong;
+        list(holder);
+    }
+
+    /** The holder wants none now: its place among those that wait is gone. */
+    void rest(Holder holder) {
+        holder.ticket = Long.MAX_VALUE;
+        delistIfIdle(holder);
+    }
+
+    private static boolean isWaiting(Holder holder) {
+        return holder.ticket != Long.MAX_VALUE;
+    }
+
+    void give(Holder holder, int first) {
+        if (first >= limits.slabCount()) {
+            holder.holdsLong = false;
+            for (int slab = first; slab < taken.length; slab++) {
+                taken[slab] = false;
+            }
+        } else {
+            taken[first] = false;
+            holder.held--;
+            freeCount++;
+        }
+        delistIfIdle(holder);
+    }
+
+    private void list(Holder holder) {
+        if (!holder.listed) {
+            holder.listed = true;
+            active.add(holder);
+        }
+    }
+
+    private void delistIfIdle(Holder holder) {
+        if (holder.listed && holder.held == 0 && !holder.holdsLong && !isWaiting(holder)) {
+            holder.listed = false;
+            active.remove(holder);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+package io.kvmessenger.transfer.staging;
+
+import io.kvmessenger.transfer.Memory;
+import io.kvmessenger.transfer.device.DeviceAccess;
+import io.kvmessenger.transfer.device.DeviceFault;
+import io.kvmessenger.transfer.spi.Domain;
+import io.kvmessenger.transfer.spi.Figures;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundPort;
+import io.kvmessenger.transfer.spi.Landing;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * One worker's copies between devices and the page-locked memory that its transports read and write instead.
+ *
+ * <p>Worker only, except {@link #refusal}. It opens a stream and pins memory when they are first needed; an engine whose memory is a
+ * host's has neither.
+ */
+public final class Staging {
+    private final DeviceAccess access;
+    private final StagingLimits limits;
+    private final SlabPool outgoing;
+    private final SlabPool incoming;
+    private final List<CopyLane.User> users = new ArrayList<>();
+    private final List<DeviceLanding> landings = new ArrayList<>();
+    /** Whose they are and what they hold room by, in the order of {@link #landings}. */
+    private final List<InboundAdmission> owners = new ArrayList<>();
+
+    private final List<SlabPool.Holder> holders = new ArrayList<>();
+    // By the device's ordinal.
+    private final List<CopyLane> toHost = new ArrayList<>();
+    private final List<CopyLane> fromHost = new ArrayList<>();
+
+    public Staging(DeviceAccess access, StagingLimits limits) {
+        this.access = access;
+        this.limits = limits;
+        outgoing = new SlabPool(limits, access);
+        incoming = new SlabPool(limits, access);
+    }
+
+    /** Any thread: why nothing can be copied to and from this memory, or null. */
+    public String refusal(Memory.Device memory) {
+        return access.refusal(memory.ordinal());
+    }
+
+    public StagingLimits limits() {
+        return limits;
+    }
+
+    /** For the writes to one peer, until it is {@link #release released}. */
+    public GatheredWrites gather() {
+        GatheredWrites made = new GatheredWrites(this, outgoing);
+        users.add(made);
+        return made;
+    }
+
+    /** It is closed, and reads nothing any more. */
+    public void release(GatheredWrites gathered) {
+        users.remove(gathered);
+    }
+
+    /** For one path of a peer, until the path has closed it and all is copied. */
+    public Landing landing(InboundAdmission from, InboundPort port, Figures figures, Landing.Events events) {
+        int sibling = owners.indexOf(from);
+        SlabPool.Holder holder = sibling < 0 ? new SlabPool.Holder() : holders.get(sibling);
+        DeviceLanding made = new DeviceLanding(this, incoming, holder, port, from, figures, events);
+        landings.add(made);
+        owners.add(from);
+        holders.add(holder);
+        users.add(made);
+        return made;
+    }
+
+    CopyLane laneToHost(int ordinal) {
+        return lane(toHost, ordinal);
+    }
+
+    CopyLane laneFromHost(int ordinal) {
+        return lane(fromHost, ordinal);
+    }
+
+    private CopyLane lane(List<CopyLane> lanes, int ordinal) {
+        while (lanes.size() <= ordinal) {
+            lanes.add(new CopyLane(access, lanes.size(), users));
+        }
+        return lanes.get(ordinal);
+    }
+
+    /** Counts what was received and copied; returns how much was done, 0 when idle, or {@link Domain#LOOK_SOON}. */
+    public int poll() {
+        int work = 0;
+        boolean copying = false;
+        for (int i = landings.size() - 1; i >= 0; i--) {
+            DeviceLanding landing = landings.get(i);
+            work += landing.poll();
+            copying |= !landing.isSettled();
+            if (landing.isOver()) {
+                remove(i);
+            }
+        }
+        return copying && work == 0 ? Domain.LOOK_SOON : work;
+    }
+
+    private void remove(int i) {
+        incoming.rest(holders.get(i));
+        users.remove(landings.remove(i));
+        owners.remove(i);
+        holders.remove(i);
+    }
+
+    /** Waits until no copy runs; what was not seen done before is not counted, and not sent. */
+    public void close() {
+        DeviceFault end = new DeviceFault("a copy", "the engine's end");
+        landings.forEach(DeviceLanding::close);
+        toHost.forEach(lane -> lane.close(end));
+        fromHost.forEach(lane -> lane.close(end));
+        landings.forEach(DeviceLanding::dropTurn);
+    }
+}
