@@ -60,7 +60,7 @@ def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
         ({"transports": "tcp"}, "option 'transports' is 'tcp', expected a list of strings"),
         (
             {"transports": []},
-            "option 'transports' is [], expected a list with one or more of libfabric, shm, tcp, verbs, each once",
+            "option 'transports' is [], expected a list with one or more of cuda, libfabric, shm, tcp, verbs",
         ),
         ({"transports": ["tcp", "rdma"]}, "option 'transports' is ['tcp', 'rdma'], expected a list with one or more"),
         ({"transports": ["tcp", "tcp"]}, "each once"),
@@ -224,7 +224,7 @@ def test_should_read_what_is_not_said_from_the_environment() -> None:
         (
             "TRANSPORTS",
             "tcp,rdma",
-            r"expected a list with one or more of libfabric, shm, tcp, verbs, each once: fix it",
+            r"expected a list with one or more of cuda, libfabric, shm, tcp, verbs, each once: fix it",
         ),
         ("JVM_OPTIONS", "[-Xmx1g]", "expected strings with commas between them, or a JSON list of strings: fix it"),
         ("JVM_OPTIONS", "[1]", r"is \[1\], expected a list of strings: fix it"),
