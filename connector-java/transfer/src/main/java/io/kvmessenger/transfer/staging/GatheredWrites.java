@@ -51,6 +51,9 @@ public final class GatheredWrites implements CopyLane.User {
 
     private final List<Post> unused = new ArrayList<>();
     private final WriteBatch batch = new WriteBatch();
+    /** In this duty cycle there was no room for it. */
+    private boolean asked;
+
     private DeviceFault fault;
 
     GatheredWrites(Staging staging, SlabPool pool) {
@@ -71,6 +74,7 @@ public final class GatheredWrites implements CopyLane.User {
         boolean isLong = wanted.pageBytes() > slabBytes;
         int slab = pool.take(holder, isLong ? staging.limits().longSlabCount() : 1);
         if (slab == SlabPool.NONE) {
+            asked = true;
             return 0;
         }
         int taken =
@@ -139,23 +143,19 @@ public final class GatheredWrites implements CopyLane.User {
         return bytes;
     }
 
-    /** A new duty cycle: what waits for room asks again in it. */
+    /** A new duty cycle: what waits for room asks again in it, or waits no more. */
     public void begin() {
-        pool.rest(holder);
+        if (!asked) {
+            pool.rest(holder);
+        }
+        asked = false;
     }
 
     /** Gives to paths what was gathered; returns how much was done. */
     public int doWork() {
-        int work = 0;
+        int work = seeGathered();
         for (int i = 0; i < posts.size(); i++) {
             Post post = posts.get(i);
-            if (!post.gathered && post.lane.isDone(post.mark)) {
-                post.gathered = true;
-                work++;
-            }
-            if (fault != null) {
-                return 1; // the posts are others by now
-            }
             if (post.gathered && post.dropped) {
                 posts.remove(i--);
                 giveBack(post);
@@ -164,6 +164,19 @@ public final class GatheredWrites implements CopyLane.User {
             }
         }
         batch.clear();
+        return work;
+    }
+
+    /** A fault takes posts away meanwhile. */
+    private int seeGathered() {
+        int work = 0;
+        for (int i = posts.size() - 1; i >= 0; i = Math.min(i, posts.size()) - 1) {
+            Post post = posts.get(i);
+            if (!post.gathered && post.lane.isDone(post.mark)) {
+                post.gathered = true;
+                work++;
+            }
+        }
         return work;
     }
 
