@@ -4,11 +4,14 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.testkit.device.StandInCuda;
+import io.kvmessenger.testkit.device.StandInMemories;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
+import io.kvmessenger.testkit.transfer.EngineMemory;
 import io.kvmessenger.testkit.transfer.WriterAndTarget;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Peer;
+import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferEngine;
@@ -179,6 +182,35 @@ final class StagedFaultTest extends WriterAndTarget {
         }
     }
 
+    /** Its memory is given back to the device at once: a copy that still reads it ends all that the device does. */
+    @Test
+    void shouldReadNothingOfASourceWhoseWritesHaveEnded() {
+        for (int round = 0; round < 6; round++) {
+            EngineMemory own = new StandInMemories().allocate(MEMORY_BYTES);
+            standIn.delay(LONG_DELAY_NS / 4);
+            Region source = writer.engine().register(own.memory());
+            RemoteWindow window = remote(grant(everything(), Long.MAX_VALUE, round));
+            for (int i = 0; i < 4; i++) {
+                writer.submit(
+                        peer,
+                        new PagedWrites(
+                                source, list(ALL), target.region().descriptor(), list(ALL), PAGE_BYTES, window, 1),
+                        round * 4L + i);
+            }
+            if (round % 2 == 0) {
+                writer.await("a slab that left", () -> writer.engine().counters().of(TransferCounter.BYTES_SENT) > 0);
+            }
+            writer.engine().disconnect(peer);
+            writer.await("its end", () -> writer.engine().counters().of(TransferCounter.REQUESTS_IN_FLIGHT) == 0);
+            source.deregister();
+            own.close();
+            peer = again();
+        }
+        standIn.delay(0);
+        fillSource(new Random(6));
+        writeAll(peer, windowOf(peer, 99), 99);
+    }
+
     /** Sixteen peers want more room than there is; each gets on. */
     @Test
     void shouldShareItsRoomAmongManyPeers() {
@@ -220,11 +252,11 @@ final class StagedFaultTest extends WriterAndTarget {
             from.await("the peer", () -> from.ready.contains(far));
             WindowRanges all = WindowRanges.ofEqual(new long[] {0}, LONG_MEMORY_BYTES);
             ImmWindow window = to.openWindow(admitted, all, 2, 1);
-            RemoteWindow remote =
-                    from.engine().allow(far, window.imm(), WindowArea.of(to.region().descriptor(), all));
+            RemoteWindow remote = from.engine()
+                    .allow(far, window.imm(), WindowArea.of(to.region().descriptor(), all));
             long pageMaxBytes = StagingLimits.STANDARD.pageMaxBytes();
-            SingleWrite tooLong = new SingleWrite(
-                    from.region(), 0, to.region().descriptor(), 0, pageMaxBytes + 1, remote, 1);
+            SingleWrite tooLong =
+                    new SingleWrite(from.region(), 0, to.region().descriptor(), 0, pageMaxBytes + 1, remote, 1);
             assertThat(from.engine().submit(far, tooLong, 0)).isEqualTo(TransferEngine.REFUSED);
             assertThat(from.engine().refusal())
                     .isEqualTo("a page of 8388609 bytes of " + from.region().memory()

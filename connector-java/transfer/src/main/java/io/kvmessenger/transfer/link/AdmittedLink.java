@@ -254,7 +254,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
 
     /** Ends what this engine can end by itself; the control stream lives on to tell the peer why, and to hear its end. */
     private void dismiss(TransferFault fault, String detail) {
-        if (dismissed || closed) {
+        if (dismissed || closed || closing != null) {
             return;
         }
         dismissed = true;

@@ -7,7 +7,7 @@ import io.kvmessenger.transfer.Memory;
  * sockets cannot reach a device. What has landed is counted when the copy behind it is done, never before.
  *
  * <p>Worker only. It checks nothing: each byte's target was checked before it was received. Room is held while bytes are received in
- * one turn and while they are copied, so that a peer that stops in the middle of a write holds none.
+ * one duty cycle and while they are copied, so that a peer that stops in the middle of a write holds none.
  */
 public interface Landing {
     /** What the path is told. */
@@ -49,8 +49,8 @@ public interface Landing {
     /** Whether another frame may be received; {@link Events#onRoom} follows where not. */
     boolean takesFrames();
 
-    /** The turn is over: what has landed is copied. */
-    void endTurn();
+    /** What has landed is copied on; called when no more is received in this duty cycle. */
+    void copyLanded();
 
     /** Whether nothing is being copied, and every frame that was finished has been told as taken. */
     boolean isSettled();

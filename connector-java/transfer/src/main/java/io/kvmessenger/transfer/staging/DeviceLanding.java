@@ -10,7 +10,7 @@ import io.kvmessenger.transfer.spi.Landing;
 import io.kvmessenger.transfer.spi.OpenWindow;
 
 /**
- * What one path receives for devices: lands in slabs, is copied on at the end of each turn, and counted in the order of its frames
+ * What one path receives for devices: lands in slabs, is copied on at the end of each duty cycle, and counted in the order of its frames
  * when the copies are done.
  *
  * <p>Worker only.
@@ -90,7 +90,7 @@ final class DeviceLanding implements Landing, CopyLane.User {
     public void begin(Memory.Device target) {
         CopyLane next = staging.laneFromHost(target.ordinal());
         if (next != lane) {
-            endTurn();
+            copyLanded();
             lane = next;
         }
     }
@@ -98,7 +98,7 @@ final class DeviceLanding implements Landing, CopyLane.User {
     @Override
     public long roomBytes() {
         if (slab != SlabPool.NONE && landedBytes == staging.limits().slabBytes()) {
-            endTurn();
+            copyLanded();
         }
         if (slab == SlabPool.NONE && !closed) {
             takeSlab();
@@ -170,7 +170,7 @@ final class DeviceLanding implements Landing, CopyLane.User {
             return;
         }
         add(window, 0, 0, 0, 0, false);
-        endTurn();
+        copyLanded();
     }
 
     private void add(OpenWindow window, int imm, long weight, int pageCount, long bytes, boolean frame) {
@@ -198,7 +198,7 @@ final class DeviceLanding implements Landing, CopyLane.User {
     }
 
     @Override
-    public void endTurn() {
+    public void copyLanded() {
         if (!queueCopy()) {
             return;
         }
@@ -228,7 +228,7 @@ final class DeviceLanding implements Landing, CopyLane.User {
     public void close() {
         closed = true;
         waits = false;
-        endTurn();
+        copyLanded();
     }
 
     boolean isOver() {
@@ -300,9 +300,9 @@ final class DeviceLanding implements Landing, CopyLane.User {
             return;
         }
         if (lane == failed) {
-            dropTurn();
+            dropLanded();
         } else {
-            endTurn();
+            copyLanded();
         }
         waits = false;
         dropFrames(failed);
@@ -312,8 +312,8 @@ final class DeviceLanding implements Landing, CopyLane.User {
         }
     }
 
-    /** Nothing that the turn has queued runs, and no copy of this landing ever will. */
-    void dropTurn() {
+    /** Nothing that was queued runs, and no copy of this landing ever will. */
+    void dropLanded() {
         if (slab != SlabPool.NONE) {
             pool.give(holder, slab);
             slab = SlabPool.NONE;

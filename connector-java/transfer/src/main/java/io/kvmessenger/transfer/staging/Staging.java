@@ -115,6 +115,6 @@ public final class Staging {
         landings.forEach(DeviceLanding::close);
         toHost.forEach(lane -> lane.close(end));
         fromHost.forEach(lane -> lane.close(end));
-        landings.forEach(DeviceLanding::dropTurn);
+        landings.forEach(DeviceLanding::dropLanded);
     }
 }

@@ -108,7 +108,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
     public void onReady(int mask, long nowNs) {
         receive();
         if (landing != null && !closed) {
-            landing.endTurn();
+            landing.copyLanded();
         }
     }
 
