@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check java wheel dashboards pictures kvperf beside-nixl stores role-switches race plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check java wheel dashboards pictures kvperf beside-nixl stores role-switches race plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,13 @@ test: ## all tests, Java, Python and real engines
 
 check: ## the quick part of the tests, no engine, under 5 minutes
 	@$(ENVIRONMENT) run tools -- .ci/suites.py quick
+
+GPU_CHECK := build/gpu-check/gpu-check.sh
+
+gpu-check: wheel ## packs what checks a GPU into one file, build/gpu-check/gpu-check.sh, and runs it here: make gpu-check [ARGS=--need-gpu]
+	@examples/setup/with-jdk "$$($(ENVIRONMENT) make tools)" e2e-tests/gpu_check/pack.py "$$(cat $(WHEEL_MARK))" $(GPU_CHECK) \
+	    "$$(examples/setup/find-cuda-stand-in || true)"
+	@PYTHON="$$($(ENVIRONMENT) make engine)" $(GPU_CHECK) $(ARGS)
 
 java: $(JAR) ## the jar, into python/kv_connector/_jar
 

@@ -37,6 +37,12 @@ EXAMPLE_FOLDERS = ("examples", "dashboards", "e2e-tests", ".ci")
 CPU_KERNELS = ("-o", f"pythonpath=. tests {ROOT}/examples/sglang-1p1d/cpu_kernels")
 """SGLang without a GPU needs a stand-in for its kernels, beside what python/pyproject.toml puts on the path."""
 
+NEED_TORCH = [
+    f"python/tests/vllm/test_{what}.py"
+    for what in ("shareable_memory", "prompts", "kernels_compile", "device_allocation")
+]
+"""Tests of the vLLM connector that want what comes with vLLM; elsewhere they, or some of them, are skipped."""
+
 LOOP_APART = "0.32.0"
 """The release of vLLM whose loop has a suite of its own; the other suite has whatever is not of it."""
 
@@ -201,12 +207,7 @@ def without_servers() -> list[Suite]:
         ),
         Suite(
             "python, with vLLM",
-            in_engine(
-                *pytest("python/tests/vllm/test_shareable_memory.py", "vllm"),
-                "python/tests/vllm/test_prompts.py",
-                "python/tests/vllm/test_kernels_compile.py",
-                "python/tests/vllm/test_device_allocation.py",
-            ),
+            in_engine(*pytest(NEED_TORCH[0], "vllm"), *NEED_TORCH[1:]),
             "build/reports/vllm.xml",
             quick=False,
             beside=True,

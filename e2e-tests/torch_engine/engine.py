@@ -34,7 +34,7 @@ class Engine:
         if self._both is not None:
             self._both.set_xfer_handshake_metadata_pp_aware({(0, 0): address})
         self.address = (address.address.host, address.address.port) if address is not None else ("", 0)
-        if plan.held and self.messengers:
+        if plan.held and plan.device == "cpu" and self.messengers:
             self.runner.layers_sent = lambda: self.figure("kv_messenger_layers_sent")
 
     def _connector(self, role: vllm_names.Role) -> Any:

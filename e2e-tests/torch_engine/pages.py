@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from typing import Any
 
 import torch
@@ -80,5 +79,6 @@ def seen_by_device(storage: Tensor) -> Tensor:
     torch.cuda.init()
     torch.zeros(1, device="cuda")  # makes the context
     address = CudaDriver().register_host_memory(storage.data_ptr(), storage.nbytes)
-    assert ctypes.sizeof(ctypes.c_void_p) == 8
-    return torch.as_tensor(_AsDevice(address, storage.nbytes), device="cuda")
+    seen = torch.as_tensor(_AsDevice(address, storage.nbytes), device="cuda")
+    assert seen.data_ptr() == address, "torch copied what it was to take as it is"
+    return seen

@@ -21,6 +21,8 @@ from torch_engine.scheduler import Planned, Request
 LEAVES_LIMIT_SECONDS = 10.0
 """Bounds a pass that is held for a layer that does not leave."""
 POLL_SECONDS = 0.0005
+HELD_CYCLES = 2_000_000
+"""About a millisecond of a GPU."""
 
 
 class Runner:
@@ -109,6 +111,10 @@ class Runner:
             return self._model.next_tokens(last)
 
     def _hold(self, layer: int) -> None:
+        """On a GPU the device waits, and the host does not: also in each replay of a graph that is captured now."""
+        if self._plan.held and self._plan.device == "cuda":
+            torch.cuda._sleep(HELD_CYCLES)
+            return
         self._due += 1
         if self.layers_sent is None or layer == len(self._names) - 1:
             return

@@ -1,0 +1,64 @@
+"""Runs the checks: those of the CPU anywhere, those of the GPU where torch finds one.
+
+    python -m gpu_check [--need-gpu] [--stand-in LIBCUDA]
+
+A line for each check: passed, failed, skipped (what it is about is not there) or not shown (it cannot be made here).
+The status is 0 when no check failed; with --need-gpu also nothing may be left unshown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from gpu_check import counter_checks, page_checks, pair_checks
+from gpu_check.report import NotShown, Report
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--need-gpu", action="store_true")
+    arguments.add_argument("--stand-in", default="", help="a libcuda.so.1 that stands in for NVIDIA's driver")
+    said = arguments.parse_args()
+    begun = time.monotonic()
+    import torch
+
+    torch.set_num_threads(1)
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
+    print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, GPU {device}")
+    report = Report()
+    with TemporaryDirectory(prefix="gpu-check-") as logs:
+        report.check("cpu: layer counter, stand-in for the driver", lambda: counter_checks.on_stand_in(said.stand_in))
+        report.check("cpu: pair, tokens equal", lambda: pair_checks.on_cpu(Path(logs)))
+        on_gpu(report, Path(logs), has_gpu=torch.cuda.is_available())
+    print(f"{time.monotonic() - begun:.0f} s")
+    return report.end(needs_gpu=said.need_gpu)
+
+
+def on_gpu(report: Report, logs: Path, *, has_gpu: bool) -> None:
+    checks = {
+        "gpu: the driver takes the counter's kernels": counter_checks.on_device,
+        "gpu: capture and 1,000 replays": counter_checks.replays,
+        "gpu: cost of a bump": counter_checks.bump_cost,
+        "gpu: cost of a step": counter_checks.step_cost,
+        "gpu: page in host memory is complete, 10,000 times": page_checks.in_host_memory,
+        "gpu: page in device memory is complete, 10,000 times": page_checks.in_device_memory,
+        "gpu: 8 allocations imported into one process": page_checks.eight_allocations,
+        "gpu: pair with graphs, KV in host memory, tcp": lambda: pair_checks.in_host_memory(logs),
+        "gpu: pair with graphs, KV in device memory, cuMem": lambda: pair_checks.in_device_memory(logs, "shm"),
+        "gpu: pair with graphs, KV in device memory, staged tcp": lambda: pair_checks.in_device_memory(logs, "tcp"),
+        "gpu: scattered copies of 64 KiB": pair_checks.scattered_copies,
+    }
+    for name, check in checks.items():
+        report.check(name, check if has_gpu else no_gpu)
+
+
+def no_gpu() -> str:
+    raise NotShown("no GPU")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Makes the one file that runs the checks on a bare machine: this package, the engine, the wheel's and a Java runtime.
+
+pack.py WHEEL OUT [STAND_IN]
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+HERE = Path(__file__).resolve().parent
+LIMIT_BYTES = 60 << 20
+MODULES = (
+    "java.base",
+    "java.logging",
+    "java.management",
+    "java.naming",
+    "java.net.http",
+    "jdk.jfr",
+    "jdk.unsupported",
+)
+"""What jdeps names for the jar."""
+UNPACK = (
+    "import sys, tarfile;"
+    " sys.version_info >= (3, 11) or sys.exit('Python is ' + sys.version[:6] + ', expected 3.11 or newer: set PYTHON');"
+    " tarfile.open(fileobj=sys.stdin.buffer, mode='r|gz').extractall(sys.argv[1])"
+)
+HEADER = """#!/bin/sh
+# The checks of KV Messenger on a GPU, with all that they need but Python, torch and the driver. Nothing is installed.
+# PYTHON says with which Python; what is said behind the name goes to the checks.
+set -e
+folder="$(mktemp -d)"
+trap 'rm -rf "$folder"' EXIT
+python="${PYTHON:-python3}"
+tail -n +%d "$0" | "$python" -c "%s" "$folder"
+cd "$folder"
+unset PYTHONHOME JAVA_TOOL_OPTIONS
+status=0
+KV_MESSENGER_JAVA_HOME="$folder/java" PYTHONPATH="$folder" "$python" -m gpu_check %s"$@" || status=$?
+exit $status
+"""
+
+
+def main() -> None:
+    wheel, out = Path(sys.argv[1]), Path(sys.argv[2])
+    stand_in = Path(sys.argv[3]) if len(sys.argv) > 3 and sys.argv[3] else None
+    with TemporaryDirectory() as work:
+        folder = Path(work)
+        java = folder / "java"
+        link_java(java)
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(folder / "wheel")
+        payload = io.BytesIO()
+        with tarfile.open(fileobj=payload, mode="w:gz", compresslevel=6) as archive:
+            archive.add(java, "java")
+            archive.add(folder / "wheel" / "kv_connector", "kv_connector")
+            for package in ("gpu_check", "torch_engine"):
+                archive.add(HERE.parent / package, package, filter=source_only)
+            if stand_in is not None:
+                archive.add(stand_in / "libcuda.so.1", "stand-in/libcuda.so.1")
+    said = "--stand-in stand-in/libcuda.so.1 " if stand_in is not None else ""
+    header = HEADER % (HEADER.count("\n") + 1, UNPACK, said)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(header.encode() + payload.getvalue())
+    out.chmod(0o755)
+    size = out.stat().st_size
+    if size > LIMIT_BYTES:
+        raise SystemExit(f"{out} has {size / 2**20:.1f} MiB, expected at most {LIMIT_BYTES >> 20}: see what grew")
+    print(f"{out}: {size / 2**20:.1f} MiB", file=sys.stderr)
+
+
+def link_java(home: Path) -> None:
+    jlink = Path(os.environ["JAVA_HOME"]) / "bin" / "jlink"
+    stripped = ["--strip-debug", "--no-header-files", "--no-man-pages", "--compress", "zip-6"]
+    subprocess.run([jlink, "--add-modules", ",".join(MODULES), *stripped, "--output", home], check=True)
+
+
+def source_only(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if "__pycache__" in entry.name or Path(entry.name).name.startswith("test_") else entry
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What make gpu-check prints is true, and so is its status: nothing that was not shown is printed as passed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from gpu_check import pack
+from gpu_check.report import NotShown, Report, Skipped
+
+
+def outcome(run: Callable[[], str], needs_gpu: bool = False, beside: bool = True) -> tuple[str, int]:
+    """(the check's line, the status), beside a check that passes."""
+    lines: list[str] = []
+    report = Report(lines.append)
+    report.check("it", run)
+    if beside:
+        report.check("another", lambda: "seen")
+    return lines[0], report.end(needs_gpu=needs_gpu)
+
+
+def raising(fault: Exception) -> Callable[[], str]:
+    def run() -> str:
+        raise fault
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "word", "status", "status_with_gpu"),
+    [
+        (lambda: "1,000 replays", "passed", 0, 0),
+        (raising(AssertionError("the count is 3, expected 4")), "failed", 1, 1),
+        (raising(OSError("no such library")), "failed", 1, 1),
+        (raising(Skipped("not built: it moves no such memory")), "skipped", 0, 0),
+        (raising(NotShown("no GPU")), "not shown", 0, 1),
+    ],
+)
+def test_line_and_status_say_what_was_seen(
+    run: Callable[[], str], word: str, status: int, status_with_gpu: int
+) -> None:
+    line, said = outcome(run)
+    assert line.startswith(word)
+    assert said == status
+    assert outcome(run, needs_gpu=True)[1] == status_with_gpu
+
+
+def test_run_in_which_nothing_passed_fails() -> None:
+    assert outcome(raising(NotShown("no GPU")), beside=False)[1] == 1
+
+
+def test_line_stays_one_line() -> None:
+    line, _ = outcome(raising(ValueError("two\nlines")))
+    assert "\n" not in line
+    assert "two lines" in line
+
+
+def test_file_begins_with_a_script_that_ends_where_its_payload_begins() -> None:
+    header = pack.HEADER % (pack.HEADER.count("\n") + 1, pack.UNPACK, "")
+    assert header.count("\n") == pack.HEADER.count("\n")
+    assert f"tail -n +{header.count(chr(10)) + 1} " in header
+    assert '"' not in pack.UNPACK
