@@ -48,8 +48,11 @@ def on_gpu(report: Report, logs: Path, *, has_gpu: bool) -> None:
         "gpu: page in device memory is complete, 10,000 times": page_checks.in_device_memory,
         "gpu: 8 allocations imported into one process": page_checks.eight_allocations,
         "gpu: pair with graphs, KV in host memory, tcp": lambda: pair_checks.in_host_memory(logs),
-        "gpu: pair with graphs, KV in device memory, cuMem": lambda: pair_checks.in_device_memory(logs, "shm"),
+        "gpu: pair with graphs, KV in device memory, cuda": lambda: pair_checks.in_device_memory(logs, "cuda"),
         "gpu: pair with graphs, KV in device memory, staged tcp": lambda: pair_checks.in_device_memory(logs, "tcp"),
+        "gpu: pair, KV in device memory, staged shm to a decoder on the CPU": lambda: pair_checks.in_device_memory(
+            logs, "shm", decoder_on_cpu=True
+        ),
         "gpu: scattered copies of 64 KiB": pair_checks.scattered_copies,
     }
     for name, check in checks.items():

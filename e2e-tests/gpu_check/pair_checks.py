@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch_engine.everyday import Asked, everyday, run
@@ -32,9 +33,10 @@ def in_host_memory(logs: Path) -> str:
     return on_gpu(logs / "host", EnginePlan("check-host", "none", kv_in_host_memory=True, options=options("tcp")))
 
 
-def in_device_memory(logs: Path, transport: str) -> str:
+def in_device_memory(logs: Path, transport: str, *, decoder_on_cpu: bool = False) -> str:
+    plan = EnginePlan("check-device", "none", options=options(transport))
     try:
-        return on_gpu(logs / f"device-{transport}", EnginePlan("check-device", "none", options=options(transport)))
+        return on_gpu(logs / f"device-{transport}", plan, decoder_on_cpu=decoder_on_cpu)
     except EngineEnded as ended:
         if refusal := NO_DEVICE_MEMORY.search(str(ended)):
             raise Skipped(f"not built: {refusal[0]}") from None
@@ -45,12 +47,10 @@ def scattered_copies() -> str:
     raise Skipped("not built: the wheel has no call that copies pages between GPUs")
 
 
-def on_gpu(logs: Path, plan: EnginePlan) -> str:
+def on_gpu(logs: Path, plan: EnginePlan, *, decoder_on_cpu: bool = False) -> str:
     """Passes stand for a millisecond after each layer, so that layers can leave before their pass has ended."""
-    made = EnginePlan(
-        **{**vars(plan), "device": "cuda", "graphs": True, "held": True, "shape": ON_GPU, "name": plan.name}
-    )
-    with started(made, logs) as pair:
+    made = replace(plan, device="cuda", graphs=True, held=True, shape=ON_GPU)
+    with started(made, logs, decoder_on_cpu=decoder_on_cpu) as pair:
         return compared(pair, ON_GPU, "cuda", early=True)
 
 

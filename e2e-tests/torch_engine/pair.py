@@ -146,10 +146,12 @@ class Pair:
 
 
 @contextmanager
-def started(plan: EnginePlan, logs: Path) -> Iterator[Pair]:
+def started(plan: EnginePlan, logs: Path, *, decoder_on_cpu: bool = False) -> Iterator[Pair]:
     """Both engines by one plan, whose name and role are filled in."""
     producer = replace(plan, name=f"{plan.name}-prefiller", kv_role="kv_producer")
     consumer = replace(plan, name=f"{plan.name}-decoder", kv_role="kv_consumer", held=False)
+    if decoder_on_cpu:
+        consumer = replace(consumer, device="cpu", graphs=False, kv_in_host_memory=False)
     with (
         EngineProcess(producer, logs / "prefiller.log") as prefiller,
         EngineProcess(consumer, logs / "decoder.log") as decoder,

@@ -117,7 +117,8 @@ class RankStart:
 
     def shareable_allocation(self) -> Any:
         """A context that puts the KV cache where peers and the lead rank can map it; None where that is not needed."""
-        wanted = "shm" in self._facts.options.transports or self._facts.groups.tp_ranks_per_messenger > 1
+        mapped_by_peers = not {"cuda", "shm"}.isdisjoint(self._facts.options.transports)
+        wanted = mapped_by_peers or self._facts.groups.tp_ranks_per_messenger > 1
         if not wanted:
             return None
         try:
