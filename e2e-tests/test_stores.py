@@ -226,13 +226,14 @@ def test_decode_steps_beside_the_store(pair: Pair, model: Path, run_folder: Path
         took: dict[str, list[float]] = {name: [] for name in sides}
         for turn in range(TIMED_ANSWERS + 1):
             prompt = random_prompt(PAGE_TOKENS + turn, 4700)
-            for name, server in sides.items():
+            for name in sorted(sides, key=lambda name: (list(sides).index(name) + turn) % len(sides)):
                 begun = time.monotonic()
-                assert len(words_of(complete(server, prompt, TIMED_TOKENS))) == TIMED_TOKENS
+                assert len(words_of(complete(sides[name], prompt, TIMED_TOKENS))) == TIMED_TOKENS
                 took[name].append((time.monotonic() - begun) / TIMED_TOKENS)
+    print(f"decode step, of {TIMED_ANSWERS} answers of {TIMED_TOKENS} tokens:")
     for name, seconds in took.items():
-        step = 1000 * statistics.median(seconds[1:])
-        print(f"decode step, {name}: {step:.3f} ms, median of {TIMED_ANSWERS} answers of {TIMED_TOKENS} tokens")
+        quickest, middle = min(seconds[1:]), statistics.median(seconds[1:])
+        print(f"  {name}: {1000 * quickest:.3f} ms in the quickest, {1000 * middle:.3f} ms in the median")
 
 
 def test_requests_end_rightly_when_the_store_does_not(pair: Pair, fault: Fault) -> None:
