@@ -119,6 +119,10 @@ public abstract class TransportContractTest extends WriterAndTarget {
                 .isEqualTo(4);
         assertThat(after.of(TransferCounter.WRITES_SAVED) - before.of(TransferCounter.WRITES_SAVED))
                 .isEqualTo(3);
+        assertThat(after.of(peer.transport(), TransferCounter.WRITES_SENT))
+                .as("all writes are of the transport that the peer is written to by")
+                .isEqualTo(after.of(TransferCounter.WRITES_SENT));
+        assertThat(peer.queuedBytes()).as("all has ended").isZero();
     }
 
     /** A page of one side holds several of the other's. */

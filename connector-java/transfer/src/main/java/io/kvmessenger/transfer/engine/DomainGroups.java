@@ -143,4 +143,11 @@ final class DomainGroups {
     long figure(TransferCounter counter) {
         return all.stream().mapToLong(group -> group.figures().of(counter)).sum();
     }
+
+    /** The part of it that is the transport's own. */
+    long figure(String transport, TransferCounter counter) {
+        return all.stream()
+                .mapToLong(group -> group.figures().ofTransport(transport).of(counter))
+                .sum();
+    }
 }

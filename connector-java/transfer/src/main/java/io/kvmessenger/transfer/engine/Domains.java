@@ -32,7 +32,7 @@ record Domains(List<Domain> open, List<String> unavailable) {
         try {
             for (Transport transport : transports) {
                 try {
-                    open.add(transport.open(port, figures));
+                    open.add(transport.open(port, figures.ofTransport(transport.name())));
                 } catch (TransportUnavailableException e) {
                     unavailable.add(e.getMessage());
                 }

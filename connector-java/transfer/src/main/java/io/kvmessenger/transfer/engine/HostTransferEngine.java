@@ -506,13 +506,16 @@ final class HostTransferEngine implements TransferEngine {
 
     @Override
     public TransferCounters counters() {
-        return new TransferCounters(counter -> switch (counter) {
-            case BACK_PRESSURED -> backPressured;
-            case WINDOWS_OPEN -> windows.openCount();
-            case REGIONS_OPEN -> regions.count();
-            case REQUESTS_IN_FLIGHT -> requestsInFlight;
-            default -> domainGroups.figure(counter);
-        });
+        return new TransferCounters(
+                counter -> switch (counter) {
+                    case BACK_PRESSURED -> backPressured;
+                    case WINDOWS_OPEN -> windows.openCount();
+                    case REGIONS_OPEN -> regions.count();
+                    case REQUESTS_IN_FLIGHT -> requestsInFlight;
+                    default -> domainGroups.figure(counter);
+                },
+                address.transports().stream().map(TransportAddress::transport).toList(),
+                domainGroups::figure);
     }
 
     @Override

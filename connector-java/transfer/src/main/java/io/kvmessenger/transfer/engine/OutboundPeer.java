@@ -58,6 +58,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     private final CompletionRing completions;
     private final LongSupplier clock;
     private final WriteLedger writes;
+    private final SendRate rate;
     private final MessageQueue messages = new MessageQueue(MESSAGES_MAX);
     /** What the peer wants to read. */
     private final MessageQueue asked = new MessageQueue(InboundAdmission.READS_ASKED_MAX);
@@ -66,7 +67,6 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     /** What became of it. */
     private final MessageQueue answers = new MessageQueue(InboundAdmission.READS_ASKED_MAX);
 
-    private final Figures figures;
     private final List<Route> routes = new ArrayList<>(2);
     private final WriteBatch batch = new WriteBatch();
     /** Null until something that a device has is posted to a path that does not reach it. */
@@ -109,15 +109,15 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         this.completions = completions;
         this.clock = clock;
         this.allowances = allowances;
-        this.figures = figures;
         for (Domain domain : target.domains) {
             for (TransportAddress offered : target.address.transports()) {
                 if (offered.transport().equals(domain.name())) {
-                    routes.add(new Route(domain, offered.location(), this));
+                    routes.add(new Route(domain, figures.ofTransport(domain.name()), offered.location(), this));
                 }
             }
         }
         writes = new WriteLedger(requestsMax, this);
+        rate = new SendRate(clock);
     }
 
     @Override
@@ -133,6 +133,16 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     @Override
     public String transport() {
         return transport;
+    }
+
+    @Override
+    public long queuedBytes() {
+        return writes.queuedBytes();
+    }
+
+    @Override
+    public double bytesPerSecond() {
+        return rate.bytesPerSecond();
     }
 
     WriteLedger writes() {
@@ -297,16 +307,16 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
     }
 
     @Override
-    public void onPathLost(Endpoint path) {
+    public void onPathLost(Route route, Endpoint path) {
         if (gathered != null) {
             gathered.onPathLost(path);
         }
-        figures.add(TransferCounter.WRITES_REPEATED, writes.reclaim(path));
+        route.figures().add(TransferCounter.WRITES_REPEATED, writes.reclaim(path));
     }
 
     @Override
-    public PathSpread spread() {
-        return new PathSpread(this, figures, clock);
+    public PathSpread spread(Route route) {
+        return new PathSpread(this, route.figures(), clock);
     }
 
     @Override
@@ -372,8 +382,11 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
      * nothing else.
      */
     int doWork(long nowNs) {
+        rate.begin(writes.queuedBytes(), writes.endedBytes());
         try {
-            return advance(nowNs);
+            int work = advance(nowNs);
+            rate.look(writes.queuedBytes(), writes.endedBytes(), nowNs);
+            return work;
         } catch (RuntimeException | Error error) {
             if (link == null) {
                 throw error;
@@ -515,14 +528,14 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
         int work = 0;
         int count = paths.size();
         for (int i = 0; i < count && writes.hasWork(); i++) {
-            work += postTo(paths.get((firstPath + i) % count));
+            work += postTo(paths.get((firstPath + i) % count), route.figures());
         }
         firstPath = (firstPath + 1) % count;
         return work;
     }
 
     /** Posts until the path is full, nothing waits or the duty cycle's share is used up. */
-    private int postTo(Endpoint path) {
+    private int postTo(Endpoint path, Figures figures) {
         int work = 0;
         long turnBytes = TURN_BYTES;
         while (turnBytes > 0 && writes.next(batch) && post(path, batch, writes.nextPostId()) > 0) {

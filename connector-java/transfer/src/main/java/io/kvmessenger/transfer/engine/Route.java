@@ -4,6 +4,7 @@ import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.OutboundLink;
 import io.kvmessenger.transfer.spi.OutboundPaths;
@@ -30,15 +31,16 @@ final class Route implements PathEvents {
         /** What was posted to paths that are still in its list may have arrived or not. */
         void onFailed(Route route, List<Endpoint> unproven, TransferFault fault, String detail);
 
-        void onPathLost(Endpoint path);
+        void onPathLost(Route route, Endpoint path);
 
         void onSent(long postId);
 
-        /** What posts to paths of several networks. */
-        PathSpread spread();
+        /** What posts to the route's paths where they are of several networks. */
+        PathSpread spread(Route route);
     }
 
     private final Domain domain;
+    private final Figures figures;
     private final String location;
     private final Owner owner;
     private List<Endpoint> paths = new ArrayList<>(2);
@@ -53,8 +55,10 @@ final class Route implements PathEvents {
     /** Null until a path of another network than the first opens. */
     private PathSpread spread;
 
-    Route(Domain domain, String location, Owner owner) {
+    /** @param figures the transport's own */
+    Route(Domain domain, Figures figures, String location, Owner owner) {
         this.domain = domain;
+        this.figures = figures;
         this.location = location;
         this.owner = owner;
         watch = new PathWatch(domain.silenceLimitNs());
@@ -62,6 +66,10 @@ final class Route implements PathEvents {
 
     String name() {
         return domain.name();
+    }
+
+    Figures figures() {
+        return figures;
     }
 
     String location() {
@@ -157,7 +165,7 @@ final class Route implements PathEvents {
     public void onPathOpened(Endpoint path) {
         paths.add(path);
         if (spread == null && path.network() > 0) {
-            spread = owner.spread();
+            spread = owner.spread(this);
         }
         onPathsChanged();
         if (paths.size() == 1) {
@@ -169,7 +177,7 @@ final class Route implements PathEvents {
     public void onPathLost(Endpoint path) {
         paths.remove(path);
         onPathsChanged();
-        owner.onPathLost(path);
+        owner.onPathLost(this, path);
     }
 
     private void onPathsChanged() {

@@ -48,7 +48,9 @@ final class WriteLedger {
     private final AtomicLong retired = new AtomicLong();
     /** Of all requests that were offered. */
     private final AtomicLong submittedBytes = new AtomicLong();
-    /** Of these, what a path has or had, or never will. Worker only. */
+    /** Of these, what was sent, or never will be. */
+    private final AtomicLong endedBytes = new AtomicLong();
+    /** What a path has or had, or never will. Worker only. */
     private long takenBytes;
 
     /** Units of each request that were not sent yet. */
@@ -107,6 +109,17 @@ final class WriteLedger {
     /** Worker: how much waits for a path; what is being offered may be counted already. */
     long waitingBytes() {
         return submittedBytes.getOpaque() - takenBytes;
+    }
+
+    /** Any thread: how much has not ended; what is being offered may be counted already. */
+    long queuedBytes() {
+        long ended = endedBytes.getOpaque(); // first: it never passes what was submitted
+        return submittedBytes.getOpaque() - ended;
+    }
+
+    /** Worker: how much has ended. */
+    long endedBytes() {
+        return endedBytes.getPlain();
     }
 
     /** Worker: describes what is to be posted next; false when there is nothing, or too much is under way. */
@@ -175,6 +188,7 @@ final class WriteLedger {
         }
         int entry = (int) posts.positions[post] & mask;
         unitsLeft[entry] -= posts.unitCounts[post];
+        endedBytes.setOpaque(endedBytes.getPlain() + payloadBytesOf(post));
         posts.end(post);
         if (unitsLeft[entry] < 0) {
             throw new AssertionError("more was sent of a request than it is made of");
@@ -260,6 +274,7 @@ final class WriteLedger {
         again.clear();
         posts.clear();
         takenBytes = submittedBytes.getOpaque();
+        endedBytes.setOpaque(takenBytes);
         retire();
         return failed;
     }

@@ -3,17 +3,29 @@ package io.kvmessenger.transfer.spi;
 import io.kvmessenger.transfer.TransferCounter;
 import java.util.EnumMap;
 import java.util.Map;
+import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.concurrent.atomic.AtomicLong;
 
-/** What an engine has done since it was opened. Counted by the worker, read by any thread. */
+/**
+ * What an engine has done since it was opened, and of that what each transport has. Counted by the worker, read by any thread.
+ *
+ * <p>A transport's own are looked up once, by whatever counts on them: counting costs no look-up by name.
+ */
 public final class Figures {
     /** Never changed once made: only what it holds is. */
     private final Map<TransferCounter, AtomicLong> values = new EnumMap<>(TransferCounter.class);
+
+    private final Map<String, Figures> byTransport = new ConcurrentSkipListMap<>();
 
     public Figures() {
         for (TransferCounter counter : TransferCounter.values()) {
             values.put(counter, new AtomicLong());
         }
+    }
+
+    /** The transport's own; what is counted there is in these as well. Any thread. */
+    public Figures ofTransport(String name) {
+        return byTransport.computeIfAbsent(name, unseen -> new Figures());
     }
 
     public void add(TransferCounter counter, long count) {
@@ -25,7 +37,11 @@ public final class Figures {
     }
 
     public long of(TransferCounter counter) {
-        return values.get(counter).get();
+        long sum = values.get(counter).get();
+        for (Figures transport : byTransport.values()) {
+            sum += transport.of(counter);
+        }
+        return sum;
     }
 
     /** Worker: a path has taken the batch, which leaves as a write for each run of pages. */
