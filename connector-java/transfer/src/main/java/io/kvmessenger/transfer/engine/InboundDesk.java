@@ -131,8 +131,8 @@ final class InboundDesk implements InboundPort {
     }
 
     @Override
-    public Landing landing(InboundAdmission from, Landing.Events events) {
-        return staging.landing(from, this, figures, events);
+    public Landing landing(InboundAdmission from, Figures transport, Landing.Events events) {
+        return staging.landing(from, this, transport, events);
     }
 
     @Override

@@ -29,8 +29,9 @@ public interface InboundPort {
      * Where a path lets land what is for a device's memory; closed by the path.
      *
      * @param from whose path it is
+     * @param figures of the path's transport
      */
-    default Landing landing(InboundAdmission from, Landing.Events events) {
+    default Landing landing(InboundAdmission from, Figures figures, Landing.Events events) {
         throw new AssertionError("nothing copies to a device here");
     }
 

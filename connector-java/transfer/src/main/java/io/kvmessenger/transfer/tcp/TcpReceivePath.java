@@ -280,7 +280,7 @@ final class TcpReceivePath implements Pollable, Landing.Events {
             case Memory.Host host -> addPages(run, host.address());
             case Memory.Device device -> {
                 if (landing == null) {
-                    landing = port.landing(from, this);
+                    landing = port.landing(from, figures, this);
                     deviceRun = new VectorRun(arena, TcpFrame.PAGES_MAX);
                 }
                 through = landing;
