@@ -26,7 +26,7 @@ def main() -> None:
     said = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print must not come between answers
     plan = EnginePlan.from_json(sys.argv[1])
-    vllm_names.install(plan.device)
+    vllm_names.install(plan.told_device)
     import torch
 
     from torch_engine.engine import Engine

@@ -9,6 +9,7 @@ from torch_engine import vllm_names
 from torch_engine.plan import EnginePlan, kv_cache_config, vllm_config
 from torch_engine.runner import Runner
 from torch_engine.scheduler import Request, Scheduler
+from torch_engine.stand_in import StandInStream
 
 
 class Engine:
@@ -22,12 +23,13 @@ class Engine:
         if plan.kv_role != "none":
             self._worker = self._connector(vllm_names.Role.WORKER)
             self._worker.open_messenger = self._open
+        stream = self._count_on_stand_in() if plan.stand_in else None
         self.runner = Runner(plan, self._worker)
         address = None
         if self._worker is not None:
             self._worker.register_kv_caches(self.runner.pages.named)
             address = self._worker.get_handshake_metadata()
-        self.runner.capture()
+        self.runner.capture(stream)
         if self._worker is not None:
             self._both = self._connector(vllm_names.Role.SCHEDULER)
         self.scheduler = Scheduler(plan, self._both)
@@ -38,7 +40,7 @@ class Engine:
             self.runner.layers_sent = lambda: self.figure("kv_messenger_layers_sent")
 
     def _connector(self, role: vllm_names.Role) -> Any:
-        vllm_names.install(self.plan.device)
+        vllm_names.install(self.plan.told_device)
         connector = importlib.import_module("kv_connector.vllm.connector")
         return connector.KvMessengerConnector(vllm_config(self.plan), role, kv_cache_config(self.plan))
 
@@ -46,6 +48,12 @@ class Engine:
         messenger = importlib.import_module("kv_connector").Messenger.open(*arguments, **more)
         self.messengers.append(messenger)
         return messenger
+
+    def _count_on_stand_in(self) -> StandInStream:
+        stream = StandInStream(self.plan.stand_in)
+        counting = importlib.import_module("kv_connector.vllm.device_counter").DeviceCounting
+        self._worker._starting().device_counting = lambda: counting.on(stream.driver, stream.handle)
+        return stream
 
     def add(self, request: Request) -> None:
         self.scheduler.add(request)

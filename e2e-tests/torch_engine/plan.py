@@ -45,11 +45,18 @@ class EnginePlan:
     graphs: bool = False
     kv_in_host_memory: bool = False
     """On a GPU: the pages lie in page-locked memory of the host, where any transport reaches them."""
+    stand_in: str = ""
+    """A libcuda.so.1 in place of NVIDIA's: torch computes on the CPU, and the connector is told of a GPU."""
     held: bool = False
     """Passes stand after each layer but the last until it has left, or a limit is over."""
     shape: ModelShape = field(default_factory=ModelShape)
     options: dict[str, Any] = field(default_factory=dict)
     """The connector's."""
+
+    @property
+    def told_device(self) -> str:
+        """What the connector takes the engine to compute on."""
+        return "cuda" if self.stand_in else self.device
 
     def as_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -87,7 +94,7 @@ def vllm_config(plan: EnginePlan) -> SimpleNamespace:
         compilation_config=SimpleNamespace(
             static_forward_context={name: SimpleNamespace() for name in shape.layer_names()}
         ),
-        device_config=SimpleNamespace(device_type=plan.device),
+        device_config=SimpleNamespace(device_type=plan.told_device),
         cache_config=SimpleNamespace(cache_dtype="auto"),
         speculative_config=None,
         model_config=SimpleNamespace(

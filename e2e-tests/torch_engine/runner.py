@@ -17,6 +17,7 @@ from torch_engine.model import Model, attention
 from torch_engine.pages import Pages
 from torch_engine.plan import EnginePlan
 from torch_engine.scheduler import Planned, Request
+from torch_engine.stand_in import StandInStream
 
 LEAVES_LIMIT_SECONDS = 10.0
 """Bounds a pass that is held for a layer that does not leave."""
@@ -39,10 +40,18 @@ class Runner:
         self.layers_sent: Callable[[], float] | None = None
         """What the messenger says of that; passes are held for it where the plan wants so."""
         self._due = 0.0
+        self._launch_counting: Callable[[], None] | None = None
+        """Of a graph that counts all layers, in place of their hooks."""
+        self._await_last_pass: Callable[[], None] | None = None
+        """Where counting is behind computing: at most two steps are in flight, as where a GPU's tokens are awaited."""
 
-    def capture(self) -> None:
-        """After the connector knows the pages, as vLLM does."""
-        if self._plan.graphs:
+    def capture(self, stand_in: StandInStream | None) -> None:
+        """After the connector knows the pages, as vLLM does. What the stand-in captures is the counting alone."""
+        if stand_in is not None:
+            self._await_last_pass = stand_in.finish
+        if self._plan.graphs and stand_in is not None:
+            self._launch_counting = stand_in.capture(self._fire_hooks)
+        elif self._plan.graphs:
             self._graphs = Graphs(self._batch, self._compute)
         if self._connector is not None:
             self._connector.reset_capture_state()
@@ -85,16 +94,30 @@ class Runner:
         """The likeliest next token of each row; on a GPU it is only queued when this returns."""
         if not rows:
             return None
+        if self._await_last_pass is not None:
+            self._await_last_pass()
         self._due = self.layers_sent() if self.layers_sent is not None else 0.0
         given = self._batch.of(rows)
-        return self._graphs.run(given) if self._graphs is not None else self._compute(self._batch.on_device(given))
+        sampled = self._graphs.run(given) if self._graphs is not None else self._compute(self._batch.on_device(given))
+        if self._launch_counting is not None:
+            self._launch_counting()
+        return sampled
+
+    def _fire_hooks(self) -> None:
+        for name in self._names:
+            if self._wants_hooks():
+                self._connector.save_kv_layer(name, self.pages.named[name], None)
+
+    def _wants_hooks(self) -> bool:
+        """As vLLM asks before it calls the hooks of a layer."""
+        return self._connector is not None and self._connector.has_connector_metadata()
 
     def _compute(self, given: Inputs) -> Tensor:
         visible = self._batch.visible(given.positions)
 
         def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             name = self._names[layer]
-            hooked = self._connector is not None and self._connector.has_connector_metadata()
+            hooked = self._launch_counting is None and self._wants_hooks()
             if hooked:
                 self._connector.wait_for_layer_load(name)
             self.pages.write(layer, given.slots, keys, values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from torch_engine.plan import EnginePlan, ModelShape
 
 SHAPE = ModelShape()
 REQUESTS = 28
+COUNTED_REQUESTS = 14
+FIND_STAND_IN = Path(__file__).resolve().parents[2] / "examples" / "setup" / "find-cuda-stand-in"
 Right = Callable[[Sequence[int], int], list[int]]
 
 
@@ -55,6 +58,32 @@ def test_pair_answers_as_the_model_does(layout: str, transport: str, seed: int, 
         received = pair.decoder.rest()["figures"]["pages_received"]
         assert received > 0
         left_nothing(pair)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_pair_answers_so_when_a_device_counts(
+    graphs: bool, right: Right, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counter is the stand-in's, a millisecond or two behind each pass; the messengers are real ones."""
+    monkeypatch.setenv("STAND_IN_OP_DELAY_NS", "200000")
+    counted = plan("HND", "tcp", graphs=graphs, stand_in=stand_in())
+    counted.options["gpu"] = "unproven"
+    with started(counted, tmp_path) as pair:
+        seen = run(pair, everyday(4, COUNTED_REQUESTS, SHAPE.vocabulary), right)
+        assert seen.wrong == []
+        assert seen.right + seen.left == COUNTED_REQUESTS
+        figures = pair.prefiller.rest()["figures"]
+        assert figures["layers_sent_early"] > 0
+        assert pair.decoder.rest()["figures"]["pages_received"] > 0
+        left_nothing(pair)
+    assert "gpu is 'unproven'" in pair.prefiller.log.read_text(encoding="utf-8")
+
+
+def stand_in() -> str:
+    found = subprocess.run([FIND_STAND_IN], capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(found.stderr.strip())
+    return f"{found.stdout.strip()}/libcuda.so.1"
 
 
 def test_one_engine_answers_as_the_model_does(right: Right, tmp_path: Path) -> None:

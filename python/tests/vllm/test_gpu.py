@@ -40,15 +40,20 @@ class PatientMessenger(SimulatedMessenger):
 class Prefiller:
     """A worker on a device, with its connector and a simulated messenger."""
 
-    def __init__(self, release: Release, device: Device, kv_role: str = "kv_producer") -> None:
+    def __init__(self, release: Release, device: Device, kv_role: str = "kv_producer", transport: str = "tcp") -> None:
         self.release, self.device = release, device
-        said = config(kv_role, extra={"transports": ["tcp"], "gpu": "unproven"})
+        said = config(kv_role, extra={"transports": [transport], "gpu": "unproven"})
         said.device_config.device_type = "cuda"
         counting = release.rank_start.DeviceCounting
         self.connector = release.connector.KvMessengerConnector(said, release.base.KVConnectorRole.WORKER, caches())
         self.connector.open_messenger = self._open
         self.connector._starting().device_counting = lambda: counting.on(device.driver, device.stream)
+        self.connector._starting().cuda_driver = lambda: device.driver
+        self.allocation = self.connector.get_mem_pool_context()
         kv = tensors(8)
+        if self.allocation is not None:  # as torch's pool asks it
+            place = self.allocation.memories.allocate(kv[LAYERS[0]].storage.nbytes(), 0).address
+            kv = tensors(8, storage_address=place)
         for tensor in kv.values():
             tensor.device = SimpleNamespace(type="cuda", index=1)
         self.connector.register_kv_caches(kv)
@@ -82,6 +87,8 @@ class Prefiller:
     def close(self) -> None:
         self.device.finish()
         self.connector._worker._counter._queued_word.close()
+        if self.allocation is not None:
+            self.allocation.memories.close()
 
 
 @pytest.fixture
@@ -101,6 +108,15 @@ def test_should_tell_the_messenger_that_kv_is_on_a_device(prefiller: Prefiller) 
     (memory,) = prefiller.messenger.geometry["ranks"][0]["memories"]
     assert (memory["kind"], memory["device"], memory["handleKind"]) == ("cuda", 1, "none")
     assert "memfd" not in memory
+
+
+@pytest.mark.parametrize("transport", ["cuda", "shm"])
+def test_should_say_that_kv_can_be_passed_on_where_peers_map_it(vllm_release: Release, transport: str) -> None:
+    prefiller = Prefiller(vllm_release, the_device(), transport=transport)
+    (memory,) = prefiller.messenger.geometry["ranks"][0]["memories"]
+    assert (memory["kind"], memory["handleKind"]) == ("cuda", "posixFd")
+    prefiller.close()
+    assert the_device().stand_in.standInHeld() == 0
 
 
 def test_should_count_eager_layers_behind_the_stream(prefiller: Prefiller) -> None:
