@@ -25,7 +25,7 @@ CAPACITY_BYTES = 512 << 20
 CLIENT_BYTES = 64 << 20
 """Of each engine's client, through which it copies."""
 NOTICED_SECONDS = 2
-"""How long an engine's client waits for a store that does not answer. Mooncake's own limits are minutes."""
+"""How long an engine's client waits for a store that does not answer."""
 
 
 @functools.cache
