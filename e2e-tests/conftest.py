@@ -63,6 +63,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", action="store_true", help="sglang_pair: write the scheduler's calls anew")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What takes long is no part of an ordinary run, so it is not skipped there either."""
+    if config.getoption("--all-stores"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("at_length")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session")
 def traffic(request: pytest.FixtureRequest) -> Traffic:
     return Traffic(request.config.getoption("--everyday-seed"), request.config.getoption("--everyday-requests"))

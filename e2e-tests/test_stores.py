@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -82,15 +82,10 @@ SETUPS: Final = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    at_length = metafunc.config.getoption("--all-stores")
-    if metafunc.function is test_decode_steps_beside_the_store and not at_length:
-        metafunc.parametrize("setup", [], scope="module")
-    elif "setup" in metafunc.fixturenames:
+    if "setup" in metafunc.fixturenames:
+        at_length = metafunc.config.getoption("--all-stores") and metafunc.function not in ON_USUAL_SETUP
         names = list(SETUPS) if at_length else ["usual"]
         metafunc.parametrize("setup", [SETUPS[name] for name in names], ids=names, scope="module")
-    if "fault" in metafunc.fixturenames:
-        names = list(FAULTS) if at_length else ["node-killed"]
-        metafunc.parametrize("fault", [FAULTS[name] for name in names], ids=names)
 
 
 def stopped_node(store: Store) -> AbstractContextManager[None]:
@@ -113,13 +108,7 @@ def killed_master(store: Store) -> Iterator[None]:
     yield
 
 
-Fault = Callable[[Store], AbstractContextManager[None]]
-FAULTS: Final[Mapping[str, Fault]] = {
-    "node-stopped": stopped_node,
-    "master-stopped": stopped_master,
-    "node-killed": killed_node,
-    "master-killed": killed_master,
-}
+FAULTS: Final = (stopped_node, stopped_master, killed_node, killed_master)
 """In this order: what is killed does not come back."""
 
 
@@ -146,6 +135,9 @@ class Pair:
 
     def answers(self) -> float:
         return self.decoder.server.metric("vllm:request_success_total")
+
+    def wait_for_answers(self, count: float) -> None:
+        wait_until(lambda: self.answers() >= count, KEPT_LIMIT_SECONDS, "requests are under way")
 
     def of_store(self, side: Messenger) -> float:
         """How many tokens of prompts it has taken from a connector."""
@@ -215,6 +207,7 @@ def decoders_to_time(pair: Pair, model: Path, folder: Path) -> dict[str, Server]
     }
 
 
+@pytest.mark.at_length
 def test_decode_steps_beside_the_store(pair: Pair, model: Path, run_folder: Path) -> None:
     """What they cost with each connector and with both is printed: decoders answer in turns."""
     servers = decoders_to_time(pair, model, run_folder)
@@ -236,15 +229,19 @@ def test_decode_steps_beside_the_store(pair: Pair, model: Path, run_folder: Path
         print(f"  {name}: {1000 * quickest:.3f} ms in the quickest, {1000 * middle:.3f} ms in the median")
 
 
-def test_requests_end_rightly_when_the_store_does_not(pair: Pair, fault: Fault) -> None:
+def test_requests_end_rightly_when_the_store_does_not(pair: Pair, pytestconfig: pytest.Config) -> None:
     """In the middle of a round whose prefixes are in the store alone. What it does not give is computed again."""
-    pair.forget()
-    before, begun = pair.answers(), time.monotonic()
-    with ThreadPoolExecutor(1) as clients:
-        answered = clients.submit(pair.answered, pair.groups[:GROUPS_OF_FAULT])
-        wait_until(lambda: pair.answers() - before >= BEFORE_FAULT, KEPT_LIMIT_SECONDS, "requests are under way")
-        with fault(pair.store):
-            answered.result(ROUND_LIMIT_SECONDS)
-    print(f"{fault.__name__}: {GROUPS_OF_FAULT} groups of requests in {time.monotonic() - begun:.1f} s")
-    for side in (pair.prefiller, pair.decoder):
-        side.wait_at_rest()
+    for fault in FAULTS if pytestconfig.getoption("--all-stores") else [killed_node]:
+        pair.forget()
+        under_way, begun = pair.answers() + BEFORE_FAULT, time.monotonic()
+        with ThreadPoolExecutor(1) as clients:
+            answered = clients.submit(pair.answered, pair.groups[:GROUPS_OF_FAULT])
+            pair.wait_for_answers(under_way)
+            with fault(pair.store):
+                answered.result(ROUND_LIMIT_SECONDS)
+        print(f"{fault.__name__}: {GROUPS_OF_FAULT} groups of requests in {time.monotonic() - begun:.1f} s")
+        for side in (pair.prefiller, pair.decoder):
+            side.wait_at_rest()
+
+
+ON_USUAL_SETUP: Final = (test_decode_steps_beside_the_store, test_requests_end_rightly_when_the_store_does_not)
