@@ -21,6 +21,8 @@ PAGE_TOKENS = 16
 PAGES_PER_PROMPT = 8
 SLOTS = 64
 """Prompts of one decoder that are ready or under way: one more request has to wait."""
+DIGEST = "50ac"
+"""Names the prompt, as engines do: without it a grant is refused that comes before the last one's prefill has ended."""
 POLL_SECONDS = 0.001
 FETCH_LIMIT_MILLIS = 30_000
 OPENED = "opened"
@@ -71,7 +73,7 @@ class Prefiller:
         request = f"{name}-{self._begun}"
         self._slots[request] = (name, slot)
         tokens = PAGES_PER_PROMPT * PAGE_TOKENS
-        prompt = {"request": request, "transfer": name, "promptDigest": ""}
+        prompt = {"request": request, "transfer": name, "promptDigest": DIGEST}
         pages = list(range(slot * PAGES_PER_PROMPT, (slot + 1) * PAGES_PER_PROMPT))
         computed = {
             "do": "computed",
@@ -170,6 +172,7 @@ class Decoder:
                     "do": "fetch",
                     "request": request,
                     "transfer": name_of(self._number, slot),
+                    "promptDigest": DIGEST,
                     "prefillers": [self._prefiller],
                     "promptTokens": PAGES_PER_PROMPT * PAGE_TOKENS,
                     "firstToken": 0,
