@@ -190,11 +190,16 @@ class Options:
         boundary="libfabricLibrary",
         default_said="libfabric.so.1",
     )
+    verbs_devices: tuple[str, ...] = _texts(
+        "RDMA devices that the transport verbs uses at once, as ibv_devices calls them; at most 8. The first is"
+        " connected with the peer's first, the second with its second, and so on, again from the first where one side"
+        " has fewer.",
+        (),
+        boundary="verbsDevices",
+        default_said="the fastest active ones, near the cores that the process is bound to if it is",
+    )
     verbs_device: str = _text(
-        "RDMA device that the transport verbs uses, as ibv_devices calls it.",
-        "",
-        boundary="verbsDevice",
-        default_said="the one with the address that peers are told, else the first that is active",
+        "Older spelling of verbs_devices, with one device.", "", default_said="none: what verbs_devices says"
     )
     streams_per_peer: int = _integer(
         "Parallel data streams to one peer, for transports that have streams.",
@@ -342,6 +347,7 @@ def parse_options(
     for name, value in option_variables.said_in(_KINDS, environment).items():
         if name not in said:
             values[name] = _checked(_Place.variable(name), OPTION_SPECS[name], value)
+    _merge_verbs_devices(values)
     if values.get("listen_host") == AUTO:
         values["listen_host"] = outward()
     values["shared_secret"] = secrets.find_secret(
@@ -450,6 +456,7 @@ def _check_together(options: Options) -> None:
             " listen on 127.0.0.1"
         )
     _check_data_hosts(options)
+    _check_verbs_devices(options)
     if options.engine_api_url and not options.engine_api_url.startswith(("http://", "https://")):
         raise OptionError(
             f"option 'engine_api_url' is {options.engine_api_url!r}, expected a URL like 'http://127.0.0.1:8000':"
@@ -480,6 +487,27 @@ def _check_data_hosts(options: Options) -> None:
                 f"option 'data_hosts' names {host!r}, and 'listen_host' is {options.listen_host!r}: expected both to be"
                 " reachable from other machines, or both on loopback"
             )
+
+
+def _merge_verbs_devices(values: dict[str, Any]) -> None:
+    device = values.get("verbs_device", "")
+    devices = values.get("verbs_devices", ())
+    if device and devices and devices != (device,):
+        raise OptionError(
+            f"option 'verbs_device' is {device!r}, and 'verbs_devices' is {list(devices)!r}: name all devices in"
+            " verbs_devices alone"
+        )
+    if device:
+        values["verbs_devices"] = (device,)
+
+
+def _check_verbs_devices(options: Options) -> None:
+    devices = options.verbs_devices
+    if len(devices) > _DATA_HOSTS_MAX or len(set(devices)) < len(devices) or "" in devices:
+        raise OptionError(
+            f"option 'verbs_devices' is {list(devices)!r}, expected at most {_DATA_HOSTS_MAX} names, each once: fix it"
+            f" in {VLLM_OPTIONS_PLACE}"
+        )
 
 
 def is_any_address(host: str) -> bool:

@@ -77,6 +77,12 @@ def test_should_take_the_engines_own_port_for_a_prefiller() -> None:
             {"listen_host": "0.0.0.0", "shared_secret": SECRET, "advertise_host": "localhost"},
             "option 'advertise_host' is 'localhost', which on another machine is that machine itself",
         ),
+        ({"verbs_devices": [f"mlx5_{i}" for i in range(9)]}, "expected at most 8 names, each once"),
+        ({"verbs_devices": ["mlx5_0", "mlx5_0"]}, "expected at most 8 names, each once"),
+        (
+            {"verbs_device": "mlx5_0", "verbs_devices": ["mlx5_1"]},
+            "option 'verbs_device' is 'mlx5_0', and 'verbs_devices' is ['mlx5_1']: name all devices in verbs_devices",
+        ),
         ({"data_hosts": "127.0.0.2"}, "option 'data_hosts' is '127.0.0.2', expected a list of strings"),
         ({"data_hosts": ["127.0.0.1", "127.0.0.1"]}, "expected at most 8 addresses, each once"),
         ({"data_hosts": [f"127.0.0.{i}" for i in range(1, 10)]}, "expected at most 8 addresses, each once"),
@@ -241,3 +247,16 @@ def test_should_leave_alone_what_has_variables_of_its_own() -> None:
     options = parse_in({"KV_MESSENGER_JAVA_HOME": "/there", "KV_MESSENGER_SHARED_SECRET": "no such variable"})
     assert options.java_home == ""
     assert options.shared_secret == ""
+
+
+def test_should_take_the_older_spelling_of_one_verbs_device() -> None:
+    several = {"KV_MESSENGER_VERBS_DEVICES": "mlx5_0, mlx5_1"}
+
+    def in_environment(environment: dict[str, str]) -> tuple[str, ...]:
+        return parse_options({}, role="decoder", engine_id="e", environment=environment).verbs_devices
+
+    assert parse(verbs_device="mlx5_3").verbs_devices == ("mlx5_3",)
+    assert in_environment({"KV_MESSENGER_VERBS_DEVICE": "mlx5_3"}) == ("mlx5_3",)
+    assert in_environment(several) == ("mlx5_0", "mlx5_1")
+    assert parse(verbs_devices=["mlx5_0"]).for_java()["verbsDevices"] == ["mlx5_0"]
+    assert "verbsDevice" not in parse().for_java()

@@ -26,7 +26,7 @@ import java.util.concurrent.TimeUnit;
  * @param tcpInClear whether KV over tcp is in clear although control links are not
  * @param transferWorkers over so many threads the peers are spread; 0 = as many as suit the machine
  * @param fabric which libfabric is used, where it is a transport
- * @param verbsDevice the RDMA device of the transport verbs; "" = the one with the reachable address, or the first
+ * @param verbsDevices the RDMA devices of the transport verbs; empty = the one with the reachable address, or the first
  * @param dataHosts addresses that data paths are offered on and dialled from; empty = the one that peers are told
  * @param dataPort where data paths are listened for; 0 = any port
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
@@ -46,7 +46,7 @@ record OpenRequest(
         int streamsPerPeer,
         int transferWorkers,
         FabricChoice fabric,
-        String verbsDevice,
+        List<String> verbsDevices,
         String engineApiUrl,
         String engineApiKey,
         TlsFiles tls,
@@ -111,7 +111,7 @@ record OpenRequest(
                 options.count("streamsPerPeer"),
                 options.has("transferWorkers") ? options.count("transferWorkers") : 0,
                 new FabricChoice(options.textIfSaid("libfabricLibrary"), options.textIfSaid("libfabricProvider")),
-                options.textIfSaid("verbsDevice"),
+                options.has("verbsDevices") ? options.texts("verbsDevices") : List.of(),
                 options.text("engineApiUrl"),
                 options.textIfSaid("engineApiKey"),
                 new TlsFiles(

@@ -40,7 +40,7 @@ final class TransferWiring {
                 ThreadingMode.forCores(coreCount),
                 workers == 0 ? TransferOptions.workersForCores(coreCount) : workers,
                 request.fabric(),
-                request.verbsDevice(),
+                request.verbsDevices(),
                 TransferOptions.CUDA_LIBRARY));
         return decorated(engine, request);
     }

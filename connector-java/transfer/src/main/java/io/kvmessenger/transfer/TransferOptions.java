@@ -20,7 +20,8 @@ import java.util.function.Consumer;
  * @param threading which thread moves the bytes
  * @param workers over so many the peers are spread; each moves the bytes of its own
  * @param fabric which libfabric is used, where that is one of the transports
- * @param verbsDevice the RDMA device that verbs uses; empty for the one that has the advertised address, or the first
+ * @param verbsDevices the RDMA devices that verbs uses, one for each network; empty for the one that has the advertised address,
+ *     or the first
  * @param cudaLibrary NVIDIA's driver, where memory of a device is registered: its path, or a name that the loader looks for
  */
 public record TransferOptions(
@@ -36,7 +37,7 @@ public record TransferOptions(
         ThreadingMode threading,
         int workers,
         FabricChoice fabric,
-        String verbsDevice,
+        List<String> verbsDevices,
         String cudaLibrary) {
     public static final String CUDA = "cuda";
     public static final String LIBFABRIC = "libfabric";
@@ -71,6 +72,13 @@ public record TransferOptions(
                 "data_hosts",
                 dataHosts,
                 "at most " + DATA_HOSTS_MAX + " addresses, each once");
+        verbsDevices = List.copyOf(verbsDevices);
+        require(
+                verbsDevices.size() <= DATA_HOSTS_MAX
+                        && Set.copyOf(verbsDevices).size() == verbsDevices.size(),
+                "verbs_devices",
+                verbsDevices,
+                "at most " + DATA_HOSTS_MAX + " devices, each once");
         require(dataPort >= 0 && dataPort <= PORT_MAX, "data_port", dataPort, "0 to " + PORT_MAX);
         for (String transport : transports) {
             require(KNOWN.contains(transport), "transports", transport, "each one of cuda, libfabric, shm, tcp, verbs");
@@ -107,7 +115,7 @@ public record TransferOptions(
                 ThreadingMode.OWN_THREAD,
                 1,
                 FabricChoice.installed(),
-                "",
+                List.of(),
                 CUDA_LIBRARY);
     }
 
@@ -169,9 +177,8 @@ public record TransferOptions(
         return with(draft -> draft.fabric = choice);
     }
 
-    /** The RDMA device; empty for the first. */
-    public TransferOptions withVerbsDevice(String name) {
-        return with(draft -> draft.verbsDevice = name);
+    public TransferOptions withVerbsDevices(String... names) {
+        return with(draft -> draft.verbsDevices = List.of(names));
     }
 
     public TransferOptions withCudaLibrary(String library) {
@@ -198,7 +205,7 @@ public record TransferOptions(
         ThreadingMode threading;
         int workers;
         FabricChoice fabric;
-        String verbsDevice;
+        List<String> verbsDevices;
         String cudaLibrary;
 
         Draft(TransferOptions of) {
@@ -214,7 +221,7 @@ public record TransferOptions(
             threading = of.threading;
             workers = of.workers;
             fabric = of.fabric;
-            verbsDevice = of.verbsDevice;
+            verbsDevices = of.verbsDevices;
             cudaLibrary = of.cudaLibrary;
         }
 
@@ -232,7 +239,7 @@ public record TransferOptions(
                     threading,
                     workers,
                     fabric,
-                    verbsDevice,
+                    verbsDevices,
                     cudaLibrary);
         }
     }

@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.TransferOptions;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Assumptions;
 
 /** The RDMA devices that tests may use: those of the test bed, which {@code make test-rdma} starts. Pure functions. */
@@ -19,7 +20,27 @@ final class RdmaDevices {
 
     /** Engines of a name that begins with "target" at one end of the wire, all others at the other one. */
     static TransferOptions by(TransferOptions options, String engine) {
-        return options.withTransports(TransferOptions.VERBS).withVerbsDevice(deviceOf(engine));
+        return options.withTransports(TransferOptions.VERBS).withVerbsDevices(deviceOf(engine));
+    }
+
+    /** Engines with so many devices each: every one of the writer's at the other end of a wire from one of the target's. */
+    static TransferOptions byPairs(TransferOptions options, String engine, int count) {
+        String[] devices = IntStream.range(0, count)
+                .mapToObj(pair -> deviceOfPair(engine, pair))
+                .toArray(String[]::new);
+        return options.withTransports(TransferOptions.VERBS).withVerbsDevices(devices);
+    }
+
+    /** The device of an engine at one of the bed's pairs, as {@code examples/setup/rdma-bed} calls it. */
+    static String deviceOfPair(String engine, int pair) {
+        return (engine.startsWith("target") ? "rxp" : "rxe") + pair;
+    }
+
+    /** Those of the bed's switch from one number on, so many. */
+    static TransferOptions bySwitched(TransferOptions options, int first, int count) {
+        String[] devices =
+                IntStream.range(first, first + count).mapToObj(i -> "rxs" + i).toArray(String[]::new);
+        return options.withTransports(TransferOptions.VERBS).withVerbsDevices(devices);
     }
 
     static String deviceOf(String engine) {

@@ -11,7 +11,9 @@ import org.junit.jupiter.api.Test;
 /** When verbs is a transport of an engine, and what is said when it is not: with devices and without. */
 final class VerbsChoiceTest {
     private static TransferOptions byDeviceThatNothingHas() {
-        return TransferOptions.defaults().withTransports(TransferOptions.VERBS).withVerbsDevice("nic-that-nothing-has");
+        return TransferOptions.defaults()
+                .withTransports(TransferOptions.VERBS)
+                .withVerbsDevices("nic-that-nothing-has");
     }
 
     private static void assertRefused(TransferOptions options, String... words) {

@@ -12,7 +12,7 @@ import java.util.List;
  * The domains of an engine, in the order of its transports. A value.
  *
  * @param open at least one
- * @param unavailable why each of the other transports could not be opened
+ * @param unavailable why each of the other transports, or a device of one that is open, could not be opened
  */
 record Domains(List<Domain> open, List<String> unavailable) {
     Domains {
@@ -32,7 +32,9 @@ record Domains(List<Domain> open, List<String> unavailable) {
         try {
             for (Transport transport : transports) {
                 try {
-                    open.add(transport.open(port, figures.ofTransport(transport.name())));
+                    Domain domain = transport.open(port, figures.ofTransport(transport.name()));
+                    open.add(domain);
+                    unavailable.addAll(domain.leftOut());
                 } catch (TransportUnavailableException e) {
                     unavailable.add(e.getMessage());
                 }

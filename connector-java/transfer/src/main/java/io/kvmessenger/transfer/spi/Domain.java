@@ -3,6 +3,7 @@ package io.kvmessenger.transfer.spi;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import java.lang.foreign.MemorySegment;
+import java.util.List;
 
 /**
  * One way into and out of this machine that is open: one NIC, one listener, or one mapper of memory.
@@ -21,6 +22,11 @@ public interface Domain {
 
     /** Where peers reach this engine by this domain. Fixed once open; any thread. */
     String location();
+
+    /** What of it was asked for and cannot be used, and why, one line each. Fixed once open. */
+    default List<String> leftOut() {
+        return List.of();
+    }
 
     /**
      * Makes a region one that peers can write to through this domain. Messenger's thread.

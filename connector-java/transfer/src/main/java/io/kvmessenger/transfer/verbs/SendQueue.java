@@ -29,8 +29,10 @@ final class SendQueue {
     private final long[] postIds;
 
     private final int[] writeCounts;
+    private final long[] lengthsBytes;
     private final int depth;
     private int used;
+    private long heldBytes;
     private long posted;
     private long completed;
 
@@ -40,6 +42,7 @@ final class SendQueue {
         this.depth = depth;
         postIds = new long[depth];
         writeCounts = new int[depth];
+        lengthsBytes = new long[depth];
         for (int i = 0; i < CHAIN_MAX; i++) {
             long at = i * VerbsLayout.SEND_WR_SIZE_BYTES;
             chain.set(JAVA_LONG, at + VerbsLayout.SEND_WR_SG_LIST, memory.address() + i * VerbsLayout.SGE_SIZE_BYTES);
@@ -49,6 +52,11 @@ final class SendQueue {
     /** How many writes a chain may have now. */
     int room() {
         return Math.min(CHAIN_MAX, depth - used);
+    }
+
+    /** Of all posts that have not completed. */
+    long heldBytes() {
+        return heldBytes;
     }
 
     boolean isInUse() {
@@ -88,15 +96,16 @@ final class SendQueue {
     int post(int imm, long postId) {
         set(0, 0, 0, 0, 0, 0);
         chain.set(JAVA_INT, VerbsLayout.SEND_WR_NUM_SGE, 0);
-        return post(1, imm, postId);
+        return post(1, 0, imm, postId);
     }
 
     /**
      * Posts the first writes that were set.
      *
+     * @param lengthBytes of all of them
      * @return 0; or {@code -errno}: {@code -ENOMEM} where nothing was taken for want of room, {@code -EIO} where a part was
      */
-    int post(int writeCount, int imm, long postId) {
+    int post(int writeCount, long lengthBytes, int imm, long postId) {
         long last = (writeCount - 1) * VerbsLayout.SEND_WR_SIZE_BYTES;
         chain.set(JAVA_LONG, last + VerbsLayout.SEND_WR_NEXT, 0);
         chain.set(JAVA_LONG, last + VerbsLayout.SEND_WR_WR_ID, posted);
@@ -110,7 +119,9 @@ final class SendQueue {
         int slot = (int) (posted % depth);
         postIds[slot] = postId;
         writeCounts[slot] = writeCount;
+        lengthsBytes[slot] = lengthBytes;
         used += writeCount;
+        heldBytes += lengthBytes;
         posted++;
         return 0;
     }
@@ -119,6 +130,7 @@ final class SendQueue {
     long complete() {
         int slot = (int) (completed % depth);
         used -= writeCounts[slot];
+        heldBytes -= lengthsBytes[slot];
         completed++;
         return postIds[slot];
     }

@@ -19,24 +19,37 @@ import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
 
-/** One port of an RDMA device: a queue pair for each peer and direction. Worker only, except where said. */
+/**
+ * One port of each RDMA device that this engine uses: a queue pair for each peer, direction and network. Worker only, except where
+ * said.
+ */
 final class VerbsDomain implements Domain {
-    private final OpenVerbs verbs;
-    private final VerbsRegions regions;
+    private final List<Nic> nics;
+    private final List<String> leftOut;
     private final long connectLimitNs;
     private final InboundPort port;
     private final Figures figures;
     private final String location;
     private final List<VerbsInboundPaths> inbound = new ArrayList<>();
 
-    /** Takes the port over. */
-    VerbsDomain(OpenVerbs verbs, long connectLimitNs, InboundPort port, Figures figures, String location) {
-        this.verbs = verbs;
+    /**
+     * Takes the devices over.
+     *
+     * @param leftOut why others that were named are not among them
+     */
+    VerbsDomain(
+            List<Nic> nics,
+            List<String> leftOut,
+            long connectLimitNs,
+            InboundPort port,
+            Figures figures,
+            String location) {
+        this.nics = nics;
+        this.leftOut = leftOut;
         this.connectLimitNs = connectLimitNs;
         this.port = port;
         this.figures = figures;
         this.location = location;
-        regions = new VerbsRegions(verbs);
     }
 
     @Override
@@ -50,54 +63,50 @@ final class VerbsDomain implements Domain {
     }
 
     @Override
+    public List<String> leftOut() {
+        return leftOut.stream().map(why -> "verbs goes on without " + why).toList();
+    }
+
+    @Override
     public RemoteKey register(Region region) {
         RegionDescriptor descriptor = region.descriptor();
         if (!(region.memory() instanceof Memory.Host host)) {
             return null;
         }
-        regions.add(descriptor.regionId(), host.bytes());
+        try {
+            for (Nic nic : nics) {
+                nic.regions().add(descriptor.regionId(), host.bytes());
+            }
+        } catch (IllegalStateException e) {
+            nics.forEach(nic -> nic.regions().remove(descriptor.regionId()));
+            throw e;
+        }
         return new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Memory.Host.NOT_SHAREABLE);
     }
 
     @Override
     public void deregister(RemoteKey key) {
-        regions.remove(key.regionId());
+        nics.forEach(nic -> nic.regions().remove(key.regionId()));
     }
 
     @Override
     public OutboundPaths attach(OutboundChannel channel, String peerLocation, PathEvents events, long nowNs) {
-        QueuePair pair = new QueuePair(verbs, true, VerbsOutboundPaths.depth(verbs.port()));
-        try {
-            return new VerbsOutboundPaths(
-                    regions, channel, events, figures, pair, verbs.port(), nowNs + connectLimitNs);
-        } catch (IllegalStateException e) {
-            pair.close();
-            throw e;
-        }
+        return new VerbsOutboundPaths(nics, channel, events, figures, connectLimitNs, nowNs);
     }
 
     @Override
     public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
-        PairName writer = PairName.parse(wish);
-        if (writer == null) {
-            throw new IllegalArgumentException("a peer names no queue pair");
-        }
-        int depth = VerbsInboundPaths.depth(verbs.port());
-        QueuePair pair = new QueuePair(verbs, false, depth);
-        try {
-            VerbsInboundPaths paths = new VerbsInboundPaths(
-                    port, this::remoteOf, from, figures, channel, pair, writer, depth, nowNs, nowNs + connectLimitNs);
-            inbound.add(paths);
-            return paths;
-        } catch (IllegalArgumentException | IllegalStateException e) {
-            pair.close();
-            throw e;
-        }
+        Nic.parseCount(wish);
+        VerbsInboundPaths paths =
+                new VerbsInboundPaths(nics, port, this::remoteOf, from, figures, channel, nowNs, connectLimitNs);
+        inbound.add(paths);
+        return paths;
     }
 
     /** What a peer needs of a region; of none that this engine has, that it has none. */
-    private RemoteMemory remoteOf(int regionId) {
-        VerbsRegions.Registered registered = port.keyOf(this, regionId) == null ? null : regions.of(regionId);
+    private RemoteMemory remoteOf(Nic nic, int regionId) {
+        VerbsRegions.Registered registered =
+                port.keyOf(this, regionId) == null ? null : nic.regions().of(regionId);
         return registered == null ? RemoteMemory.unknown(regionId) : registered.remote();
     }
 
@@ -108,7 +117,7 @@ final class VerbsDomain implements Domain {
         for (int i = inbound.size() - 1; i >= 0; i--) {
             VerbsInboundPaths paths = inbound.get(i);
             work += paths.poll(nowNs);
-            if (paths.isOver()) {
+            if (paths.isFinished()) {
                 inbound.remove(paths);
             } else {
                 lookSoon |= paths.waits();
@@ -120,7 +129,6 @@ final class VerbsDomain implements Domain {
     @Override
     public void close() {
         inbound.clear();
-        regions.close();
-        verbs.close();
+        nics.forEach(Nic::close);
     }
 }

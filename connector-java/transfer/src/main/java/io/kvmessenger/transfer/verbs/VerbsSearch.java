@@ -17,8 +17,8 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * Finds the port to use: of the device that was asked for, or the one that has the address that peers are told, or the first that
- * is active.
+ * Finds the ports to use: of the devices that were asked for, or the one that has the address that peers are told, or the first
+ * that is active.
  *
  * <p>Used once, by one thread.
  */
@@ -55,31 +55,75 @@ final class VerbsSearch {
     }
 
     /**
-     * Opens the device of the port that it returns; no other stays open.
+     * Opens the devices of the ports that it returns, in the order in which they are named; no other stays open.
      *
-     * @param device its name; empty for any
-     * @throws IllegalStateException saying in one line why there is none
+     * @param devices their names; none for any one
+     * @throws IllegalStateException saying in one line why there is none, or which name is that of no device
      */
-    VerbsPort find(String device) {
+    List<VerbsPort> find(List<String> devices) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment count = arena.allocate(JAVA_INT);
             long list = library.ibv_get_device_list(count);
             try {
                 int found = list <= 0 ? 0 : count.get(JAVA_INT, 0);
-                VerbsPort best = null;
-                for (int i = 0; i < found && !hasWantedGid(best); i++) {
-                    best = better(best, addressAt(list, i), device, arena);
-                }
-                if (best == null) {
-                    throw new IllegalStateException(nothing(device));
-                }
-                return best;
+                return devices.isEmpty() ? List.of(any(list, found, arena)) : named(list, found, devices, arena);
             } finally {
                 if (list > 0) {
                     library.ibv_free_device_list(list);
                 }
             }
         }
+    }
+
+    /** Why devices that were named are not among those found; empty where all are. */
+    List<String> leftOut() {
+        return List.copyOf(seen);
+    }
+
+    private VerbsPort any(long list, int found, Arena arena) {
+        VerbsPort best = null;
+        for (int i = 0; i < found && !hasWantedGid(best); i++) {
+            best = better(best, addressAt(list, i), arena);
+        }
+        if (best == null) {
+            throw new IllegalStateException("finds no RDMA device with an active port, but " + allSeen());
+        }
+        return best;
+    }
+
+    private List<VerbsPort> named(long list, int found, List<String> devices, Arena arena) {
+        List<VerbsPort> ports = new ArrayList<>();
+        try {
+            for (String name : devices) {
+                VerbsPort port = open(addressOf(name, list, found), arena);
+                if (port != null) {
+                    ports.add(port);
+                }
+            }
+        } catch (IllegalStateException e) {
+            ports.forEach(port -> library.ibv_close_device(port.context()));
+            throw e;
+        }
+        if (ports.isEmpty()) {
+            throw new IllegalStateException("finds no active port of verbs_devices " + String.join(", ", devices)
+                    + ", but " + allSeen() + ": name devices that ibv_devices lists, or none");
+        }
+        return ports;
+    }
+
+    private long addressOf(String name, long list, int found) {
+        List<String> others = new ArrayList<>();
+        for (int i = 0; i < found; i++) {
+            long device = addressAt(list, i);
+            String other = library.ibv_get_device_name(device);
+            if (other.equals(name)) {
+                return device;
+            }
+            others.add(other);
+        }
+        throw new IllegalStateException("finds no device " + name + ", which verbs_devices names, but "
+                + (others.isEmpty() ? "none at all" : "only " + String.join(", ", others))
+                + ": name devices that ibv_devices lists, or none");
     }
 
     private static long addressAt(long list, int i) {
@@ -90,24 +134,32 @@ final class VerbsSearch {
         return port != null && Arrays.equals(port.gid(), wantedGid);
     }
 
-    private VerbsPort better(VerbsPort best, long device, String wanted, Arena arena) {
-        String name = library.ibv_get_device_name(device);
-        if (!wanted.isEmpty() && !wanted.equals(name)) {
-            seen.add(name);
+    private VerbsPort better(VerbsPort best, long device, Arena arena) {
+        VerbsPort port = open(device, arena);
+        if (port == null) {
             return best;
         }
-        long context = library.ibv_open_device(device);
-        if (context <= 0) {
-            seen.add(name + ", which cannot be opened");
-            return best;
-        }
-        VerbsPort port = portOf(name, context, arena);
-        if (port == null || (best != null && !hasWantedGid(port))) {
-            library.ibv_close_device(context);
+        if (best != null && !hasWantedGid(port)) {
+            library.ibv_close_device(port.context());
             return best;
         }
         if (best != null) {
             library.ibv_close_device(best.context());
+        }
+        return port;
+    }
+
+    /** The port of a device to use, which is open then; null, and why, where there is none. */
+    private VerbsPort open(long device, Arena arena) {
+        String name = library.ibv_get_device_name(device);
+        long context = library.ibv_open_device(device);
+        if (context <= 0) {
+            seen.add(name + ", which cannot be opened");
+            return null;
+        }
+        VerbsPort port = portOf(name, context, arena);
+        if (port == null) {
+            library.ibv_close_device(context);
         }
         return port;
     }
@@ -182,11 +234,7 @@ final class VerbsSearch {
         return entry.asSlice(VerbsLayout.GID_ENTRY_GID, PairName.GID_BYTES).toArray(JAVA_BYTE);
     }
 
-    private String nothing(String device) {
-        String found = seen.isEmpty() ? "no device" : "only " + String.join("; ", seen);
-        return device.isEmpty()
-                ? "finds no RDMA device with an active port, but " + found
-                : "finds no active port of verbs_device " + device + ", but " + found
-                        + ": name a device that ibv_devices lists, or none";
+    private String allSeen() {
+        return seen.isEmpty() ? "no device" : "only " + String.join("; ", seen);
     }
 }

@@ -10,6 +10,7 @@ import io.kvmessenger.transfer.spi.InboundPort;
 import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.spi.TransportUnavailableException;
 import java.net.InetAddress;
+import java.util.List;
 import java.util.function.Supplier;
 
 /** RDMA devices that libibverbs drives, where there is one. */
@@ -60,13 +61,14 @@ public final class VerbsTransport implements Transport {
     }
 
     private Domain open(LibVerbs loaded, InboundPort port, Figures figures) {
-        VerbsPort found = new VerbsSearch(loaded, advertiseHost).find(options.verbsDevice());
-        OpenVerbs verbs = new OpenVerbs(loaded, found);
+        VerbsSearch search = new VerbsSearch(loaded, advertiseHost);
+        List<Nic> nics = Nic.openAll(loaded, search.find(options.verbsDevices()));
+        List<String> leftOut = options.verbsDevices().isEmpty() ? List.of() : search.leftOut();
         try {
             String location = links.listenInet(name(), listenHost, advertiseHost, dataPort(), port, figures);
-            return new VerbsDomain(verbs, options.connectLimitNs(), port, figures, location);
+            return new VerbsDomain(nics, leftOut, options.connectLimitNs(), port, figures, location);
         } catch (IllegalStateException | IllegalArgumentException e) {
-            verbs.close();
+            nics.forEach(Nic::close);
             throw e;
         }
     }

@@ -9,6 +9,7 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 import java.lang.foreign.MemorySegment;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
 final class WriteBatchTest {
@@ -55,5 +56,19 @@ final class WriteBatchTest {
                 .isEqualTo(1);
         assertThat(batch(1).limit(Integer.MAX_VALUE, Long.MAX_VALUE, Long.MAX_VALUE))
                 .isEqualTo(PAGE_COUNT);
+    }
+
+    @Test
+    void shouldCountBeyond32Bits() {
+        int pageBytes = 1 << 20;
+        int count = 6000;
+        Registered memory = new Registered(REGION, Memory.host(MemorySegment.ofArray(new byte[PAGE_BYTES])));
+        PageList pages = new PageList(IntStream.range(0, count).toArray(), 0, count, pageBytes, 0);
+        WriteBatch batch = new WriteBatch();
+        batch.set(0, new PagedWrites(memory, pages, REGION, pages, pageBytes, () -> Imm.of(1, 0), 1), 0, count);
+        assertThat(batch.payloadBytes()).isEqualTo((long) count * pageBytes);
+        assertThat(batch.targetOffsetBytes(count - 1)).isEqualTo((count - 1L) * pageBytes);
+        assertThat(batch.limit(Integer.MAX_VALUE, 5L << 30, Long.MAX_VALUE)).isEqualTo(5 << 10);
+        assertThat(batch.payloadBytes()).isEqualTo(5L << 30);
     }
 }

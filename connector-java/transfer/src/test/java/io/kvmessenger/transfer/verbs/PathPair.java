@@ -27,9 +27,13 @@ import java.net.InetAddress;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
+import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.stream.IntStream;
 
-/** A writer's and a target's end of one path over {@link StandInVerbs}, in time and with records that a test moves. One thread. */
+/** A writer's and a target's ends of their paths over {@link StandInVerbs}, in time and with records that a test moves. One thread. */
 final class PathPair implements PathEvents {
     static final int PAGE_BYTES = 64;
     static final int PAGE_COUNT = 512;
@@ -45,14 +49,13 @@ final class PathPair implements PathEvents {
     private record Said(int kind, MemorySegment payload) {}
 
     final Arena arena = Arena.ofConfined();
-    final StandInVerbs library = new StandInVerbs(new StandInVerbs.Device(
-            "nic",
-            VerbsApi.IBV_PORT_ACTIVE,
-            VerbsApi.IBV_LINK_LAYER_ETHERNET,
-            List.of(VerbsSearch.gidOf(InetAddress.getLoopbackAddress())),
-            VerbsApi.IBV_GID_TYPE_ROCE_V2));
-    final OpenVerbs verbs = new OpenVerbs(library, new VerbsSearch(library, InetAddress.getLoopbackAddress()).find(""));
-    final VerbsRegions regions = new VerbsRegions(verbs);
+    final StandInVerbs library;
+    final List<Nic> writerNics;
+    /** The same one where each side has one device only. */
+    final List<Nic> targetNics;
+
+    private final boolean sharedNics;
+
     final MemorySegment source = arena.allocate((long) PAGE_BYTES * PAGE_COUNT, PAGE_BYTES);
     final MemorySegment memory = arena.allocate((long) PAGE_BYTES * PAGE_COUNT, PAGE_BYTES);
     final Figures figures = new Figures();
@@ -62,6 +65,9 @@ final class PathPair implements PathEvents {
     final TargetChannel targetChannel = new TargetChannel();
     final List<Long> sent = new ArrayList<>();
     final List<String> events = new ArrayList<>();
+    /** By their network; the last one that was opened. */
+    final Map<Integer, Endpoint> paths = new TreeMap<>();
+
     final VerbsOutboundPaths writer;
     VerbsInboundPaths target;
     long nowNs;
@@ -70,68 +76,124 @@ final class PathPair implements PathEvents {
 
     private final WriterChannel writerChannel = new WriterChannel();
     private final WriteBatch batch = new WriteBatch();
-    private PairName wish;
+    private MemorySegment wish;
 
     PathPair() {
+        this(List.of("nic"), List.of("nic"));
+    }
+
+    /** With devices that are called w0, w1, ... at the writer, and t0, t1, ... at the target. */
+    PathPair(int writerDevices, int targetDevices) {
+        this(names("w", writerDevices), names("t", targetDevices));
+    }
+
+    private PathPair(List<String> writerDevices, List<String> targetDevices) {
+        List<String> all = new ArrayList<>(new LinkedHashSet<>(writerDevices));
+        targetDevices.stream().filter(name -> !all.contains(name)).forEach(all::add);
+        library = new StandInVerbs(all.stream().map(PathPair::device).toArray(StandInVerbs.Device[]::new));
+        writerNics = Nic.openAll(library, search(writerDevices));
+        sharedNics = targetDevices.equals(writerDevices);
+        targetNics = sharedNics ? writerNics : Nic.openAll(library, search(targetDevices));
         for (int i = 0; i < source.byteSize(); i++) {
             source.set(JAVA_BYTE, i, (byte) (i / PAGE_BYTES + i));
         }
-        regions.add(REGION_ID, memory);
-        regions.add(REGION_ID + 1, source);
-        QueuePair pair = new QueuePair(verbs, true, VerbsOutboundPaths.depth(verbs.port()));
-        writer = new VerbsOutboundPaths(
-                regions, writerChannel, this, figures, pair, verbs.port(), nowNs + CONNECT_LIMIT_NS);
+        targetNics.forEach(nic -> nic.regions().add(REGION_ID, memory));
+        writerNics.forEach(nic -> nic.regions().add(REGION_ID + 1, source));
+        writer = new VerbsOutboundPaths(writerNics, writerChannel, this, figures, CONNECT_LIMIT_NS, nowNs);
     }
 
-    /** Until the path takes posts. */
+    private static List<String> names(String prefix, int count) {
+        return IntStream.range(0, count).mapToObj(i -> prefix + i).toList();
+    }
+
+    private static StandInVerbs.Device device(String name) {
+        return new StandInVerbs.Device(
+                name,
+                VerbsApi.IBV_PORT_ACTIVE,
+                VerbsApi.IBV_LINK_LAYER_ETHERNET,
+                List.of(VerbsSearch.gidOf(InetAddress.getLoopbackAddress())),
+                VerbsApi.IBV_GID_TYPE_ROCE_V2);
+    }
+
+    private List<VerbsPort> search(List<String> devices) {
+        return new VerbsSearch(library, InetAddress.getLoopbackAddress()).find(devices);
+    }
+
+    /** Until the paths take posts. */
     PathPair opened() {
         accept();
         turn();
-        library.deliver(1);
+        library.deliver(Endpoint.NETWORKS_MAX);
         turn();
         return this;
     }
 
     void accept() {
-        int depth = VerbsInboundPaths.depth(verbs.port());
+        Nic.parseCount(wish);
         target = new VerbsInboundPaths(
+                targetNics,
                 port,
-                regionId -> regions.of(regionId).remote(),
+                (nic, regionId) -> nic.regions().of(regionId).remote(),
                 admission,
                 figures,
                 targetChannel,
-                new QueuePair(verbs, false, depth),
-                wish,
-                depth,
                 nowNs,
-                nowNs + CONNECT_LIMIT_NS);
+                CONNECT_LIMIT_NS);
     }
 
-    /** A duty cycle of both, in which each hears what the other has said. */
+    /** The path of the first network. */
+    Endpoint path() {
+        return paths.get(0);
+    }
+
+    /** Duty cycles of both, in which each hears what the other has said, until neither says more. */
     void turn() {
-        writer.doWork(nowNs);
-        while (targetHears && !writerChannel.said.isEmpty()) {
-            Said record = writerChannel.said.poll();
-            target.onRecord(record.kind, record.payload, nowNs);
-        }
-        if (target != null) {
-            target.poll(nowNs);
-        }
-        while (!targetChannel.said.isEmpty()) {
-            Said record = targetChannel.said.poll();
-            writerChannel.reader.onRecord(record.kind, record.payload, nowNs);
-        }
-        writer.doWork(nowNs);
+        do {
+            writer.doWork(nowNs);
+            while (targetHears && target != null && !writerChannel.said.isEmpty()) {
+                Said record = writerChannel.said.poll();
+                target.onRecord(record.kind, record.payload, nowNs);
+            }
+            if (target != null) {
+                target.poll(nowNs);
+            }
+            while (!targetChannel.said.isEmpty()) {
+                Said record = targetChannel.said.poll();
+                writerChannel.reader.onRecord(record.kind, record.payload, nowNs);
+            }
+            writer.doWork(nowNs);
+        } while (targetHears && target != null && !writerChannel.said.isEmpty());
+    }
+
+    /** The target says something that it should not. */
+    void targetSays(int kind, MemorySegment payload) {
+        writerChannel.reader.onRecord(kind, payload, nowNs);
+    }
+
+    /** The writer says something that it should not. */
+    void writerSays(int kind, MemorySegment payload) {
+        target.onRecord(kind, payload, nowNs);
+    }
+
+    /** The writer hears how many devices the target has, and no more. */
+    void hearDevices() {
+        Said record = targetChannel.said.poll();
+        targetSays(record.kind, record.payload);
     }
 
     private RegionDescriptor descriptor(int regionId) {
         return new RegionDescriptor(regionId, source.byteSize(), RegionDescriptor.VERSION, false);
     }
 
-    /** Offers pages, each to its own place; returns how many were taken. */
+    /** Offers pages to the first network's path, each to its own place; returns how many were taken. */
     int post(long postId, int... pages) {
+        return postTo(path(), postId, pages);
+    }
+
+    int postTo(Endpoint path, long postId, int... pages) {
         PageList list = new PageList(pages, 0, pages.length, PAGE_BYTES, 0);
         return post(
+                path,
                 postId,
                 new PagedWrites(
                         new Registered(descriptor(REGION_ID + 1), Memory.host(source)),
@@ -146,18 +208,22 @@ final class PathPair implements PathEvents {
 
     /** The same, where the peer's region is not known yet: asks for it first. */
     int postFirst(long postId, int... pages) {
-        int taken = post(postId, pages);
+        return postFirstTo(path(), postId, pages);
+    }
+
+    int postFirstTo(Endpoint path, long postId, int... pages) {
+        int taken = postTo(path, postId, pages);
         turn();
-        return taken > 0 ? taken : post(postId, pages);
+        return taken > 0 ? taken : postTo(path, postId, pages);
     }
 
     int postImmediate(long postId) {
-        return post(postId, new ImmOnly(() -> IMM, 1), 1);
+        return post(path(), postId, new ImmOnly(() -> IMM, 1), 1);
     }
 
-    private int post(long postId, TransferRequest request, int count) {
+    private int post(Endpoint path, long postId, TransferRequest request, int count) {
         batch.set(postId, request, 0, count);
-        int taken = writer.post(batch, postId);
+        int taken = path.post(batch, postId);
         batch.clear();
         return taken;
     }
@@ -172,8 +238,10 @@ final class PathPair implements PathEvents {
         if (target != null) {
             target.close();
         }
-        regions.close();
-        verbs.close();
+        writerNics.forEach(Nic::close);
+        if (!sharedNics) {
+            targetNics.forEach(Nic::close);
+        }
         library.close();
         arena.close();
     }
@@ -196,6 +264,7 @@ final class PathPair implements PathEvents {
     @Override
     public void onPathOpened(Endpoint path) {
         events.add("opened");
+        paths.put(path.network(), path);
     }
 
     @Override
@@ -209,7 +278,7 @@ final class PathPair implements PathEvents {
 
         @Override
         public boolean open(MemorySegment asked, Reader newReader) {
-            wish = PairName.parse(asked);
+            wish = asked;
             reader = newReader;
             return true;
         }

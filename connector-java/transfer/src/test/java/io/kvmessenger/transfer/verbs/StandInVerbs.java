@@ -16,8 +16,11 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
 
 /**
  * A libibverbs with devices that are only described, whose connected queue pairs move bytes in this process when a test says so, and
@@ -33,19 +36,29 @@ final class StandInVerbs implements LibVerbs {
     private static final int MTU_4096 = 5;
     private static final int ENTRIES_MAX = 32_767;
 
-    private record Request(long id, int opcode, boolean signalled, int imm, byte[] payload, long target) {}
+    private record Request(
+            long id,
+            int opcode,
+            boolean signalled,
+            int imm,
+            byte[] payload,
+            int localKey,
+            long target,
+            int remoteKey) {}
 
     private record Completion(long id, int status, int opcode, int imm) {}
 
     private static final class Pair {
         final Deque<Request> sends = new ArrayDeque<>();
         final Deque<Completion> queue;
+        final long device;
         int receives;
         int state;
         int peer;
 
-        Pair(Deque<Completion> queue) {
+        Pair(Deque<Completion> queue, long device) {
             this.queue = queue;
+            this.device = device;
         }
     }
 
@@ -53,6 +66,11 @@ final class StandInVerbs implements LibVerbs {
     private final List<Device> devices;
     private final Map<Long, Deque<Completion>> queues = new HashMap<>();
     private final Map<Long, Pair> pairs = new HashMap<>();
+    /** Of each protection domain. */
+    private final Map<Long, Long> domainDevices = new HashMap<>();
+
+    private final Map<Integer, Long> regionDevices = new HashMap<>();
+
     final List<String> openDevices = new ArrayList<>();
     private long lastObject = 1 << 20;
     /** What the next post returns, if not zero, after it has taken {@link #takenBefore} requests. */
@@ -67,6 +85,16 @@ final class StandInVerbs implements LibVerbs {
     boolean unreadable;
     /** Whether a queue pair that is stopped gives its receives back. */
     boolean givesBack = true;
+    /** The call that fails, with ENOMEM, as long as it stands here. */
+    String refusedCall = "";
+    /** The only device at which it fails; empty for all. */
+    String refusingDevice = "";
+    /** Completions that one poll gives at most. */
+    int pollMax = Integer.MAX_VALUE;
+    /** The devices whose wires are cut: nothing comes through. */
+    final Set<String> cut = new HashSet<>();
+    /** Objects that are there: domains, regions, queues and pairs. */
+    private int objects;
 
     StandInVerbs(Device... devices) {
         this.devices = List.of(devices);
@@ -77,14 +105,18 @@ final class StandInVerbs implements LibVerbs {
         int left = posts;
         for (Pair pair : pairs.values()) {
             Pair target = pairs.get((long) pair.peer);
+            if (target == null || isCut(pair) || isCut(target)) {
+                continue;
+            }
             while (left > 0 && !pair.sends.isEmpty() && pair.state == VerbsApi.IBV_QPS_RTS) {
                 Request request = pair.sends.peek();
                 boolean hasImm = request.opcode == VerbsApi.IBV_WR_RDMA_WRITE_WITH_IMM;
-                if (hasImm && (target == null || target.receives == 0)) {
+                if (hasImm && target.receives == 0) {
                     break;
                 }
                 pair.sends.poll();
                 if (request.payload.length > 0) {
+                    requireKeysOf(pair, target, request);
                     ForeignMemory.at(request.target, request.payload.length)
                             .copyFrom(MemorySegment.ofArray(request.payload));
                 }
@@ -104,10 +136,27 @@ final class StandInVerbs implements LibVerbs {
         }
     }
 
-    /** The oldest request of each writer was not answered in time. */
+    /** A device knows the keys of its own regions only. */
+    private void requireKeysOf(Pair pair, Pair target, Request request) {
+        if (!Objects.equals(regionDevices.get(request.localKey), pair.device)
+                || !Objects.equals(regionDevices.get(request.remoteKey), target.device)) {
+            throw new AssertionError("a key of another device");
+        }
+    }
+
+    private boolean isRefusing(long device) {
+        return refusingDevice.equals(devices.get((int) device - 1).name);
+    }
+
+    private boolean isCut(Pair pair) {
+        return pair != null && cut.contains(devices.get((int) pair.device - 1).name);
+    }
+
+    /** The oldest request of each writer was not answered in time; of those that are cut, where some are. */
     void exceedRetries() {
         pairs.values().stream()
                 .filter(pair -> pair.state == VerbsApi.IBV_QPS_RTS)
+                .filter(pair -> cut.isEmpty() || isCut(pair) || isCut(pairs.get((long) pair.peer)))
                 .forEach(pair -> pair.queue.add(new Completion(0, VerbsApi.IBV_WC_RETRY_EXC_ERR, 0, 0)));
     }
 
@@ -134,11 +183,27 @@ final class StandInVerbs implements LibVerbs {
         return pairs.size();
     }
 
+    /** How many writers' queue pairs of a device have requests under way. */
+    long busyWriters(String device) {
+        return pairs.values().stream()
+                .filter(pair -> !pair.sends.isEmpty())
+                .filter(pair -> devices.get((int) pair.device - 1).name.equals(device))
+                .count();
+    }
+
+    int objects() {
+        return objects;
+    }
+
     void close() {
         arena.close();
     }
 
-    private long make() {
+    private long make(String call, long device) {
+        if (call.equals(refusedCall) && (refusingDevice.isEmpty() || isRefusing(device))) {
+            return -Errno.ENOMEM;
+        }
+        objects++;
         return ++lastObject;
     }
 
@@ -204,21 +269,27 @@ final class StandInVerbs implements LibVerbs {
 
     @Override
     public long ibv_alloc_pd(long context) {
-        return make();
+        long domain = make("ibv_alloc_pd", context);
+        domainDevices.put(domain, context);
+        return domain;
     }
 
     @Override
     public int ibv_dealloc_pd(long domain) {
+        objects--;
         return 0;
     }
 
     @Override
     public long ibv_reg_mr(long domain, long address, long lengthBytes, int access) {
-        return make();
+        long region = make("ibv_reg_mr", domainDevices.get(domain));
+        regionDevices.put((int) region, domainDevices.get(domain));
+        return region;
     }
 
     @Override
     public int ibv_dereg_mr(long region) {
+        objects--;
         return 0;
     }
 
@@ -234,26 +305,33 @@ final class StandInVerbs implements LibVerbs {
 
     @Override
     public long ibv_create_cq(long context, int entries) {
-        long queue = make();
+        long queue = make("ibv_create_cq", context);
         queues.put(queue, new ArrayDeque<>());
         return queue;
     }
 
     @Override
     public int ibv_destroy_cq(long queue) {
+        objects--;
         queues.remove(queue);
         return 0;
     }
 
     @Override
     public long ibv_create_qp(long domain, MemorySegment attributes) {
-        long pair = make();
-        pairs.put(pair, new Pair(queues.get(attributes.get(JAVA_LONG, VerbsLayout.QP_INIT_ATTR_RECV_CQ))));
+        long pair = make("ibv_create_qp", domainDevices.get(domain));
+        if (pair > 0) {
+            Deque<Completion> queue = queues.get(attributes.get(JAVA_LONG, VerbsLayout.QP_INIT_ATTR_RECV_CQ));
+            pairs.put(pair, new Pair(queue, domainDevices.get(domain)));
+        }
         return pair;
     }
 
     @Override
     public int ibv_modify_qp(long pair, MemorySegment attributes, int mask) {
+        if (refusedCall.equals("ibv_modify_qp")) {
+            return -Errno.EIO;
+        }
         Pair modified = pairs.get(pair);
         modified.state = attributes.get(JAVA_INT, VerbsLayout.QP_ATTR_QP_STATE);
         if ((mask & VerbsApi.IBV_QP_DEST_QPN) != 0) {
@@ -270,6 +348,7 @@ final class StandInVerbs implements LibVerbs {
 
     @Override
     public int ibv_destroy_qp(long pair) {
+        objects--;
         pairs.remove(pair);
         return 0;
     }
@@ -298,12 +377,14 @@ final class StandInVerbs implements LibVerbs {
 
     private static Request read(MemorySegment wr) {
         byte[] payload = new byte[0];
+        int localKey = 0;
         if (wr.get(JAVA_INT, VerbsLayout.SEND_WR_NUM_SGE) == 1) {
             MemorySegment part =
                     ForeignMemory.at(wr.get(JAVA_LONG, VerbsLayout.SEND_WR_SG_LIST), VerbsLayout.SGE_SIZE_BYTES);
             payload = ForeignMemory.at(
                             part.get(JAVA_LONG, VerbsLayout.SGE_ADDR), part.get(JAVA_INT, VerbsLayout.SGE_LENGTH))
                     .toArray(JAVA_BYTE);
+            localKey = part.get(JAVA_INT, VerbsLayout.SGE_LKEY);
         }
         return new Request(
                 wr.get(JAVA_LONG, VerbsLayout.SEND_WR_WR_ID),
@@ -311,11 +392,16 @@ final class StandInVerbs implements LibVerbs {
                 wr.get(JAVA_INT, VerbsLayout.SEND_WR_SEND_FLAGS) == VerbsApi.IBV_SEND_SIGNALED,
                 wr.get(JAVA_INT, VerbsLayout.SEND_WR_IMM_DATA),
                 payload,
-                wr.get(JAVA_LONG, VerbsLayout.SEND_WR_REMOTE_ADDR));
+                localKey,
+                wr.get(JAVA_LONG, VerbsLayout.SEND_WR_REMOTE_ADDR),
+                wr.get(JAVA_INT, VerbsLayout.SEND_WR_RKEY));
     }
 
     @Override
     public int ibv_post_recv(long pair, long request, MemorySegment refused) {
+        if (refusedCall.equals("ibv_post_recv")) {
+            return -Errno.ENOMEM;
+        }
         for (long at = request; at != 0; ) {
             pairs.get(pair).receives++;
             at = ForeignMemory.at(at, VerbsLayout.RECV_WR_SIZE_BYTES).get(JAVA_LONG, VerbsLayout.RECV_WR_NEXT);
@@ -329,7 +415,9 @@ final class StandInVerbs implements LibVerbs {
             return -Errno.EIO;
         }
         int count = 0;
-        for (Deque<Completion> waiting = queues.get(queue); count < entries && !waiting.isEmpty(); count++) {
+        for (Deque<Completion> waiting = queues.get(queue);
+                count < Math.min(entries, pollMax) && !waiting.isEmpty();
+                count++) {
             Completion completion = waiting.poll();
             MemorySegment wc = completions.asSlice(count * VerbsLayout.WC_SIZE_BYTES, VerbsLayout.WC_SIZE_BYTES);
             wc.set(JAVA_LONG, VerbsLayout.WC_WR_ID, completion.id);

@@ -154,7 +154,7 @@ final class VerbsPathsTest {
         paths.turn();
         assertThat(paths.events).hasSize(3).doesNotContain("lost");
         assertThat(paths.events.getLast()).startsWith("failed").contains("acknowledged", "lacks");
-        assertThat(paths.writer.mayOweDelivery()).isTrue();
+        assertThat(paths.path().mayOweDelivery()).isTrue();
     }
 
     @Test
@@ -171,7 +171,7 @@ final class VerbsPathsTest {
         assertThat(paths.events.subList(2, 3))
                 .allMatch(event ->
                         event.startsWith("failed") && event.endsWith("the peer has not said what came through"));
-        assertThat(paths.writer.mayOweDelivery()).isTrue();
+        assertThat(paths.path().mayOweDelivery()).isTrue();
     }
 
     /** Until all receives are back something may still come. */

@@ -40,8 +40,8 @@ final class VerbsSearchTest {
         return new StandInVerbs.Device(name, state, layer, List.of(LINK_LOCAL), type);
     }
 
-    private static VerbsPort find(StandInVerbs library, String device) {
-        return new VerbsSearch(library, host("10.0.0.2")).find(device);
+    private static List<VerbsPort> find(StandInVerbs library, String... devices) {
+        return new VerbsSearch(library, host("10.0.0.2")).find(List.of(devices));
     }
 
     @Test
@@ -56,7 +56,7 @@ final class VerbsSearchTest {
                 roce("first", LINK_LOCAL, gid("10.0.0.1")),
                 roce("second", LINK_LOCAL, gid("10.0.0.9"), gid("10.0.0.2")),
                 roce("third", gid("10.0.0.3")));
-        VerbsPort port = find(library, "");
+        VerbsPort port = find(library).getFirst();
         assertThat(port.device()).isEqualTo("second");
         assertThat(port.gidIndex()).isEqualTo(2);
         assertThat(port.gid()).isEqualTo(gid("10.0.0.2"));
@@ -69,7 +69,7 @@ final class VerbsSearchTest {
                 device("down", INIT, VerbsApi.IBV_LINK_LAYER_ETHERNET, VerbsApi.IBV_GID_TYPE_ROCE_V2),
                 roce("first", LINK_LOCAL, gid("10.0.0.1")),
                 roce("second", gid("10.0.0.3")));
-        VerbsPort port = find(library, "");
+        VerbsPort port = find(library).getFirst();
         assertThat(port.device()).isEqualTo("first");
         assertThat(port.gidIndex()).isEqualTo(1);
         assertThat(library.openDevices).containsExactly("first");
@@ -78,16 +78,47 @@ final class VerbsSearchTest {
     @Test
     void shouldTakeTheDeviceThatIsNamed() {
         StandInVerbs library = new StandInVerbs(roce("first", gid("10.0.0.2")), roce("second", LINK_LOCAL));
-        VerbsPort port = find(library, "second");
+        VerbsPort port = find(library, "second").getFirst();
         assertThat(port.device()).isEqualTo("second");
         assertThat(port.gidIndex()).isZero();
         assertThat(port.ethernet()).isTrue();
     }
 
     @Test
+    void shouldTakeSeveralThatAreNamedInTheirOrder() {
+        StandInVerbs library = new StandInVerbs(
+                roce("first", gid("10.0.0.2")), roce("second", LINK_LOCAL), roce("third", gid("10.0.0.3")));
+        assertThat(find(library, "third", "first"))
+                .extracting(VerbsPort::device)
+                .containsExactly("third", "first");
+        assertThat(library.openDevices).containsExactly("third", "first");
+    }
+
+    @Test
+    void shouldGoOnWithoutANamedDeviceThatIsDownAndSayWhich() {
+        StandInVerbs library = new StandInVerbs(
+                device("down", INIT, VerbsApi.IBV_LINK_LAYER_ETHERNET, VerbsApi.IBV_GID_TYPE_ROCE_V2),
+                roce("first", gid("10.0.0.2")));
+        VerbsSearch search = new VerbsSearch(library, host("10.0.0.2"));
+        assertThat(search.find(List.of("down", "first")))
+                .extracting(VerbsPort::device)
+                .containsExactly("first");
+        assertThat(search.leftOut()).containsExactly("down, whose port 1 is not active");
+        assertThat(library.openDevices).containsExactly("first");
+    }
+
+    @Test
+    void shouldLeaveNoDeviceOpenWhereOneIsUnknown() {
+        StandInVerbs library = new StandInVerbs(roce("first", gid("10.0.0.2")));
+        assertThatThrownBy(() -> find(library, "first", "mlx5_0")).hasMessageContaining("no device mlx5_0");
+        assertThat(library.openDevices).isEmpty();
+    }
+
+    @Test
     void shouldTakeInfiniBandByItsLid() {
-        VerbsPort port = find(
-                new StandInVerbs(device("ib", VerbsApi.IBV_PORT_ACTIVE, INFINIBAND, VerbsApi.IBV_GID_TYPE_IB)), "");
+        VerbsPort port = find(new StandInVerbs(
+                        device("ib", VerbsApi.IBV_PORT_ACTIVE, INFINIBAND, VerbsApi.IBV_GID_TYPE_IB)))
+                .getFirst();
         assertThat(port.ethernet()).isFalse();
         assertThat(port.lid()).isEqualTo(3);
     }
@@ -97,15 +128,18 @@ final class VerbsSearchTest {
         StandInVerbs library = new StandInVerbs(
                 device("down", INIT, VerbsApi.IBV_LINK_LAYER_ETHERNET, VerbsApi.IBV_GID_TYPE_ROCE_V2),
                 device("old", VerbsApi.IBV_PORT_ACTIVE, VerbsApi.IBV_LINK_LAYER_ETHERNET, ROCE_V1));
-        assertThatThrownBy(() -> find(library, ""))
+        assertThatThrownBy(() -> find(library))
                 .isInstanceOf(IllegalStateException.class)
                 .hasMessageContainingAll(
                         "down, whose port 1 is not active", "old, whose port 1 has no address for RoCE v2")
                 .hasMessageNotContaining("\n");
         assertThatThrownBy(() -> find(library, "mlx5_0"))
                 .isInstanceOf(IllegalStateException.class)
-                .hasMessageContainingAll("verbs_device mlx5_0", "only down; old", "ibv_devices");
-        assertThatThrownBy(() -> find(new StandInVerbs(), ""))
+                .hasMessageContainingAll("no device mlx5_0", "verbs_devices", "only down, old", "ibv_devices");
+        assertThatThrownBy(() -> find(library, "down"))
+                .isInstanceOf(IllegalStateException.class)
+                .hasMessageContainingAll("verbs_devices down", "only down, whose port 1 is not active", "ibv_devices");
+        assertThatThrownBy(() -> find(new StandInVerbs()))
                 .isInstanceOf(IllegalStateException.class)
                 .hasMessage("finds no RDMA device with an active port, but no device");
         assertThat(library.openDevices).isEmpty();

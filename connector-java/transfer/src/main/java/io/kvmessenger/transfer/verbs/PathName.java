@@ -1,0 +1,44 @@
+package io.kvmessenger.transfer.verbs;
+
+import static java.lang.foreign.ValueLayout.JAVA_INT_UNALIGNED;
+
+import io.kvmessenger.transfer.spi.Endpoint;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteOrder;
+
+/**
+ * Which path of a peer a record is about. A value.
+ *
+ * @param network which of the peer's networks it takes, from 0
+ * @param serial its number among the paths of that network: none is named twice
+ */
+record PathName(int network, int serial) {
+    static final int LENGTH_BYTES = 2 * Integer.BYTES;
+
+    /** Little-endian. */
+    static final ValueLayout.OfInt INT = JAVA_INT_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+
+    /** A record about the path. */
+    MemorySegment with(MemorySegment body) {
+        MemorySegment out = MemorySegment.ofArray(new byte[LENGTH_BYTES + (int) body.byteSize()]);
+        out.set(INT, 0, network);
+        out.set(INT, 4, serial);
+        MemorySegment.copy(body, 0, out, LENGTH_BYTES, body.byteSize());
+        return out;
+    }
+
+    /** What a record is about, or null where it is no such record. */
+    static PathName parse(MemorySegment record) {
+        if (record.byteSize() < LENGTH_BYTES) {
+            return null;
+        }
+        PathName name = new PathName(record.get(INT, 0), record.get(INT, 4));
+        return name.network < 0 || name.network >= Endpoint.NETWORKS_MAX ? null : name;
+    }
+
+    /** What a record says of the path that it is about. */
+    static MemorySegment body(MemorySegment record) {
+        return record.asSlice(LENGTH_BYTES);
+    }
+}

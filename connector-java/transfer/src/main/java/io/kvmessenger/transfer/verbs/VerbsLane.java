@@ -1,0 +1,182 @@
+package io.kvmessenger.transfer.verbs;
+
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.spi.OutboundPaths;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * The place of one path to a peer, between one of this engine's devices and one of the peer's: opened, used, lost, and opened again
+ * after a while.
+ *
+ * <p>Worker only. Each path has a number of its own; what is said of an earlier one is ignored.
+ */
+final class VerbsLane implements VerbsSendPath.Events {
+    /** Between a loss and the next try; doubled until a path opens. */
+    static final long REST_MIN_NS = 1_000_000_000L;
+
+    static final long REST_MAX_NS = 16_000_000_000L;
+
+    /** What the paths to the peer are told. */
+    interface Owner {
+        /** Sends a record, if there is room for it now. */
+        boolean tell(int kind, MemorySegment payload);
+
+        void drain(long nowNs);
+
+        void onOpened(VerbsSendPath path);
+
+        void onSent(long postId);
+
+        /** A path could not be opened; it is tried again. */
+        void onUnopened(String detail);
+
+        /** A path has ended, and of each post it is known whether it came through. */
+        void onSettled(VerbsSendPath path, String fault);
+
+        void onLost(TransferFault why, String detail);
+    }
+
+    private final Nic nic;
+    private final int network;
+    private final Owner owner;
+    private PathName name;
+    private VerbsSendPath path;
+    private long restNs = REST_MIN_NS;
+    private long restEndNs;
+    private long nowNs;
+    private boolean tried;
+    /** The target has not been told that the last path is wanted no more. */
+    private boolean owesClose;
+
+    VerbsLane(Nic nic, int network, Owner owner) {
+        this.nic = nic;
+        this.network = network;
+        this.owner = owner;
+        name = new PathName(network, 0);
+    }
+
+    /** Asks for a path, which must be ready by the limit. */
+    void open(long now, long limitNs) {
+        nowNs = now;
+        tried = true;
+        try {
+            path = new VerbsSendPath(nic, network, this, limitNs);
+        } catch (IllegalStateException e) {
+            rest();
+            owner.onUnopened(e.getMessage());
+        }
+    }
+
+    boolean isOpen() {
+        return path != null && path.isOpen();
+    }
+
+    boolean isResting() {
+        return tried && path == null;
+    }
+
+    /** A try under way ends then at the latest. */
+    void limitOpening(long limitNs) {
+        if (path != null) {
+            path.limitOpening(limitNs);
+        }
+    }
+
+    /** What the target says of a path that has ended came too late to matter. */
+    void onRecord(PathName about, int kind, MemorySegment body, String refusal) {
+        if (path == null || !about.equals(name)) {
+            return;
+        }
+        if (kind == VerbsRecord.PATH_REFUSED && !path.isOpen()) {
+            close();
+            onUnended(refusal);
+        } else {
+            path.onRecord(kind, body);
+        }
+    }
+
+    /** @param limitNs until when a try that begins now must be ready */
+    int doWork(long now, long limitNs) {
+        nowNs = now;
+        if (owesClose) {
+            owesClose = !owner.tell(VerbsRecord.PATH_CLOSED, name.with(MemorySegment.NULL));
+            if (owesClose) {
+                return OutboundPaths.LOOK_SOON;
+            }
+            nextName();
+        }
+        if (path == null && now - restEndNs >= 0) {
+            open(now, limitNs);
+        }
+        return path == null ? 0 : path.doWork(now);
+    }
+
+    private void rest() {
+        restEndNs = nowNs + restNs;
+        restNs = Math.min(2 * restNs, REST_MAX_NS);
+    }
+
+    private void nextName() {
+        name = new PathName(network, name.serial() + 1);
+    }
+
+    @Override
+    public boolean tell(int kind, MemorySegment body) {
+        return owner.tell(kind, name.with(body));
+    }
+
+    @Override
+    public void drain(long now) {
+        owner.drain(now);
+    }
+
+    @Override
+    public void onOpened() {
+        restNs = REST_MIN_NS;
+        owner.onOpened(path);
+    }
+
+    @Override
+    public void onSent(long postId) {
+        owner.onSent(postId);
+    }
+
+    @Override
+    public void onUnopened(String detail) {
+        owesClose = true;
+        onUnended(detail);
+    }
+
+    private void onUnended(String detail) {
+        path = null;
+        if (!owesClose) {
+            nextName();
+        }
+        rest();
+        owner.onUnopened(detail);
+    }
+
+    @Override
+    public void onSettled(String fault) {
+        VerbsSendPath gone = path;
+        path = null;
+        nextName();
+        rest();
+        owner.onSettled(gone, fault);
+    }
+
+    @Override
+    public void onLost(TransferFault why, String detail) {
+        owner.onLost(why, detail);
+    }
+
+    /** Returns whether a path was open. */
+    boolean close() {
+        if (path == null) {
+            return false;
+        }
+        boolean wasOpen = path.isOpen();
+        path.close();
+        return wasOpen;
+    }
+}

@@ -1,0 +1,265 @@
+package io.kvmessenger.transfer.verbs;
+
+import static java.lang.foreign.ValueLayout.JAVA_LONG_UNALIGNED;
+
+import io.kvmessenger.foreign.VerbsApi;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.spi.InboundAdmission;
+import io.kvmessenger.transfer.spi.InboundPort;
+import java.lang.foreign.MemorySegment;
+import java.lang.foreign.ValueLayout;
+import java.nio.ByteOrder;
+
+/**
+ * One queue pair by which an admitted peer writes into this engine's memory: takes the immediates.
+ *
+ * <p>Worker only. Nothing looks at a write before it lands. What proves that the peer writes no more is the end of the queue pair,
+ * which is this engine's to close. A path that the peer has lost is settled: it is stopped, all that came through is counted, and
+ * the peer is told how much that was.
+ */
+final class VerbsReceivePath {
+    /** Little-endian: how many posts came through. */
+    static final ValueLayout.OfLong COUNT = JAVA_LONG_UNALIGNED.withOrder(ByteOrder.LITTLE_ENDIAN);
+
+    /** What one duty cycle may take before other peers get theirs. */
+    private static final int TURN_IMMS = 4096;
+
+    private static final int DEPTH_MAX = 1024;
+    /** What a peer that has gone had sent may still be on its way: it has arrived when nothing came for so long. */
+    private static final long QUIET_NS = 20_000_000L;
+    /** A writer hears of a failure by itself within a few seconds, and says so. */
+    private static final long SETTLE_LIMIT_NS = 10_000_000_000L;
+
+    /** What the peer's paths are told. */
+    interface Owner {
+        /** Sends a record about the path, if there is room for it now. */
+        boolean tell(int kind, PathName about, MemorySegment body);
+
+        void onReady();
+
+        /** The peer has broken a rule, or has left a fault alone for too long. */
+        void reject(TransferFault why, String detail);
+
+        /** It is closed by itself. */
+        void onOver(VerbsReceivePath path, String detail);
+    }
+
+    private final InboundPort port;
+    private final InboundAdmission from;
+    private final PathName name;
+    private final Owner owner;
+    private final QueuePair pair;
+    private final ReceiveQueue receives;
+    private final MemorySegment acceptance;
+    private final long readyDeadlineNs;
+    private boolean accepted;
+    private boolean proven;
+    private boolean ready;
+    private boolean stopped;
+    private boolean peerGone;
+    private boolean settling;
+    private boolean closed;
+    private String fault;
+    private long settleDeadlineNs;
+    /** Posts that came through. */
+    private long arrivedCount;
+    /** When something of the peer's came last, or the peer went. */
+    private long lastHeardNs;
+
+    private long nowNs;
+
+    /**
+     * Connects a queue pair with the peer's.
+     *
+     * @param readyDeadlineNs until when an immediate of the peer's must have come through
+     * @throws IllegalArgumentException where the peer is on another kind of network
+     * @throws IllegalStateException when the device refuses
+     */
+    VerbsReceivePath(
+            InboundPort port,
+            InboundAdmission from,
+            PathName name,
+            Owner owner,
+            Nic nic,
+            PairName peer,
+            long nowNs,
+            long readyDeadlineNs) {
+        this.port = port;
+        this.from = from;
+        this.name = name;
+        this.owner = owner;
+        this.nowNs = nowNs;
+        this.readyDeadlineNs = readyDeadlineNs;
+        int depth = depth(nic.verbs().port());
+        pair = new QueuePair(nic.verbs(), false, depth);
+        try {
+            pair.connect(peer);
+            receives = new ReceiveQueue(pair, depth);
+        } catch (IllegalArgumentException | IllegalStateException e) {
+            pair.close();
+            throw e;
+        }
+        acceptance = pair.name().encode();
+    }
+
+    private static int depth(VerbsPort port) {
+        return Math.min(DEPTH_MAX, Math.min(port.pairEntries(), port.queueEntries()));
+    }
+
+    PathName name() {
+        return name;
+    }
+
+    /** Takes what has arrived; returns how many immediates. */
+    int poll(long now) {
+        nowNs = now;
+        if (closed) {
+            return 0;
+        }
+        accepted = accepted || owner.tell(VerbsRecord.ACCEPTED, name, acceptance);
+        int count = take();
+        if (count > 0) {
+            lastHeardNs = nowNs;
+        }
+        if (closed) {
+            return count;
+        }
+        if (proven && !ready && !peerGone && owner.tell(VerbsRecord.READY, name, MemorySegment.NULL)) {
+            ready = true;
+            owner.onReady();
+        }
+        watch(count);
+        return count;
+    }
+
+    /** What ends by itself, or by time. */
+    private void watch(int count) {
+        if (peerGone && count == 0 && nowNs - lastHeardNs > QUIET_NS) {
+            end("the peer has gone");
+        } else if (!ready && nowNs - readyDeadlineNs > 0) {
+            end("no immediate of the peer came through in time");
+        } else if (settling && receives.isEmpty()) {
+            settle();
+        } else if ((settling || fault != null) && !peerGone && nowNs - settleDeadlineNs > 0) {
+            owner.reject(TransferFault.DISCONNECTED, pair.device() + " reports of the peer's path: " + fault);
+        }
+    }
+
+    /** Whether something of the peer's may come that is waited for, or a time runs: nothing wakes the worker for either. */
+    boolean waits() {
+        return !ready || peerGone || settling || fault != null;
+    }
+
+    private int take() {
+        int count = 0;
+        int found = pair.poll();
+        while (found > 0) {
+            for (int i = 0; i < found && !closed; i++) {
+                receives.take();
+                onCompletion(i);
+            }
+            if (closed) {
+                return count + found;
+            }
+            if (fault == null && !settling) {
+                receives.refill();
+            }
+            count += found;
+            found = count < TURN_IMMS ? pair.poll() : 0;
+        }
+        if (found < 0) {
+            onFailure("its completions cannot be read");
+        }
+        return count;
+    }
+
+    private void onCompletion(int i) {
+        if (pair.status(i) != VerbsApi.IBV_WC_SUCCESS) {
+            onFailure(pair.describe(i));
+        } else if (pair.opcode(i) != VerbsApi.IBV_WC_RECV_RDMA_WITH_IMM) {
+            owner.reject(TransferFault.PROTOCOL, "the peer sent what is no write");
+        } else {
+            onImmediate(pair.immediate(i));
+        }
+    }
+
+    private void onImmediate(int imm) {
+        if (imm == Imm.NONE) {
+            proven = true;
+        } else if (Imm.weight(imm) == 0) {
+            owner.reject(TransferFault.PROTOCOL, "an immediate has no weight");
+        } else {
+            arrivedCount++;
+            if (!stopped) {
+                port.onArrived(from, imm & ~Imm.WEIGHT_MAX, Imm.weight(imm));
+            }
+        }
+    }
+
+    /** The writer hears of it too, and asks what came through; if it does not, it has gone another way. */
+    private void onFailure(String detail) {
+        if (fault == null && !settling) {
+            fault = detail;
+            settleDeadlineNs = nowNs + SETTLE_LIMIT_NS;
+        }
+    }
+
+    /** The writer has lost the path; returns whether it can have. */
+    boolean onFailed(long now) {
+        if (!ready || settling) {
+            return false;
+        }
+        settling = true;
+        settleDeadlineNs = now + SETTLE_LIMIT_NS;
+        pair.stop();
+        return true;
+    }
+
+    /** All that was posted to receive has come back: what came through is counted, and nothing else can come. */
+    private void settle() {
+        MemorySegment count = MemorySegment.ofArray(new byte[Long.BYTES]);
+        count.set(COUNT, 0, arrivedCount);
+        if (owner.tell(VerbsRecord.SETTLED, name, count)) {
+            end("the peer has lost it");
+        }
+    }
+
+    private void end(String detail) {
+        close();
+        owner.onOver(this, detail);
+    }
+
+    void stop() {
+        stopped = true;
+        close();
+    }
+
+    /** The peer's process may have ended: what it sent may be on its way. */
+    void onPeerGone() {
+        peerGone = true;
+        lastHeardNs = nowNs;
+        if (!ready) {
+            close();
+        }
+    }
+
+    boolean isReady() {
+        return ready;
+    }
+
+    /** Whether nothing of the peer can land or be counted through it any more. */
+    boolean isOver() {
+        return !pair.isOpen();
+    }
+
+    /** @throws IllegalStateException when the device refuses: then the peer may still write */
+    void close() {
+        if (closed) {
+            return;
+        }
+        pair.close();
+        receives.close();
+        closed = true;
+    }
+}

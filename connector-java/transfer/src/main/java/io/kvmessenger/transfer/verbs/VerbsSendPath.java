@@ -1,0 +1,381 @@
+package io.kvmessenger.transfer.verbs;
+
+import io.kvmessenger.foreign.Errno;
+import io.kvmessenger.foreign.VerbsApi;
+import io.kvmessenger.transfer.Imm;
+import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.spi.Endpoint;
+import io.kvmessenger.transfer.spi.OutboundPaths;
+import io.kvmessenger.transfer.spi.RemoteMemory;
+import io.kvmessenger.transfer.spi.WriteBatch;
+import java.lang.foreign.MemorySegment;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Objects;
+
+/**
+ * One queue pair by which this engine writes to a peer: some runs of pages are a chain of writes, of which the last carries the
+ * immediate of all.
+ *
+ * <p>Worker only. The path is ready when an immediate that names no window has come through. A post is told as sent when the peer's
+ * device has acknowledged it. When the path fails, the target says how many posts came through: a reliable connection keeps their
+ * order, so that it is known of each whether it did.
+ */
+final class VerbsSendPath implements Endpoint {
+    /** What one post aims at; one page may be longer. */
+    private static final long POST_AIM_BYTES = 1 << 20;
+
+    private static final int DEPTH_MAX = 256;
+    private static final long HELLO = -1;
+    /** Until the target has said what came through. */
+    private static final long SETTLE_LIMIT_NS = 10_000_000_000L;
+
+    /** What the path's place is told. Whatever ends the path has closed it already, but for {@link #onLost}. */
+    interface Events {
+        /** Sends a record about the path, if there is room for it now. */
+        boolean tell(int kind, MemorySegment body);
+
+        /** Reads what the peer has said: probably it arrived before the event that is looked at. */
+        void drain(long nowNs);
+
+        void onOpened();
+
+        void onSent(long postId);
+
+        /** It was never ready. */
+        void onUnopened(String detail);
+
+        /** It has failed, and of each post it is known whether it came through. */
+        void onSettled(String fault);
+
+        /** What was posted to it may have arrived or not, or the peer has broken a rule: nothing of the peer can go on. */
+        void onLost(TransferFault why, String detail);
+    }
+
+    private final VerbsRegions own;
+    private final int network;
+    private final Events events;
+    private final QueuePair pair;
+    private final SendQueue queue;
+    private final long writeMaxBytes;
+    private final Map<Integer, RemoteMemory> regions = new HashMap<>();
+    private MemorySegment lastSource;
+    private int seenChanges;
+    private int lastKey;
+    private RemoteMemory lastRegion;
+    private int wantedRegionId;
+    private boolean waitingForRegion;
+    private boolean asked;
+    private boolean connected;
+    private boolean greeted;
+    private boolean opened;
+    private boolean hasPosted;
+    private boolean full;
+    private String fault;
+    private boolean stopped;
+    private boolean failureTold;
+    private long deadlineNs;
+    private long heldMaxBytes = Long.MAX_VALUE;
+    private boolean closed;
+
+    /**
+     * @param deadlineNs until when it must be ready
+     * @throws IllegalStateException when the device refuses
+     */
+    VerbsSendPath(Nic nic, int network, Events events, long deadlineNs) {
+        own = nic.regions();
+        this.network = network;
+        this.events = events;
+        this.deadlineNs = deadlineNs;
+        VerbsPort port = nic.verbs().port();
+        writeMaxBytes = port.messageMaxBytes();
+        pair = new QueuePair(nic.verbs(), true, depth(port));
+        queue = new SendQueue(pair, depth(port));
+    }
+
+    static int depth(VerbsPort port) {
+        return Math.min(DEPTH_MAX, Math.min(port.pairEntries(), port.queueEntries()));
+    }
+
+    void onRecord(int kind, MemorySegment body) {
+        switch (kind) {
+            case VerbsRecord.ACCEPTED -> onAccepted(PairName.parse(body));
+            case VerbsRecord.READY -> onReady();
+            case VerbsRecord.REGION -> onRegion(RemoteMemory.parse(body));
+            case VerbsRecord.SETTLED -> onSettled(body);
+            default -> events.onLost(TransferFault.PROTOCOL, "unexpected control record " + kind);
+        }
+    }
+
+    private void onAccepted(PairName peer) {
+        if (peer == null || connected) {
+            events.onLost(TransferFault.PROTOCOL, "the peer accepted twice, or without a name");
+            return;
+        }
+        try {
+            pair.connect(peer);
+        } catch (IllegalArgumentException | IllegalStateException e) {
+            endUnopened(e.getMessage());
+            return;
+        }
+        connected = true;
+    }
+
+    private void onReady() {
+        if (!greeted || opened) {
+            events.onLost(TransferFault.PROTOCOL, "the peer is ready too early");
+            return;
+        }
+        opened = true;
+        events.onOpened();
+    }
+
+    private void onRegion(RemoteMemory region) {
+        if (!waitingForRegion || region == null || region.regionId() != wantedRegionId) {
+            events.onLost(TransferFault.PROTOCOL, "the peer sent a region that was not asked for");
+            return;
+        }
+        waitingForRegion = false;
+        if (region.lengthBytes() == RemoteMemory.UNKNOWN) {
+            events.onLost(TransferFault.WRITE_REFUSED, "the peer has no region " + region.regionId());
+            return;
+        }
+        regions.put(region.regionId(), region);
+    }
+
+    /** From now on nothing lands at the target; what did not come through may go another way. */
+    private void onSettled(MemorySegment body) {
+        long arrived = body.byteSize() == Long.BYTES ? body.get(VerbsReceivePath.COUNT, 0) : -1;
+        // The first post was the greeting, which the target does not count.
+        long through = arrived + 1;
+        if (!failureTold || arrived < 0 || through > queue.posted()) {
+            events.onLost(
+                    TransferFault.PROTOCOL, "the peer counts " + arrived + " posts on a path of " + queue.posted());
+            return;
+        }
+        if (through < queue.completed()) {
+            events.onLost(TransferFault.DISCONNECTED, fault + "; of what was acknowledged the peer lacks a part");
+            return;
+        }
+        close();
+        while (queue.completed() < through) {
+            tellSent(queue.complete());
+        }
+        events.onSettled(fault);
+    }
+
+    /** Moves the path on; returns how much was done, or {@link OutboundPaths#LOOK_SOON}. */
+    int doWork(long nowNs) {
+        if (closed) {
+            return 0;
+        }
+        asked = asked || events.tell(VerbsRecord.PATH_WANTED, pair.name().encode());
+        if (!opened && nowNs - deadlineNs > 0) {
+            endUnopened("no word over " + pair.device() + " in time");
+            return 0;
+        }
+        if (connected && !greeted && fault == null) {
+            greeted = take(queue.post(Imm.NONE, HELLO));
+        }
+        int work = fault == null && (queue.isInUse() || full) ? read() : 0;
+        if (fault != null && !closed) {
+            fail(nowNs);
+        }
+        return work == 0 && !closed && (queue.isInUse() || full || !opened || fault != null)
+                ? OutboundPaths.LOOK_SOON
+                : work;
+    }
+
+    private int read() {
+        full = false;
+        int found = pair.poll();
+        for (int i = 0; i < found && !closed && fault == null; i++) {
+            if (pair.status(i) == VerbsApi.IBV_WC_SUCCESS) {
+                tellSent(queue.complete());
+            } else {
+                fault = pair.device() + " reports: " + pair.describe(i);
+            }
+        }
+        if (found < 0) {
+            fault = pair.device() + " cannot read its completions: " + Errno.name(-found);
+        }
+        return Math.max(0, found);
+    }
+
+    private void tellSent(long postId) {
+        if (postId != HELLO) {
+            events.onSent(postId);
+        }
+    }
+
+    /** Stops, and asks the target what came through. Where the peer has ended its control socket tells of it. */
+    private void fail(long nowNs) {
+        if (!opened) {
+            endUnopened(fault);
+            return;
+        }
+        if (!stopped) {
+            stopped = true;
+            deadlineNs = nowNs + SETTLE_LIMIT_NS;
+            pair.stop();
+        }
+        failureTold = failureTold || events.tell(VerbsRecord.FAILED, MemorySegment.NULL);
+        events.drain(nowNs);
+        if (!closed && nowNs - deadlineNs > 0) {
+            events.onLost(TransferFault.DISCONNECTED, fault + "; the peer has not said what came through");
+        }
+    }
+
+    private void endUnopened(String detail) {
+        close();
+        events.onUnopened(detail);
+    }
+
+    /** It must be ready by then at the latest. */
+    void limitOpening(long limitNs) {
+        if (!opened && limitNs - deadlineNs < 0) {
+            deadlineNs = limitNs;
+        }
+    }
+
+    boolean isOpen() {
+        return opened && !closed;
+    }
+
+    @Override
+    public int network() {
+        return network;
+    }
+
+    /** What was posted cannot be taken back, so that all of it counts. */
+    @Override
+    public long heldBytes() {
+        return closed ? 0 : queue.heldBytes();
+    }
+
+    @Override
+    public void limitUnsent(long lengthBytes) {
+        heldMaxBytes = lengthBytes;
+    }
+
+    @Override
+    public int post(WriteBatch batch, long postId) {
+        if (closed || fault != null || waitingForRegion || queue.room() == 0 || queue.heldBytes() >= heldMaxBytes) {
+            return 0;
+        }
+        boolean taken = batch.pageCount() == 0 ? postImmediate(batch, postId) : postPages(batch, postId);
+        hasPosted |= taken;
+        return taken ? batch.unitCount() : 0;
+    }
+
+    private boolean postImmediate(WriteBatch batch, long postId) {
+        return take(queue.post(Imm.withWeight(batch.window(), (int) batch.weight()), postId));
+    }
+
+    private boolean postPages(WriteBatch batch, long postId) {
+        if (!findRegion(batch.regionId()) || !findSource(batch.source())) {
+            return false;
+        }
+        batch.limit(Integer.MAX_VALUE, Math.min(POST_AIM_BYTES, writeMaxBytes), Imm.WEIGHT_MAX);
+        int room = queue.room();
+        int writes = 0;
+        int pages = 0;
+        while (pages < batch.pageCount() && writes < room) {
+            int run = batch.runLength(pages);
+            if (!set(batch, writes, pages, run * batch.pageBytes())) {
+                return false;
+            }
+            pages += run;
+            writes++;
+        }
+        batch.limit(pages, Long.MAX_VALUE, Imm.WEIGHT_MAX);
+        int imm = Imm.withWeight(batch.window(), (int) batch.weight());
+        return take(queue.post(writes, batch.payloadBytes(), imm, postId));
+    }
+
+    /** Describes one write, a run of pages; false where it cannot be one. */
+    private boolean set(WriteBatch batch, int write, int page, long lengthBytes) {
+        long to = batch.targetOffsetBytes(page);
+        if (lengthBytes > writeMaxBytes) {
+            fault = "a page of " + lengthBytes + " bytes is longer than one write may be, " + writeMaxBytes;
+        } else if (to < 0 || to > lastRegion.lengthBytes() - lengthBytes) {
+            fault = "the peer's region " + batch.regionId() + " is shorter than it said";
+        }
+        if (fault != null) {
+            return false;
+        }
+        long offset = Objects.checkFromIndexSize(
+                batch.sourceOffsetBytes(page), lengthBytes, batch.source().byteSize());
+        queue.set(write, batch.source().address() + offset, lengthBytes, lastKey, lastRegion.base() + to, (int)
+                lastRegion.key());
+        return true;
+    }
+
+    /** Finds what the peer says of a region, or asks for it. */
+    private boolean findRegion(int regionId) {
+        if (lastRegion != null && lastRegion.regionId() == regionId) {
+            return true;
+        }
+        RemoteMemory known = regions.get(regionId);
+        if (known != null) {
+            lastRegion = known;
+            return true;
+        }
+        wantedRegionId = regionId;
+        waitingForRegion = events.tell(
+                VerbsRecord.REGION_WANTED, RemoteMemory.unknown(regionId).encode());
+        return false;
+    }
+
+    private boolean findSource(MemorySegment source) {
+        int changes = own.changes();
+        if (changes == seenChanges && source.equals(lastSource)) {
+            return true;
+        }
+        VerbsRegions.Registered registered = own.around(source);
+        if (registered == null) {
+            fault = "a source is not registered with it";
+            return false;
+        }
+        seenChanges = changes;
+        lastSource = source;
+        lastKey = registered.localKey();
+        return true;
+    }
+
+    /** Returns whether the device has taken the post. */
+    private boolean take(int result) {
+        if (result == 0) {
+            return true;
+        }
+        full = true;
+        if (result != -Errno.ENOMEM) {
+            fault = pair.device() + " takes no writes: " + Errno.name(-result);
+        }
+        return false;
+    }
+
+    @Override
+    public void giveUp() {
+        if (!closed && fault == null) {
+            fault = pair.device() + " has had no acknowledgement for too long";
+        }
+    }
+
+    /** What was told as sent may lie in the target's queue, uncounted; only a path that was settled owes nothing. */
+    @Override
+    public boolean mayOweDelivery() {
+        return hasPosted;
+    }
+
+    /** @throws IllegalStateException when the device refuses: then what was posted may still be read */
+    void close() {
+        if (closed) {
+            return;
+        }
+        closed = true;
+        pair.close();
+        queue.close();
+        lastSource = null;
+    }
+}
