@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import dataclasses
 import json
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, Protocol, Self, TypedDict
 
-from kv_connector._affinity import parents_cores
+from kv_connector import rdma_topology
+from kv_connector._affinity import all_of_them, allowed_cores, parents_cores
 from kv_connector._jvm import boot
 from kv_connector._table import Function, FunctionTable
 from kv_connector.exceptions import MessengerError
@@ -288,13 +290,14 @@ class Messenger:
         layer_counter_lag: int = LAG_NONE,
     ) -> Self:
         """Boots the JVM if this process has none, and opens a messenger in it; it listens when this returns."""
+        options, near = _with_devices(options)
         asked = {
             "options": options.for_java(),
             "geometry": geometry,
             "contextRows": list(context_rows),
             "layerCounterLag": layer_counter_lag,
         }
-        with parents_cores():
+        with parents_cores(near):
             table = boot(options)
             answer = json.loads(table.wait(Function.OPEN, 0, _encode(asked)))
         opened = Opened(
@@ -371,6 +374,17 @@ class Messenger:
                 f"the messenger was opened by process {self._pid} and is called in process {os.getpid()}, forked from"
                 " it, where no JVM runs: open the messenger after the fork"
             )
+
+
+def _with_devices(options: Options) -> tuple[Options, Callable[[frozenset[int]], frozenset[int]]]:
+    """The options with the RDMA devices that they leave to the topology, and the cores near these."""
+    choice = rdma_topology.for_options(options, allowed_cores())
+    if choice is None or not choice.devices:
+        return options, all_of_them
+    devices = choice.devices
+    if not options.verbs_devices:
+        options = dataclasses.replace(options, verbs_devices=choice.names)
+    return options, lambda cores: rdma_topology.cores_near(devices, cores)
 
 
 def decode_event(event: Mapping[str, Any]) -> Event:

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from conftest import PROCESS_LIMIT_SECONDS
+from sys_trees import dgx
 
 from kv_connector import OptionError, _preflight
 from kv_connector.cli import doctor, machine, said_options
 from kv_connector.cli.findings import Finding
+from kv_connector.options import check_options
 
 LOOPBACK = "127.0.0.1"
 NOT_OF_THIS_MACHINE = "192.0.2.1"
@@ -296,3 +298,16 @@ def test_should_refuse_an_unknown_command(environment: dict[str, str]) -> None:
     status, _, errors = run(environment, "doktor")
     assert status == 2
     assert "invalid choice: 'doktor'" in errors
+
+
+def test_should_say_which_rdma_devices_are_used_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "allowed_cores", lambda: frozenset(range(224)))
+    options = check_options({"transports": ["verbs", "tcp"]})
+    found = [f"{finding.level} {finding.what}: {finding.value}" for finding in machine.rdma(options, dgx(tmp_path))]
+    assert found[0] == (
+        "ok RDMA devices: mlx5_0, mlx5_1, mlx5_2, mlx5_3, mlx5_5, mlx5_6, mlx5_7, mlx5_8: 400 Gb/s, all that have it"
+    )
+    assert "ok GPU: 0000:13:00.0 is nearest to mlx5_0 (400 Gb/s, behind one PCI switch with the GPU)" in found
+    nothing = list(machine.rdma(options, tmp_path / "nothing"))
+    assert [finding.level for finding in nothing] == ["warn"]
+    assert list(machine.rdma(check_options({}), dgx(tmp_path / "again"))) == []

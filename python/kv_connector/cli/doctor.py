@@ -41,6 +41,7 @@ def examine(read_options: Callable[[], Options]) -> Iterator[Finding]:
     runtime = list(java(options.java_home if options else ""))
     yield from runtime
     if options is not None:
+        yield from machine.rdma(options)
         yield machine.reach(options)
         ports = machine.ports(options)
         yield from ports

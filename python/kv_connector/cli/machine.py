@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from kv_connector import releases
+from kv_connector import rdma_topology, releases
+from kv_connector._affinity import allowed_cores
 from kv_connector.cli.findings import Finding, fail, ok, warn
 from kv_connector.handover import why_memory_cannot_be_shared
 from kv_connector.options import Options, is_any_address, is_loopback
@@ -105,6 +106,29 @@ def port(held: ExitStack, option: str, host_option: str, host: str, number: int)
             remedy = f"end the program that has it, or choose another {option}"
         return fail(option, f"{number} on {host}: {refused.strerror}", remedy)
     return ok(option, f"{number or 'any free one'} on {host}")
+
+
+def rdma(options: Options, root: Path = rdma_topology.ROOT) -> Iterator[Finding]:
+    """Which RDMA devices the transport verbs would use, and why; of what is near what else here."""
+    allowed = allowed_cores()
+    choice = rdma_topology.for_options(options, allowed, root)
+    if choice is None:
+        return
+    found = rdma_topology.read_machine(root)
+    if choice.devices:
+        yield ok("RDMA devices", f"{', '.join(choice.names)}: {choice.why}")
+        near = rdma_topology.cores_near(choice.devices, allowed)
+        if near != allowed:
+            yield ok("cores", f"the messenger's threads run on the {len(near)} cores of the devices' NUMA node")
+    else:
+        yield warn("RDMA devices", f"none for verbs: {choice.why}", "see what ibv_devinfo says, or name verbs_devices")
+    for device in found.devices:
+        if device.unusable and choice.devices:
+            yield ok("RDMA devices", f"not {device.name}: it {device.unusable}")
+    for gpu in found.accelerators:
+        nearest = rdma_topology.choose(found, allowed, [gpu])
+        if nearest.devices:
+            yield ok("GPU", f"{gpu.address} is nearest to {', '.join(nearest.names)} ({nearest.why})")
 
 
 def shared_memory() -> Finding:

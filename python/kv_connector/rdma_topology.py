@@ -1,0 +1,243 @@
+"""Which RDMA devices are near what, by what Linux says in ``/sys``: pure functions over a root folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kv_connector.options import Options
+
+ROOT = Path("/")
+DEVICES_MAX = 8
+"""As many networks as one peer may be reached by."""
+PINNED_CORES_MIN = 16
+"""With fewer the messenger's threads are better off anywhere."""
+ACTIVE = "4:"
+ETHERNET = "Ethernet"
+ROCE_V2 = "RoCE v2"
+UNROUTABLE_GIDS = ("fe80:", "0000:0000:0000:0000:0000:0000:0000:0000")
+ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
+"""Of PCI: display and 3D controllers, and processing accelerators."""
+ACCELERATOR_VENDORS = ("0x10de", "0x1002")
+NODE_UNKNOWN = -1
+
+
+class Distance(enum.IntEnum):
+    """What lies between two PCI devices, the nearest first."""
+
+    SWITCH = 0
+    HOST_BRIDGE = 1
+    NODE = 2
+    SYSTEM = 3
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return ("behind one PCI switch", "at one host bridge", "at one NUMA node", "across the machine")[self]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a device is."""
+
+    pci: tuple[str, ...]
+    """From the root complex to the device's own address; empty for one of software."""
+    node: int
+    """``NODE_UNKNOWN`` where the machine does not say."""
+
+    def to(self, other: Place) -> Distance:
+        """How far it is."""
+        common = 0
+        for own, others in zip(self.pci, other.pci, strict=False):
+            if own != others:
+                break
+            common += 1
+        if common > 1:
+            return Distance.SWITCH
+        if common == 1:
+            return Distance.HOST_BRIDGE
+        return Distance.NODE if self.node == other.node != NODE_UNKNOWN else Distance.SYSTEM
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RdmaDevice:
+    """One that libibverbs knows."""
+
+    name: str
+    place: Place
+    cores: frozenset[int]
+    rate_gbps: float
+    """Of its fastest active port."""
+    ethernet: bool
+    unusable: str
+    """Why it cannot be used; empty where it can."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Accelerator:
+    """A GPU, by its PCI address."""
+
+    address: str
+    place: Place
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Machine:
+    """What was found, in the order of names and addresses."""
+
+    devices: tuple[RdmaDevice, ...]
+    accelerators: tuple[Accelerator, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """The devices to use, and why these."""
+
+    devices: tuple[RdmaDevice, ...]
+    why: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As ``verbs_devices`` has them."""
+        return tuple(device.name for device in self.devices)
+
+
+def read_machine(root: Path = ROOT) -> Machine:
+    """Reads ``/sys`` and ``/dev`` below a folder."""
+    infiniband = sorted((root / "sys/class/infiniband").glob("*"), key=lambda path: natural(path.name))
+    pci = sorted((root / "sys/bus/pci/devices").glob("*"))
+    return Machine(
+        devices=tuple(rdma_device(root, path) for path in infiniband),
+        accelerators=tuple(Accelerator(path.name, place(path)) for path in pci if is_accelerator(path)),
+    )
+
+
+def natural(name: str) -> tuple[str, int]:
+    """``mlx5_10`` comes after ``mlx5_2``."""
+    letters = name.rstrip("0123456789")
+    return letters, int(name[len(letters) :] or 0)
+
+
+def rdma_device(root: Path, path: Path) -> RdmaDevice:
+    """One of ``/sys/class/infiniband``."""
+    ports = [port for port in sorted((path / "ports").glob("*")) if said(port / "state").startswith(ACTIVE)]
+    best = max(ports, key=rate_gbps, default=None)
+    return RdmaDevice(
+        name=path.name,
+        place=place(path / "device"),
+        cores=frozenset(cores(said(path / "device/local_cpulist"))),
+        rate_gbps=rate_gbps(best) if best else 0.0,
+        ethernet=best is not None and said(best / "link_layer") == ETHERNET,
+        unusable=why_unusable(root, path, best),
+    )
+
+
+def why_unusable(root: Path, path: Path, port: Path | None) -> str:
+    """In words, or empty."""
+    if port is None:
+        return "has no active port"
+    if said(port / "link_layer") == ETHERNET and not has_routable_address(port):
+        return "has no address for RoCE v2 that can be routed"
+    if not any((root / "dev/infiniband" / verbs.name).exists() for verbs in uverbs(root, path)):
+        return "has no /dev/infiniband/uverbs of its own here"
+    return ""
+
+
+def uverbs(root: Path, path: Path) -> list[Path]:
+    """The nodes of a device, also of one of software, which has no parent in ``/sys``."""
+    return [node for node in (root / "sys/class/infiniband_verbs").glob("uverbs*") if said(node / "ibdev") == path.name]
+
+
+def has_routable_address(port: Path) -> bool:
+    """Whether peers beyond this link can reach the port by RoCE v2."""
+    return any(
+        said(port / "gid_attrs/types" / gid.name) == ROCE_V2 and not said(gid).startswith(UNROUTABLE_GIDS)
+        for gid in (port / "gids").glob("*")
+    )
+
+
+def rate_gbps(port: Path) -> float:
+    """``400 Gb/sec (4X NDR)``."""
+    first = said(port / "rate").partition(" ")[0]
+    return float(first) if first.replace(".", "", 1).isdigit() else 0.0
+
+
+def place(path: Path) -> Place:
+    """Where ``/sys`` has a device."""
+    if not path.exists():
+        return Place((), NODE_UNKNOWN)
+    parts = path.resolve().parts
+    first = next((i for i, part in enumerate(parts) if part.startswith("pci")), len(parts))
+    node = said(path / "numa_node")
+    return Place(parts[first:], int(node) if node.lstrip("-").isdigit() else NODE_UNKNOWN)
+
+
+def is_accelerator(path: Path) -> bool:
+    """Whether a PCI device is a GPU of a kind that engines use."""
+    return said(path / "vendor") in ACCELERATOR_VENDORS and said(path / "class").startswith(ACCELERATOR_CLASSES)
+
+
+def cores(text: str) -> Iterable[int]:
+    """``0-3,8``."""
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def said(path: Path) -> str:
+    """A file's text; empty where there is none, or it cannot be read, as entries of a GID table that is not full."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def choose(machine: Machine, allowed: frozenset[int], near: Sequence[Accelerator] = ()) -> Choice:
+    """The devices for a process that may use these cores, and has its KV at these accelerators or in host memory.
+
+    Of those that can be used the nearest, of these the fastest: what is slower is there for something else.
+    """
+    usable = [device for device in machine.devices if not device.unusable]
+    if not usable:
+        return Choice((), "; ".join(f"{d.name} {d.unusable}" for d in machine.devices) or "there is no RDMA device")
+    hardware = [device for device in usable if device.place.pci] or usable
+    nearest, reason = nearest_to(hardware, allowed, near)
+    rate = max(device.rate_gbps for device in nearest)
+    ethernet = next(device.ethernet for device in nearest if device.rate_gbps == rate)
+    alike = [device for device in nearest if device.rate_gbps == rate and device.ethernet == ethernet]
+    return Choice(tuple(alike[:DEVICES_MAX]), f"{rate:g} Gb/s, {reason}")
+
+
+def for_options(options: Options, allowed: frozenset[int], root: Path = ROOT) -> Choice | None:
+    """What an engine's options name, or leave to the topology; None without the transport ``verbs``."""
+    if "verbs" not in options.transports:
+        return None
+    machine = read_machine(root)
+    if not options.verbs_devices:
+        return choose(machine, allowed)
+    known = {device.name: device for device in machine.devices}
+    return Choice(tuple(known[name] for name in options.verbs_devices if name in known), "named by verbs_devices")
+
+
+def nearest_to(
+    devices: Sequence[RdmaDevice], allowed: frozenset[int], near: Sequence[Accelerator]
+) -> tuple[list[RdmaDevice], str]:
+    """The nearest of some devices, and near what."""
+    if near:
+        distances = {device: min(device.place.to(gpu.place) for gpu in near) for device in devices}
+        least = min(distances.values())
+        return [device for device in devices if distances[device] == least], f"{least.words} with the GPU"
+    local = [device for device in devices if device.cores and allowed <= device.cores]
+    if local and len(local) < len(devices):
+        return local, "at the NUMA node of the cores that this process may use"
+    return list(devices), "all that have it" if len(devices) > 1 else "the only one"
+
+
+def cores_near(devices: Sequence[RdmaDevice], allowed: frozenset[int]) -> frozenset[int]:
+    """The cores for threads that drive the devices: those of their one NUMA node if it has enough, else all allowed."""
+    nodes = {device.place.node for device in devices}
+    local = allowed.intersection(*(device.cores for device in devices)) if devices else frozenset()
+    one_node = len(nodes) == 1 and NODE_UNKNOWN not in nodes
+    return frozenset(local) if one_node and len(local) >= PINNED_CORES_MIN else allowed
