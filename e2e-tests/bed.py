@@ -18,8 +18,8 @@ from warm_starts import WarmServer
 REST_LIMIT_SECONDS = 60.0
 GRANT_LIMIT_SECONDS = 60.0
 SILENCE_LIMIT_SECONDS = 60.0
-"""Servers on two cores wait by `sched_yield`: on some kernels that keeps a messenger from a core for 20 s, twice the default
-(docs/testing.md). Tests of silence set their own."""
+"""Servers on two cores wait by `sched_yield`: on some kernels that keeps a messenger from a core for 20 s, twice the
+default (docs/testing.md). Tests of silence set their own."""
 HELD_GAUGES = (
     "kv_messenger_fetches_open",
     "kv_messenger_prefills_open",

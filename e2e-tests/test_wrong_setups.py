@@ -21,7 +21,7 @@ from workload import AFTER_FAILURES, ANSWER_TOKENS
 
 ENDS_LIMIT_SECONDS = 300.0
 LIMITS = {"fetch_limit_seconds": 60}
-"""Bounds a test that fails. The limit for connecting is the default: a shorter one may end before a refusal has come."""
+"""Bounds a test that fails. The limit for connecting is the default: a shorter one may end before a refusal comes."""
 PROCESSOR = Path("/proc/cpuinfo").read_text(encoding="ascii").split()
 FP8_PAGES_NEED = ("avx512f", "amx_tile")
 """One of these: without them vLLM's attention on x86 refuses fp8 pages at its start."""

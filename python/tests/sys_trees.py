@@ -1,4 +1,4 @@
-"""Folders as ``/sys`` and ``/dev`` are on some kinds of machine, as far as the topology of RDMA devices looks at them."""
+"""Folders as ``/sys`` and ``/dev`` are on some kinds of machine, as far as the topology of RDMA devices looks there."""
 
 from __future__ import annotations
 
