@@ -16,9 +16,9 @@ import java.util.Map;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
-import org.junit.jupiter.api.Timeout;
 
 /** Two whole messengers whose KV caches are in memory of a device; the driver is whatever the loader finds, in test runs a stand-in. */
 @Timeout(60)
@@ -87,7 +87,8 @@ final class DeviceMemoryTest {
     @ParameterizedTest
     @ValueSource(strings = {"cuda", "tcp"})
     void shouldMovePagesFromDeviceToDevice(String transport) {
-        Map<String, Object> options = Map.of("transports", List.of(transport, "tcp").stream().distinct().toList());
+        Map<String, Object> options = Map.of(
+                "transports", List.of(transport, "tcp").stream().distinct().toList());
         try (DeviceAllocation source = allocate();
                 DeviceAllocation target = allocate();
                 EngineDouble p = engine("prefiller", source, options);
@@ -121,8 +122,7 @@ final class DeviceMemoryTest {
             assertThatThrownBy(() -> engine("decoder", memory, Map.of("transports", List.of("shm"))))
                     .isInstanceOf(RefusedException.class)
                     .hasMessageContainingAll(
-                            "memory of device 0 is reached by none of the transports [shm]",
-                            "name cuda among them");
+                            "memory of device 0 is reached by none of the transports [shm]", "name cuda among them");
         }
     }
 

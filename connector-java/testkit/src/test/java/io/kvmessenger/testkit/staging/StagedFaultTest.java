@@ -198,7 +198,8 @@ final class StagedFaultTest extends WriterAndTarget {
                         round * 4L + i);
             }
             if (round % 2 == 0) {
-                writer.await("a slab that left", () -> writer.engine().counters().of(TransferCounter.BYTES_SENT) > 0);
+                writer.await(
+                        "a slab that left", () -> writer.engine().counters().of(TransferCounter.BYTES_SENT) > 0);
             }
             writer.engine().disconnect(peer);
             writer.await("its end", () -> writer.engine().counters().of(TransferCounter.REQUESTS_IN_FLIGHT) == 0);
