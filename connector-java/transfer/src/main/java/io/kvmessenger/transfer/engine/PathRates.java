@@ -91,7 +91,7 @@ final class PathRates {
         long ackedBytes = Math.max(0, sampledBytes[network] + givenBytes[network] - heldBytes);
         if (ackedBytes > 0 && tookNs > 0) {
             learnMoved(network, ackedBytes, tookNs, heldBytes == 0);
-        } else if (flowing[network] || nowNs - movedNs[network] > FIRST_ACK_NS) {
+        } else if (hadWork(network) && (flowing[network] || nowNs - movedNs[network] > FIRST_ACK_NS)) {
             learn(network, 0, tookNs);
         }
         if (ackedBytes > 0 || heldBytes == 0) {
@@ -101,6 +101,11 @@ final class PathRates {
         sampledBytes[network] = heldBytes;
         givenBytes[network] = 0;
         sampledNs[network] = nowNs;
+    }
+
+    /** Of one that had nothing to acknowledge, nothing is learnt: as one that moves nothing it would never be tried. */
+    private boolean hadWork(int network) {
+        return sampledBytes[network] + givenBytes[network] > 0;
     }
 
     /** A network that was idle for a part of the time is as fast at least. */
