@@ -1,4 +1,4 @@
-"""The Grafana dashboard: its rows, panels and queries; each panel says what its figures count, in the enum's words."""
+"""The Grafana dashboards: rows, panels and queries; each panel says what its figures count, in the enum's words."""
 
 from __future__ import annotations
 
@@ -45,70 +45,141 @@ def gauges(title: str, unit: str = "short", **names: str) -> Panel:
     return Panel(title, unit, {legend: now(f"kv_messenger_{name}") for legend, name in names.items()})
 
 
-def by_reason(title: str, name: str) -> Panel:
-    """A counter that is told apart by reason, of all messengers together."""
-    query = f'sum by (reason) (rate(kv_messenger_{name}_total{{instance=~"$instance"}}[{WINDOW}]))'
-    return Panel(title, "cps", {"{{reason}}": query})
-
-
 def quantiles(title: str, name: str) -> Panel:
     bucket = f"kv_messenger_{name}_bucket"
     return Panel(title, "s", {f"p{100 * of:g}": quantile(bucket, of) for of in (0.5, 0.9, 0.99)})
 
 
-ROWS: dict[str, tuple[Panel, ...]] = {
-    "Does it work": (
-        rates("Fetches", started="fetches_started", arrived="fetches_arrived", failed="fetches_failed"),
-        rates("Prefills", started="prefills_started", sent="prefills_sent", undelivered="prefills_undelivered"),
-        rates("Prefills that nothing asked for", expired="prefills_expired", declined="grants_declined"),
-        by_reason("Why fetches fail", "fetches_failed"),
-        by_reason("Why prefills are not delivered", "prefills_undelivered"),
-    ),
-    "How fast": (
-        quantiles("From the engine's fetch to the last write", "fetch_seconds"),
-        quantiles("From the end of the forward pass to the last write", "prefill_tail_seconds"),
-        quantiles("From the last write to the engine's poll", "ready_poll_seconds"),
-        quantiles("From the engine's fetch to its grant", "grant_delay_seconds"),
-        quantiles("Grants wait for their prompt", "grant_queued_seconds"),
-        quantiles("From grant and prompt to the first write", "first_write_seconds"),
-        quantiles("To connect", "connect_seconds"),
-        Panel(
-            "Share of layers that left during their forward pass",
-            "percentunit",
-            {"early": f"{rate('kv_messenger_layers_sent_early_total')} / {rate('kv_messenger_layers_sent_total')}"},
-        ),
-        rates("KV sent and received", "Bps", sent="sent_bytes", received="received_bytes"),
-        rates(
-            "Writes", sent="transport_writes_sent", saved="transport_writes_saved", again="transport_writes_repeated"
-        ),
-        rates("Waiting for a queue", writes="back_pressured", transports="transport_back_pressured"),
-    ),
-    "What is held": (
-        gauges("Open", fetches="fetches_open", prefills="prefills_open", grants="grants_waiting"),
-        gauges("Under way", writes="writes_in_flight", windows="windows_open"),
-        gauges("Pages out of use", quarantined="pages_quarantined"),
-        gauges("The JVM's heap", "bytes", used="jvm_heap_used_bytes", limit="jvm_heap_max_bytes"),
-        rates("Share of the time that the JVM collects garbage", "percentunit", collecting="jvm_gc_seconds"),
-        gauges("The JVM's threads", threads="jvm_threads"),
-    ),
-    "Peers": (
-        gauges("Sessions", sessions="sessions_open"),
-        rates("Control links", opened="links_opened", lost="links_lost", refused="links_refused"),
-        rates(
-            "Refused peers", secret="secrets_different", version="versions_different", geometry="geometries_different"
-        ),
-        rates("Data paths", opened="paths_opened", lost="paths_lost", rejected="paths_rejected"),
-        rates("Silence", missed="heartbeats_missed", lost="peers_silent"),
-        rates("Damage", checksums="checksums_different", faults="faults_contained", frames="frames_invalid"),
-    ),
-}
+def by(label: str, title: str, name: str, unit: str = "cps") -> Panel:
+    """A counter that is told apart by a label, of all messengers together."""
+    query = f'sum by ({label}) (rate(kv_messenger_{name}_total{{instance=~"$instance"}}[{WINDOW}]))'
+    return Panel(title, unit, {f"{{{{{label}}}}}": query})
 
 
-def dashboard_file() -> str:
+def to_each_peer(title: str, name: str, unit: str) -> Panel:
+    """A gauge of each peer, of each messenger that writes to it."""
+    query = f'sum by (instance, peer) (kv_messenger_{name}{{instance=~"$instance"}})'
+    return Panel(f"{title} (metrics_peers)", unit, {"{{peer}} from {{instance}}": query})
+
+
+def mean(name: str) -> str:
+    of = f'{{instance=~"$instance"}}[{WINDOW}]'
+    return f"sum(rate(kv_messenger_{name}_sum{of})) / sum(rate(kv_messenger_{name}_count{of}))"
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """One page, for one question."""
+
+    uid: str
+    title: str
+    rows: dict[str, tuple[Panel, ...]]
+
+
+OPERATOR = Dashboard(
+    "kv-messenger-operator",
+    "KV Messenger: does it work",
+    {
+        "Requests": (
+            rates("Fetches", started="fetches_started", arrived="fetches_arrived", failed="fetches_failed"),
+            rates("Prefills", started="prefills_started", sent="prefills_sent", undelivered="prefills_undelivered"),
+            rates("Prefills that nothing asked for", expired="prefills_expired", declined="grants_declined"),
+            by("reason", "Why fetches fail", "fetches_failed"),
+            by("reason", "Why prefills are not delivered", "prefills_undelivered"),
+            quantiles("From the end of the forward pass to the last write", "prefill_tail_seconds"),
+        ),
+        "Peers": (
+            gauges("Sessions", sessions="sessions_open"),
+            rates("Control links", opened="links_opened", lost="links_lost", refused="links_refused"),
+            rates(
+                "Refused peers",
+                secret="secrets_different",
+                version="versions_different",
+                geometry="geometries_different",
+            ),
+            by("transport", "Data paths that broke", "paths_lost"),
+            rates("Silence", missed="heartbeats_missed", lost="peers_silent"),
+            rates("Damage", checksums="checksums_different", faults="faults_contained", frames="frames_invalid"),
+            by("peer", "Fetches that failed, by prefiller (metrics_peers)", "peer_fetches_failed"),
+            by("peer", "Writes that failed, by decoder (metrics_peers)", "peer_writes_failed"),
+        ),
+        "What is held": (
+            gauges("Open", fetches="fetches_open", prefills="prefills_open", grants="grants_waiting"),
+            gauges("Under way", writes="writes_in_flight", windows="windows_open"),
+            gauges("Pages out of use", quarantined="pages_quarantined"),
+        ),
+    },
+)
+
+CAPACITY = Dashboard(
+    "kv-messenger-capacity",
+    "KV Messenger: how much it moves",
+    {
+        "Traffic": (
+            rates("KV sent and received", "Bps", sent="sent_bytes", received="received_bytes"),
+            by("transport", "Sent, by transport", "transport_sent_bytes", "Bps"),
+            by("transport", "Received, by transport", "transport_received_bytes", "Bps"),
+            by("transport", "Writes, by transport", "transport_writes_sent"),
+            rates("Writes saved and repeated", saved="transport_writes_saved", again="transport_writes_repeated"),
+            rates("Waiting for a queue", writes="back_pressured", transports="transport_back_pressured"),
+        ),
+        "To each decoder": (
+            by("peer", "Sent (metrics_peers)", "peer_sent_bytes", "Bps"),
+            to_each_peer("Queued", "peer_queued_bytes", "bytes"),
+            to_each_peer("Rate while there is something to send", "peer_send_rate_bytes", "Bps"),
+            to_each_peer("How long what is queued takes", "peer_queue_seconds", "s"),
+        ),
+        "The JVM": (
+            gauges("Heap", "bytes", used="jvm_heap_used_bytes", limit="jvm_heap_max_bytes"),
+            rates("Share of the time that it collects garbage", "percentunit", collecting="jvm_gc_seconds"),
+            gauges("Threads", threads="jvm_threads"),
+            gauges("Memory regions", regions="regions_open"),
+        ),
+    },
+)
+
+TRANSFER = Dashboard(
+    "kv-messenger-transfer",
+    "KV Messenger: where a transfer's time goes",
+    {
+        "One after the other": (
+            quantiles("To connect", "connect_seconds"),
+            quantiles("From the engine's fetch to its grant", "grant_delay_seconds"),
+            quantiles("Grants wait for their prompt", "grant_queued_seconds"),
+            quantiles("From grant and prompt to the first write", "first_write_seconds"),
+            quantiles("From the end of the forward pass to the last write", "prefill_tail_seconds"),
+            quantiles("From the last write to the engine's poll", "ready_poll_seconds"),
+        ),
+        "In all": (
+            quantiles("From the engine's fetch to the last write", "fetch_seconds"),
+            Panel(
+                "The mean of each part",
+                "s",
+                {
+                    "grant": mean("grant_delay_seconds"),
+                    "queue": mean("grant_queued_seconds"),
+                    "first write": mean("first_write_seconds"),
+                    "tail": mean("prefill_tail_seconds"),
+                    "poll": mean("ready_poll_seconds"),
+                },
+            ),
+            Panel(
+                "Share of layers that left during their forward pass",
+                "percentunit",
+                {"early": f"{rate('kv_messenger_layers_sent_early_total')} / {rate('kv_messenger_layers_sent_total')}"},
+            ),
+        ),
+    },
+)
+
+DASHBOARDS = (OPERATOR, CAPACITY, TRANSFER)
+
+
+def dashboard_file(of: Dashboard) -> str:
     """The JSON that Grafana imports."""
     made: list[dict[str, Any]] = []
     top = 0
-    for title, panels in ROWS.items():
+    for title, panels in of.rows.items():
         made.append({"type": "row", "title": title, "collapsed": False, "gridPos": place(0, top, 24, 1), "panels": []})
         top += 1
         for index, panel in enumerate(panels):
@@ -117,7 +188,7 @@ def dashboard_file() -> str:
         top += -(-len(panels) // PANELS_A_ROW) * PANEL_HEIGHT
     for number, panel_json in enumerate(made, 1):
         panel_json["id"] = number
-    return json.dumps(frame(made), indent=2) + "\n"
+    return json.dumps(frame(of, made), indent=2) + "\n"
 
 
 def place(left: int, top: int, width: int, height: int) -> dict[str, int]:
@@ -151,7 +222,7 @@ def described(panel: Panel) -> str:
     return "\n".join(f"{name}: {sentence}" for name, sentence in names.items())
 
 
-def frame(panels: list[dict[str, Any]]) -> dict[str, Any]:
+def frame(of: Dashboard, panels: list[dict[str, Any]]) -> dict[str, Any]:
     """Everything around the panels: two variables, the data source and the messengers to look at."""
     variables = [
         {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
@@ -168,14 +239,23 @@ def frame(panels: list[dict[str, Any]]) -> dict[str, Any]:
         },
     ]
     return {
-        "uid": "kv-messenger",
-        "title": "KV Messenger",
+        "uid": of.uid,
+        "title": of.title,
         "description": "Made by dashboards/generate.py; edit dashboards/dashboard.py, not this file.",
         "tags": ["kv-messenger"],
         "schemaVersion": 39,
         "editable": True,
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
+        "links": [
+            {
+                "type": "dashboards",
+                "title": "KV Messenger",
+                "tags": ["kv-messenger"],
+                "asDropdown": True,
+                "keepTime": True,
+            }
+        ],
         "templating": {"list": variables},
         "panels": panels,
     }

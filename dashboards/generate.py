@@ -1,18 +1,18 @@
-"""Writes kv-messenger.json and alerts.yml anew: ``python3 dashboards/generate.py``."""
+"""Writes the dashboards and alerts.yml anew: ``python3 dashboards/generate.py``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from alert_rules import rules_file
-from dashboard import dashboard_file
+from dashboard import DASHBOARDS, dashboard_file
 
 HERE = Path(__file__).resolve().parent
 
 
 def files() -> dict[str, str]:
     """What each file should hold."""
-    return {"kv-messenger.json": dashboard_file(), "alerts.yml": rules_file()}
+    return {f"{each.uid}.json": dashboard_file(each) for each in DASHBOARDS} | {"alerts.yml": rules_file()}
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
-ROW = re.compile(r"\| `(kv_messenger_\w+)` \| (counter|gauge|histogram) \| [^|]* \| (.+) \|")
+ROW = re.compile(r"\| `(kv_messenger_\w+)` \| (counter|gauge|histogram) \| [^|]* \| [^|]* \| (.+) \|")
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 
 

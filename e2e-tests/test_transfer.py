@@ -48,8 +48,9 @@ def test_tokens_are_those_of_a_single_vllm(bed: Bed, target: Target, reference: 
         assert words_of(answer) == reference.to(prompt), f"prompt of {len(prompt.split())} tokens"
     assert decoder.tokens_by_transfer() - attributed_before == series.attributed_tokens()
     assert decoder.metric("kv_messenger_fetches_arrived_total") - arrived_before == len(series.lengths)
-    bed.prefiller.wait_at_rest()
-    decoder.wait_at_rest()
+    for engine in (bed.prefiller, decoder):
+        engine.wait_at_rest()
+        engine.wait_told()
     used = {
         found.transport for transfer, found in prefills(bed.prefiller.server.log()).items() if transfer not in known
     }

@@ -22,6 +22,14 @@ from warm_sglang import WarmSglang
 REST_LIMIT_SECONDS = 120.0
 ROOM_MAX = 2**63 - 1
 COMPLETIONS = "/v1/completions"
+TOLD_FIGURES = (
+    "kv_messenger_fetches_arrived_total",
+    "kv_messenger_fetches_failed_total",
+    "kv_messenger_prefills_sent_total",
+    "kv_messenger_prefills_open",
+    "kv_messenger_fetch_seconds_count",
+    "kv_messenger_prefill_tail_seconds_count",
+)
 PLUGINS = Path(__file__).resolve().parent / "plugins"
 
 
@@ -47,6 +55,16 @@ class Side:
     def metric(self, name: str) -> float:
         """A figure of the messengers', added up."""
         return sum(self.metric_by_rank(name))
+
+    def wait_told(self) -> None:
+        """SGLang's own page says what the messengers' pages say, added up over ranks, with reasons and times."""
+
+        def told() -> bool:
+            page = self.server.get("/metrics")
+            return all(metric_sum(page, f"sglang:{name}", {}) == self.metric(name) for name in TOLD_FIGURES)
+
+        wait_until(told, REST_LIMIT_SECONDS, f"{self.server.name}'s page says what its messengers' do")
+        assert 'reason="time_limit"' in self.server.get("/metrics"), "a reason without a count is a series, too"
 
     def catch_up(self) -> None:
         """Returns when the scheduler has taken whatever was asked of the server before.

@@ -87,6 +87,8 @@ def test_single_sglang_and_transformers_answer_alike(by_sglang: Reference, by_tr
 def test_tokens_are_those_of_a_single_sglang(pair: Pair, by_sglang: Reference) -> None:
     assert not differing(pair, TOKENS, by_sglang)
     pair.wait_at_rest()
+    for side in (pair.prefiller, pair.decoder):
+        side.wait_told()
 
 
 def test_pages_in_the_prefillers_cache_are_sent_without_being_computed(pair: Pair, by_sglang: Reference) -> None:

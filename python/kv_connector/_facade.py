@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, Protocol, Self, TypedDict
 
 from kv_connector import rdma_topology
@@ -197,12 +197,23 @@ def write_to_log(event: Timeline | Log, engine_logger: logging.Logger) -> None:
             engine_logger.log(_LOG_LEVELS[level], "%s", message, stacklevel=2)
 
 
+class Histogram(TypedDict):
+    """What was observed since open."""
+
+    buckets: list[int]
+    """How many values lie in each bucket, and not in the one before; the last has no upper bound."""
+    sum: float
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """Totals since open, and values of now; names are those of docs/metrics.md."""
 
     counters: Mapping[str, float]
     gauges: Mapping[str, float]
+    reasons: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of counters that are told apart by reason: what each reason has of them."""
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +341,7 @@ class Messenger:
     def stats(self) -> Stats:
         """The figures of now."""
         answer = json.loads(self._call(Function.STATS))
-        return Stats(counters=answer["counters"], gauges=answer["gauges"])
+        return Stats(answer["counters"], answer["gauges"], answer["reasons"], answer["histograms"])
 
     def fence(self, requests: Sequence[str], limit_seconds: float) -> list[str]:
         """Waits until no write reads the pages of these prefill requests; returns those for which that is sure."""

@@ -43,11 +43,11 @@ COUNTERS = {
     "peers_silent": "Peers declared lost because they were silent beyond the limit.",
     "stale_identities": "Fetches that named an engine id that is no longer at its address.",
     "events_dropped": "Log lines and timelines dropped because the engine did not poll.",
-    "transport_sent_bytes": "Payload bytes that all transports have sent.",
+    "transport_sent_bytes": "Payload bytes that transports have sent.",
     "transport_received_bytes": "Payload bytes that transports have counted as received.",
     "transport_writes_refused": "Writes that a transport refused: outside a grant or a region.",
     "transport_back_pressured": "Requests that a transport did not admit because its queue was full.",
-    "transport_writes_sent": "Writes that all transports have sent; pieces that lie side by side on both sides are one.",  # noqa: E501
+    "transport_writes_sent": "Writes that transports have sent; pieces that lie side by side on both sides are one.",
     "transport_writes_saved": "Writes saved because pieces that lie side by side on both sides travelled as one.",
     "transport_writes_repeated": "Parts of writes that were sent again because the data path that had them broke.",
     "strays": "Immediates that came for no open window.",
@@ -55,6 +55,33 @@ COUNTERS = {
     "paths_lost": "Data paths to peers that broke.",
     "paths_rejected": "Data sockets closed before they became a path: garbage, another version, a wrong key, or too slow.",  # noqa: E501
 }
+REASONS: dict[str, tuple[str, ...]] = {
+    "fetches_failed": (
+        "not_connected",
+        "connection_lost",
+        "time_limit",
+        "never_came",
+        "expired",
+        "prefill_aborted",
+        "path_lost",
+        "prefiller_stopping",
+        "ungrantable",
+        "damaged",
+        "abandoned",
+        "stopping",
+        "fault",
+    ),
+    "prefills_undelivered": (
+        "unwanted",
+        "expired",
+        "aborted",
+        "preempted",
+        "path_lost",
+        "ungrantable",
+        "stopping",
+    ),
+}
+"""Of counters that are told apart by reason."""
 GAUGES = {
     "fetches_open": "Fetches not yet ended.",
     "prefills_open": "Prefills whose pages are still needed by the messenger.",
@@ -65,3 +92,14 @@ GAUGES = {
     "regions_open": "Memory regions registered for transfer.",
     "sessions_open": "Peers with a completed handshake.",
 }
+HISTOGRAMS = {
+    "connect_seconds": "From a decoder's first packet to a prefiller to the end of their handshake.",
+    "grant_delay_seconds": "From the engine's fetch to its first grant: the wait for a connection and for an imm slot.",
+    "grant_queued_seconds": "From a grant's arrival at the prefiller to the first chunk of its prompt; next to nothing where that came first.",  # noqa: E501
+    "first_write_seconds": "From grant and prompt having met at the prefiller to the completion of the first write.",
+    "ready_poll_seconds": "From the arrival of a fetch's KV to the engine's poll that hears of it: the engine's share of the delay.",  # noqa: E501
+    "fetch_seconds": "From the engine's fetch to its last immediate.",
+    "prefill_tail_seconds": "From the end of the last forward pass to the last write's completion.",
+}
+BUCKET_BOUNDS_SECONDS = tuple(5e-05 * 2**index for index in range(24))
+"""The upper bounds of all histograms' buckets but the last, which has none."""

@@ -36,6 +36,7 @@ PREFILLER_PORT = 14579
 
 _PORT_MAX = 65_535
 _DATA_HOSTS_MAX = 8
+_METRICS_PEERS_MAX = 1_024
 _WAIT_MAX_SECONDS = 86_400.0
 _METADATA_KEY = "kv_messenger_option"
 
@@ -134,6 +135,14 @@ class Options:
         boundary="metricsPort",
         minimum=-1,
         maximum=_PORT_MAX,
+    )
+    metrics_peers: int = _integer(
+        "Peers that have figures of their own on the metrics page, under the label peer; those of the rest are counted"
+        " as other. 0: no figure is told apart by peer.",
+        0,
+        boundary="metricsPeers",
+        minimum=0,
+        maximum=_METRICS_PEERS_MAX,
     )
     shared_secret: str = _text(
         "Secret that both sides must know; required, with 16 bytes or more, when listening beyond loopback."

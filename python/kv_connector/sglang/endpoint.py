@@ -22,6 +22,7 @@ from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import BesidePages, IndexPages, StateSlot
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps
+from kv_connector.sglang.metrics_page import MetricsPage
 from kv_connector.sglang.prefillers import LOOKUP_LIMIT_SECONDS, Prefillers, RankPlace
 from kv_connector.sglang.prompt_name import NO_DIGEST
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
@@ -55,6 +56,7 @@ class TransferEndpoint(CommonEndpoint):
 
     def __init__(self, args: Any, mode: Any, server_args: Any, is_mla_backend: bool | None = False) -> None:
         self.exchange: Exchange
+        self.metrics_page: MetricsPage | None = None
         self.steps: LayerwiseSteps | None = None
         """A prefiller's forward passes; None when chunks leave after them."""
         self.prefillers = Prefillers()
@@ -95,6 +97,9 @@ class TransferEndpoint(CommonEndpoint):
             logger.error("KV Messenger cannot start: %s", fault)
             raise
         self.exchange = Exchange(messenger, logger, exit_when_lost=self._exit_when_lost)
+        if self._server_args.enable_metrics:
+            self.metrics_page = MetricsPage(messenger, self._server_args.served_model_name, self._mode)
+            self.metrics_page.start()
         if self._mode == "prefill":
             self._watch_layers(messenger, layer_names)
 
@@ -352,6 +357,8 @@ class TransferEndpoint(CommonEndpoint):
     def close(self) -> None:
         """Ends the messenger."""
         self.prefillers.close()
+        if self.metrics_page is not None:
+            self.metrics_page.close()
         self.exchange.close()
         if self._mode == "prefill" and self.pp_size > 1:
             self.request_status.close()

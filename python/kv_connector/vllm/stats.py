@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from kv_connector._metrics import COUNTERS, GAUGES
-from kv_connector.vllm.vllm_api import KVConnectorPromMetrics, KVConnectorStats, create_metric_per_engine
+from kv_connector.figure_gains import add_gains
+from kv_connector.page_figures import PageFigures, short
+from kv_connector.vllm.vllm_api import KVConnectorPromMetrics, KVConnectorStats
 
-PREFIX = "kv_messenger_"
-"""How all of the messenger's names begin."""
+SECTIONS = ("counters", "reasons", "histograms", "gauges")
 
 
 @dataclass
 class MessengerStats(KVConnectorStats):
-    """Counters gained since the last report, by name, and gauges as they are, by messenger and name.
+    """What counters and histograms gained since the last report, and gauges as they are, by messenger and name.
 
     vLLM adds reports up by one method over messengers and over time; so gauges keep saying whose they are.
     """
@@ -27,19 +26,17 @@ class MessengerStats(KVConnectorStats):
 
     def reset(self) -> None:
         """Forgets everything."""
-        self.data = {"counters": {}, "gauges": {}}
+        self.data = {section: {} for section in SECTIONS}
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
-        """Adds another report: counters add up, of a messenger's gauges the later ones stay."""
-        counters = self.data["counters"]
-        for name, gain in other.data.get("counters", {}).items():
-            counters[name] = counters.get(name, 0) + gain
-        self.data["gauges"].update(other.data.get("gauges", {}))
+        """Adds another report: what was gained adds up, of a messenger's gauges the later ones stay."""
+        add_gains(self.data, other.data)
+        self.data.setdefault("gauges", {}).update(other.data.get("gauges", {}))
         return self
 
     def reduce(self) -> dict[str, int | float]:
         """What vLLM logs of an interval."""
-        counters = {_short(name): gain for name, gain in self.data["counters"].items()}
+        counters = {short(name): gain for name, gain in self.data["counters"].items()}
         said: dict[str, int | float] = {}
         for name in ("prefills_sent", "fetches_arrived", "fetches_failed", "layers_sent", "layers_sent_early"):
             if name in counters:
@@ -51,7 +48,7 @@ class MessengerStats(KVConnectorStats):
 
     def is_empty(self) -> bool:
         """Whether there is nothing to report."""
-        return not self.data.get("counters") and not self.data.get("gauges")
+        return not any(self.data.get(section) for section in SECTIONS)
 
 
 class MessengerPromMetrics(KVConnectorPromMetrics):
@@ -65,31 +62,15 @@ class MessengerPromMetrics(KVConnectorPromMetrics):
         per_engine_labelvalues: dict[int, list[object]],
     ) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-        self._told: defaultdict[int, dict[str, dict[str, float]]] = defaultdict(dict)
-        """By engine and messenger, the gauges as they were told last."""
-        self._counters = {
-            name: self._per_engine(self._counter_cls, name, sentence, labelnames) for name, sentence in COUNTERS.items()
-        }
-        self._gauges = {
-            name: self._per_engine(self._gauge_cls, name, sentence, labelnames) for name, sentence in GAUGES.items()
-        }
+        page = PageFigures(
+            "vllm:",
+            labelnames,
+            counter=self._counter_cls,
+            gauge=self._gauge_cls,
+            histogram=self._histogram_cls,
+        )
+        self._engines = {index: page.of(*values) for index, values in per_engine_labelvalues.items()}
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         """Takes one report of an engine; a gauge is the sum over its messengers. Unknown names are passed over."""
-        for name, gain in transfer_stats_data.get("counters", {}).items():
-            if (counter := self._counters.get(_short(name))) is not None:
-                counter[engine_idx].inc(gain)
-        told = self._told[engine_idx]
-        told.update(transfer_stats_data.get("gauges", {}))
-        for name, gauge in self._gauges.items():
-            said = [gauges[PREFIX + name] for gauges in told.values() if PREFIX + name in gauges]
-            if said:
-                gauge[engine_idx].set(sum(said))
-
-    def _per_engine(self, kind: Any, name: str, sentence: str, labelnames: list[str]) -> dict[int, Any]:
-        metric = kind(name=f"vllm:{PREFIX}{name}", documentation=sentence, labelnames=labelnames)
-        return create_metric_per_engine(metric, self.per_engine_labelvalues)
-
-
-def _short(name: str) -> str:
-    return name.removeprefix(PREFIX).removesuffix("_total")
+        self._engines[engine_idx].take(transfer_stats_data, transfer_stats_data.get("gauges", {}))

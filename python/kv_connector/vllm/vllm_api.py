@@ -107,14 +107,12 @@ if TYPE_CHECKING:
 
         _counter_cls: Any
         _gauge_cls: Any
+        _histogram_cls: Any
         per_engine_labelvalues: dict[int, list[object]]
 
         def __init__(
             self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any
         ) -> None: ...
-
-    def create_metric_per_engine(metric: Any, per_engine_labelvalues: dict[int, list[object]]) -> dict[int, Any]:
-        """A labelled child of the metric for each engine."""
 
     def init_logger(name: str) -> logging.Logger:
         """A logger whose lines go where vLLM's go."""
@@ -134,7 +132,6 @@ else:
         from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
         from vllm.logger import init_logger
         from vllm.v1.metrics.cache_hit_source import CacheHitSource
-        from vllm.v1.metrics.utils import create_metric_per_engine
     except ImportError as missing:
         raise ImportError(unfit_release(missing)) from missing
 
@@ -151,7 +148,6 @@ __all__ = [
     "SupportsHMA",
     "all_ranks_vote",
     "attention_packing",
-    "create_metric_per_engine",
     "init_logger",
     "load_failure_policy",
     "outer_of",

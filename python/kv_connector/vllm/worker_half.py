@@ -27,6 +27,7 @@ from kv_connector._facade import (
 )
 from kv_connector.cuda_driver import CudaError
 from kv_connector.exceptions import MessengerError
+from kv_connector.figure_gains import GainMeter
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.kv_groups import GroupPages
@@ -132,7 +133,7 @@ class WorkerHalf:
         """Why the messenger was given up; "" while it works."""
         self._closed = False
         """Whether it is sure that nothing touches the pages any more."""
-        self._told_counters: dict[str, float] = {}
+        self._gains = GainMeter()
         self._told_gauges: dict[str, float] = {}
         self._stats_due = time.monotonic()
 
@@ -440,13 +441,11 @@ class WorkerHalf:
             return None
         self._stats_due = now + STATS_INTERVAL_SECONDS
         stats = self._messenger.stats()
-        gained = {name: total - self._told_counters.get(name, 0) for name, total in stats.counters.items()}
-        self._told_counters = dict(stats.counters)
-        gained = {name: gain for name, gain in gained.items() if gain}
-        if not gained and stats.gauges == self._told_gauges:
+        gains = self._gains.gains(stats)
+        if not any(gains.values()) and stats.gauges == self._told_gauges:
             return None
         self._told_gauges = dict(stats.gauges)
-        return {"counters": gained, "gauges": {self._messenger.opened.incarnation: dict(stats.gauges)}}
+        return gains | {"gauges": {self._messenger.opened.incarnation: dict(stats.gauges)}}
 
     def address(self) -> MessengerAddress:
         """Where decoders reach this messenger."""

@@ -22,7 +22,6 @@ import vllm_sources
 
 REAL = (
     "vllm.v1.metrics.cache_hit_source",
-    "vllm.v1.metrics.utils",
     "vllm.v1.core.sched.output",
     "vllm.distributed.kv_transfer.kv_connector.v1.base",
     "vllm.distributed.kv_transfer.kv_connector.base",

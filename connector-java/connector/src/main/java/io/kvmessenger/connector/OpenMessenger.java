@@ -78,7 +78,8 @@ final class OpenMessenger {
         this.incarnation = random.nextLong();
         this.closeOnExec = new CloseOnExec(new FfmLibC());
         started.push(closeOnExec);
-        this.metrics = MessengerMetrics.open(request.metricsHost(), request.metricsPort(), closeOnExec::opened);
+        this.metrics = MessengerMetrics.open(
+                request.metricsHost(), request.metricsPort(), request.metricsPeers(), closeOnExec::opened);
         started.push(metrics);
         this.events = new EventQueue(metrics, request.timelines(), CLOCK);
         this.counterWord = Arena.global().allocate(COUNTER_ALIGNMENT_BYTES, COUNTER_ALIGNMENT_BYTES);

@@ -21,6 +21,7 @@ import java.util.concurrent.TimeUnit;
 /**
  * Everything an engine says when it opens a messenger: its options and what its KV cache looks like. A value.
  *
+ * @param metricsPeers peers that have figures of their own; 0 = none
  * @param engineApiKey what {@code engineApiUrl} is asked with; "" = nothing
  * @param tls what control links are secured with
  * @param tcpInClear whether KV over tcp is in clear although control links are not
@@ -41,6 +42,7 @@ record OpenRequest(
         String advertiseHost,
         String metricsHost,
         int metricsPort,
+        int metricsPeers,
         String sharedSecret,
         List<String> transports,
         int streamsPerPeer,
@@ -106,6 +108,7 @@ record OpenRequest(
                 options.text("advertiseHost"),
                 options.text("metricsHost"),
                 (int) options.integer("metricsPort"),
+                options.has("metricsPeers") ? options.count("metricsPeers") : 0,
                 options.text("sharedSecret"),
                 options.texts("transports"),
                 options.count("streamsPerPeer"),

@@ -6,9 +6,12 @@ import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.connector.boot.BuildId;
 import io.kvmessenger.messenger.port.CountedReason;
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.MessengerMetric.Label;
 import io.kvmessenger.messenger.port.MessengerState;
+import io.kvmessenger.messenger.port.PeerTally;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.Tally;
+import io.kvmessenger.transfer.Peer;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferCounters;
 import io.prometheus.metrics.core.metrics.Counter;
@@ -18,11 +21,13 @@ import io.prometheus.metrics.core.metrics.GaugeWithCallback;
 import io.prometheus.metrics.core.metrics.Histogram;
 import io.prometheus.metrics.core.metrics.Info;
 import io.prometheus.metrics.model.registry.PrometheusRegistry;
+import io.prometheus.metrics.model.snapshots.ClassicHistogramBucket;
 import io.prometheus.metrics.model.snapshots.HistogramSnapshot.HistogramDataPointSnapshot;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.EnumMap;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
@@ -40,10 +45,9 @@ import java.util.function.Supplier;
  */
 public final class MessengerMetrics implements Tally, AutoCloseable {
     /** From 50 microseconds to seven minutes, doubling: a small write over shm, and more than any limit's default. */
-    private static final double FIRST_BUCKET_SECONDS = 0.000_05;
+    static final double FIRST_BUCKET_SECONDS = 0.000_05;
 
-    private static final int BUCKET_COUNT = 24;
-    private static final String REASON = "reason";
+    static final int BUCKET_COUNT = 24;
 
     private static final Map<MessengerMetric, TransferCounter> OF_TRANSPORTS = new EnumMap<>(Map.ofEntries(
             entry(MessengerMetric.TRANSPORT_BYTES_SENT, TransferCounter.BYTES_SENT),
@@ -60,6 +64,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
             entry(MessengerMetric.REGIONS_OPEN, TransferCounter.REGIONS_OPEN)));
 
     private final PrometheusRegistry registry = new PrometheusRegistry();
+    private final PeerSeries peers;
     private final Map<MessengerMetric, Counter> counters = new EnumMap<>(MessengerMetric.class);
     private final Map<MessengerMetric, Gauge> gauges = new EnumMap<>(MessengerMetric.class);
     private final Map<MessengerMetric, Histogram> histograms = new EnumMap<>(MessengerMetric.class);
@@ -68,16 +73,10 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     private volatile Supplier<Optional<String>> healthProblem = Optional::empty;
     private volatile Consumer<CompletableFuture<MessengerState>> describe = asked -> asked.cancel(false);
 
-    private MessengerMetrics(String host, int port, IntConsumer onSocket) {
+    private MessengerMetrics(String host, int port, int peersMax, IntConsumer onSocket) {
+        peers = new PeerSeries(peersMax);
         for (MessengerMetric metric : MessengerMetric.values()) {
-            TransferCounter ofTransports = OF_TRANSPORTS.get(metric);
-            if (ofTransports != null) {
-                registerRead(metric, () -> transports.get().of(ofTransports));
-            } else if (RuntimeFigures.ALL.containsKey(metric)) {
-                registerRead(metric, RuntimeFigures.ALL.get(metric));
-            } else {
-                register(metric);
-            }
+            registerSource(metric);
         }
         registerBuild();
         server = port < 0
@@ -95,11 +94,12 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
 
     /**
      * @param port 0 takes any free one, below 0 there is no HTTP
+     * @param peersMax peers that have series of their own; 0 = no figure is told apart by peer
      * @param onSocket hears of each local port on which a socket has been opened
      * @throws io.kvmessenger.connector.boot.RefusedException if the address cannot be listened on
      */
-    public static MessengerMetrics open(String host, int port, IntConsumer onSocket) {
-        return new MessengerMetrics(host, port, onSocket);
+    public static MessengerMetrics open(String host, int port, int peersMax, IntConsumer onSocket) {
+        return new MessengerMetrics(host, port, peersMax, onSocket);
     }
 
     /** From now on the figures of the transports are those that {@code transports} gives. */
@@ -142,16 +142,23 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         histograms.get(metric).observe(value);
     }
 
+    @Override
+    public PeerTally ofPeer(String engineId, Optional<Peer> writtenTo) {
+        return peers.open(engineId, writtenTo);
+    }
+
     /**
-     * The answer to {@code stats}: a histogram appears as the two counters {@code …_count} and {@code …_sum}, a counter with
-     * reasons as their sum. It leaves the JVM's figures out.
+     * The answer to {@code stats}: counters as their sums, with their reasons beside them, and histograms with the count of each
+     * bucket. It leaves out the JVM's figures, and those that are told apart by peer.
      */
     public byte[] snapshotJson() {
         TransferCounters ofTransports = transports.get();
         Map<String, Object> totals = new LinkedHashMap<>();
+        Map<String, Object> reasons = new LinkedHashMap<>();
         Map<String, Object> values = new LinkedHashMap<>();
+        Map<String, Object> observed = new LinkedHashMap<>();
         for (MessengerMetric metric : MessengerMetric.values()) {
-            if (RuntimeFigures.ALL.containsKey(metric)) {
+            if (RuntimeFigures.ALL.containsKey(metric) || metric.label() == Label.PEER) {
                 continue;
             }
             String name = metric.metricName();
@@ -160,15 +167,32 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
                 case COUNTER -> totals.put(name, read == null ? total(metric) : ofTransports.of(read));
                 case GAUGE ->
                     values.put(name, read == null ? (long) gauges.get(metric).get() : ofTransports.of(read));
-                case HISTOGRAM -> {
-                    HistogramDataPointSnapshot observed =
-                            histograms.get(metric).collect().getDataPoints().getFirst();
-                    totals.put(name + "_count", observed.getCount());
-                    totals.put(name + "_sum", observed.getSum());
-                }
+                case HISTOGRAM -> observed.put(name, buckets(histograms.get(metric)));
+            }
+            if (metric.label() == Label.REASON) {
+                reasons.put(name, byReason(metric));
             }
         }
-        return encode(Map.of("counters", totals, "gauges", values));
+        return encode(Map.of("counters", totals, "reasons", reasons, "gauges", values, "histograms", observed));
+    }
+
+    /** Of each bucket what is in it and not in the one before. */
+    private static Map<String, Object> buckets(Histogram histogram) {
+        HistogramDataPointSnapshot observed =
+                histogram.collect().getDataPoints().getFirst();
+        List<Long> counts = observed.getClassicBuckets().stream()
+                .map(ClassicHistogramBucket::getCount)
+                .toList();
+        return Map.of("buckets", counts, "sum", observed.getSum());
+    }
+
+    private Map<String, Long> byReason(MessengerMetric metric) {
+        Counter counter = counters.get(metric);
+        Map<String, Long> counts = new LinkedHashMap<>();
+        metric.reasons()
+                .forEach(reason -> counts.put(
+                        reason.label(), counter.labelValues(reason.label()).getLongValue()));
+        return counts;
     }
 
     private long total(MessengerMetric metric) {
@@ -183,6 +207,54 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
     @Override
     public void close() {
         server.ifPresent(MetricsServer::close);
+    }
+
+    private void registerSource(MessengerMetric metric) {
+        TransferCounter read = OF_TRANSPORTS.get(metric);
+        if (metric.label() == Label.PEER) {
+            registerByPeer(metric);
+        } else if (metric.label() == Label.TRANSPORT) {
+            registerByTransport(metric, read);
+        } else if (read != null) {
+            registerRead(metric, () -> transports.get().of(read));
+        } else if (RuntimeFigures.ALL.containsKey(metric)) {
+            registerRead(metric, RuntimeFigures.ALL.get(metric));
+        } else {
+            register(metric);
+        }
+    }
+
+    private void registerByTransport(MessengerMetric metric, TransferCounter read) {
+        CounterWithCallback.builder()
+                .name(metric.metricName())
+                .help(metric.sentence())
+                .labelNames(metric.label().labelName())
+                .callback(to -> {
+                    TransferCounters now = transports.get();
+                    now.transports().forEach(transport -> to.call((double) now.of(transport, read), transport));
+                })
+                .register(registry);
+    }
+
+    private void registerByPeer(MessengerMetric metric) {
+        String label = metric.label().labelName();
+        switch (metric.kind()) {
+            case COUNTER ->
+                CounterWithCallback.builder()
+                        .name(metric.metricName())
+                        .help(metric.sentence())
+                        .labelNames(label)
+                        .callback(to -> peers.read(metric, (engineId, value) -> to.call(value, engineId)))
+                        .register(registry);
+            case GAUGE ->
+                GaugeWithCallback.builder()
+                        .name(metric.metricName())
+                        .help(metric.sentence())
+                        .labelNames(label)
+                        .callback(to -> peers.read(metric, (engineId, value) -> to.call(value, engineId)))
+                        .register(registry);
+            case HISTOGRAM -> throw new AssertionError(metric + " is a histogram, which is not kept by peer");
+        }
     }
 
     private void register(MessengerMetric metric) {
@@ -210,7 +282,7 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
         if (metric.reasons().isEmpty()) {
             return builder.register(registry);
         }
-        Counter counter = builder.labelNames(REASON).register(registry);
+        Counter counter = builder.labelNames(metric.label().labelName()).register(registry);
         metric.reasons().forEach(reason -> counter.initLabelValues(reason.label()));
         return counter;
     }

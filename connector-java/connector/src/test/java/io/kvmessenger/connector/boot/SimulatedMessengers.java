@@ -69,7 +69,15 @@ public final class SimulatedMessengers implements Messengers {
     @Override
     public byte[] stats(long handle) {
         long counted = find(handle).counter.get(ValueLayout.JAVA_LONG, 0);
-        return encode(Map.of("counters", Map.of("layers_counted", counted), "gauges", Map.of("open", open.size())));
+        return encode(Map.of(
+                "counters",
+                Map.of("layers_counted", counted),
+                "reasons",
+                Map.of(),
+                "gauges",
+                Map.of("open", open.size()),
+                "histograms",
+                Map.of()));
     }
 
     /** Takes its whole limit, so that a test can see whether the caller holds others up. */

@@ -36,11 +36,17 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
 class MessengerMetricsTest {
-    private static final TransferCounters SOME_TRANSPORTS =
-            new TransferCounters(counter -> counter.name().hashCode() & 0xFFFF);
+    private static final TransferCounters SOME_TRANSPORTS = new TransferCounters(
+            MessengerMetricsTest::figure,
+            List.of("shm", "tcp"),
+            (transport, counter) -> transport.equals("tcp") ? figure(counter) - 1 : 1);
+
+    private static long figure(TransferCounter counter) {
+        return counter.name().hashCode() & 0xFFFF;
+    }
 
     private final HttpClient client = HttpClient.newHttpClient();
-    private final MessengerMetrics metrics = MessengerMetrics.open("127.0.0.1", 0, MessengerMetricsTest::onSocket);
+    private final MessengerMetrics metrics = MessengerMetrics.open("127.0.0.1", 0, 0, MessengerMetricsTest::onSocket);
 
     @AfterEach
     void close() {
@@ -50,9 +56,12 @@ class MessengerMetricsTest {
 
     @Test
     void shouldShowEveryFigureOfTheEnumWithItsSentence() throws Exception {
-        String page = get("/metrics").body();
-        for (MessengerMetric metric : MessengerMetric.values()) {
-            assertThat(page).contains("# HELP " + metric.metricName()).contains(metric.sentence());
+        try (MessengerMetrics told = MessengerMetrics.open("127.0.0.1", 0, 1, MessengerMetricsTest::onSocket)) {
+            told.follow(() -> SOME_TRANSPORTS);
+            String page = get(told.port(), "/metrics").body();
+            for (MessengerMetric metric : MessengerMetric.values()) {
+                assertThat(page).contains("# HELP " + metric.metricName()).contains(metric.sentence());
+            }
         }
     }
 
@@ -70,8 +79,12 @@ class MessengerMetricsTest {
                 .contains("kv_messenger_fetch_seconds_count 2");
         Map<?, ?> counters = section("counters");
         assertThat(counters.get("kv_messenger_pages_sent")).isEqualTo(7);
-        assertThat(counters.get("kv_messenger_fetch_seconds_count")).isEqualTo(2);
-        assertThat(counters.get("kv_messenger_fetch_seconds_sum")).isEqualTo(0.75);
+        Map<?, ?> observed = (Map<?, ?>) section("histograms").get("kv_messenger_fetch_seconds");
+        assertThat(observed.get("sum")).isEqualTo(0.75);
+        List<?> buckets = (List<?>) observed.get("buckets");
+        assertThat(buckets).as("the last one has no bound").hasSize(MessengerMetrics.BUCKET_COUNT + 1);
+        assertThat(buckets.stream().mapToInt(count -> (Integer) count).sum()).isEqualTo(2);
+        assertThat(buckets.get(13)).as("above 0.2048 s, up to 0.4096 s").isEqualTo(1);
         assertThat(section("gauges").get("kv_messenger_windows_open")).isEqualTo(2);
     }
 
@@ -86,6 +99,9 @@ class MessengerMetricsTest {
                 .as("a rate needs the series before its first count")
                 .contains("kv_messenger_fetches_failed_total{reason=\"damaged\"} 0.0");
         assertThat(section("counters").get("kv_messenger_fetches_failed")).isEqualTo(3);
+        Map<?, ?> reasons = (Map<?, ?>) section("reasons").get("kv_messenger_fetches_failed");
+        assertThat(reasons).hasSize(FetchFailure.values().length);
+        assertThat(reasons.get("time_limit")).isEqualTo(2);
     }
 
     @Test
@@ -107,10 +123,10 @@ class MessengerMetricsTest {
     void shouldReadFiguresOfTransportsWhenAsked() throws Exception {
         metrics.follow(() -> SOME_TRANSPORTS);
         assertThat(get("/metrics").body())
-                .contains("kv_messenger_transport_sent_bytes_total " + of(TransferCounter.BYTES_SENT) + ".0")
+                .contains("kv_messenger_transport_sent_bytes_total{transport=\"tcp\"} "
+                        + (of(TransferCounter.BYTES_SENT) - 1) + ".0")
+                .contains("kv_messenger_paths_lost_total{transport=\"shm\"} 1.0")
                 .contains("kv_messenger_strays_total " + of(TransferCounter.STRAYS) + ".0")
-                .contains("kv_messenger_transport_writes_sent_total " + of(TransferCounter.WRITES_SENT) + ".0")
-                .contains("kv_messenger_transport_writes_saved_total " + of(TransferCounter.WRITES_SAVED) + ".0")
                 .contains("kv_messenger_regions_open " + of(TransferCounter.REGIONS_OPEN) + ".0");
         assertThat(section("counters").get("kv_messenger_paths_lost")).isEqualTo(of(TransferCounter.PATHS_LOST));
         assertThat(section("gauges").get("kv_messenger_regions_open")).isEqualTo(of(TransferCounter.REGIONS_OPEN));
@@ -127,21 +143,21 @@ class MessengerMetricsTest {
 
     @Test
     void shouldNameTheOptionWhenThePortIsTaken() {
-        assertThatThrownBy(() -> MessengerMetrics.open("127.0.0.1", metrics.port(), MessengerMetricsTest::onSocket))
+        assertThatThrownBy(() -> MessengerMetrics.open("127.0.0.1", metrics.port(), 0, MessengerMetricsTest::onSocket))
                 .isInstanceOf(RefusedException.class)
                 .hasMessageContaining("metrics_port is " + metrics.port() + " on 127.0.0.1, expected a free port");
     }
 
     @Test
     void shouldNameTheOptionWhenTheHostIsUnknown() {
-        assertThatThrownBy(() -> MessengerMetrics.open("no.such.host.invalid", 0, MessengerMetricsTest::onSocket))
+        assertThatThrownBy(() -> MessengerMetrics.open("no.such.host.invalid", 0, 0, MessengerMetricsTest::onSocket))
                 .isInstanceOf(RefusedException.class)
                 .hasMessageContaining("metrics_host is 'no.such.host.invalid'");
     }
 
     @Test
     void shouldNameTheHostWhenItIsNotOfThisMachine() {
-        assertThatThrownBy(() -> MessengerMetrics.open("192.0.2.1", 0, MessengerMetricsTest::onSocket))
+        assertThatThrownBy(() -> MessengerMetrics.open("192.0.2.1", 0, 0, MessengerMetricsTest::onSocket))
                 .isInstanceOf(RefusedException.class)
                 .hasMessageContaining("metrics_host is '192.0.2.1', expected an address of this machine");
     }
@@ -321,9 +337,22 @@ class MessengerMetricsTest {
 
     @Test
     void shouldCountWithoutPagesWhenThePortIsBelowZero() {
-        try (MessengerMetrics silent = MessengerMetrics.open("127.0.0.1", -1, MessengerMetricsTest::onSocket)) {
+        try (MessengerMetrics silent = MessengerMetrics.open("127.0.0.1", -1, 0, MessengerMetricsTest::onSocket)) {
             silent.add(MessengerMetric.PAGES_SENT, 1);
             assertThat(silent.port()).isEqualTo(-1);
+        }
+    }
+
+    @Test
+    void shouldTellPeersApartWhenAskedTo() throws Exception {
+        assertThat(get("/metrics").body()).doesNotContain("peer=");
+        try (MessengerMetrics told = MessengerMetrics.open("127.0.0.1", 0, 1, MessengerMetricsTest::onSocket)) {
+            told.ofPeer("d \"1\"", Optional.empty()).add(MessengerMetric.PEER_BYTES_SENT, 5);
+            told.ofPeer("e", Optional.empty()).add(MessengerMetric.PEER_BYTES_SENT, 6);
+            assertThat(get(told.port(), "/metrics").body())
+                    .contains("kv_messenger_peer_sent_bytes_total{peer=\"d \\\"1\\\"\"} 5.0")
+                    .contains("kv_messenger_peer_sent_bytes_total{peer=\"other\"} 6.0")
+                    .contains("kv_messenger_peer_queue_seconds{peer=\"other\"} 0.0");
         }
     }
 
@@ -331,7 +360,7 @@ class MessengerMetricsTest {
     void shouldFreeThePortWhenClosed() {
         int port = metrics.port();
         metrics.close();
-        try (MessengerMetrics next = MessengerMetrics.open("127.0.0.1", port, MessengerMetricsTest::onSocket)) {
+        try (MessengerMetrics next = MessengerMetrics.open("127.0.0.1", port, 0, MessengerMetricsTest::onSocket)) {
             assertThat(next.port()).isEqualTo(port);
         }
     }
@@ -345,7 +374,11 @@ class MessengerMetricsTest {
     }
 
     private HttpResponse<String> get(String path) throws Exception {
-        HttpRequest request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + metrics.port() + path))
+        return get(metrics.port(), path);
+    }
+
+    private HttpResponse<String> get(int port, String path) throws Exception {
+        HttpRequest request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + port + path))
                 .timeout(Duration.ofSeconds(60))
                 .build();
         return client.send(request, HttpResponse.BodyHandlers.ofString());

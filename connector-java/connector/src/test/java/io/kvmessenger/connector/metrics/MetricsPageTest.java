@@ -3,7 +3,9 @@ package io.kvmessenger.connector.metrics;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.messenger.port.MessengerMetric;
+import io.kvmessenger.messenger.port.MessengerMetric.Label;
 import java.io.IOException;
+import java.math.BigDecimal;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Locale;
@@ -32,22 +34,38 @@ class MetricsPageTest {
 
                 Made from `MessengerMetric`; edit that, not this page. The pages are at `metrics_host:metrics_port`: `/metrics` in the
                 Prometheus format and `/health`, which answers 200, or 503 with a sentence; `/ready` does too, and says 503 as well from
-                [`drain`](operations.md#end-an-engine) on; `/` and `/state` show the messenger's host what it holds and waits for ([how](troubleshooting.md#a-request-waits)). A counter carries `_total` there. Totals
+                [`drain`](operations.md#end-an-engine) on; `/` and `/state` show the messenger's host what it holds and waits for ([how](troubleshooting.md#a-request-waits)). A counter carries `_total` there, a histogram `_bucket`, `_sum` and `_count`. Totals
                 count from the moment the messenger was opened. `kv_messenger_build_info` is 1 and says in its labels which version, build and
                 protocol run, and on which Java.
 
-                | name | kind | unit | what it counts |
-                | --- | --- | --- | --- |
-                """);
+                vLLM's own page has the counters, with their reasons, the gauges and the histograms as `vllm:kv_messenger_…`, SGLang's, with
+                `--enable-metrics`, as `sglang:kv_messenger_…`: labels other than `reason` and the JVM's figures are on the messenger's page alone.
+
+                Histograms have %d buckets from %s s on, each twice as wide as the one before.
+
+                | name | kind | unit | label | what it counts |
+                | --- | --- | --- | --- | --- |
+                """.formatted(
+                MessengerMetrics.BUCKET_COUNT,
+                BigDecimal.valueOf(MessengerMetrics.FIRST_BUCKET_SECONDS).stripTrailingZeros().toPlainString()));
         for (MessengerMetric metric : MessengerMetric.values()) {
-            page.append("| `%s` | %s | %s | %s |%n"
+            page.append("| `%s` | %s | %s | %s | %s |%n"
                     .formatted(
                             metric.metricName(),
                             metric.kind().name().toLowerCase(Locale.ROOT),
                             unit(metric),
+                            metric.label() == Label.NONE
+                                    ? "–"
+                                    : "`" + metric.label().labelName() + "`",
                             metric.sentence()));
         }
         page.append("""
+
+                ## Peers
+
+                The label `peer` is the engine id of a peer whose handshake was completed. Figures with it are on the page when
+                [`metrics_peers`](options.md) says how many peers have series of their own; the rest are `other`. A peer that is gone keeps its
+                series until another needs the room: then what it counted is added to `other`.
 
                 ## Reasons
 

@@ -284,12 +284,22 @@ final class FetchEnds {
         fetches.remove(fetch);
         if (fetch.failing()) {
             tally.add(MessengerMetric.FETCHES_FAILED, fetch.failure);
+            if (fetch.failure != FetchFailure.ABANDONED) {
+                countAtSources(fetch, MessengerMetric.PEER_FETCHES_FAILED);
+            }
             failures.ofFetch(fetch.ask.request(), fetch.transfer, clock.nowNs(), fetch.failure, fetch.failureSentence);
             engine.failed(fetch.ask.request(), fetch.failureSentence);
         } else if (fetch.covered && fetch.filled()) {
             arrivals.arrived(fetch);
+            countAtSources(fetch, MessengerMetric.PEER_FETCHES_ARRIVED);
         } else {
             throw new AssertionError("the sources of transfer " + fetch.ask.transferId() + " are over, and not filled");
+        }
+    }
+
+    private static void countAtSources(Fetch fetch, MessengerMetric metric) {
+        for (FetchSource source : fetch.sources) {
+            source.session.figures.add(metric, 1);
         }
     }
 }

@@ -1,6 +1,7 @@
 package io.kvmessenger.messenger.port;
 
 import java.util.List;
+import java.util.Locale;
 
 /** Every figure the messenger publishes, each with a sentence. Metrics pages, docs and dashboards are made from this. */
 public enum MessengerMetric {
@@ -79,9 +80,13 @@ public enum MessengerMetric {
     STALE_IDENTITIES(
             Kind.COUNTER, "stale_identities", "Fetches that named an engine id that is no longer at its address."),
     EVENTS_DROPPED(Kind.COUNTER, "events_dropped", "Log lines and timelines dropped because the engine did not poll."),
-    TRANSPORT_BYTES_SENT(Kind.COUNTER, "transport_sent_bytes", "Payload bytes that all transports have sent."),
+    TRANSPORT_BYTES_SENT(
+            Kind.COUNTER, Label.TRANSPORT, "transport_sent_bytes", "Payload bytes that transports have sent."),
     TRANSPORT_BYTES_RECEIVED(
-            Kind.COUNTER, "transport_received_bytes", "Payload bytes that transports have counted as received."),
+            Kind.COUNTER,
+            Label.TRANSPORT,
+            "transport_received_bytes",
+            "Payload bytes that transports have counted as received."),
     TRANSPORT_WRITES_REFUSED(
             Kind.COUNTER, "transport_writes_refused", "Writes that a transport refused: outside a grant or a region."),
     TRANSPORT_BACK_PRESSURED(
@@ -90,19 +95,22 @@ public enum MessengerMetric {
             "Requests that a transport did not admit because its queue was full."),
     TRANSPORT_WRITES_SENT(
             Kind.COUNTER,
+            Label.TRANSPORT,
             "transport_writes_sent",
-            "Writes that all transports have sent; pieces that lie side by side on both sides are one."),
+            "Writes that transports have sent; pieces that lie side by side on both sides are one."),
     TRANSPORT_WRITES_SAVED(
             Kind.COUNTER,
+            Label.TRANSPORT,
             "transport_writes_saved",
             "Writes saved because pieces that lie side by side on both sides travelled as one."),
     TRANSPORT_WRITES_REPEATED(
             Kind.COUNTER,
+            Label.TRANSPORT,
             "transport_writes_repeated",
             "Parts of writes that were sent again because the data path that had them broke."),
     STRAYS(Kind.COUNTER, "strays", "Immediates that came for no open window."),
-    PATHS_OPENED(Kind.COUNTER, "paths_opened", "Data paths to peers that were set up."),
-    PATHS_LOST(Kind.COUNTER, "paths_lost", "Data paths to peers that broke."),
+    PATHS_OPENED(Kind.COUNTER, Label.TRANSPORT, "paths_opened", "Data paths to peers that were set up."),
+    PATHS_LOST(Kind.COUNTER, Label.TRANSPORT, "paths_lost", "Data paths to peers that broke."),
     PATHS_REJECTED(
             Kind.COUNTER,
             "paths_rejected",
@@ -120,6 +128,31 @@ public enum MessengerMetric {
     JVM_GC_SECONDS(Kind.COUNTER, "jvm_gc_seconds", "Time that the messenger's JVM has stood still to collect garbage."),
     JVM_THREADS(
             Kind.GAUGE, "jvm_threads", "Java threads of the messenger's JVM, the engine's that called it included."),
+    PEER_BYTES_SENT(Kind.COUNTER, Label.PEER, "peer_sent_bytes", "Bytes of KV written to a decoder."),
+    PEER_LAYERS_SENT(Kind.COUNTER, Label.PEER, "peer_layers_sent", "Layer writes that left to a decoder."),
+    PEER_WRITES_FAILED(
+            Kind.COUNTER, Label.PEER, "peer_writes_failed", "Writes to a decoder that ended without completing."),
+    PEER_FETCHES_ARRIVED(
+            Kind.COUNTER,
+            Label.PEER,
+            "peer_fetches_arrived",
+            "Fetches that arrived, counted at each prefiller they came from."),
+    PEER_FETCHES_FAILED(
+            Kind.COUNTER,
+            Label.PEER,
+            "peer_fetches_failed",
+            "Fetches that ended without their KV, those aside that the engine gave up, counted at each prefiller they were asked of."),
+    PEER_QUEUED_BYTES(Kind.GAUGE, Label.PEER, "peer_queued_bytes", "Bytes of writes to a decoder that have not ended."),
+    PEER_SEND_RATE(
+            Kind.GAUGE,
+            Label.PEER,
+            "peer_send_rate_bytes",
+            "Bytes a second at which writes to a decoder end while there are any, as measured last; 0 while unknown."),
+    PEER_QUEUE_SECONDS(
+            Kind.GAUGE,
+            Label.PEER,
+            "peer_queue_seconds",
+            "How long what is queued to a decoder takes at that rate; NaN where there is some and the rate is not known."),
     CONNECT_SECONDS(
             Kind.HISTOGRAM,
             "connect_seconds",
@@ -153,15 +186,39 @@ public enum MessengerMetric {
         HISTOGRAM
     }
 
+    /** What a figure is told apart by. */
+    public enum Label {
+        NONE,
+        REASON,
+        TRANSPORT,
+        /** The peer's engine id. */
+        PEER;
+
+        /** As it stands on the metrics page. */
+        public String labelName() {
+            return name().toLowerCase(Locale.ROOT);
+        }
+    }
+
     private final Kind kind;
+    private final Label label;
     private final String suffix;
     private final String sentence;
 
     @SuppressWarnings("ImmutableEnumChecker") // an unmodifiable list of constants
     private final List<CountedReason> reasons;
 
-    MessengerMetric(Kind kind, String suffix, String sentence, CountedReason... reasons) {
+    MessengerMetric(Kind kind, String suffix, String sentence) {
+        this(kind, Label.NONE, suffix, sentence);
+    }
+
+    MessengerMetric(Kind kind, String suffix, String sentence, CountedReason[] reasons) {
+        this(kind, Label.REASON, suffix, sentence, reasons);
+    }
+
+    MessengerMetric(Kind kind, Label label, String suffix, String sentence, CountedReason... reasons) {
         this.kind = kind;
+        this.label = label;
         this.suffix = suffix;
         this.sentence = sentence;
         this.reasons = List.of(reasons);
@@ -180,7 +237,11 @@ public enum MessengerMetric {
         return sentence;
     }
 
-    /** What a counter is told apart by; empty for one that is a single figure. */
+    public Label label() {
+        return label;
+    }
+
+    /** The values of the label {@code reason}; empty for a figure without it. */
     public List<CountedReason> reasons() {
         return reasons;
     }

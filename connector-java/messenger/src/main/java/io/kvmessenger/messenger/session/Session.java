@@ -1,5 +1,6 @@
 package io.kvmessenger.messenger.session;
 
+import io.kvmessenger.messenger.port.PeerTally;
 import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.Peer;
@@ -27,6 +28,9 @@ public final class Session {
     final String peerAddress;
 
     public State state;
+    /** Once ready: what is counted of this peer. */
+    public PeerTally figures = PeerTally.NONE;
+
     public String peerEngineId = "";
     long peerIncarnation;
     /** What both sides speak; 0 before they have agreed. */

@@ -20,6 +20,7 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.random.RandomGenerator;
 
@@ -375,6 +376,7 @@ public final class Sessions {
         }
         session.state = Session.State.ENDED;
         listener.onEnded(session, reason);
+        session.figures.end();
     }
 
     private void onChallenge(Session session, Challenge challenge) {
@@ -500,6 +502,7 @@ public final class Sessions {
         session.lastHeartbeatNs = nowNs;
         due.add(nowNs + Math.min(limits.heartbeatNs(), limits.lostAfterNs()));
         tally.add(MessengerMetric.LINKS_OPENED, 1);
+        session.figures = tally.ofPeer(session.peerEngineId, Optional.ofNullable(session.peer));
         if (!session.inbound) {
             tally.observe(MessengerMetric.CONNECT_SECONDS, (nowNs - session.begunNs) / 1e9);
         }

@@ -1,0 +1,108 @@
+"""The messenger's figures on an engine's own metrics page, whichever engine that is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kv_connector._metrics import BUCKET_BOUNDS_SECONDS, COUNTERS, GAUGES, HISTOGRAMS, REASONS
+from kv_connector.figure_gains import observations
+
+PREFIX = "kv_messenger_"
+"""How all of the messenger's names begin."""
+REASON = "reason"
+"""The label by which some counters are told apart."""
+
+
+def short(name: str) -> str:
+    """A figure's name in the tables of ``_metrics``."""
+    return name.removeprefix(PREFIX).removesuffix("_total")
+
+
+class PageFigures:
+    """Series of all figures, and what they show. Made once for a page; one thread.
+
+    ``counter``, ``gauge`` and ``histogram`` make a metric of the page's library, given ``name``, ``documentation``,
+    ``labelnames`` and, the last one, ``buckets``.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        labelnames: list[str],
+        *,
+        counter: Callable[..., Any],
+        gauge: Callable[..., Any],
+        histogram: Callable[..., Any],
+    ) -> None:
+        self._prefix = f"{prefix}{PREFIX}"
+        self._counters = {
+            name: counter(
+                name=self._prefix + name,
+                documentation=sentence,
+                labelnames=[*labelnames, REASON] if name in REASONS else labelnames,
+            )
+            for name, sentence in COUNTERS.items()
+        }
+        self._gauges = {
+            name: gauge(name=self._prefix + name, documentation=sentence, labelnames=labelnames)
+            for name, sentence in GAUGES.items()
+        }
+        self._histograms = {
+            name: histogram(
+                name=self._prefix + name,
+                documentation=sentence,
+                labelnames=labelnames,
+                buckets=BUCKET_BOUNDS_SECONDS,
+            )
+            for name, sentence in HISTOGRAMS.items()
+        }
+
+    def of(self, *labelvalues: object) -> EngineFigures:
+        """The series of one engine, from now on at zero."""
+        return EngineFigures(
+            {(name, ""): metric.labels(*labelvalues) for name, metric in self._counters.items() if name not in REASONS}
+            | {
+                (name, reason): self._counters[name].labels(*labelvalues, reason)
+                for name, reasons in REASONS.items()
+                for reason in reasons
+            },
+            {name: metric.labels(*labelvalues) for name, metric in self._gauges.items()},
+            {name: metric.labels(*labelvalues) for name, metric in self._histograms.items()},
+        )
+
+
+class EngineFigures:
+    """What one engine's messengers have counted. Figures that it does not know are passed over."""
+
+    def __init__(
+        self, counters: Mapping[tuple[str, str], Any], gauges: Mapping[str, Any], histograms: Mapping[str, Any]
+    ) -> None:
+        self._counters = counters
+        """By name and reason."""
+        self._gauges = gauges
+        self._histograms = histograms
+        self._told: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        """By messenger, the gauges as they were told last."""
+
+    def take(self, gains: Mapping[str, Any], gauges: Mapping[str, Mapping[str, float]]) -> None:
+        """``gauges`` are by messenger; on the page is their sum over all messengers."""
+        for name, gain in gains.get("counters", {}).items():
+            self._count(short(name), "", gain)
+        for name, gained in gains.get("reasons", {}).items():
+            for reason, gain in gained.items():
+                self._count(short(name), reason, gain)
+        for name, observed in gains.get("histograms", {}).items():
+            if (histogram := self._histograms.get(short(name))) is not None:
+                for value in observations(BUCKET_BOUNDS_SECONDS, observed["buckets"], observed["sum"]):
+                    histogram.observe(value)
+        self._told.update({messenger: dict(told) for messenger, told in gauges.items()})
+        for name, gauge in self._gauges.items():
+            said = [told[PREFIX + name] for told in self._told.values() if PREFIX + name in told]
+            if said:
+                gauge.set(sum(said))
+
+    def _count(self, name: str, reason: str, gain: float) -> None:
+        if (counter := self._counters.get((name, reason))) is not None:
+            counter.inc(gain)
