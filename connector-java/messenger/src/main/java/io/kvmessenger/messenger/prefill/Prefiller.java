@@ -44,6 +44,11 @@ import java.util.random.RandomGenerator;
  * <p>Owned by the messenger's thread.
  */
 public final class Prefiller {
+    /** The decoder is told of it too: data paths are dialled by the prefiller, to where the decoder says. */
+    private static final String UNREACHABLE_REMEDY =
+            "; look at the decoder's listen_host, advertise_host and data_port, and at the firewall between: the"
+                    + " prefiller dials the decoder";
+
     private final TransferEngine transfer;
     private final Sessions sessions;
     private final EngineEvents engine;
@@ -324,7 +329,8 @@ public final class Prefiller {
         }
         session.peer = null;
         session.peerReady = false;
-        String sentence = "the data paths to " + session.peerName() + " ended (" + fault + "): " + detail;
+        String sentence = "the data paths to " + session.peerName() + " ended (" + fault + "): " + detail
+                + (fault == TransferFault.UNREACHABLE ? UNREACHABLE_REMEDY : "");
         stopAll(session, sentence);
         sessions.end(session, sentence);
     }
