@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check java wheel dashboards pictures kvperf beside-nixl stores role-switches race plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check java wheel dashboards dashboard pictures kvperf beside-nixl stores role-switches race plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,8 +60,12 @@ wheels: wheel ## the wheels of all machines that it was tried on, beside the one
 	    --disable-pip-version-check -q wheel --no-deps --no-build-isolation -w python/dist ./python || exit 1; done
 	@ls "$(CURDIR)"/python/dist/*.whl
 
-dashboards: ## writes the Grafana dashboard and the alert rules anew
+dashboards: ## writes the Grafana dashboards and the alert rules anew
 	@$(ENVIRONMENT) run tools -- dashboards/generate.py
+
+dashboard: wheel ## the demo's pair under load, a Prometheus, and pictures of the dashboards with its data: make dashboard [ARGS="--keep"]
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- examples/vllm-1p1d/dashboard_demo.py \
+	    --picture docs/pictures/dashboard.png $(ARGS)
 
 pictures: demo ## runs the demo and draws its longest transfer into docs/pictures
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m kv_connector timeline --svg docs/pictures/transfer.svg \

@@ -1,0 +1,76 @@
+"""The messenger's page for people, in a real browser while KV moves."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Browser, MissingBrowserError
+from moving_pair import WAITING, go, metrics_ports, moving
+
+from kv_connector import _preflight
+
+LIMIT_SECONDS = 60.0
+WIDTH, HEIGHT = 1400, 620
+PICTURE_VARIABLE = "KV_MESSENGER_STATE_PICTURE"
+"""Where a picture of the page is to be left, for the docs."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Browser:
+    try:
+        return Browser()
+    except MissingBrowserError as missing:
+        pytest.skip(f"no Chromium: {missing}")
+
+
+@pytest.fixture(scope="module")
+def pages(browser: Browser, jar: _preflight.Jar, java: _preflight.JavaRuntime) -> Iterator[tuple[str, str]]:
+    """The addresses of a prefiller's and a decoder's while KV moves between them."""
+    assert browser is not None
+    assert jar.path.exists()
+    assert java.launcher.exists()
+    with moving() as pair:
+        prefiller, decoder = (f"http://127.0.0.1:{port}/" for port in metrics_ports(pair))
+        go(pair)
+        yield prefiller, decoder
+
+
+def shown(browser: Browser, url: str, *expected: str) -> str:
+    """The page, once it shows what is expected: the first transfers take a moment."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while True:
+        page = browser.text_of(url)
+        missing = [words for words in expected if words not in page]
+        if not missing:
+            return page
+        assert time.monotonic() < deadline, f"{missing} are not on the page:\n{page}"
+
+
+def test_should_show_a_decoder_s_waiting_fetches_and_why_others_failed(
+    browser: Browser, pages: tuple[str, str], tmp_path: Path
+) -> None:
+    expected = (
+        "<p>healthy</p>",
+        "Peers: 1",
+        "<td>waits-0</td>",
+        f"<td>waits-{WAITING - 1}</td>",
+        "<td>not_connected</td>",
+    )
+    page = shown(browser, pages[1], *expected)
+    assert "<td>prefiller</td>" in page
+    assert "ECONNREFUSED" in page or "refused" in page, "a failure says why"
+    picture = Path(os.environ.get(PICTURE_VARIABLE) or tmp_path / "state.png")
+    browser.picture(pages[1], WIDTH, HEIGHT, picture)
+    head = picture.read_bytes()[:24]
+    assert head.startswith(b"\x89PNG")
+    assert (int.from_bytes(head[16:20]), int.from_bytes(head[20:24])) == (WIDTH, HEIGHT)
+
+
+def test_should_show_a_prefiller_s_grants_that_wait_for_their_prompt(browser: Browser, pages: tuple[str, str]) -> None:
+    page = shown(browser, pages[0], f"Grants that wait for their prompt: {WAITING}")
+    assert "<td>decoder</td>" in page
+    assert "<script" not in page, "a page without scripts runs none that a peer has named"
