@@ -46,8 +46,10 @@ class MetricsPageTest {
                 | name | kind | unit | label | what it counts |
                 | --- | --- | --- | --- | --- |
                 """.formatted(
-                MessengerMetrics.BUCKET_COUNT,
-                BigDecimal.valueOf(MessengerMetrics.FIRST_BUCKET_SECONDS).stripTrailingZeros().toPlainString()));
+                        MessengerMetrics.BUCKET_COUNT,
+                        BigDecimal.valueOf(MessengerMetrics.FIRST_BUCKET_SECONDS)
+                                .stripTrailingZeros()
+                                .toPlainString()));
         for (MessengerMetric metric : MessengerMetric.values()) {
             page.append("| `%s` | %s | %s | %s | %s |%n"
                     .formatted(
