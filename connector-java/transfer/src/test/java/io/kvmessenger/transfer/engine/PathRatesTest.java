@@ -258,4 +258,17 @@ final class PathRatesTest {
             assertThat(rates.isStalled(0, nowNs) || rates.isStalled(1, nowNs)).isFalse();
         }
     }
+
+    @Test
+    void shouldTryANetworkThatWasIdleBeforeItsFirstSliceBesideOneThatIsKnown() {
+        PathRates fresh = new PathRates(0);
+        fresh.setOpen(0, true, 0);
+        fresh.setOpen(1, true, 0);
+        long nowNs = 50_000_000;
+        fresh.sample(1, 0, nowNs);
+        fresh.onGiven(0, 2 << 20);
+        fresh.sample(0, 1 << 20, nowNs);
+        assertThat(fresh.bytesPerNs(0)).isPositive();
+        assertThat(fresh.mayTake(1, 1 << 16, 1 << 16)).isTrue();
+    }
 }
