@@ -48,6 +48,8 @@ final class RdmaSuite {
         public void executionFinished(TestIdentifier test, TestExecutionResult result) {
             if (test.isTest() || result.getStatus() != TestExecutionResult.Status.SUCCESSFUL) {
                 System.out.println(result.getStatus() + " " + nameOf(test));
+                // At once: a run that is ended by its limit says nothing at its end.
+                result.getThrowable().ifPresent(thrown -> System.out.println(thrown.getMessage()));
             }
         }
 

@@ -8,48 +8,22 @@ import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
-import java.util.Arrays;
-import java.util.Random;
 import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** What happens to writes over verbs when their wire loses packets, is cut and restored, or their target does not look. */
 @Timeout(120)
-final class VerbsLostPathTest extends WriterAndTarget {
-    private static final long CONNECT_LIMIT_NS = 2_000_000_000L;
-    private static final int WRITES = 40;
+final class VerbsLostPathTest extends VerbsRounds {
     private static final int SWALLOWED = 3;
     /** More than a target posts receives for. */
     private static final int IMMEDIATES = 1500;
 
-    private final long seed = Long.getLong("kvmessenger.test.seed", System.nanoTime());
-    private final Random random = new Random(seed);
     private VerbsWire wire;
-    private long lastCookie;
 
-    @BeforeAll
-    static void look() {
-        RdmaDevices.assume();
-    }
-
-    @Override
-    protected String transport() {
-        return TransferOptions.VERBS;
-    }
-
-    @Override
-    protected TransferOptions options() {
-        return TransferOptions.defaults().withConnectLimitNs(CONNECT_LIMIT_NS);
-    }
-
-    /** Not yet: each test says by what. */
-    @Override
     @BeforeEach
-    void connect() {
-        System.out.println("seed " + seed + ", the same again by -Dkvmessenger.test.seed=" + seed);
+    void find() {
         wire = new VerbsWire();
     }
 
@@ -60,67 +34,11 @@ final class VerbsLostPathTest extends WriterAndTarget {
     }
 
     private void connect(String... transports) {
-        writer = open("writer", transports);
-        target = open("target", transports);
-        writer.alongside(target);
-        target.alongside(writer);
-        admission = target.engine().admit("writer");
-        peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
-        writer.await("the peer to be ready", () -> writer.ready.contains(peer));
-        assertThat(peer.transport()).isEqualTo(TransferOptions.VERBS);
-        target.memory().fill(GUARD);
+        connect(open("writer", transports), open("target", transports));
     }
 
     private DrivenEngine open(String name, String... transports) {
         return new DrivenEngine(RdmaDevices.by(options(), name).withTransports(transports), name, MEMORY_BYTES);
-    }
-
-    /** Random pages into a window of their own, while something happens at its middle; then each is looked at. */
-    private void round(Runnable inTheMiddle) {
-        fillSource(random);
-        int[] from = shuffled(PAGE_COUNT, random);
-        int[] to = shuffled(PAGE_COUNT, random);
-        long filled = ++lastCookie;
-        ImmWindow window = grant(everything(), PAGE_COUNT, filled);
-        long firstCookie = lastCookie + 1;
-        int piece = (PAGE_COUNT + WRITES - 1) / WRITES;
-        for (int done = 0; done < PAGE_COUNT; done += piece) {
-            int end = Math.min(PAGE_COUNT, done + piece);
-            writer.submit(
-                    peer,
-                    paged(window, Arrays.copyOfRange(from, done, end), Arrays.copyOfRange(to, done, end)),
-                    ++lastCookie);
-            if (done <= PAGE_COUNT / 2 && done + piece > PAGE_COUNT / 2) {
-                inTheMiddle.run();
-            }
-        }
-        DrivenEngine.awaitBoth(
-                "a round", writer, target, () -> target.filled.contains(filled) && haveEnded(firstCookie));
-        for (int i = 0; i < PAGE_COUNT; i++) {
-            assertThat(pageArrived(from[i], to[i])).as("page %d", i).isTrue();
-        }
-        assertThat(window.arrivedWeight()).isEqualTo(PAGE_COUNT);
-        writer.engine().disallow(peer, remote(window));
-        window.close(true);
-    }
-
-    private boolean haveEnded(long firstCookie) {
-        for (long cookie = firstCookie; cookie <= lastCookie; cookie++) {
-            if (!writer.endings.containsKey(cookie)) {
-                return false;
-            }
-        }
-        return true;
-    }
-
-    private void assertNothingLost() {
-        assertThat(writer.failed).isEmpty();
-        assertThat(writer.lost).isEmpty();
-        assertThat(writer.endings.values()).containsOnly(1);
-        assertThat(target.overshot).isEmpty();
-        assertThat(target.refused).isEmpty();
-        assertThat(target.closedAdmissions).isEmpty();
-        assertThat(target.engine().counters().of(TransferCounter.STRAYS)).isZero();
     }
 
     @Test

@@ -5,13 +5,28 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 
-/** The wire between the two devices that tests use, by the Ethernet interfaces below them. One thread. */
+/** The wire between a device of the writer's and one of the target's, by the Ethernet interfaces below them. One thread. */
 final class VerbsWire {
     private static final Path DEVICES = Path.of("/sys/class/infiniband");
 
-    private final String writer = RdmaDevices.deviceOf("writer");
-    private final String near = interfaceOf(writer);
-    private final String far = interfaceOf(RdmaDevices.deviceOf("target"));
+    private final String writer;
+    private final String near;
+    private final String far;
+
+    VerbsWire() {
+        this(RdmaDevices.deviceOf("writer"), RdmaDevices.deviceOf("target"));
+    }
+
+    VerbsWire(String writer, String target) {
+        this.writer = writer;
+        near = interfaceOf(writer);
+        far = interfaceOf(target);
+    }
+
+    /** The wire of one of the bed's pairs. */
+    static VerbsWire ofPair(int pair) {
+        return new VerbsWire(RdmaDevices.deviceOfPair("writer", pair), RdmaDevices.deviceOfPair("target", pair));
+    }
 
     private static String interfaceOf(String device) {
         return read(DEVICES.resolve(device).resolve("parent"));
@@ -33,7 +48,16 @@ final class VerbsWire {
 
     /** What has left the writer's end. */
     long sentBytes() {
-        return Long.parseLong(read(Path.of("/sys/class/net", near, "statistics/tx_bytes")));
+        return counted(near, "tx_bytes");
+    }
+
+    /** What has come to the target's end. */
+    long receivedBytes() {
+        return counted(far, "rx_bytes");
+    }
+
+    private static long counted(String end, String what) {
+        return Long.parseLong(read(Path.of("/sys/class/net", end, "statistics", what)));
     }
 
     /** Takes the target's end away. */
