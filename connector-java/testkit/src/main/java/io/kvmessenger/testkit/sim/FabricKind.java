@@ -4,6 +4,11 @@ package io.kvmessenger.testkit.sim;
 enum FabricKind {
     /** The target looks at every write before a byte lands; completed means: in the source's socket buffer. */
     TCP(true, false),
+    /**
+     * As tcp, but the target's memory is a device's: what has come lies in host memory and is copied on later, also while the process
+     * stands still, and is counted when it is copied. A window that is closed, or a path, waits for that.
+     */
+    STAGED(true, false),
     /** The target is not looked at; completed means: in the target's memory. */
     RDMA(false, true),
     /**
@@ -23,6 +28,10 @@ enum FabricKind {
     FabricKind(boolean targetChecks, boolean completionIsDelivery) {
         this.targetChecks = targetChecks;
         this.completionIsDelivery = completionIsDelivery;
+    }
+
+    boolean copiesOn() {
+        return this == STAGED;
     }
 
     boolean writerCopies() {

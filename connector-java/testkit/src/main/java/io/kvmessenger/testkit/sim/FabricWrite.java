@@ -43,6 +43,9 @@ final class FabricWrite {
     /** At a target that looks: the window that it has begun to land in, until it has let go. */
     OpenWindow landingIn;
 
+    /** All of it lies in host memory of the target, and a device is to copy it on. */
+    boolean staged;
+
     boolean landed;
     boolean discarded;
     boolean gone;

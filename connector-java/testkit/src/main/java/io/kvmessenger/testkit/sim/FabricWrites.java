@@ -150,23 +150,74 @@ final class FabricWrites {
         if (from == 0 && kind.targetChecks && !mayLand(write)) {
             return;
         }
+        if (kind.copiesOn() && !write.discarded && !write.isImmediate()) {
+            stage(write);
+            return;
+        }
         int to = from == 0 && facts.lengthBytes() > 1 ? facts.lengthBytes() / 2 : facts.lengthBytes();
         if (!write.discarded && !write.isImmediate()) {
-            MemorySegment.copy(
-                    write.payload,
-                    from,
-                    write.path().target.memoryOf(write.targetRegionId),
-                    ValueLayout.JAVA_BYTE,
-                    facts.targetOffset() + from,
-                    to - from);
-            trace.add(facts.target(), "land", write.describe() + " bytes " + from + ".." + to);
-            listener.landed(facts, from, to);
+            copy(write, from, to);
         }
         write.passedBytes = to;
         if (to < facts.lengthBytes()) {
             clock.after(random.nextInt(3) == 0 ? fabric.delayNs() : 0, () -> beginLanding(write));
         } else {
             landed(write);
+        }
+    }
+
+    private void copy(FabricWrite write, int from, int to) {
+        PageWrite facts = write.facts;
+        MemorySegment.copy(
+                write.payload,
+                from,
+                write.path().target.memoryOf(write.targetRegionId),
+                ValueLayout.JAVA_BYTE,
+                facts.targetOffset() + from,
+                to - from);
+        trace.add(facts.target(), "land", write.describe() + " bytes " + from + ".." + to);
+        listener.landed(facts, from, to);
+    }
+
+    /** The device begins in a while, whatever the process does meanwhile. */
+    private void stage(FabricWrite write) {
+        write.staged = true;
+        clock.after(fabric.delayNs(), () -> copyOn(write));
+        if (mutation == Mutation.COUNTED_BEFORE_COPIED) {
+            landed(write);
+        }
+    }
+
+    /** The next half, by the device; then the target's worker sees that it is done. */
+    private void copyOn(FabricWrite write) {
+        int lengthBytes = write.facts.lengthBytes();
+        int from = write.passedBytes;
+        if (from == lengthBytes || !write.path().target.node.alive()) {
+            return;
+        }
+        int to = from == 0 && lengthBytes > 1 ? lengthBytes / 2 : lengthBytes;
+        copy(write, from, to);
+        write.passedBytes = to;
+        if (to < lengthBytes) {
+            clock.after(fabric.delayNs(), () -> copyOn(write));
+        } else if (mutation != Mutation.COUNTED_BEFORE_COPIED) {
+            write.path().target.run(() -> seeCopied(write));
+        }
+    }
+
+    private void seeCopied(FabricWrite write) {
+        if (!write.gone) {
+            landed(write);
+        }
+    }
+
+    /** What waits for the device: nothing of the write is copied after it. */
+    private void awaitCopy(FabricWrite write) {
+        boolean copies = write.staged && mutation != Mutation.COUNTED_BEFORE_COPIED;
+        while (copies
+                && write.passedBytes < write.facts.lengthBytes()
+                && write.path().target.node.alive()) {
+            copyOn(write);
         }
     }
 
@@ -300,8 +351,11 @@ final class FabricWrites {
     void letGo(SimulatedTransport target, OpenWindow window) {
         for (FabricWrite write : inFlight) {
             if (write.landingIn == window && write.path().target == target) {
+                awaitCopy(write);
                 endLanding(write);
-                discard(write);
+                if (!write.staged) {
+                    discard(write);
+                }
             }
         }
     }
@@ -332,6 +386,7 @@ final class FabricWrites {
 
     private void gone(FabricWrite write) {
         if (!write.gone) {
+            awaitCopy(write);
             write.gone = true;
             endLanding(write);
             inFlight.remove(write);

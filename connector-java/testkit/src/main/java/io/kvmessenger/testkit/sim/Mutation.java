@@ -44,6 +44,8 @@ public enum Mutation {
     PAYLOAD_DAMAGED,
     /** A counter shows what was posted for its window, also what has not landed yet. */
     COUNTED_WHEN_POSTED,
+    /** What has landed in host memory is counted before a device has copied it on. */
+    COUNTED_BEFORE_COPIED,
     /** A fetch is reported arrived when the first of its sources has sent all. */
     ONE_SOURCE_SUFFICES,
     /** The completion of one request is told for another that is under way. */

@@ -60,6 +60,8 @@ record Scenario(
     private static final int WORKERS_ONE_IN = 3;
 
     private static final int WORKERS_MAX = 3;
+    /** One in so many runs over tcp has a device's memory at its targets. */
+    private static final int STAGED_ONE_IN = 3;
 
     /** Which of its faults a run has. */
     enum Weather {
@@ -93,6 +95,7 @@ record Scenario(
         SplittableRandom lanes = new SplittableRandom(seed * 0x1D8E4E27C47D124FL + 1);
         SplittableRandom falls = new SplittableRandom(seed * 0xD6E8FEB86659FD93L + 1);
         SplittableRandom traffic = new SplittableRandom(seed * 0xE7037ED1A0B428DBL + 1);
+        SplittableRandom devices = new SplittableRandom(seed * 0xF1357AEA2E62A9C5L + 1);
         SplittableRandom workers = new SplittableRandom(seed * 0xC2B2AE3D27D4EB4FL + 1);
         boolean announces =
                 seed % 3 == 0 && weather != Weather.SOUND; // how long an announced prompt waits has no bound
@@ -103,7 +106,9 @@ record Scenario(
         int decoderCount = 1 + random.nextInt(2);
         int requestCount = 4 + random.nextInt(40);
         FabricKind drawn = FABRICS_DRAWN_FIRST.get(random.nextInt(FABRICS_DRAWN_FIRST.size()));
-        FabricKind fabric = fabrics.nextInt(4) == 0 ? FabricKind.RDM : drawn;
+        FabricKind overNetwork = fabrics.nextInt(4) == 0 ? FabricKind.RDM : drawn;
+        FabricKind fabric =
+                overNetwork == FabricKind.TCP && devices.nextInt(STAGED_ONE_IN) == 0 ? FabricKind.STAGED : overNetwork;
         int slotCount = random.nextInt(3) == 0 ? 2 + random.nextInt(4) : SLOTS_ENOUGH;
         boolean slotsReusedSoon = random.nextBoolean();
         Lanes drawnLanes = shardable ? Lanes.draw(lanes, fabric) : Lanes.ONE;

@@ -44,7 +44,7 @@ public final class SimulationMain {
                 default ->
                     throw new IllegalArgumentException(option
                             + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME,"
-                            + " --fabric tcp|rdma|shared_memory|rdm");
+                            + " --fabric tcp|staged|rdma|shared_memory|rdm");
             };
         }
     }
