@@ -276,7 +276,7 @@ def _aborts(t: Traffic) -> None:
     """Clients go away in every state, from both legs or one (A6)."""
     t.set("prefiller", requests_max=2)
     # A grant that comes after the other leg was aborted waits: the id may be used again.
-    t.option(grant_wait_seconds=2.0)
+    t.option(grant_wait_seconds=4.0)
 
     def group() -> list[Ask]:
         ask = t.ask(route=t.random.choice([BOTH, BOTH, HANDED_ON]))
