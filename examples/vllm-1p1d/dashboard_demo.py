@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -130,6 +130,11 @@ def requests(front: Server, seconds: float) -> None:
         client.join()
 
 
+def named(legend: str, labels: Mapping[str, str]) -> str:
+    """The legend of a series, with its labels in the place of their names."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: labels.get(name[1], ""), legend)
+
+
 def draw(prometheus: Prometheus, browser: Browser, folder: Path, begun: float, picture: Path | None) -> list[str]:
     """Leaves a page and a picture of each dashboard; the queries that have no data."""
     ended = time.time()
@@ -143,7 +148,7 @@ def draw(prometheus: Prometheus, browser: Browser, folder: Path, begun: float, p
         legend = f"{legend} {{{{instance}}}}" if "by (instance)" in query else legend
         return [
             Line(
-                re.sub(r"\{\{(\w+)\}\}", lambda label, of=one["metric"]: of.get(label[1], ""), legend),
+                named(legend, one["metric"]),
                 [(float(at), float(value)) for at, value in one["values"]],
             )
             for one in series

@@ -47,7 +47,7 @@ def import_connector_again() -> None:
 
 
 def test_should_know_what_is_taken_from_vllm() -> None:
-    assert len(names_taken_from_vllm()) == 12
+    assert len(names_taken_from_vllm()) == 11
 
 
 @pytest.mark.parametrize(("module", "name"), names_taken_from_vllm())
