@@ -77,7 +77,7 @@ kvperf: ## the two-process benchmark of the transfer engine: make kvperf ARGS="-
 beside-nixl: wheel ## how long SGLang's decoder waits for KV, beside SGLang's own NIXL backend on the same machine
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run sglang -- e2e-tests/sglang_pair/beside_nixl.py
 
-stores: wheel ## beside Mooncake Store in every order, on one rank and two, with a store that stops and dies; 10 minutes
+stores: wheel ## beside Mooncake Store in every order, on one rank and two, with a store that stops and dies; 15 minutes
 	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- -m pytest e2e-tests/test_stores.py -p no:cacheprovider \
 	    -s --all-stores $(ARGS)
 

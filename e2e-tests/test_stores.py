@@ -1,16 +1,16 @@
 """Beside Mooncake Store, inside vLLM's MultiConnector: prefixes are kept there, and what is sent goes by the messenger.
 
-One set-up runs with all other tests; `make stores` runs all of them.
+One set-up runs with all other tests; `make stores` runs all of them: each side in both orders, on one rank and two.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,19 +41,21 @@ TIMED_TOKENS: Final = 200
 
 @dataclass(frozen=True)
 class Setup:
-    """How the two engines have their two connectors."""
+    """Which of its two connectors each side asks first, on how many ranks."""
 
     tp_size: int = 1
-    turned: bool = False
-    """The prefiller asks the messenger first, and the decoder the store."""
+    ours_first: frozenset[str] = frozenset({"decoder"})
+    """The sides that ask the messenger before the store."""
     messenger_per: str = "node"
-    store_of_decoder: Mapping[str, Any] = field(default_factory=lambda: {"enable_lookup": False})
-    """It keeps what a decoder has, and is not asked: a transfer brings all."""
 
     def store(self, side: str) -> dict[str, Any]:
-        """The store's connector there."""
-        extra = self.store_of_decoder if side == "decoder" else {"lookup_async": True}
-        return {**mooncake_store.CONNECTOR, "kv_connector_extra_config": dict(extra)}
+        """The store's connector there.
+
+        A decoder that asks it second keeps what it has there, and looks nothing up: a transfer brings all.
+        """
+        looks_up = side == "prefiller" or side not in self.ours_first
+        extra = {"lookup_async": True} if looks_up else {"enable_lookup": False}
+        return {**mooncake_store.CONNECTOR, "kv_connector_extra_config": extra}
 
     def side(self, side: str) -> dict[str, Any]:
         """What `bed` starts it with."""
@@ -62,7 +64,7 @@ class Setup:
             "prefix_caching": True,
             "arguments": ("--max-num-batched-tokens", str(CHUNK_TOKENS)),
             "beside": self.store(side),
-            "asks_ours_first": self.turned == (side == "prefiller"),
+            "asks_ours_first": side in self.ours_first,
             "load_failure_policy": "recompute",
             "tp_size": self.tp_size,
         }
@@ -72,12 +74,18 @@ class Setup:
 
 ALIKE: Final = ("page_tokens", "prefix_caching", "arguments", "tp_size")
 """Options of a set-up that say nothing of connectors."""
-ASKED: Final = {"lookup_async": True}
+TURNED: Final = frozenset({"prefiller"})
+BOTH: Final = frozenset({"prefiller", "decoder"})
+NEITHER: Final[frozenset[str]] = frozenset()
 SETUPS: Final = {
     "usual": Setup(),
-    "turned": Setup(turned=True, store_of_decoder=ASKED),
+    "turned": Setup(ours_first=TURNED),
+    "messenger-first": Setup(ours_first=BOTH),
+    "store-first": Setup(ours_first=NEITHER),
     "two-ranks": Setup(tp_size=2),
-    "two-ranks-turned": Setup(tp_size=2, turned=True, messenger_per="rank", store_of_decoder=ASKED),
+    "two-ranks-turned": Setup(tp_size=2, ours_first=TURNED, messenger_per="rank"),
+    "two-ranks-messenger-first": Setup(tp_size=2, ours_first=BOTH, messenger_per="rank"),
+    "two-ranks-store-first": Setup(tp_size=2, ours_first=NEITHER),
 }
 
 
@@ -127,7 +135,8 @@ class Pair:
         faults = faults_of_groups(Client(self.prefiller, self.decoder), groups, self.reference)
         assert not faults, "\n".join(faults)
         requests = sum(len(group.requests) for group in groups)
-        if not self.setup.turned:  # else what the store has of a prompt is taken from there, and the rest computed
+        # A decoder that asks the store first takes what it has of a prompt from there, and computes the rest.
+        if "decoder" in self.setup.ours_first:
             assert self.arrived() - before >= requests / 2, "most answers did not come from transferred KV"
 
     def arrived(self) -> float:
