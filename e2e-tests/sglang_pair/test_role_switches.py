@@ -1,7 +1,8 @@
 """Two SGLang servers that change roles with each other while they run: the prefiller decodes, the decoder prefills.
 
-Requests are under way when a change is asked for: SGLang puts it off until a side is idle. `make role-switches` makes
-as many as `--role-switches` says, of which the tests make few.
+All requests come through SGLang's router, which is told of each change. Some are under way when one is asked for:
+SGLang puts it off until a side is idle. `make role-switches` makes as many as `--role-switches` says, of which the
+tests make few.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import re
 import statistics
 import time
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,8 +19,9 @@ from typing import Final
 import pytest
 from conftest import Reference
 from faults import Outcome, attempt
-from server_process import free_port, wait_until
-from sglang_bed import COMPLETIONS, Ground, Kind, Pair, Side, start
+from role_router import Behind, RoleRouter, router
+from server_process import free_port, greedy_completion, wait_until
+from sglang_bed import COMPLETIONS, Ground, Kind, Side, start
 from sglang_servers import Role
 from sglang_workload import ANSWER_TOKENS, SWITCHED
 
@@ -50,6 +51,10 @@ class Instance:
     side: Side
     bootstrap_port: int
 
+    @property
+    def behind(self) -> Behind:
+        return Behind(self.side.server, self.bootstrap_port)
+
     def become(self, role: str) -> Change:
         """Returns when its role has changed."""
         begun, put_off = 0.0, -1
@@ -69,20 +74,22 @@ class Instance:
 
 @dataclass
 class Two:
-    """Both instances, the prefiller first."""
+    """Both instances, the prefiller first, and the router in front of them."""
 
     roles: list[Instance]
-    ground: Ground
+    front: RoleRouter
 
-    def pair(self) -> Pair:
-        prefiller, decoder = self.roles
-        return Pair(prefiller.side, decoder.side, prefiller.side.server, prefiller.bootstrap_port, self.ground.gate)
+    @property
+    def decoder(self) -> Side:
+        return self.roles[1].side
 
     def switch(self) -> list[Change]:
-        """Both at the same time."""
+        """Both at the same time, while the router has neither."""
+        self.front.forget()
         with ThreadPoolExecutor(2) as both:
             changes = list(both.map(Instance.become, self.roles, ("decode", "prefill")))
         self.roles.reverse()
+        self.front.know(*(instance.behind for instance in self.roles))
         return changes
 
 
@@ -95,18 +102,21 @@ def two(ground: Ground, by_sglang: Reference) -> Iterator[Two]:
             for role, port in zip(ROLES, ports, strict=True)
         ]
         start(stack, [instance.side.server for instance in made])
-        yield Two(made, ground)
+        prefiller, decoder = (instance.behind for instance in made)
+        front = router("switching-router", prefiller, decoder, ground.folder)
+        start(stack, [front.server])
+        front.wait_knowing([(prefiller.server.url, "prefill"), (decoder.server.url, "decode")])
+        yield Two(made, front)
 
 
-def under_way(pool: ThreadPoolExecutor, pair: Pair) -> list[tuple[str, Future[Outcome]]]:
+def under_way(pool: ThreadPoolExecutor, two: Two) -> list[tuple[str, Future[Outcome]]]:
     """Requests whose KV has arrived, so that both sides know all of them; their answers are still being computed."""
     asked = []
     for prompt in SWITCHED.prompts():
-        body = pair.body(prompt, LONG_ANSWER_TOKENS, f"switched-{uuid.uuid4()}")
-        pool.submit(attempt, pair.prefiller.server.post, COMPLETIONS, body)
-        asked.append((prompt, pool.submit(attempt, pair.decoder.server.post, COMPLETIONS, body)))
+        body = greedy_completion(prompt, LONG_ANSWER_TOKENS)
+        asked.append((prompt, pool.submit(attempt, two.front.server.post, COMPLETIONS, body)))
     wait_until(
-        lambda: pair.decoder.metric("kv_messenger_fetches_arrived_total") >= len(asked),
+        lambda: two.decoder.metric("kv_messenger_fetches_arrived_total") >= len(asked),
         LIMIT_SECONDS,
         "all of the KV has arrived",
     )
@@ -118,9 +128,9 @@ def test_tokens_are_right_in_either_role_after_each_change(
 ) -> None:
     count = pytestconfig.getoption("--role-switches")
     changes: list[Change] = []
-    with ThreadPoolExecutor(2 * len(SWITCHED.lengths)) as pool:
+    with ThreadPoolExecutor(len(SWITCHED.lengths)) as pool:
         for number in range(count + 1):
-            asked = under_way(pool, two.pair())
+            asked = under_way(pool, two)
             if number < count:
                 changes += two.switch()
             for prompt, answer in asked:
