@@ -32,12 +32,20 @@ final class ErrorSentence {
             return failure.getMessage();
         }
         if (failure instanceof OutOfMemoryError) {
-            return "the JVM's heap of " + (Runtime.getRuntime().maxMemory() >> 20) + " MiB is too small ("
-                    + failure.getMessage() + "): raise -Xmx in jvm_options, or take it out for the default";
+            return outOfMemory(String.valueOf(failure.getMessage()));
         }
         StackTraceElement[] trace = failure.getStackTrace();
         String where = trace.length == 0 ? "" : " at " + trace[0];
         return "a bug in the messenger: " + failure + where + "; please report it with this line";
+    }
+
+    /** The JVM says so of its heap, and of threads and memory that the system does not give it. */
+    private static String outOfMemory(String reason) {
+        return reason.startsWith("Java heap space") || reason.startsWith("GC overhead")
+                ? "the JVM's heap of " + (Runtime.getRuntime().maxMemory() >> 20) + " MiB is too small (" + reason
+                        + "): raise -Xmx in jvm_options, or take it out for the default"
+                : "the JVM was refused memory or a thread (" + reason
+                        + "): raise what the system limits this process to, or the option of the JVM that the reason names";
     }
 
     /** The longest prefix of at most {@code capacityBytes} that does not cut a character in two. */

@@ -62,12 +62,19 @@ class FunctionTableTest {
     @Test
     void shouldTurnEveryThrowableIntoASentence() throws Throwable {
         call("open", 0, OPTIONS, 4096);
-        for (String how : new String[] {"null", "stack", "memory"}) {
-            Answer answer = call("submit", 1, "{\"commands\":[{\"do\":\"misbehave\",\"how\":\"" + how + "\"}]}", 4096);
-            assertThat(answer.result()).as(how).isNegative();
-            assertThat(answer.text()).as(how).startsWith("a bug in the messenger: java.lang.");
+        for (String how : new String[] {"null", "stack"}) {
+            assertThat(misbehave(how)).as(how).startsWith("a bug in the messenger: java.lang.");
         }
+        assertThat(misbehave("memory"))
+                .startsWith("the JVM's heap of ")
+                .endsWith("(Java heap space): raise -Xmx in jvm_options, or take it out for the default");
         assertThat(call("stats", 1, "", 4096).result()).isPositive();
+    }
+
+    private String misbehave(String how) throws Throwable {
+        Answer answer = call("submit", 1, "{\"commands\":[{\"do\":\"misbehave\",\"how\":\"" + how + "\"}]}", 4096);
+        assertThat(answer.result()).as(how).isNegative();
+        return answer.text();
     }
 
     @Test

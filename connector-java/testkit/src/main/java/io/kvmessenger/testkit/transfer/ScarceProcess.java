@@ -48,7 +48,7 @@ final class ScarceProcess {
     private static final int ENOUGH = 24;
 
     /** Where an accept is refused, the peer waits so long. */
-    private static final long CONNECT_LIMIT_NS = 2_000_000_000L;
+    private static final long CONNECT_LIMIT_NS = 1_000_000_000L;
 
     private final Deque<Integer> ballast = new ArrayDeque<>();
     private final TransferOptions options;
