@@ -64,8 +64,11 @@ def test_pair_answers_as_the_model_does(layout: str, transport: str, seed: int, 
 def test_pair_answers_so_when_a_device_counts(
     graphs: bool, right: Right, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The counter is the stand-in's, a millisecond or two behind each pass; the messengers are real ones."""
-    monkeypatch.setenv("STAND_IN_OP_DELAY_NS", "200000")
+    """The counter is the stand-in's, tens of milliseconds behind each pass; the messengers are real ones.
+
+    In one pass of many, at least, the messenger looks at the counter before it stands at the pass's end.
+    """
+    monkeypatch.setenv("STAND_IN_OP_DELAY_NS", "5000000")
     counted = plan("HND", "tcp", graphs=graphs, stand_in=stand_in())
     counted.options["gpu"] = "unproven"
     with started(counted, tmp_path) as pair:
