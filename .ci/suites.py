@@ -151,7 +151,12 @@ def style() -> list[Suite]:
 
 
 def rdma() -> list[Suite]:
-    """The tests of verbs on soft-RoCE devices, where their bed has been built; elsewhere Java's run skips them."""
+    """The tests of verbs on soft-RoCE devices, where their bed has been built; elsewhere Java's run skips them.
+
+    The bed's machine has a /tmp and a /run of its own, in which it would not find a tree.
+    """
+    if ROOT.is_relative_to("/tmp") or ROOT.is_relative_to("/run"):
+        return []
     found = subprocess.run(["examples/setup/find-rdma-bed", "--built"], cwd=ROOT, capture_output=True, check=False)
     in_bed = Suite("verbs on soft-RoCE", ["make", "--no-print-directory", "test-rdma"], quick=False)
     return [in_bed] if found.returncode == 0 else []
