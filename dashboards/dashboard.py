@@ -118,7 +118,6 @@ CAPACITY = Dashboard(
         "Traffic": (
             rates("KV sent and received", "Bps", sent="sent_bytes", received="received_bytes"),
             by("transport", "Sent, by transport", "transport_sent_bytes", "Bps"),
-            by("transport", "Received, by transport", "transport_received_bytes", "Bps"),
             by("transport", "Writes, by transport", "transport_writes_sent"),
             rates("Writes saved and repeated", saved="transport_writes_saved", again="transport_writes_repeated"),
             rates("Waiting for a queue", writes="back_pressured", transports="transport_back_pressured"),

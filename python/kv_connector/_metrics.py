@@ -44,7 +44,6 @@ COUNTERS = {
     "stale_identities": "Fetches that named an engine id that is no longer at its address.",
     "events_dropped": "Log lines and timelines dropped because the engine did not poll.",
     "transport_sent_bytes": "Payload bytes that transports have sent.",
-    "transport_received_bytes": "Payload bytes that transports have counted as received.",
     "transport_writes_refused": "Writes that a transport refused: outside a grant or a region.",
     "transport_back_pressured": "Requests that a transport did not admit because its queue was full.",
     "transport_writes_sent": "Writes that transports have sent; pieces that lie side by side on both sides are one.",

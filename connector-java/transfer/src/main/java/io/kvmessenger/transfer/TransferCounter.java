@@ -4,8 +4,10 @@ package io.kvmessenger.transfer;
 public enum TransferCounter {
     /** Handed to a path; what a lost path had counts again. */
     BYTES_SENT,
+    /** By transports whose receiver handles each byte, {@code tcp} and what is staged: one-sided writes pass it by. */
     BYTES_RECEIVED,
     PAGES_SENT,
+    /** As {@link #BYTES_RECEIVED}. */
     PAGES_RECEIVED,
     /** Writes that left: pages that follow each other on both sides are one write. */
     WRITES_SENT,

@@ -51,7 +51,6 @@ public final class MessengerMetrics implements Tally, AutoCloseable {
 
     private static final Map<MessengerMetric, TransferCounter> OF_TRANSPORTS = new EnumMap<>(Map.ofEntries(
             entry(MessengerMetric.TRANSPORT_BYTES_SENT, TransferCounter.BYTES_SENT),
-            entry(MessengerMetric.TRANSPORT_BYTES_RECEIVED, TransferCounter.BYTES_RECEIVED),
             entry(MessengerMetric.TRANSPORT_WRITES_REFUSED, TransferCounter.WRITES_REFUSED),
             entry(MessengerMetric.TRANSPORT_WRITES_SENT, TransferCounter.WRITES_SENT),
             entry(MessengerMetric.TRANSPORT_WRITES_SAVED, TransferCounter.WRITES_SAVED),

@@ -82,11 +82,6 @@ public enum MessengerMetric {
     EVENTS_DROPPED(Kind.COUNTER, "events_dropped", "Log lines and timelines dropped because the engine did not poll."),
     TRANSPORT_BYTES_SENT(
             Kind.COUNTER, Label.TRANSPORT, "transport_sent_bytes", "Payload bytes that transports have sent."),
-    TRANSPORT_BYTES_RECEIVED(
-            Kind.COUNTER,
-            Label.TRANSPORT,
-            "transport_received_bytes",
-            "Payload bytes that transports have counted as received."),
     TRANSPORT_WRITES_REFUSED(
             Kind.COUNTER, "transport_writes_refused", "Writes that a transport refused: outside a grant or a region."),
     TRANSPORT_BACK_PRESSURED(
