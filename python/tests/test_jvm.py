@@ -353,6 +353,22 @@ def test_should_say_when_the_jvm_does_not_start(run_with_jvm: RunPython) -> None
     assert "Unrecognized VM option 'NoSuchFlag'" in done.stdout + done.stderr
 
 
+def test_should_say_when_libjvm_is_broken(run_with_jvm: RunPython, java: _preflight.JavaRuntime, tmp_path: Path) -> None:
+    broken = _preflight.JavaRuntime(home=tmp_path, identity="broken", version=java.version)
+    broken.libjvm.parent.mkdir(parents=True)
+    broken.libjvm.write_bytes(java.libjvm.read_bytes()[:100])
+    done = run_with_jvm(f"""
+        from pathlib import Path
+        from kv_connector import BootError, _jvm, _preflight
+        try:
+            _jvm._create_jvm(_preflight.JavaRuntime(Path({str(tmp_path)!r}), "broken", {java.version!r}), ())
+        except BootError as refused:
+            print(refused)
+    """)
+    assert done.stdout.startswith(f"{broken.libjvm} cannot be loaded (")
+    assert done.stdout.endswith("): set java_home to another Java runtime\n")
+
+
 def test_should_start_nothing_on_import(run_python: RunPython) -> None:
     run_python("""
         import sys, threading, pathlib
