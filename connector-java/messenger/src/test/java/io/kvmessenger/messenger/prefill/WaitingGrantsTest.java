@@ -100,6 +100,19 @@ class WaitingGrantsTest {
         assertThat(waiting.count()).isEqualTo(ProtocolLimits.GRANTS_WAITING_MAX);
     }
 
+    @Test
+    void shouldSayWhatToSetWhereAPromptIsBroughtThatTheEngineCannotBeAskedFor() {
+        await(session(), 1, new EngineCommand.Prompt(new int[] {5, 6}, "", 0));
+        assertThat(wire.take())
+                .filteredOn(ControlFrame::hasCannotDeliver)
+                .singleElement()
+                .extracting(frame -> frame.getCannotDeliver().getSentence())
+                .asString()
+                .contains("came to the decoder only")
+                .endsWith("set engine_api_url on the prefiller");
+        assertThat(waiting.count()).isZero();
+    }
+
     private static Session session() {
         Session session = new Session(Wire.DIALLED_LINK, true, "there:1", Session.State.READY);
         session.agreesUpon(ProtocolLimits.PROTOCOL_VERSION);
@@ -108,6 +121,11 @@ class WaitingGrantsTest {
     }
 
     private boolean taken(Session session, int pageCount) {
+        await(session, pageCount, EngineCommand.Prompt.NONE);
+        return wire.take().stream().noneMatch(ControlFrame::hasCannotDeliver);
+    }
+
+    private void await(Session session, int pageCount, EngineCommand.Prompt prompt) {
         named++;
         waiting.await(
                 new PageGrant(
@@ -123,8 +141,7 @@ class WaitingGrantsTest {
                         0,
                         0,
                         LIMITS.grantWaitNs()),
-                EngineCommand.Prompt.NONE);
-        return wire.take().stream().noneMatch(ControlFrame::hasCannotDeliver);
+                prompt);
     }
 
     /** An engine that is asked for nothing. */
