@@ -353,7 +353,9 @@ def test_should_say_when_the_jvm_does_not_start(run_with_jvm: RunPython) -> None
     assert "Unrecognized VM option 'NoSuchFlag'" in done.stdout + done.stderr
 
 
-def test_should_say_when_libjvm_is_broken(run_with_jvm: RunPython, java: _preflight.JavaRuntime, tmp_path: Path) -> None:
+def test_should_say_when_libjvm_is_broken(
+    run_with_jvm: RunPython, java: _preflight.JavaRuntime, tmp_path: Path
+) -> None:
     broken = _preflight.JavaRuntime(home=tmp_path, identity="broken", version=java.version)
     broken.libjvm.parent.mkdir(parents=True)
     broken.libjvm.write_bytes(java.libjvm.read_bytes()[:100])

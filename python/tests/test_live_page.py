@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from moving_pair import WAITING, go, metrics_ports, moving
 from kv_connector import _preflight
 
 LIMIT_SECONDS = 60.0
-WIDTH, HEIGHT = 1400, 620
+WIDTH, HEIGHT = 1400, 1250
 PICTURE_VARIABLE = "KV_MESSENGER_STATE_PICTURE"
 """Where a picture of the page is to be left, for the docs."""
 
@@ -58,10 +59,12 @@ def test_should_show_a_decoder_s_waiting_fetches_and_why_others_failed(
         "Peers: 1",
         "<td>waits-0</td>",
         f"<td>waits-{WAITING - 1}</td>",
+        "Last transfers: 20",
         "<td>not_connected</td>",
     )
     page = shown(browser, pages[1], *expected)
     assert "<td>prefiller</td>" in page
+    assert re.search(r"<title>KV: [0-9.]+ ms</title>", page), "the last transfers are drawn"
     assert "ECONNREFUSED" in page or "refused" in page, "a failure says why"
     picture = Path(os.environ.get(PICTURE_VARIABLE) or tmp_path / "state.png")
     browser.picture(pages[1], WIDTH, HEIGHT, picture)

@@ -9,13 +9,13 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
 import io.kvmessenger.messenger.port.HeldCounts;
+import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerState;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
-import io.kvmessenger.messenger.port.RecentFailures;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.prefill.LayerWriter;
@@ -61,7 +61,7 @@ public final class Messenger {
     private final Decoder decoder;
     private final LayerWriter writer;
     private final NanoClock clock;
-    private final RecentFailures failures = new RecentFailures();
+    private final History history = new History();
     private final CompletionHandler completions = new Completions();
     /** Completed at the end of a drain; null when none has begun or it is over. */
     private CompletableFuture<Void> drained;
@@ -82,12 +82,12 @@ public final class Messenger {
             Tally tally,
             NanoClock clock,
             RandomGenerator random) {
-        private Decoder.Ports ofDecoder(RecentFailures failures) {
-            return new Decoder.Ports(transfer, engine, tally, failures, clock);
+        private Decoder.Ports ofDecoder(History history) {
+            return new Decoder.Ports(transfer, engine, tally, history, clock);
         }
 
-        private Prefiller.Ports ofPrefiller(RecentFailures failures) {
-            return new Prefiller.Ports(transfer, engine, intake, progress, tally, failures, clock, random);
+        private Prefiller.Ports ofPrefiller(History history) {
+            return new Prefiller.Ports(transfer, engine, intake, progress, tally, history, clock, random);
         }
     }
 
@@ -119,12 +119,9 @@ public final class Messenger {
                 warnings,
                 new SessionEvents());
         this.writer = new LayerWriter(geometry, memory, context, transfer);
-        this.prefiller = new Prefiller(geometry, sessions, writer, ports.ofPrefiller(failures), limits);
+        this.prefiller = new Prefiller(geometry, sessions, writer, ports.ofPrefiller(history), limits);
         this.decoder = new Decoder(
-                new Decoder.Cache(geometry, memory, context, checksumMode),
-                sessions,
-                ports.ofDecoder(failures),
-                limits);
+                new Decoder.Cache(geometry, memory, context, checksumMode), sessions, ports.ofDecoder(history), limits);
     }
 
     /** A part of the duty cycle: an exception in one must not keep the others from running. */
@@ -365,7 +362,8 @@ public final class Messenger {
                 prefiller.rows(rowsMax),
                 prefiller.grantsWaitingCount(),
                 prefiller.grantRows(rowsMax, nowNs),
-                failures.rows(nowNs));
+                history.transfers(nowNs),
+                history.failures(nowNs));
     }
 
     /**

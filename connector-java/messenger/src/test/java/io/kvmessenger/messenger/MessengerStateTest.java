@@ -3,12 +3,15 @@ package io.kvmessenger.messenger;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.messenger.port.EngineCommand;
+import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerState;
 import io.kvmessenger.messenger.port.MessengerState.FailureRow;
 import io.kvmessenger.messenger.port.MessengerState.FetchRow;
 import io.kvmessenger.messenger.port.MessengerState.GrantRow;
 import io.kvmessenger.messenger.port.MessengerState.PrefillRow;
-import io.kvmessenger.messenger.port.RecentFailures;
+import io.kvmessenger.messenger.port.MessengerState.Span;
+import io.kvmessenger.messenger.port.MessengerState.TransferRow;
+import io.kvmessenger.specdecode.ContextSlots;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
@@ -74,6 +77,57 @@ class MessengerStateTest extends MessengerPair {
     }
 
     @Test
+    void shouldKeepTheTimesOfTransfersThatEndedWithTheirKv() {
+        nowNs = 1;
+        transfer("r");
+        nowNs += 7;
+        TransferRow sent = ofPrefiller().transfers().getFirst();
+        TransferRow arrived = ofDecoder().transfers().getFirst();
+        assertThat(sent)
+                .isEqualTo(new TransferRow(
+                        "prefiller",
+                        "r",
+                        "t-r",
+                        sent.lengthBytes(),
+                        7,
+                        List.of(
+                                new Span("grant waits", 0, 20),
+                                new Span("forward passes", 20, 50),
+                                new Span("writes", 20, 90))));
+        assertThat(sent.lengthBytes()).isPositive();
+        assertThat(arrived)
+                .isEqualTo(new TransferRow(
+                        "decoder",
+                        "r",
+                        "t-r",
+                        sent.lengthBytes(),
+                        7,
+                        List.of(new Span("grant", 0, 10), new Span("KV", 10, 100))));
+    }
+
+    /** Times, counted from its first moment: granted after 10 ns, begun after 30, computed after 60, left after 100. */
+    private void transfer(String request) {
+        announce(request);
+        decoder.transfer.freeSlots = 0;
+        fetch(request, 1, 0);
+        nowNs += 10;
+        decoder.transfer.freeSlots = 1;
+        carry();
+        nowNs += 20;
+        beginPass(request);
+        nowNs += 30;
+        endStep();
+        end(request, EngineCommand.PrefillOutcome.FINISHED, ContextSlots.NO_SLOT);
+        carry();
+        nowNs += 40;
+        while (!prefiller.transfer.submitted.isEmpty()) {
+            completeOneWrite();
+        }
+        decoder.transfer.completions.add(handler -> handler.onWindowFilled(decoder.transfer.windowCookies.getLast()));
+        carry();
+    }
+
+    @Test
     void shouldBoundWhatItShowsAndKeeps() {
         decoder.transfer.freeSlots = 0;
         for (int i = 0; i < ROWS_MAX + 1; i++) {
@@ -81,13 +135,13 @@ class MessengerStateTest extends MessengerPair {
         }
         assertThat(ofDecoder().fetchCount()).isEqualTo(ROWS_MAX + 1);
         assertThat(ofDecoder().fetches()).hasSize(ROWS_MAX);
-        for (int i = 0; i < 2 * RecentFailures.KEPT_MAX; i++) {
+        for (int i = 0; i < 2 * History.FAILURES_KEPT_MAX; i++) {
             fetch("failing-" + i, 1, 0);
             decoder.messenger.onCommand(new EngineCommand.Abandon("failing-" + i));
         }
-        assertThat(ofDecoder().failures()).hasSize(RecentFailures.KEPT_MAX);
+        assertThat(ofDecoder().failures()).hasSize(History.FAILURES_KEPT_MAX);
         assertThat(ofDecoder().failures().getFirst().request())
-                .isEqualTo("failing-" + (2 * RecentFailures.KEPT_MAX - 1));
+                .isEqualTo("failing-" + (2 * History.FAILURES_KEPT_MAX - 1));
     }
 
     @Test

@@ -2,6 +2,7 @@ package io.kvmessenger.connector.metrics;
 
 import com.fasterxml.jackson.jr.ob.JSON;
 import io.kvmessenger.messenger.port.MessengerState;
+import io.kvmessenger.messenger.port.MessengerState.TransferRow;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.lang.reflect.RecordComponent;
@@ -51,8 +52,16 @@ final class StatePage {
         table(page, "Fetches", state.fetchCount(), state.fetches());
         table(page, "Prefills", state.prefillCount(), state.prefills());
         table(page, "Grants that wait for their prompt", state.grantCount(), state.grants());
+        transfers(page, state.transfers());
         table(page, "Last failures", state.failures().size(), state.failures());
         return page.append("</body></html>\n").toString();
+    }
+
+    private static void transfers(StringBuilder page, List<TransferRow> rows) {
+        page.append("<h2>Last transfers: ").append(rows.size()).append("</h2>\n");
+        if (!rows.isEmpty()) {
+            page.append(TransfersPicture.legend(rows)).append(TransfersPicture.svg(rows));
+        }
     }
 
     private static void table(StringBuilder page, String title, int count, List<? extends Record> rows) {
@@ -92,7 +101,7 @@ final class StatePage {
                 : escaped(value.toString());
     }
 
-    private static String escaped(String text) {
+    static String escaped(String text) {
         return text.replace("&", "&amp;")
                 .replace("<", "&lt;")
                 .replace(">", "&gt;")

@@ -11,6 +11,8 @@ import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerState;
 import io.kvmessenger.messenger.port.MessengerState.FetchRow;
 import io.kvmessenger.messenger.port.MessengerState.PeerRow;
+import io.kvmessenger.messenger.port.MessengerState.Span;
+import io.kvmessenger.messenger.port.MessengerState.TransferRow;
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferCounters;
 import io.netty.buffer.ByteBuf;
@@ -219,6 +221,13 @@ class MessengerMetricsTest {
                 List.of(),
                 0,
                 List.of(),
+                List.of(new TransferRow(
+                        "decoder",
+                        "sent<1>",
+                        "t",
+                        4096,
+                        5,
+                        List.of(new Span("grant", 0, 1_000_000), new Span("KV", 1_000_000, 4_000_000)))),
                 List.of());
     }
 
@@ -231,7 +240,8 @@ class MessengerMetricsTest {
                 .contains("<p>healthy</p>", "<h2>Peers: 1</h2>", "<td>0.250 s</td>")
                 .contains("<h2>Fetches: 2, the oldest 1</h2>", "<th>waits for</th>")
                 .contains("<td>r&lt;1&gt;</td>", "<td>p: an imm slot<br>q &amp; r: KV</td>")
-                .contains("<h2>Prefills: 0</h2>");
+                .contains("<h2>Prefills: 0</h2>", "<h2>Last transfers: 1</h2>")
+                .contains("sent&lt;1&gt;", "<title>KV: 3.00 ms</title>", "4.00 ms, 4,096 bytes");
         Map<?, ?> json = JSON.std.mapFrom(get("/state").body());
         assertThat(json.get("fetchCount")).isEqualTo(2);
         assertThat(((List<?>) json.get("fetches")).getFirst())
@@ -248,6 +258,10 @@ class MessengerMetricsTest {
                         -1,
                         "waitsFor",
                         List.of("p: an imm slot", "q & r: KV")));
+        assertThat(((Map<?, ?>) ((List<?>) json.get("transfers")).getFirst()).get("spans"))
+                .isEqualTo(List.of(
+                        Map.of("what", "grant", "fromNs", 0, "untilNs", 1_000_000),
+                        Map.of("what", "KV", "fromNs", 1_000_000, "untilNs", 4_000_000)));
     }
 
     @Test

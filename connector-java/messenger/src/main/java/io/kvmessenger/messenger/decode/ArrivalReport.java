@@ -5,6 +5,7 @@ import io.kvmessenger.kvlayout.LayerGeometry;
 import io.kvmessenger.kvlayout.RankGeometry;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.FetchTimeline;
+import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.Tally;
@@ -17,12 +18,14 @@ final class ArrivalReport {
     private final KvGeometry geometry;
     private final EngineEvents engine;
     private final Tally tally;
+    private final History history;
     private final NanoClock clock;
 
-    ArrivalReport(KvGeometry geometry, EngineEvents engine, Tally tally, NanoClock clock) {
+    ArrivalReport(KvGeometry geometry, EngineEvents engine, Tally tally, History history, NanoClock clock) {
         this.geometry = geometry;
         this.engine = engine;
         this.tally = tally;
+        this.history = history;
         this.clock = clock;
     }
 
@@ -35,7 +38,7 @@ final class ArrivalReport {
         tally.add(MessengerMetric.BYTES_RECEIVED, bytes);
         tally.observe(MessengerMetric.FETCH_SECONDS, (nowNs - fetch.askedNs) / 1e9);
         engine.arrived(fetch.ask.request(), pages);
-        engine.timeline(new FetchTimeline(
+        FetchTimeline timeline = new FetchTimeline(
                 fetch.ask.request(),
                 fetch.ask.transferId(),
                 pages,
@@ -43,7 +46,9 @@ final class ArrivalReport {
                 fetch.askedNs,
                 fetch.grantedNs,
                 nowNs,
-                fetch.prefillerNames()));
+                fetch.prefillerNames());
+        engine.timeline(timeline);
+        history.arrived(timeline);
     }
 
     private long bytesOf(List<int[]> pages) {

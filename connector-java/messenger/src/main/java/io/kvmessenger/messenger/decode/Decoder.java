@@ -8,12 +8,12 @@ import io.kvmessenger.messenger.port.ContextRow;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.FetchFailure;
+import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerState.FetchRow;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.RankMemory;
-import io.kvmessenger.messenger.port.RecentFailures;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Isolation;
@@ -66,8 +66,7 @@ public final class Decoder {
     private final Map<Integer, Session> byAdmission = new HashMap<>();
 
     /** The ports that the receiving side uses. */
-    public record Ports(
-            TransferEngine transfer, EngineEvents engine, Tally tally, RecentFailures failures, NanoClock clock) {}
+    public record Ports(TransferEngine transfer, EngineEvents engine, Tally tally, History history, NanoClock clock) {}
 
     /**
      * What prefillers write to.

@@ -2,10 +2,10 @@ package io.kvmessenger.messenger.decode;
 
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.FetchFailure;
+import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
-import io.kvmessenger.messenger.port.RecentFailures;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.PeerText;
@@ -33,7 +33,7 @@ final class FetchEnds {
     private final boolean contextless;
     private final EngineEvents engine;
     private final Tally tally;
-    private final RecentFailures failures;
+    private final History history;
     private final NanoClock clock;
     private final ProtocolLimits limits;
 
@@ -51,12 +51,12 @@ final class FetchEnds {
         this.sessions = sessions;
         this.engine = ports.engine();
         this.tally = ports.tally();
-        this.failures = ports.failures();
+        this.history = ports.history();
         this.clock = ports.clock();
         this.limits = limits;
         this.contextless = cache.context().isEmpty();
         this.verifier = new PageVerifier(cache.checksumMode(), cache.memory(), cache.context(), tally, this::damaged);
-        this.arrivals = new ArrivalReport(cache.geometry(), engine, tally, clock);
+        this.arrivals = new ArrivalReport(cache.geometry(), engine, tally, history, clock);
     }
 
     private void damaged(Fetch fetch, String sentence) {
@@ -287,7 +287,8 @@ final class FetchEnds {
             if (fetch.failure != FetchFailure.ABANDONED) {
                 countAtSources(fetch, MessengerMetric.PEER_FETCHES_FAILED);
             }
-            failures.ofFetch(fetch.ask.request(), fetch.transfer, clock.nowNs(), fetch.failure, fetch.failureSentence);
+            history.fetchFailed(
+                    fetch.ask.request(), fetch.transfer, clock.nowNs(), fetch.failure, fetch.failureSentence);
             engine.failed(fetch.ask.request(), fetch.failureSentence);
         } else if (fetch.covered && fetch.filled()) {
             arrivals.arrived(fetch);

@@ -6,6 +6,7 @@ import java.util.List;
  * What a messenger holds and waits for at one moment, in words for people. A value; each list has the oldest first and is cut
  * to a number of rows, the counts are whole.
  *
+ * @param transfers the last ones that ended with their KV, newest first
  * @param failures the last ones, newest first
  */
 public record MessengerState(
@@ -16,6 +17,7 @@ public record MessengerState(
         List<PrefillRow> prefills,
         int grantCount,
         List<GrantRow> grants,
+        List<TransferRow> transfers,
         List<FailureRow> failures) {
     /**
      * A connected peer, or one that is being dialled.
@@ -41,6 +43,27 @@ public record MessengerState(
 
     /** A decoder's pages that wait for their prompt. */
     public record GrantRow(String transfer, String decoder, int promptTokens, long ageNs) {}
+
+    /**
+     * A fetch that has arrived, or a prefill that has been sent to one decoder.
+     *
+     * @param side this one's: {@code prefiller} or {@code decoder}
+     * @param agoNs since it ended
+     */
+    public record TransferRow(
+            String side, String request, String transfer, long lengthBytes, long agoNs, List<Span> spans) {
+        public TransferRow {
+            spans = List.copyOf(spans);
+        }
+
+        /** The same, of which {@code agoNs} have passed since its end. */
+        TransferRow ended(long agoNs) {
+            return new TransferRow(side, request, transfer, lengthBytes, agoNs, spans);
+        }
+    }
+
+    /** A part of a transfer; times count from its first moment on this side. */
+    public record Span(String what, long fromNs, long untilNs) {}
 
     /**
      * A fetch or prefill that ended without its KV.

@@ -1,8 +1,10 @@
 package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.NanoClock;
+import io.kvmessenger.messenger.port.PrefillTimeline;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.session.Sessions;
 import io.kvmessenger.messenger.wire.CannotDeliver.Reason;
@@ -25,6 +27,7 @@ final class Deliveries {
     private final Replies replies;
     private final EngineEvents engine;
     private final Tally tally;
+    private final History history;
     private final NanoClock clock;
     private final Consumer<Prefill> settled;
     private final SourceChecksums checksums;
@@ -37,6 +40,7 @@ final class Deliveries {
         this.replies = replies;
         this.engine = ports.engine();
         this.tally = ports.tally();
+        this.history = ports.history();
         this.clock = ports.clock();
         this.settled = settled;
         this.checksums = new SourceChecksums(sessions, ports.random(), this::left);
@@ -213,7 +217,9 @@ final class Deliveries {
             delivery.sent = true;
             checksums.flush(delivery);
             writer.disallow(delivery);
-            engine.timeline(delivery.timeline());
+            PrefillTimeline timeline = delivery.timeline();
+            engine.timeline(timeline);
+            history.sent(timeline);
         }
         if (delivery.writesInFlight > 0) {
             return;

@@ -7,13 +7,13 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.EngineIntake;
+import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.LayerProgress;
 import io.kvmessenger.messenger.port.MessengerMetric;
 import io.kvmessenger.messenger.port.MessengerState.GrantRow;
 import io.kvmessenger.messenger.port.MessengerState.PrefillRow;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.messenger.port.ProtocolLimits;
-import io.kvmessenger.messenger.port.RecentFailures;
 import io.kvmessenger.messenger.port.Tally;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Isolation;
@@ -57,7 +57,7 @@ public final class Prefiller {
     private final WaitingGrants waiting;
     private final Deliveries deliveries;
     private final Tally tally;
-    private final RecentFailures failures;
+    private final History history;
     private final ProtocolLimits limits;
     private final List<KvGroup> groups;
 
@@ -77,7 +77,7 @@ public final class Prefiller {
             EngineIntake intake,
             LayerProgress progress,
             Tally tally,
-            RecentFailures failures,
+            History history,
             NanoClock clock,
             RandomGenerator random) {}
 
@@ -90,7 +90,7 @@ public final class Prefiller {
         this.prefills = new Prefills(!writer.contextKinds().isEmpty());
         this.fences = new Fences(writer.contextKinds().anyAlways());
         this.tally = ports.tally();
-        this.failures = ports.failures();
+        this.history = ports.history();
         this.replies = new Replies(sessions, tally);
         this.clock = ports.clock();
         this.ended = new EndedTransfers(limits);
@@ -575,7 +575,7 @@ public final class Prefiller {
     private void conclude(Prefill prefill) {
         if (!prefill.sent()) {
             tally.add(MessengerMetric.PREFILLS_UNDELIVERED, prefill.failure());
-            failures.ofPrefill(
+            history.prefillFailed(
                     prefill.request, prefill.transfer(), clock.nowNs(), prefill.failure(), prefill.failureSentence());
             return;
         }

@@ -14,8 +14,8 @@ import io.kvmessenger.messenger.SilentTally;
 import io.kvmessenger.messenger.kv.KvPeer;
 import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
+import io.kvmessenger.messenger.port.History;
 import io.kvmessenger.messenger.port.RankMemory;
-import io.kvmessenger.messenger.port.RecentFailures;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.specdecode.ContextSlots;
@@ -48,14 +48,7 @@ class DeliveriesTest {
             null,
             null,
             new Prefiller.Ports(
-                    transfer,
-                    null,
-                    null,
-                    null,
-                    new SilentTally(),
-                    new RecentFailures(),
-                    () -> 1,
-                    new SplittableRandom(1)),
+                    transfer, null, null, null, new SilentTally(), new History(), () -> 1, new SplittableRandom(1)),
             settled -> {});
 
     private static KvGeometry geometry() {
