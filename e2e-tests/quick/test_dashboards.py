@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import generate
 import metric_names
@@ -12,6 +13,9 @@ import pytest
 from alert_rules import RULES, TROUBLESHOOTING
 from dashboard import DASHBOARDS as PAGES
 from dashboard import Dashboard
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard as GrafanaDashboard
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARDS = ROOT / "dashboards"
@@ -31,6 +35,32 @@ def anchors(page: Path) -> set[str]:
 def test_file_is_as_it_is_made(name: str) -> None:
     made = generate.files()[name]
     assert (DASHBOARDS / name).read_text(encoding="utf-8") == made, "stale: run python3 dashboards/generate.py"
+
+
+def kept_by_grafana(written: dict[str, Any]) -> object:
+    """What Grafana's own model of a dashboard takes of it: what that does not know is gone."""
+    plugins.register_default_plugins()
+    return json.loads(JSONEncoder().encode(GrafanaDashboard.from_json(written)))
+
+
+def lost(written: object, kept: object, path: str = "") -> list[str]:
+    """Where something was written that was not kept."""
+    if isinstance(written, dict) and isinstance(kept, dict):
+        missing = [f"{path}/{key}" for key in written.keys() - kept.keys()]
+        return missing + [
+            at for key in written.keys() & kept.keys() for at in lost(written[key], kept[key], f"{path}/{key}")
+        ]
+    if isinstance(written, list) and isinstance(kept, list) and len(written) == len(kept):
+        return [at for i, pair in enumerate(zip(written, kept, strict=True)) for at in lost(*pair, f"{path}/{i}")]
+    return [] if written == kept else [path]
+
+
+@pytest.mark.parametrize("file", sorted(DASHBOARDS.glob("*.json")), ids=lambda file: file.stem)
+def test_grafana_s_own_model_keeps_all_of_a_dashboard(file: Path) -> None:
+    written = json.loads(file.read_text(encoding="utf-8"))
+    assert lost(written, kept_by_grafana(written)) == []
+    written["panels"][1]["fieldConfig"]["defaults"]["unitt"] = "s"
+    assert lost(written, kept_by_grafana(written)) == ["/panels/1/fieldConfig/defaults/unitt"]
 
 
 def test_every_figure_in_every_query_is_on_the_page() -> None:
