@@ -4,6 +4,10 @@ One HTTP request may become several of the engine's: each prompt of a list gets 
 ``cmpl-`` requests always, also a single one), then all get ``-`` and 8 hexadecimal digits that are made up on each
 side, and the choices of ``n`` > 1 get their place and ``_`` in front. The rest is the same on both legs of a transfer,
 because a router gives both the same X-Request-ID.
+
+Assumed of vLLM: its Responses API alone does not look at that header. Unless the body says a ``request_id``, its ids
+are ``resp_`` and 16 hexadecimal digits that are made up on each side, ``_``, and the place of the turn: where the model
+calls a built-in tool, the server puts the result behind the prompt and generates again, with the same parameters.
 """
 
 from __future__ import annotations
@@ -15,11 +19,15 @@ from dataclasses import dataclass
 TRANSFER_ID_LENGTH_MAX = 512
 """In UTF-16 units, as the protocol counts."""
 
-_PREFIXES = ("cmpl-", "chatcmpl-")
-"""What vLLM's completions and chat completions put in front of the X-Request-ID."""
+BY_PROMPT = ""
+"""In place of a transfer's id: the prompt is to name it."""
+
+_PREFIXES = ("cmpl-", "chatcmpl-", "generate-tokens-")
+"""What vLLM's completions, chat completions and token-in-token-out put in front of the X-Request-ID."""
 _CHOICE = re.compile(r"(\d{1,5})_(.+)", re.DOTALL)
 _SIDE_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 _ITEM = re.compile(r"(cmpl-.+)-(\d{1,9})", re.DOTALL)
+_RESPONSE = re.compile(r"resp_[0-9a-f]{16}_(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class RequestName:
     """Which of the choices of ``n`` > 1 it is; they have one prompt."""
     first_choice: str
     """The request id of the first one."""
+    response_turn: int | None = None
+    """Which turn of a response it is, where ``shared`` is made up on each side; None where both legs have it."""
 
 
 def read_name(request_id: str) -> RequestName:
@@ -44,7 +54,8 @@ def read_name(request_id: str) -> RequestName:
     shared, item = _SIDE_SUFFIX.sub("", parent), 0
     if found := _ITEM.fullmatch(shared):
         item, shared = int(found[2]), f"{found[1]}-0"
-    return RequestName(shared, item, choice, f"0_{parent}")
+    response = _RESPONSE.fullmatch(shared)
+    return RequestName(shared, item, choice, f"0_{parent}", int(response[1]) if response else None)
 
 
 def possible_names(said: str) -> tuple[str, ...]:
@@ -52,7 +63,7 @@ def possible_names(said: str) -> tuple[str, ...]:
     shared = read_name(said).shared
     if shared.startswith(_PREFIXES):
         return (shared,)
-    return (f"cmpl-{said}-0", f"chatcmpl-{said}", said)
+    return (f"cmpl-{said}-0", f"chatcmpl-{said}", f"generate-tokens-{said}", said)
 
 
 def transfer_of(base: str, item: int) -> str:
@@ -63,6 +74,14 @@ def transfer_of(base: str, item: int) -> str:
     """
     said = f"{base}#{item}" if item else base
     return said if is_transfer_id(said) else f"sha256-{hashlib.sha256(said.encode(errors='surrogatepass')).hexdigest()}"
+
+
+def or_of_prompt(transfer: str, digest: str) -> str:
+    """The transfer id, or one made of the prompt where both legs have nothing else in common (``BY_PROMPT``).
+
+    Requests of one prompt then share it: the KV of each serves whichever decoder asks (docs/decisions, 0008).
+    """
+    return f"prompt-{digest}" if transfer == BY_PROMPT else transfer
 
 
 def is_transfer_id(value: object) -> bool:

@@ -39,7 +39,7 @@ from kv_connector.vllm.metadata import (
 )
 from kv_connector.vllm.prompts import digest_of, leave_out_last_token
 from kv_connector.vllm.quarantine import Quarantine
-from kv_connector.vllm.request_name import read_name
+from kv_connector.vllm.request_name import or_of_prompt, read_name
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read, rejected_transfers
 from kv_connector.vllm.window_blocks import WindowBlocks
 
@@ -134,13 +134,15 @@ class SchedulerHalf:
                 self._loading_first.add(request_id)
 
     def _expect(self, request: Any, ask: Receive) -> Transfer:
-        digest = self._digests[request.request_id] = digest_of(request)
-        transfer = Transfer(ask.transfer, digest)
+        self._digests[request.request_id] = digest_of(request)
+        transfer = self._transfer(request, ask)
         self._pending.expects[request.request_id] = Expect(transfer, ask.messengers)
         return transfer
 
     def _begin(self, request: Any, ask: Send) -> _Prefill:
-        return _Prefill(request, ask.transfer, ask.base, request.num_prompt_tokens, digest_of(request))
+        digest = digest_of(request)
+        transfer, base = or_of_prompt(ask.transfer, digest), or_of_prompt(ask.base, digest)
+        return _Prefill(request, transfer, base, request.num_prompt_tokens, digest)
 
     def _reject(self, request: Any, ask: object) -> None:
         """What stands for a request that the API server rejected, or whose client left before the engine had it."""
@@ -219,10 +221,11 @@ class SchedulerHalf:
         if isinstance(ask, Refused):
             self._pending.refusals.append(Refusal(request.request_id, blocks))
             return
+        transfer = self._transfer(request, ask)
         self._pending.fetches.append(
             Fetch(
                 request=request.request_id,
-                transfer=ask.transfer,
+                transfer=transfer.id,
                 messengers=ask.messengers,
                 prefiller_engine_id=ask.engine_id,
                 prompt_tokens=self._transferred(request),
@@ -230,7 +233,7 @@ class SchedulerHalf:
                 groups=groups,
                 prompt_token_ids=list(request.prompt_token_ids) if ask.decoder_first else None,
                 other_prefillers=ask.other_prefillers,
-                prompt_digest=self._digest(request),
+                prompt_digest=transfer.prompt_digest,
                 cache_salt=getattr(request, "cache_salt", None) or "",
                 priority=getattr(request, "priority", 0),
             )
@@ -239,7 +242,11 @@ class SchedulerHalf:
     def _decline(self, request: Any, ask: object) -> None:
         """There will be no fetch: with both legs sent, a prefiller would keep the pages until its limit."""
         if isinstance(ask, Receive) and not ask.decoder_first and not _stands_for_rejected(request):
-            self._pending.declines.append(Decline(Transfer(ask.transfer, self._digest(request)), ask.messengers))
+            self._pending.declines.append(Decline(self._transfer(request, ask), ask.messengers))
+
+    def _transfer(self, request: Any, ask: Receive) -> Transfer:
+        digest = self._digest(request)
+        return Transfer(or_of_prompt(ask.transfer, digest), digest)
 
     def _transferred(self, request: Any) -> int:
         return transferred_tokens(self._groups, request.num_prompt_tokens)

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 from kv_connector.options import Role
 from kv_connector.vllm.messenger_addresses import PORT_MAX, Address, Messengers, read_list
 from kv_connector.vllm.request_name import (
+    BY_PROMPT,
     TRANSFER_ID_LENGTH_MAX,
     is_transfer_id,
     possible_names,
@@ -109,16 +110,23 @@ def read(params: object, request_id: str, side: Side) -> Ask:
     if transfer is not None and not is_transfer_id(transfer):
         return _refused("transfer_id", transfer, f"a string of 1 to {TRANSFER_ID_LENGTH_MAX} characters, or nothing")
     name = read_name(request_id)
-    base = transfer or transfer_of(name.shared, 0)
-    ask: Ask = Send(transfer_of(base, name.item), base)
+    if name.response_turn:
+        return NOTHING  # no other engine has what a tool has said
+    by_prompt = transfer is None and name.response_turn is not None
+    base = BY_PROMPT if by_prompt else transfer or transfer_of(name.shared, 0)
+    ask: Ask = Send(_item_of(base, name.item), base)
     if receive:
         # Of a decoder-first transfer no other engine knows yet: its id may keep what makes it unique on this side.
         decoder_first = params.get("prefiller") is not None
         own = transfer_of(transfer, name.item) if transfer else transfer_of(request_id, 0)
-        ask = _read_receive(params, own if decoder_first else transfer_of(base, name.item), side)
+        ask = _read_receive(params, own if decoder_first else _item_of(base, name.item), side)
     if name.choice > 0 and not isinstance(ask, Refused):
         return Sibling(name.first_choice, send, base)
     return ask
+
+
+def _item_of(base: str, item: int) -> str:
+    return transfer_of(base, item) if base != BY_PROMPT else BY_PROMPT
 
 
 def rejected_transfers(params: Mapping[str, Any], request_id: str) -> tuple[str, ...]:

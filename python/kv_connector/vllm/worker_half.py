@@ -84,6 +84,7 @@ class _Fetching:
     quarantine_reason: str = ""
     """Why it is to be quarantined, while it waits for the proof until ``proof_deadline_seconds``."""
     proof_deadline_seconds: float = 0.0
+    logged_as: int = logging.ERROR  # its failure, should it come to that
 
 
 class WorkerHalf:
@@ -223,6 +224,7 @@ class WorkerHalf:
     def _abandon(self, request: str) -> None:
         if request in self._fetching:
             self._fetching[request].other_prefillers.clear()
+            self._fetching[request].logged_as = logging.INFO  # the client has left, or the engine was told to abort it
             self._submit({"do": "abandon", "request": request})
 
     def _begin_chunks(self, meta: StepMetadata, chunks: Sequence[Chunk]) -> None:
@@ -542,11 +544,11 @@ class WorkerHalf:
             self._news.let_go.append(request)
 
     def _fail(self, request: str, reason: str) -> None:
-        blocks = self._fetching.pop(request).blocks
+        waiting = self._fetching.pop(request)
         if reason:
-            self._logger.error("the KV of request %s did not come: %s", request, reason)
+            self._logger.log(waiting.logged_as, "the KV of request %s did not come: %s", request, reason)
         self._reports.received.add(request)
-        self._reports.failed[request] = blocks
+        self._reports.failed[request] = waiting.blocks
 
     def _submit(self, command: Command) -> bool:
         if self._dead:

@@ -39,7 +39,7 @@ def test_should_name_the_transfer_of_the_prefiller_s_own_answer(engine: EngineMa
     assert rejected(engine("kv_consumer"), remote_prefill(prefiller.answers["cmpl-a-0-11111111"])) == [announced]
 
 
-@pytest.mark.parametrize("api", ["cmpl-{}-0-11111111", "chatcmpl-{}-11111111"])
+@pytest.mark.parametrize("api", ["cmpl-{}-0-11111111", "chatcmpl-{}-11111111", "generate-tokens-{}-11111111"])
 def test_should_name_the_transfer_when_both_legs_were_sent_at_once(engine: EngineMaker, api: str) -> None:
     """The stock router gives the decoder the X-Request-ID and no more."""
     said = "___prefill_addr_h:1___decode_addr_h:2_0123456789abcdef0123456789abcdef"

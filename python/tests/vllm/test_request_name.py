@@ -18,6 +18,11 @@ from kv_connector.vllm.request_name import RequestName, is_transfer_id, read_nam
         ("1_cmpl-a-7-89abcdef", RequestName("cmpl-a-0", 7, 1, "0_cmpl-a-7-89abcdef")),
         ("chatcmpl-mine-7-89abcdef", RequestName("chatcmpl-mine-7", 0, 0, "0_chatcmpl-mine-7-89abcdef")),
         ("cmpl-a\nb-3-89abcdef", RequestName("cmpl-a\nb-0", 3, 0, "0_cmpl-a\nb-3-89abcdef")),
+        (
+            "resp_0123456789abcdef_2-89abcdef",
+            RequestName("resp_0123456789abcdef_2", 0, 0, "0_resp_0123456789abcdef_2-89abcdef", 2),
+        ),
+        ("resp_mine_2-89abcdef", RequestName("resp_mine_2", 0, 0, "0_resp_mine_2-89abcdef")),
         ("", RequestName("", 0, 0, "0_")),
     ],
 )
