@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, Protocol, Self, TypedDict
@@ -188,10 +189,14 @@ _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": loggin
 
 
 def write_to_log(event: Timeline | Log, engine_logger: logging.Logger) -> None:
-    """Writes an event that is for the engine's log only, as its caller's line."""
+    """Writes an event that is for the engine's log only, as its caller's line.
+
+    A decoder's timeline comes with the news that its KV is there, so this is when the engine has that news.
+    """
     match event:
         case Timeline(transfer, fields):
-            line = json.dumps({"transfer": transfer, **fields}, separators=(",", ":"))
+            polled = {"polledNs": time.monotonic_ns()} if fields.get("side") == "decoder" else {}
+            line = json.dumps({"transfer": transfer, **fields, **polled}, separators=(",", ":"))
             engine_logger.info("kv_messenger timeline %s", line, stacklevel=2)
         case Log(level, message):
             engine_logger.log(_LOG_LEVELS[level], "%s", message, stacklevel=2)

@@ -35,8 +35,17 @@ def test_should_print_a_line_for_each_side(logs: list[str], capsys: pytest.Captu
     assert main(["timeline", *logs]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split()[:3] == ["transfer", "side", "transport"]
-    assert [row.split()[:2] for row in rows] == [["t1", "prefiller"], ["t2", "prefiller"], ["t1", "decoder"]]
+    assert [row.split()[:2] for row in rows[:3]] == [["t1", "prefiller"], ["t2", "prefiller"], ["t1", "decoder"]]
     assert rows[1].split() == ["t2", "prefiller", "shm", "700", "3.7", "11/12", "8.50", "0.50", "-"]
+
+
+def test_should_split_the_hand_over_of_what_both_sides_tell(
+    logs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["timeline", *logs]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()[4:]
+    assert header.startswith("hand-over")
+    assert [row.split() for row in rows] == [["t1", "0.00", "0.00", "0.00", "1.00", "1.00"]]
 
 
 def test_should_draw_the_longest_transfer_of_which_both_sides_are_known(logs: list[str], tmp_path: Path) -> None:

@@ -28,9 +28,12 @@ PREFILL = line(
     transfer="t1",
     side="prefiller",
     transport="tcp",
+    lastLeftNs=310,
     chunks=[chunk(256, (200, 300), [250, 310]), chunk(0, (100, 200), [150, 190])],
 )
-FETCH = line(transfer="t1", side="decoder", pages=4, bytes=1024, grantedNs=90, readyNs=320, askedNs=80)
+FETCH = line(
+    transfer="t1", side="decoder", pages=4, bytes=1024, grantedNs=90, readyNs=320, askedNs=80, polledNs=1_000_350
+)
 
 
 def test_prefill_is_read_with_its_chunks_in_order() -> None:
@@ -45,6 +48,7 @@ def test_prefill_is_read_with_its_chunks_in_order() -> None:
 def test_fetch_is_read() -> None:
     fetch = fetches(PREFILL + FETCH)["t1"]
     assert (fetch.pages, fetch.length_bytes, fetch.granted_ns, fetch.ready_ns) == (4, 1024, 90, 320)
+    assert fetch.polled_ns == 1_000_350
 
 
 def test_a_line_that_was_cut_off_is_none() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from kv_connector.cli.perfetto import trace
@@ -24,6 +25,7 @@ HEADER = (
     "exposed ms",
     "wait ms",
 )
+HAND_OVER_HEADER = ("hand-over", "seen to posted ms", "to left ms", "to counted ms", "to polled ms", "all ms")
 NOT_SAID = "-"
 
 
@@ -51,7 +53,10 @@ def tell(logs: Sequence[Path], wanted: Wanted, say: Callable[[str], object], com
             ' with the option timelines "off" there is none\n'
         )
         return 1
-    for line in table([HEADER, *rows]):
+    for line in table([HEADER, *rows], names=3):
+        say(f"{line}\n")
+    hand_overs = list(hand_over_rows([timeline for of_log in found.values() for timeline in of_log]))
+    for line in table([HAND_OVER_HEADER, *hand_overs], names=1) if hand_overs else ():
         say(f"{line}\n")
     try:
         write(found, wanted)
@@ -69,6 +74,25 @@ def write(found: Mapping[str, Sequence[Timeline]], wanted: Wanted) -> None:
         sent, fetched = drawn([timeline for of_log in found.values() for timeline in of_log], wanted.transfer)
         wanted.svg.parent.mkdir(parents=True, exist_ok=True)
         wanted.svg.write_text(picture(sent, fetched), encoding="utf-8")
+
+
+def hand_over_rows(found: Sequence[Timeline]) -> Iterator[tuple[str, ...]]:
+    """Where the time went between the last layer and the engine's news of it, of transfers with both sides told in full.
+
+    Over shm pages are counted as soon as they are written, which may be before their writer has looked: then the time
+    from left to counted is below zero.
+    """
+    sent = {timeline.transfer: timeline for timeline in found if isinstance(timeline, PrefillTimeline)}
+    for fetched in found:
+        if not isinstance(fetched, FetchTimeline) or not fetched.polled_ns:
+            continue
+        prefill = sent.get(fetched.transfer)
+        if prefill is None or not any(chunk.layers for chunk in prefill.chunks):
+            continue
+        last = prefill.last_layer()
+        points = (last.readable_ns, last.submitted_ns, prefill.last_left_ns, fetched.ready_ns, fetched.polled_ns)
+        spans = [later - before for before, later in pairwise(points)]
+        yield (short(fetched.transfer), *(f"{span / 1e6:.2f}" for span in (*spans, points[-1] - points[0])))
 
 
 def drawn(found: Sequence[Timeline], transfer: str) -> tuple[PrefillTimeline, FetchTimeline]:
@@ -92,8 +116,7 @@ def drawn(found: Sequence[Timeline], transfer: str) -> tuple[PrefillTimeline, Fe
 
 def row(timeline: Timeline) -> tuple[str, ...]:
     """Of the table."""
-    name = timeline.transfer
-    name = name if len(name) <= NAME_LENGTH_MAX else f"…{name[1 - NAME_LENGTH_MAX :]}"
+    name = short(timeline.transfer)
     moved = f"{timeline.length_bytes / 1e6:.1f}"
     if isinstance(timeline, FetchTimeline):
         wait = between_ms(timeline.asked_ns, timeline.ready_ns)
@@ -111,17 +134,22 @@ def row(timeline: Timeline) -> tuple[str, ...]:
     )
 
 
+def short(name: str) -> str:
+    """Of a transfer, for a table."""
+    return name if len(name) <= NAME_LENGTH_MAX else f"…{name[1 - NAME_LENGTH_MAX :]}"
+
+
 def between_ms(start_ns: int, end_ns: int) -> str:
     """Never negative: KV that has left before its pass ended is exposed for no time."""
     return f"{max(0, end_ns - start_ns) / 1e6:.2f}" if start_ns and end_ns else NOT_SAID
 
 
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines with columns of equal width; names on the left, figures on the right."""
+def table(rows: Sequence[Sequence[str]], names: int) -> Iterator[str]:
+    """Lines with columns of equal width; so many names on the left, figures on the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
         aligned = [
-            cell.ljust(width) if place < 3 else cell.rjust(width)
+            cell.ljust(width) if place < names else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
         ]
         yield "  ".join(aligned).rstrip()

@@ -97,9 +97,13 @@ class PrefillTimeline:
         chunks = self.computed()
         return sum(chunk.left_early() for chunk in chunks), sum(len(chunk.layers) for chunk in chunks)
 
+    def last_layer(self) -> LayerTimes:
+        """That which was seen complete last of all."""
+        return max((layer for chunk in self.chunks for layer in chunk.layers), key=lambda layer: layer.readable_ns)
+
     def last_layer_ns(self) -> int:
         """When the last layer of all was seen complete."""
-        return max(layer.readable_ns for chunk in self.chunks for layer in chunk.layers)
+        return self.last_layer().readable_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ class FetchTimeline:
     asked_ns: int
     granted_ns: int
     ready_ns: int
+    polled_ns: int
     pages: int
     length_bytes: int
 
@@ -125,6 +130,7 @@ class FetchTimeline:
             fields.get("askedNs", 0),
             fields["grantedNs"],
             fields["readyNs"],
+            fields.get("polledNs", 0),
             fields["pages"],
             fields["bytes"],
         )
