@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import uuid
 from collections.abc import Mapping
@@ -119,7 +120,16 @@ def other_model() -> Path:
     return cached_model(cache_home(), TinyModel(layer_count=3))
 
 
-def misfits() -> dict[str, tuple[Side, str]]:
+def other_weights(run_folder: Path) -> Path:
+    """Another training under the same name: an earlier one that was left at the same path on one of the hosts."""
+    trained, other = cached_model(cache_home()), cached_model(cache_home(), TinyModel(seed=21))
+    made = run_folder / "other-weights" / trained.name
+    shutil.copytree(trained, made)
+    shutil.copy(other / "model.safetensors", made)
+    return made
+
+
+def misfits(run_folder: Path) -> dict[str, tuple[Side, str]]:
     """Decoders that do not fit the prefiller, each with what must be said."""
     return {
         "secret": (decoder("other-secret", extra={**LIMITS, "shared_secret": "not the same"}), "shared_secret differs"),
@@ -132,6 +142,10 @@ def misfits() -> dict[str, tuple[Side, str]]:
             decoder("other-model", extra=LIMITS, options={"model": other_model()}),
             differ("model", "tiny-llama"),
         ),
+        "weights": (
+            decoder("other-weights", extra=LIMITS, options={"model": other_weights(run_folder)}),
+            differ("weights digest", r"[0-9a-f]{16}: start both with the same model's files"),
+        ),
     }
 
 
@@ -139,13 +153,14 @@ def differ(field: str, value: str) -> str:
     return rf"the prefiller's {field} is \S+, the decoder's is {value}"
 
 
-@pytest.mark.parametrize("pair", [("secret", "dtype"), ("page size", "model")], ids=" and ".join)
+@pytest.mark.parametrize("together", [("secret", "dtype"), ("page size", "model", "weights")], ids=" and ".join)
 def test_misfitting_decoder_is_refused_with_the_field_named(
-    bed: Bed, reference: Reference, stack: ExitStack, pair: tuple[str, str]
+    bed: Bed, reference: Reference, stack: ExitStack, run_folder: Path, together: tuple[str, ...]
 ) -> None:
-    cases = [misfits()[name] for name in pair]
+    made = misfits(run_folder / together[0])
+    cases = [made[name] for name in together]
     started = bed.started(stack, *(side for side, _ in cases))
-    prompts = iter(AFTER_FAILURES.prompts()[6 + 3 * (pair[0] != "secret") :])
+    prompts = iter(AFTER_FAILURES.prompts()[6 + 3 * (together[0] != "secret") :])
     for misfit, (_, sentence) in zip(started, cases, strict=True):
         request = f"misfit-{uuid.uuid4()}"
         seen = len(misfit.server.log())

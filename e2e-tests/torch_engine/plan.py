@@ -96,9 +96,11 @@ def vllm_config(plan: EnginePlan) -> SimpleNamespace:
         ),
         device_config=SimpleNamespace(device_type=plan.told_device),
         cache_config=SimpleNamespace(cache_dtype="auto"),
+        load_config=SimpleNamespace(load_format="dummy", download_dir=None),
         speculative_config=None,
         model_config=SimpleNamespace(
             model="torch-engine",
+            revision=None,
             hf_text_config=SimpleNamespace(num_key_value_heads=shape.kv_heads, **dataclasses.asdict(shape)),
             get_total_num_kv_heads=lambda: shape.kv_heads,
             use_mla=False,

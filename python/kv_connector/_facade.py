@@ -80,6 +80,8 @@ class Geometry(TypedDict):
     """The KV cache of the ranks that one messenger serves, under the names of docs/boundary.md."""
 
     model: str
+    weightsDigest: NotRequired[str]
+    """By what two trainings of one model are told apart; "" or absent where that is not known."""
     tpSize: int
     ppSize: int
     groups: list[Group]

@@ -41,7 +41,7 @@ _BY_LAYER = "per_layer_config"
 def fingerprint(model: str, hf_config: Any, packing: str, *, model_id: str = "") -> str:
     """Names a model so that two engines can tell whether their KV is interchangeable.
 
-    Weights are not read: of two trainings of one architecture under one name it cannot tell the difference.
+    Weights are not read: two trainings of one architecture under one name are told apart by their ``weights_digest``.
     ``model_id`` is said in place of the name; the configuration and the packing are compared in any case.
     """
     said = {name: _field(hf_config, name) for name in _FINGERPRINT_FIELDS}

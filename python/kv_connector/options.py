@@ -283,8 +283,8 @@ class Options:
         choices=GPU,
     )
     model_id: str = _text(
-        "Name of the model to compare instead of the one that it was loaded by; both sides must say the same. Its"
-        " configuration and the format of its pages are compared in any case.",
+        "Name of the model to compare instead of the one that it was loaded by, and instead of its weights; both sides"
+        " must say the same. Its configuration and the format of its pages are compared in any case.",
         "",
         default_said="the last part of the model's name",
     )

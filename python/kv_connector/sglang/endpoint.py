@@ -131,15 +131,18 @@ class TransferEndpoint(CommonEndpoint):
         metadata = geometry.metadata_buffers(self.kv_args)
         place = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
         described = geometry.describe(self._pools(facts), model=facts.model, place=place, allocations=ALLOCATIONS)
+        described["weightsDigest"] = facts.weights_digest
         names = [layer["name"] for layer in described["ranks"][0]["layers"]]
         self._exit_when_lost = facts.options.on_messenger_lost == "exit"
         messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata, ALLOCATIONS))
         opened, group, memories = messenger.opened, described["groups"][0], described["ranks"][0]["memories"]
         self.local_ip, self.rank_port = opened.control_host, opened.control_port
         logger.info(
-            "KV Messenger is open: %s, model %s, %d pages of %d tokens in %d buffers, %s, %d metadata rows, memory %s",
+            "KV Messenger is open: %s, model %s, weights %s, %d pages of %d tokens in %d buffers, %s, %d metadata rows,"
+            " memory %s",
             opened,
             described["model"],
+            described["weightsDigest"] or "unknown",
             group["pageCount"],
             group["pageTokens"],
             len(names),

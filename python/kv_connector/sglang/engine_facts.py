@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from kv_connector.exceptions import OptionError
 from kv_connector.model_fingerprint import fingerprint
 from kv_connector.option_variables import variable_of
 from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Options, Role, parse_options
+from kv_connector.weights_digest import digest_of_weights
+
+logger = logging.getLogger("sglang.srt.kv_messenger")
 
 OPTIONS_VARIABLE = SGLANG_OPTIONS_VARIABLE
 """SGLang has no argument for a backend's own options, so they come as JSON in this variable."""
@@ -41,6 +45,7 @@ class EngineFacts:
 
     options: Options
     model: str
+    weights_digest: str
     dtype: str
     element_bytes: int
     kv_head_count: int
@@ -63,10 +68,21 @@ def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
     return EngineFacts(
         options=options,
         model=options.model_id or fingerprint(server_args.model_path, model.hf_text_config, ""),
+        weights_digest="" if options.model_id else _weights_digest(server_args),
         dtype=dtype,
         element_bytes=_element_bytes(dtype),
         kv_head_count=model.get_total_num_kv_heads(),
         windowed_kv_head_count=model.get_swa_num_kv_heads(1),
+    )
+
+
+def _weights_digest(server_args: Any) -> str:
+    return digest_of_weights(
+        server_args.model_path,
+        revision=server_args.revision,
+        cache_folder=server_args.download_dir,
+        load_format=str(server_args.load_format),
+        logger=logger,
     )
 
 

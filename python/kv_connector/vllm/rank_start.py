@@ -31,6 +31,7 @@ from kv_connector.vllm.metadata import StepMetadata
 from kv_connector.vllm.rank_groups import RankGroup
 from kv_connector.vllm.vllm_api import attention_packing, own_page_format, own_ranks
 from kv_connector.vllm.worker_half import Reports, WorkerHalf
+from kv_connector.weights_digest import digest_of_weights
 
 
 class OpenMessenger(Protocol):
@@ -185,6 +186,19 @@ class RankStart:
         named = fingerprint(model.model, model.hf_text_config, packing, model_id=model_id)
         return named_with(named, getattr(self._config, "speculative_config", None), model_id=model_id)
 
+    def _weights_digest(self) -> str:
+        """What its files say; with a ``model_id`` the user has said what is the same."""
+        if self._facts.options.model_id:
+            return ""
+        model, load = self._config.model_config, self._config.load_config
+        return digest_of_weights(
+            model.model,
+            revision=model.revision,
+            cache_folder=load.download_dir,
+            load_format=str(load.load_format),
+            logger=self._logger,
+        )
+
     def _counting(self) -> DeviceCounting | None:
         """How layers are counted on a GPU; None on a CPU, and where no layer is sent."""
         if self._config.device_config.device_type == "cpu":
@@ -198,6 +212,7 @@ class RankStart:
     def _open(self, group: RankGroup, described: Geometry, pages: list[GroupPages]) -> WorkerHalf:
         facts = self._facts
         counting = self._counting()
+        described["weightsDigest"] = self._weights_digest()
         messenger = self._open_messenger(
             options_of_messenger(facts.options, facts.first_messenger_index + group.index),
             described,
@@ -207,9 +222,10 @@ class RankStart:
         names = [layer["name"] for layer in own["layers"]]
         opened = messenger.opened
         self._logger.info(
-            "KV Messenger is open: %s, model %s, %s, %s, memory %s",
+            "KV Messenger is open: %s, model %s, weights %s, %s, %s, memory %s",
             opened,
             described["model"],
+            described["weightsDigest"] or "unknown",
             _worded(described["groups"], [layer["groupIndex"] for layer in own["layers"]]),
             "1 rank" if len(described["ranks"]) == 1 else f"{len(described['ranks'])} ranks",
             _reach(own["memories"]),

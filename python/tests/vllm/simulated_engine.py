@@ -93,8 +93,10 @@ def config(kv_role: str, layers: Sequence[str] = LAYERS, **more: Any) -> SimpleN
         compilation_config=SimpleNamespace(static_forward_context={name: SimpleNamespace() for name in layers}),
         device_config=SimpleNamespace(device_type="cpu"),
         cache_config=SimpleNamespace(cache_dtype="auto"),
+        load_config=SimpleNamespace(load_format="dummy", download_dir=None),
         model_config=SimpleNamespace(
             model="/models/tiny",
+            revision=None,
             hf_text_config=SimpleNamespace(),
             get_total_num_kv_heads=lambda: HEADS,
             use_mla=False,

@@ -42,6 +42,7 @@ public final class Compatibility {
 
     private Optional<Mismatch> checkFields() {
         Optional<Mismatch> found = differing("model", source.model(), target.model())
+                .or(this::checkWeights)
                 .or(() -> differing(
                         "count of KV groups",
                         source.groups().size(),
@@ -50,6 +51,15 @@ public final class Compatibility {
             found = checkGroup(group);
         }
         return found;
+    }
+
+    /** A side that does not know its own, or is of an earlier build, is taken at its model's word. */
+    private Optional<Mismatch> checkWeights() {
+        boolean known =
+                !source.weightsDigest().isEmpty() && !target.weightsDigest().isEmpty();
+        return known
+                ? differing(Mismatch.WEIGHTS_DIGEST, source.weightsDigest(), target.weightsDigest())
+                : Optional.empty();
     }
 
     private Optional<Mismatch> checkGroup(int group) {

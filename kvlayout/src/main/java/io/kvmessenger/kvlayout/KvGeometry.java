@@ -10,13 +10,21 @@ import java.util.TreeMap;
  * One side's KV cache, as its engine registered it: what is exchanged between peers, once, before the first page.
  *
  * @param model fingerprint of the model; sides with different ones never exchange pages
+ * @param weightsDigest of the files that the weights were loaded from, "" where that is not known; sides that know it and
+ *     differ never exchange pages
  * @param groups of the whole engine, also those that none of {@code ranks} has a layer of; both sides list the same ones in
  *     the same order
  * @param ranks those that one messenger serves: all of the engine's, or some
  */
-public record KvGeometry(String model, Sharding sharding, List<KvGroup> groups, List<RankGeometry> ranks) {
+public record KvGeometry(
+        String model, String weightsDigest, Sharding sharding, List<KvGroup> groups, List<RankGeometry> ranks) {
     /** More than models have; bounds the cost of malformed input. */
     public static final int GROUP_COUNT_MAX = 64;
+
+    /** Of a model of whose weights nothing is known. */
+    public KvGeometry(String model, Sharding sharding, List<KvGroup> groups, List<RankGeometry> ranks) {
+        this(model, "", sharding, groups, ranks);
+    }
 
     public KvGeometry {
         groups = List.copyOf(groups);

@@ -64,6 +64,23 @@ class CompatibilityTest {
     }
 
     @Test
+    void shouldRefuseOtherWeightsOfOneModelWhereBothSidesKnowTheirs() {
+        assertThat(Compatibility.check(weighing("1f"), weighing("1f"))).isEmpty();
+        assertThat(Compatibility.check(weighing("1f"), weighing(""))).isEmpty();
+        assertThat(Compatibility.check(weighing(""), weighing("2e"))).isEmpty();
+        assertThat(Compatibility.check(weighing("1f"), weighing("2e"))
+                        .orElseThrow()
+                        .sentence())
+                .isEqualTo(
+                        "the prefiller's weights digest is 1f, the decoder's is 2e: start both with the same model's files, or"
+                                + " set model_id alike on both where the weights are the same");
+    }
+
+    private static KvGeometry weighing(String weights) {
+        return new KvGeometry(BASE.model(), weights, BASE.sharding(), BASE.groups(), BASE.ranks());
+    }
+
+    @Test
     void shouldAcceptPagesOfAMultipleOfTokensAndNameTheRemedyForOthers() {
         KvGeometry rows = geometry("m", "bfloat16", 2, 16, PageLayout.NHD, 2, "a", 2048);
         assertThat(Compatibility.check(rows, geometry("m", "bfloat16", 2, 32, PageLayout.NHD, 2, "a", 4096)))

@@ -161,6 +161,7 @@ record OpenRequest(
                 new Sharding(wire.count("tpSize"), wire.count("ppSize"), wire.has("dpSize") ? wire.count("dpSize") : 1);
         return new KvGeometry(
                 wire.text("model"),
+                wire.textIfSaid("weightsDigest"),
                 sharding,
                 wire.objects("groups").stream().map(OpenRequest::group).toList(),
                 wire.objects("ranks").stream().map(OpenRequest::rank).toList());

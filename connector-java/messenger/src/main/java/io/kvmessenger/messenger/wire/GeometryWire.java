@@ -15,6 +15,7 @@ public final class GeometryWire {
     public static Geometry encode(KvGeometry geometry) {
         Geometry.Builder wire = Geometry.newBuilder()
                 .setModel(geometry.model())
+                .setWeightsDigest(geometry.weightsDigest())
                 .setTpSize(geometry.sharding().tpSize())
                 .setPpSize(geometry.sharding().ppSize())
                 .setDpSize(geometry.sharding().dpSize());
@@ -53,6 +54,7 @@ public final class GeometryWire {
     public static KvGeometry decode(Geometry wire) {
         return new KvGeometry(
                 wire.getModel(),
+                wire.getWeightsDigest(),
                 new Sharding(wire.getTpSize(), wire.getPpSize(), wire.getDpSize()),
                 wire.getGroupsList().stream().map(GeometryWire::decode).toList(),
                 wire.getRanksList().stream().map(GeometryWire::decode).toList());

@@ -1,0 +1,111 @@
+"""Names a model's weights by samples of their files, alike for every engine that has loaded the same ones.
+
+Two trainings of one architecture have the same configuration, and often the same name (``/models/current``): KV of one
+gives wrong tokens in the other, with no error at all. So what they differ by is read: a sample of some hundred tensors,
+spread over all of them by name, so that it does not matter into how many files they were put. It is read once, when a
+messenger opens; nothing here is shared between threads.
+
+Not covered: weights that an engine changed after it had loaded them, and files of other formats than safetensors. What
+is not known is not compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import logging
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+SAMPLES_MAX = 256
+SAMPLE_BYTES = 4096
+"""Thousands of numbers of a tensor: of a short training many stay as they were, in 16 bits."""
+HEADER_BYTES_MAX = 100_000_000
+"""As safetensors itself has it."""
+_LENGTH = struct.Struct("<Q")
+_INDEX = "model.safetensors.index.json"
+_OTHER_NAMING = "consolidated"
+"""What files of Mistral's begin with, which lie beside the same tensors under other names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    file: Path
+    begin: int
+    """In the file."""
+    end: int
+    said: str
+    """Type and shape."""
+
+
+def digest_of_weights(
+    model: str, *, revision: str | None, cache_folder: str | None, load_format: str, logger: logging.Logger
+) -> str:
+    """The digest of the files that an engine loads ``model`` from; "" where that cannot be known."""
+    if load_format == "dummy":
+        return ""
+    try:
+        return weights_digest(_folder_of(model, revision, cache_folder))
+    except Exception as unknown:
+        logger.info("the weights of %s are not compared with those of peers: %s", model, unknown)
+        return ""
+
+
+def weights_digest(folder: Path) -> str:
+    """16 hexadecimal digits; raises where the folder has no safetensors that can be read."""
+    tensors: dict[str, _Tensor] = {}
+    for file in _files_in(folder):
+        for name, tensor in _tensors_in(file).items():
+            tensors.setdefault(name, tensor)
+    names = sorted(tensors)
+    if not names:
+        raise ValueError(f"{folder} has no tensor in a .safetensors file")
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(f"{name} {tensors[name].said}\n".encode())
+    count = min(SAMPLES_MAX, len(names))
+    for index in range(count):
+        digest.update(_sample(tensors[names[index * len(names) // count]]))
+    return digest.hexdigest()[:16]
+
+
+def _folder_of(model: str, revision: str | None, cache_folder: str | None) -> Path:
+    if Path(model).is_dir():
+        return Path(model)
+    hub = importlib.import_module("huggingface_hub")
+    return Path(hub.snapshot_download(model, revision=revision, cache_dir=cache_folder, local_files_only=True))
+
+
+def _files_in(folder: Path) -> list[Path]:
+    index = folder / _INDEX
+    if index.is_file():
+        placed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return [folder / name for name in sorted(set(placed.values()))]
+    found = sorted(folder.glob("*.safetensors"))
+    return [file for file in found if not file.name.startswith(_OTHER_NAMING)] or found
+
+
+def _tensors_in(file: Path) -> dict[str, _Tensor]:
+    with file.open("rb") as content:
+        (length,) = _LENGTH.unpack(content.read(_LENGTH.size))
+        if length > HEADER_BYTES_MAX:
+            raise ValueError(f"{file} begins with a header of {length} bytes, expected at most {HEADER_BYTES_MAX}")
+        header = json.loads(content.read(length))
+    start = _LENGTH.size + length
+    return {
+        name: _Tensor(
+            file, start + said["data_offsets"][0], start + said["data_offsets"][1], f"{said['dtype']} {said['shape']}"
+        )
+        for name, said in header.items()
+        if name != "__metadata__"
+    }
+
+
+def _sample(tensor: _Tensor) -> bytes:
+    """Of the middle: rows of tokens that nothing was trained on, and of padding, lie at the ends."""
+    length = min(SAMPLE_BYTES, tensor.end - tensor.begin)
+    with tensor.file.open("rb") as content:
+        content.seek(tensor.begin + (tensor.end - tensor.begin - length) // 2)
+        return content.read(length)

@@ -1,0 +1,107 @@
+"""What two trainings of one model are told apart by: files written here by hand, as safetensors lays them out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from kv_connector.weights_digest import digest_of_weights, weights_digest
+
+NAMES = [f"model.layers.{layer}.self_attn.{part}_proj.weight" for layer in range(6) for part in "qkv"]
+
+
+def trained(seed: int, length_bytes: int = 20_000) -> dict[str, bytes]:
+    draw = random.Random(seed)
+    return {name: draw.randbytes(length_bytes) for name in NAMES}
+
+
+def write(file: Path, tensors: Mapping[str, bytes], dtype: str = "F32") -> None:
+    begin, header = 0, {"__metadata__": {"format": "pt"}}
+    for name, content in tensors.items():
+        header[name] = {  # type: ignore[assignment]
+            "dtype": dtype,
+            "shape": [len(content) // 4],
+            "data_offsets": [begin, begin + len(content)],
+        }
+        begin += len(content)
+    said = json.dumps(header).encode()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(struct.pack("<Q", len(said)) + said + b"".join(tensors.values()))
+
+
+def in_files(folder: Path, tensors: Mapping[str, bytes], *parts: Sequence[str]) -> Path:
+    """So many files, with the index that says which tensor lies where."""
+    placed = {}
+    for number, names in enumerate(parts):
+        write(folder / f"model-{number}.safetensors", {name: tensors[name] for name in names})
+        placed |= dict.fromkeys(names, f"model-{number}.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
+    return folder
+
+
+def test_should_tell_two_trainings_apart_and_a_copy_not(tmp_path: Path) -> None:
+    for name, seed in (("one", 1), ("copy", 1), ("other", 2)):
+        write(tmp_path / name / "model.safetensors", trained(seed))
+    one, copy, other = (weights_digest(tmp_path / name) for name in ("one", "copy", "other"))
+    assert one == copy
+    assert one != other
+
+
+@pytest.mark.parametrize("changed", [NAMES[0], NAMES[7], NAMES[-1]])
+def test_should_see_a_change_in_the_middle_of_any_tensor(tmp_path: Path, changed: str) -> None:
+    before = trained(1)
+    content = bytearray(before[changed])
+    content[len(content) // 2] ^= 1
+    write(tmp_path / "before" / "model.safetensors", before)
+    write(tmp_path / "after" / "model.safetensors", before | {changed: bytes(content)})
+    assert weights_digest(tmp_path / "before") != weights_digest(tmp_path / "after")
+
+
+def test_should_not_heed_into_how_many_files_they_were_put(tmp_path: Path) -> None:
+    tensors = trained(1)
+    write(tmp_path / "one" / "model.safetensors", tensors)
+    (tmp_path / "three").mkdir()
+    three = in_files(tmp_path / "three", tensors, NAMES[9:], NAMES[:4], NAMES[4:9])
+    assert weights_digest(three) == weights_digest(tmp_path / "one")
+
+
+def test_should_not_heed_the_same_weights_in_another_naming_beside_them(tmp_path: Path) -> None:
+    write(tmp_path / "plain" / "model.safetensors", trained(1))
+    write(tmp_path / "both" / "model.safetensors", trained(1))
+    write(tmp_path / "both" / "consolidated.safetensors", {"layers.0.wq": b"1234"})
+    assert weights_digest(tmp_path / "both") == weights_digest(tmp_path / "plain")
+
+
+def test_should_tell_other_types_apart(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "model.safetensors", trained(1), "F32")
+    write(tmp_path / "b" / "model.safetensors", trained(1), "I32")
+    assert weights_digest(tmp_path / "a") != weights_digest(tmp_path / "b")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"12345678", struct.pack("<Q", 1 << 40), struct.pack("<Q", 2) + b"[]"])
+def test_should_not_know_what_it_cannot_read(
+    tmp_path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    if content is not None:
+        (tmp_path / "model.safetensors").write_bytes(content)
+    with caplog.at_level(logging.INFO):
+        assert said(str(tmp_path)) == ""
+    assert "are not compared" in caplog.text
+
+
+def test_should_not_compare_weights_that_no_file_has(tmp_path: Path) -> None:
+    write(tmp_path / "model.safetensors", trained(1))
+    assert said(str(tmp_path), "dummy") == ""
+    assert said(str(tmp_path)) == weights_digest(tmp_path)
+
+
+def said(model: str, load_format: str = "auto") -> str:
+    return digest_of_weights(
+        model, revision=None, cache_folder=None, load_format=load_format, logger=logging.getLogger("kv_messenger")
+    )
