@@ -14,7 +14,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -not -path '*/build/*' -not -
     python/pyproject.toml python/README.md
 ARGS ?=
 
-.PHONY: help demo demo-sglang test check gpu-check java wheel dashboards dashboard pictures kvperf beside-nixl stores role-switches race plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
+.PHONY: help demo demo-sglang test check gpu-check java wheel dashboards dashboard pictures kvperf beside-nixl stores role-switches race race-engines plan-counts planner-cost write-cost sim loop fuzz lost-paths multi-path test-rdma versions wheels library emulated soak format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -88,6 +88,9 @@ role-switches: wheel ## two SGLang servers change roles with each other under tr
 race: ## kvperf beside NIXL and Mooncake on the same paths, in turns; wants a quiet machine: make race [ARGS="--turns 30"]
 	@fabric="$$(examples/setup/find-libfabric)" && LD_LIBRARY_PATH="$$fabric/lib" \
 	    $(ENVIRONMENT) run race -- e2e-tests/race/race.py $(ARGS)
+
+race-engines: wheel ## vLLM pairs under our connector, NIXL's and Mooncake's, in turns; needs root: make race-engines [ARGS="--link"]
+	@$(ENVIRONMENT) --wheel "$$(cat $(WHEEL_MARK))" run engine -- e2e-tests/race/engine_race.py $(ARGS)
 
 plan-counts: ## how many writes a request needs, by model, sharding and layout
 	@$(MVN) -Pbenchmark -pl connector-java/benchmarks -am -DskipTests package \

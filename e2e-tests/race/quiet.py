@@ -1,0 +1,74 @@
+"""How much of this machine's cores went to what is no part of a measurement."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from processes import descendants
+
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+FOREIGN_CORES_MAX = 0.15
+"""A round with more of it is marked."""
+IDLE = (3, 4)
+"""The places of idle and iowait in the first line of /proc/stat; time that a hypervisor took counts as foreign."""
+GUESTS = 8
+"""The first place of what is in user time already."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Seconds of cores, since the machine and the processes began."""
+
+    at_seconds: float
+    busy_seconds: float
+    ours_seconds: float
+
+
+def busy_ticks(stat: str) -> int:
+    """Of the text of /proc/stat."""
+    fields = [int(field) for field in stat.splitlines()[0].split()[1:]][:GUESTS]
+    return sum(ticks for place, ticks in enumerate(fields) if place not in IDLE)
+
+
+def process_ticks(stat: str) -> int:
+    """Of the text of a process's stat: its own, and those of the children that it has waited for."""
+    fields = stat.rpartition(")")[2].split()
+    return sum(int(fields[place]) for place in (11, 12, 13, 14))
+
+
+def now() -> Usage:
+    ours = 0
+    for pid in descendants(os.getpid()):
+        try:
+            ours += process_ticks(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    busy = busy_ticks(Path("/proc/stat").read_text(encoding="ascii"))
+    return Usage(time.monotonic(), busy / TICKS_A_SECOND, ours / TICKS_A_SECOND)
+
+
+def foreign_cores(before: Usage, after: Usage) -> float:
+    """How many cores, between the two, worked for others."""
+    busy = after.busy_seconds - before.busy_seconds
+    ours = after.ours_seconds - before.ours_seconds
+    return max(0.0, busy - ours) / max(after.at_seconds - before.at_seconds, 1 / TICKS_A_SECOND)
+
+
+def wait_quiet(
+    limit_seconds: float, read: Callable[[], Usage] = now, pause: Callable[[float], None] = time.sleep
+) -> bool:
+    """Whether a second came, within the limit, in which others did next to nothing."""
+    before = read()
+    until = before.at_seconds + limit_seconds
+    while True:
+        pause(1.0)
+        after = read()
+        if foreign_cores(before, after) <= FOREIGN_CORES_MAX:
+            return True
+        if after.at_seconds >= until:
+            return False
+        before = after

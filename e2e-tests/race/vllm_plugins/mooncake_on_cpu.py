@@ -1,0 +1,19 @@
+"""vLLM's MooncakeConnector for servers without a GPU, to be compared with; named in `kv_connector_module_path`.
+
+It asks torch for the index of its accelerator, which raises "Found no NVIDIA driver on your system" where there is
+none. With an answer to that it runs; nothing else of it is touched.
+"""
+
+from __future__ import annotations
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.mooncake_connector import MooncakeConnector
+
+
+def no_accelerator() -> int:
+    return 0
+
+
+torch.accelerator.current_device_index = no_accelerator
+
+__all__ = ["MooncakeConnector"]
