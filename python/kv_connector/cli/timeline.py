@@ -77,7 +77,7 @@ def write(found: Mapping[str, Sequence[Timeline]], wanted: Wanted) -> None:
 
 
 def hand_over_rows(found: Sequence[Timeline]) -> Iterator[tuple[str, ...]]:
-    """Where the time went between the last layer and the engine's news of it, of transfers with both sides told in full.
+    """Where the time went from the last layer to the engine's news of it, of transfers with both sides told in full.
 
     Over shm pages are counted as soon as they are written, which may be before their writer has looked: then the time
     from left to counted is below zero.
