@@ -30,6 +30,8 @@ from warm_starts import WarmServer
 HERE = Path(__file__).resolve().parent
 PLUGINS = HERE / "vllm_plugins"
 ENDED = b"data: [DONE]"
+NIXL_THREADS = 0
+"""Beside its progress thread."""
 SECRET = "between two hosts"
 SILENCE_LIMIT_SECONDS = 120.0
 """Longer than a pair is paused."""
@@ -172,7 +174,7 @@ class Pair(Contender, abc.ABC):
 
 
 class KvMessenger(Pair):
-    """Ours, with the options that it has by itself, but for its patience and the one transport that crosses a link."""
+    """Ours with its defaults, but for its patience, whole timelines, and the one transport that crosses a link."""
 
     name = "kv_messenger"
 
@@ -181,7 +183,7 @@ class KvMessenger(Pair):
         return free_port()
 
     def transfer(self, far: bool) -> dict[str, Any]:
-        extra: dict[str, Any] = {"silence_limit_seconds": SILENCE_LIMIT_SECONDS}
+        extra: dict[str, Any] = {"silence_limit_seconds": SILENCE_LIMIT_SECONDS, "timelines": "full"}
         if not far:
             extra["listen_port"] = self.control_port
         if self.ground.host:
@@ -201,7 +203,11 @@ class KvMessenger(Pair):
 
 
 class Nixl(Pair):
-    """vLLM's NixlConnector with its UCX backend and the KV cache itself registered as host memory."""
+    """vLLM's NixlConnector with its UCX backend and the KV cache itself registered as host memory.
+
+    The four threads for UCX that vLLM asks for by itself never sleep, and share the one core of their worker with its
+    forward pass. One progress thread is the least with which it moves anything, and what it is raced with.
+    """
 
     name = "nixl"
 
@@ -216,7 +222,8 @@ class Nixl(Pair):
         }
 
     def transfer(self, far: bool) -> dict[str, Any]:
-        return {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"}
+        more = {"num_threads": NIXL_THREADS}
+        return {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu", "kv_connector_extra_config": more}
 
     def ask(self, prompt: str, tokens: int, request: str) -> Streamed:
         sent_ns = time.monotonic_ns()

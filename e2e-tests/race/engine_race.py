@@ -52,7 +52,7 @@ ANSWER_TOKENS = 16
 LENGTHS = (65, 257, 720, 1500)
 PAGE_BYTES = 4 * 256 * 1024
 """Of one page of the tiny Llama in float32, all four layers."""
-WARM_UP_ROUNDS = 2
+WARM_UP_ROUNDS = 1
 WAKING_TOKENS = 20
 """Of a prompt that is not measured, after a pause."""
 LOAD_REQUESTS = 16
@@ -226,12 +226,17 @@ def lines(race: Race, given: argparse.Namespace, host: Host | None) -> Iterator[
     if not quiet.wait_quiet(given.wait_seconds):
         say("race: the machine did not become quiet; loud rounds are marked")
     by_length: dict[int, list[Round]] = {tokens: [] for tokens in LENGTHS}
+    until = time.monotonic() + given.limit_seconds
     for _ in range(given.rounds):
-        for tokens, rounds in by_length.items():
-            rounds.append(race.round(tokens))
+        if time.monotonic() < until:
+            for tokens, rounds in by_length.items():
+                rounds.append(race.round(tokens))
     for rounds in by_length.values():
         yield {**at_rest_line(race, rounds, rate), **about, **quietness(rounds)}
-    slices = [race.load() for _ in range(given.slices)]
+    slices = [race.load() for _ in range(given.slices) if time.monotonic() < until]
+    if not slices:
+        say(f"race: no slice of load was begun within {given.limit_seconds:.0f} s")
+        return
     yield {**load_line(race, slices), **about, **quietness(slices)}
 
 
@@ -280,6 +285,7 @@ def main() -> None:
     said.add_argument("--rounds", type=int, default=12, help="of each length")
     said.add_argument("--slices", type=int, default=3, help="of load")
     said.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
+    said.add_argument("--limit-seconds", type=float, default=180.0, help="no round and no slice begins later than this")
     said.add_argument("--wait-seconds", type=float, default=60.0, help="for a quiet machine, before the first round")
     said.add_argument("--output", type=Path, help="the lines are appended to it too")
     given = said.parse_args()
