@@ -206,6 +206,14 @@ def limit(host: Host, bytes_per_second: float) -> None:
     subprocess.run(command, check=True)
 
 
+def named_alike(host: Host) -> None:
+    """Both ends of the data link get one name: UCX looks for names in /sys, which shows this host's to both."""
+    far = f"{host.data.interface}-far"
+    for change in (("down",), ("name", host.data.interface)):
+        ip("-n", host.name, "link", "set", far, *change)
+    ip("-n", host.name, "link", "set", host.data.interface, "up")
+
+
 def half_the_prefill(race: Race) -> float:
     """Bytes a second, for a link that is busy for half of the time in which the longest prompt is computed."""
     tokens = LENGTHS[-1]
@@ -260,6 +268,8 @@ def run(given: argparse.Namespace) -> None:
     with ExitStack() as stack:
         stack.callback(LAUNCHER.stop)
         host = stack.enter_context(second_host()) if given.link else None
+        if host is not None:
+            named_alike(host)
         legs = stack.enter_context(ThreadPoolExecutor(2 * LOAD_IN_FLIGHT))
         race = Race(list(made(given.pairs, Ground(cached_model(cache_home()), folder, rivals, host), legs)))
         servers = [server for contender in race.contenders for server in contender.servers]
@@ -294,8 +304,9 @@ def main() -> None:
     if lack is not None:
         raise SystemExit(f"race: {lack}; run it as root")
     if APART not in os.environ:
-        os.execvpe("unshare", ["unshare", "--net", sys.executable, *sys.argv], {**os.environ, APART: "1"})
+        os.execvpe("unshare", ["unshare", "--net", "--mount", sys.executable, *sys.argv], {**os.environ, APART: "1"})
     ip("link", "set", "lo", "up")
+    subprocess.run(["mount", "-t", "sysfs", "sysfs", "/sys"], check=True)
     run(given)
 
 
