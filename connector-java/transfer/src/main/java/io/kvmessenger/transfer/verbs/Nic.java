@@ -5,6 +5,7 @@ import io.kvmessenger.transfer.spi.Endpoint;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.Executor;
 
 /** One port of a device, and the memory that is registered with it. */
 record Nic(OpenVerbs verbs, VerbsRegions regions) {
@@ -15,13 +16,14 @@ record Nic(OpenVerbs verbs, VerbsRegions regions) {
     /**
      * Takes all ports over.
      *
+     * @param connecting runs what may wait for an answer from the network
      * @throws IllegalStateException naming what failed; all ports are closed
      */
-    static List<Nic> openAll(LibVerbs library, List<VerbsPort> ports) {
+    static List<Nic> openAll(LibVerbs library, List<VerbsPort> ports, Executor connecting) {
         List<Nic> open = new ArrayList<>();
         try {
             for (VerbsPort port : ports) {
-                open.add(of(new OpenVerbs(library, port)));
+                open.add(of(new OpenVerbs(library, port, connecting)));
             }
             return List.copyOf(open);
         } catch (IllegalStateException e) {

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.verbs;
 
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.LibVerbs;
+import java.util.concurrent.Executor;
 
 /**
  * A port with its protection domain, which queue pairs and registered memory belong to.
@@ -11,16 +12,19 @@ import io.kvmessenger.foreign.LibVerbs;
 final class OpenVerbs {
     private final LibVerbs library;
     private final VerbsPort port;
+    private final Executor connecting;
     private final long domain;
 
     /**
      * Takes the port over.
      *
+     * @param connecting runs what may wait for an answer from the network
      * @throws IllegalStateException naming what failed
      */
-    OpenVerbs(LibVerbs library, VerbsPort port) {
+    OpenVerbs(LibVerbs library, VerbsPort port, Executor connecting) {
         this.library = library;
         this.port = port;
+        this.connecting = connecting;
         domain = library.ibv_alloc_pd(port.context());
         if (domain <= 0) {
             library.ibv_close_device(port.context());
@@ -34,6 +38,10 @@ final class OpenVerbs {
 
     VerbsPort port() {
         return port;
+    }
+
+    Executor connecting() {
+        return connecting;
     }
 
     long domain() {

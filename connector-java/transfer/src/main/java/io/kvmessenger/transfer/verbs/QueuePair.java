@@ -49,6 +49,7 @@ final class QueuePair {
     private final boolean asWriter;
     private long queue;
     private long pair;
+    private PairConnection connection;
 
     /**
      * @param asWriter whether this side writes; else the peer does
@@ -82,8 +83,9 @@ final class QueuePair {
         return attributes;
     }
 
-    private MemorySegment state(int state) {
-        MemorySegment attributes = arena.allocate(VerbsLayout.QP_ATTR_SIZE_BYTES, 8);
+    /** For any thread: a connection is made beside the worker. */
+    private static MemorySegment state(int state) {
+        MemorySegment attributes = Arena.ofAuto().allocate(VerbsLayout.QP_ATTR_SIZE_BYTES, 8);
         attributes.set(JAVA_INT, VerbsLayout.QP_ATTR_QP_STATE, state);
         return attributes;
     }
@@ -111,19 +113,30 @@ final class QueuePair {
     }
 
     /**
-     * From now on the peer's writes are taken, or this side's go there.
+     * Begins to connect with the peer's; {@link #isConnected} says when it is.
      *
      * @throws IllegalArgumentException where the peer is on another kind of network
-     * @throws IllegalStateException when the device refuses
      */
     void connect(PairName peer) {
         if (peer.ethernet() != verbs.port().ethernet()) {
             throw new IllegalArgumentException("one side's RDMA port is Ethernet's and the other's InfiniBand's");
         }
-        receive(peer);
-        if (asWriter) {
-            send();
-        }
+        connection = new PairConnection(() -> {
+            receive(peer);
+            if (asWriter) {
+                send();
+            }
+        });
+        verbs.connecting().execute(connection);
+    }
+
+    /**
+     * Whether the peer's writes are taken, or this side's go there.
+     *
+     * @throws IllegalStateException when the device refuses
+     */
+    boolean isConnected() {
+        return connection != null && connection.isMade();
     }
 
     private void receive(PairName peer) {
@@ -227,6 +240,9 @@ final class QueuePair {
 
     /** @throws IllegalStateException when the device refuses: then the peer may still write */
     void close() {
+        if (connection != null) {
+            connection.abandon();
+        }
         if (pair != NONE) {
             verbs.require("ibv_destroy_qp", library.ibv_destroy_qp(pair));
             pair = NONE;

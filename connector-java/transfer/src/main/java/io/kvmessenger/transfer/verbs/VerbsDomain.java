@@ -18,6 +18,7 @@ import io.kvmessenger.transfer.spi.RemoteMemory;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.ExecutorService;
 
 /**
  * One port of each RDMA device that this engine uses: a queue pair for each peer, direction and network. Worker only, except where
@@ -25,6 +26,7 @@ import java.util.List;
  */
 final class VerbsDomain implements Domain {
     private final List<Nic> nics;
+    private final ExecutorService connecting;
     private final List<String> leftOut;
     private final long connectLimitNs;
     private final InboundPort port;
@@ -35,16 +37,19 @@ final class VerbsDomain implements Domain {
     /**
      * Takes the devices over.
      *
+     * @param connecting what they are connected by
      * @param leftOut why others that were named are not among them
      */
     VerbsDomain(
             List<Nic> nics,
+            ExecutorService connecting,
             List<String> leftOut,
             long connectLimitNs,
             InboundPort port,
             Figures figures,
             String location) {
         this.nics = nics;
+        this.connecting = connecting;
         this.leftOut = leftOut;
         this.connectLimitNs = connectLimitNs;
         this.port = port;
@@ -129,6 +134,8 @@ final class VerbsDomain implements Domain {
     @Override
     public void close() {
         inbound.clear();
+        // Whatever it ran for is closed: it has nothing to do.
+        connecting.close();
         nics.forEach(Nic::close);
     }
 }

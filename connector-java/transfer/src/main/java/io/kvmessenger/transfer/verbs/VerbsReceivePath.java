@@ -10,6 +10,7 @@ import io.kvmessenger.transfer.spi.InboundPort;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
 import java.nio.ByteOrder;
+import java.nio.charset.StandardCharsets;
 
 /**
  * One queue pair by which an admitted peer writes into this engine's memory: takes the immediates.
@@ -70,7 +71,7 @@ final class VerbsReceivePath {
     private long nowNs;
 
     /**
-     * Connects a queue pair with the peer's.
+     * Begins to connect a queue pair with the peer's.
      *
      * @param readyDeadlineNs until when an immediate of the peer's must have come through
      * @throws IllegalArgumentException where the peer is on another kind of network
@@ -94,8 +95,8 @@ final class VerbsReceivePath {
         int depth = depth(nic.verbs().port());
         pair = new QueuePair(nic.verbs(), false, depth);
         try {
-            pair.connect(peer);
             receives = new ReceiveQueue(pair, depth);
+            pair.connect(peer);
         } catch (IllegalArgumentException | IllegalStateException e) {
             pair.close();
             throw e;
@@ -117,8 +118,8 @@ final class VerbsReceivePath {
         if (closed) {
             return 0;
         }
-        accepted = accepted || owner.tell(VerbsRecord.ACCEPTED, name, acceptance);
-        int count = take();
+        accepted = accepted || accept();
+        int count = closed ? 0 : take();
         if (count > 0) {
             lastHeardNs = nowNs;
         }
@@ -131,6 +132,19 @@ final class VerbsReceivePath {
         }
         watch(count);
         return count;
+    }
+
+    /** Tells the writer once the queue pair is connected, or that it cannot be; returns whether the writer can go on. */
+    private boolean accept() {
+        try {
+            return pair.isConnected() && owner.tell(VerbsRecord.ACCEPTED, name, acceptance);
+        } catch (IllegalStateException e) {
+            byte[] words = e.getMessage().getBytes(StandardCharsets.UTF_8);
+            if (owner.tell(VerbsRecord.PATH_REFUSED, name, MemorySegment.ofArray(words))) {
+                end(e.getMessage());
+            }
+            return false;
+        }
     }
 
     /** What ends by itself, or by time. */

@@ -66,6 +66,7 @@ final class VerbsSendPath implements Endpoint {
     private int wantedRegionId;
     private boolean waitingForRegion;
     private boolean asked;
+    private boolean accepted;
     private boolean connected;
     private boolean greeted;
     private boolean opened;
@@ -108,17 +109,25 @@ final class VerbsSendPath implements Endpoint {
     }
 
     private void onAccepted(PairName peer) {
-        if (peer == null || connected) {
+        if (peer == null || accepted) {
             events.onLost(TransferFault.PROTOCOL, "the peer accepted twice, or without a name");
             return;
         }
         try {
             pair.connect(peer);
-        } catch (IllegalArgumentException | IllegalStateException e) {
+            accepted = true;
+        } catch (IllegalArgumentException e) {
             endUnopened(e.getMessage());
-            return;
         }
-        connected = true;
+    }
+
+    /** The driver may have had to wait for the network. */
+    private void lookWhetherConnected() {
+        try {
+            connected = pair.isConnected();
+        } catch (IllegalStateException e) {
+            endUnopened(e.getMessage());
+        }
     }
 
     private void onReady() {
@@ -173,6 +182,9 @@ final class VerbsSendPath implements Endpoint {
         if (!opened && nowNs - deadlineNs > 0) {
             endUnopened("no word over " + pair.device() + " in time");
             return 0;
+        }
+        if (accepted && !connected) {
+            lookWhetherConnected();
         }
         if (connected && !greeted && fault == null) {
             greeted = take(queue.post(Imm.NONE, HELLO));

@@ -11,10 +11,16 @@ import io.kvmessenger.transfer.spi.Transport;
 import io.kvmessenger.transfer.spi.TransportUnavailableException;
 import java.net.InetAddress;
 import java.util.List;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 /** RDMA devices that libibverbs drives, where there is one. */
 public final class VerbsTransport implements Transport {
+    private static final int CONNECTING_MAX = 8;
+
     private final SocketLinks links;
     private final TransferOptions options;
     private final InetAddress listenHost;
@@ -62,15 +68,29 @@ public final class VerbsTransport implements Transport {
 
     private Domain open(LibVerbs loaded, InboundPort port, Figures figures) {
         VerbsSearch search = new VerbsSearch(loaded, advertiseHost);
-        List<Nic> nics = Nic.openAll(loaded, search.find(options.verbsDevices()));
+        ExecutorService connecting = connecting();
+        List<Nic> nics = Nic.openAll(loaded, search.find(options.verbsDevices()), connecting);
         List<String> leftOut = options.verbsDevices().isEmpty() ? List.of() : search.leftOut();
         try {
             String location = links.listenInet(name(), listenHost, advertiseHost, dataPort(), port, figures);
-            return new VerbsDomain(nics, leftOut, options.connectLimitNs(), port, figures, location);
+            return new VerbsDomain(nics, connecting, leftOut, options.connectLimitNs(), port, figures, location);
         } catch (IllegalStateException | IllegalArgumentException e) {
             nics.forEach(Nic::close);
             throw e;
         }
+    }
+
+    /** Threads that are there while connections are made: with peers that do not answer, each keeps one for a second. */
+    private static ExecutorService connecting() {
+        ThreadPoolExecutor threads = new ThreadPoolExecutor(
+                CONNECTING_MAX,
+                CONNECTING_MAX,
+                1,
+                TimeUnit.SECONDS,
+                new LinkedBlockingQueue<>(),
+                Thread.ofPlatform().daemon().name("kvm-verbs-connect-", 0).factory());
+        threads.allowCoreThreadTimeOut(true);
+        return threads;
     }
 
     /** The port that the user said is tcp's or libfabric's, where those are offered too. */

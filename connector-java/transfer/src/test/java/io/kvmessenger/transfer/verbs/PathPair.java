@@ -74,6 +74,10 @@ final class PathPair implements PathEvents {
     /** Whether the target hears what the writer says. */
     boolean targetHears = true;
 
+    /** How many more connections find the hardware address of the peer's port at once. */
+    int answers = Integer.MAX_VALUE;
+
+    private final List<Runnable> unanswered = new ArrayList<>();
     private final WriterChannel writerChannel = new WriterChannel();
     private final WriteBatch batch = new WriteBatch();
     private MemorySegment wish;
@@ -91,15 +95,31 @@ final class PathPair implements PathEvents {
         List<String> all = new ArrayList<>(new LinkedHashSet<>(writerDevices));
         targetDevices.stream().filter(name -> !all.contains(name)).forEach(all::add);
         library = new StandInVerbs(all.stream().map(PathPair::device).toArray(StandInVerbs.Device[]::new));
-        writerNics = Nic.openAll(library, search(writerDevices));
+        writerNics = Nic.openAll(library, search(writerDevices), this::connect);
         sharedNics = targetDevices.equals(writerDevices);
-        targetNics = sharedNics ? writerNics : Nic.openAll(library, search(targetDevices));
+        targetNics = sharedNics ? writerNics : Nic.openAll(library, search(targetDevices), this::connect);
         for (int i = 0; i < source.byteSize(); i++) {
             source.set(JAVA_BYTE, i, (byte) (i / PAGE_BYTES + i));
         }
         targetNics.forEach(nic -> nic.regions().add(REGION_ID, memory));
         writerNics.forEach(nic -> nic.regions().add(REGION_ID + 1, source));
         writer = new VerbsOutboundPaths(writerNics, writerChannel, this, figures, CONNECT_LIMIT_NS, nowNs);
+    }
+
+    private void connect(Runnable connection) {
+        if (answers > 0) {
+            answers--;
+            connection.run();
+        } else {
+            unanswered.add(connection);
+        }
+    }
+
+    /** The network answers what it has been asked for, and whatever it is asked for next. */
+    void answer() {
+        answers = Integer.MAX_VALUE;
+        unanswered.forEach(Runnable::run);
+        unanswered.clear();
     }
 
     private static List<String> names(String prefix, int count) {

@@ -162,6 +162,37 @@ final class VerbsNetworksTest {
         assertThat(paths.paths).containsOnlyKeys(0, 1);
     }
 
+    /** Which keeps a thread of its own for up to a second, and not the worker. */
+    @ParameterizedTest
+    @CsvSource({"1", "3"})
+    void shouldServeByTheOthersWhileTheNetworkDoesNotAnswerForOne(int answers) {
+        paths = new PathPair(2, 2);
+        paths.answers = answers;
+        paths.opened();
+        paths.library.deliver(ALL);
+        paths.turn();
+        assertThat(paths.paths).hasSize(answers / 2);
+        paths.answer();
+        paths.turn();
+        paths.library.deliver(ALL);
+        paths.turn();
+        assertThat(paths.paths).containsOnlyKeys(0, 1);
+        postOneToEach();
+    }
+
+    @ParameterizedTest
+    @CsvSource({"0", "1"})
+    void shouldNotTouchAQueuePairThatWasGivenUpBeforeTheNetworkAnswered(int answers) {
+        paths = new PathPair(1, 1);
+        paths.answers = answers;
+        paths.opened();
+        paths.nowNs = PathPair.CONNECT_LIMIT_NS + 1;
+        paths.turn();
+        assertThat(paths.events).singleElement().asString().startsWith("failed UNREACHABLE");
+        assertThat(paths.library.openPairs()).isZero();
+        paths.answer();
+    }
+
     @Test
     void shouldSayWhatTheTargetRefused() {
         paths = new PathPair(2, 2);
