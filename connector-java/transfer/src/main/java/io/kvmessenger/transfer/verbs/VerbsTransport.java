@@ -19,7 +19,8 @@ import java.util.function.Supplier;
 
 /** RDMA devices that libibverbs drives, where there is one. */
 public final class VerbsTransport implements Transport {
-    private static final int CONNECTING_MAX = 8;
+    /** Many more than a peer may have paths. */
+    private static final int CONNECTING_MAX = 64;
 
     private final SocketLinks links;
     private final TransferOptions options;
