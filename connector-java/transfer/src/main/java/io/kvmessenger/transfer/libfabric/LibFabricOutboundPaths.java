@@ -11,11 +11,10 @@ import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.PeerChannel;
+import io.kvmessenger.transfer.spi.PeerRegions;
 import io.kvmessenger.transfer.spi.RemoteMemory;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.MemorySegment;
-import java.util.HashMap;
-import java.util.Map;
 import java.util.Objects;
 
 /**
@@ -44,7 +43,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     private final DeliveryWatch delivery;
     private final long connectDeadlineNs;
     private final long writeMaxBytes;
-    private final Map<Integer, RemoteMemory> regions = new HashMap<>();
+    private final PeerRegions regions;
 
     /** For immediates without a page, on this side and the other. */
     private final FabricRegions.Registered landing;
@@ -53,9 +52,6 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     private MemorySegment lastSource;
     private int seenChanges;
     private long lastDescriptor;
-    private RemoteMemory lastRegion;
-    private int wantedRegionId;
-    private boolean waitingForRegion;
     private boolean greeted;
     private boolean opened;
     private boolean hasPosted;
@@ -81,6 +77,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         this.fabric = fabric;
         this.own = own;
         this.channel = channel;
+        regions = new PeerRegions(wanted -> channel.tell(FabricRecord.REGION_WANTED, wanted));
         this.events = events;
         this.figures = figures;
         this.endpoint = endpoint;
@@ -138,16 +135,11 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     }
 
     private void onRegion(RemoteMemory region) {
-        if (!waitingForRegion || region == null || region.regionId() != wantedRegionId) {
+        if (!regions.isAnswer(region)) {
             lose(TransferFault.PROTOCOL, "the peer sent a region that was not asked for");
-            return;
-        }
-        waitingForRegion = false;
-        if (region.lengthBytes() == RemoteMemory.UNKNOWN) {
+        } else if (!regions.take(region)) {
             lose(TransferFault.WRITE_REFUSED, "the peer has no region " + region.regionId());
-            return;
         }
-        regions.put(region.regionId(), region);
     }
 
     private void onArrived(long count, long nowNs) {
@@ -251,7 +243,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
 
     @Override
     public int post(WriteBatch batch, long postId) {
-        if (closed || fault != null || waitingForRegion || !contexts.hasFree()) {
+        if (closed || fault != null || regions.isWaiting() || !contexts.hasFree()) {
             return 0;
         }
         boolean taken = batch.pageCount() == 0 ? postImmediate(batch, postId) : postPages(batch, postId);
@@ -265,7 +257,8 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     }
 
     private boolean postPages(WriteBatch batch, long postId) {
-        if (!findRegion(batch.regionId()) || !findSource(batch.source())) {
+        RemoteMemory region = regions.find(batch.regionId());
+        if (region == null || !findSource(batch.source())) {
             return false;
         }
         batch.limit(batch.runLength(0), Math.min(WRITE_AIM_BYTES, writeMaxBytes), Imm.WEIGHT_MAX);
@@ -273,7 +266,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         long to = batch.targetOffsetBytes(0);
         if (lengthBytes > writeMaxBytes) {
             fault = "a page of " + lengthBytes + " bytes is longer than one write may be, " + writeMaxBytes;
-        } else if (to < 0 || to > lastRegion.lengthBytes() - lengthBytes) {
+        } else if (to < 0 || to > region.lengthBytes() - lengthBytes) {
             fault = "the peer's region " + batch.regionId() + " is shorter than it said";
         }
         if (fault != null) {
@@ -287,25 +280,9 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
                 lengthBytes,
                 lastDescriptor,
                 imm,
-                lastRegion.base() + to,
-                lastRegion,
+                region.base() + to,
+                region,
                 postId);
-    }
-
-    /** Finds what the peer says of a region, or asks for it. */
-    private boolean findRegion(int regionId) {
-        if (lastRegion != null && lastRegion.regionId() == regionId) {
-            return true;
-        }
-        RemoteMemory known = regions.get(regionId);
-        if (known != null) {
-            lastRegion = known;
-            return true;
-        }
-        wantedRegionId = regionId;
-        waitingForRegion = channel.tell(
-                FabricRecord.REGION_WANTED, RemoteMemory.unknown(regionId).encode());
-        return false;
     }
 
     private boolean findSource(MemorySegment source) {

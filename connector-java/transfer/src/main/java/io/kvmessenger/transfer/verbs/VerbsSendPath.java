@@ -6,11 +6,10 @@ import io.kvmessenger.transfer.Imm;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.OutboundPaths;
+import io.kvmessenger.transfer.spi.PeerRegions;
 import io.kvmessenger.transfer.spi.RemoteMemory;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.MemorySegment;
-import java.util.HashMap;
-import java.util.Map;
 import java.util.Objects;
 
 /**
@@ -58,13 +57,10 @@ final class VerbsSendPath implements Endpoint {
     private final QueuePair pair;
     private final SendQueue queue;
     private final long writeMaxBytes;
-    private final Map<Integer, RemoteMemory> regions = new HashMap<>();
+    private final PeerRegions regions;
     private MemorySegment lastSource;
     private int seenChanges;
     private int lastKey;
-    private RemoteMemory lastRegion;
-    private int wantedRegionId;
-    private boolean waitingForRegion;
     private boolean asked;
     private boolean accepted;
     private boolean connected;
@@ -87,6 +83,7 @@ final class VerbsSendPath implements Endpoint {
         own = nic.regions();
         this.network = network;
         this.events = events;
+        regions = new PeerRegions(wanted -> events.tell(VerbsRecord.REGION_WANTED, wanted));
         this.deadlineNs = deadlineNs;
         VerbsPort port = nic.verbs().port();
         writeMaxBytes = port.messageMaxBytes();
@@ -140,16 +137,11 @@ final class VerbsSendPath implements Endpoint {
     }
 
     private void onRegion(RemoteMemory region) {
-        if (!waitingForRegion || region == null || region.regionId() != wantedRegionId) {
+        if (!regions.isAnswer(region)) {
             events.onLost(TransferFault.PROTOCOL, "the peer sent a region that was not asked for");
-            return;
-        }
-        waitingForRegion = false;
-        if (region.lengthBytes() == RemoteMemory.UNKNOWN) {
+        } else if (!regions.take(region)) {
             events.onLost(TransferFault.WRITE_REFUSED, "the peer has no region " + region.regionId());
-            return;
         }
-        regions.put(region.regionId(), region);
     }
 
     /** From now on nothing lands at the target; what did not come through may go another way. */
@@ -272,7 +264,7 @@ final class VerbsSendPath implements Endpoint {
 
     @Override
     public int post(WriteBatch batch, long postId) {
-        if (closed || fault != null || waitingForRegion || queue.room() == 0 || queue.heldBytes() >= heldMaxBytes) {
+        if (closed || fault != null || regions.isWaiting() || queue.room() == 0 || queue.heldBytes() >= heldMaxBytes) {
             return 0;
         }
         boolean taken = batch.pageCount() == 0 ? postImmediate(batch, postId) : postPages(batch, postId);
@@ -285,7 +277,8 @@ final class VerbsSendPath implements Endpoint {
     }
 
     private boolean postPages(WriteBatch batch, long postId) {
-        if (!findRegion(batch.regionId()) || !findSource(batch.source())) {
+        RemoteMemory region = regions.find(batch.regionId());
+        if (region == null || !findSource(batch.source())) {
             return false;
         }
         batch.limit(Integer.MAX_VALUE, Math.min(POST_AIM_BYTES, writeMaxBytes), Imm.WEIGHT_MAX);
@@ -294,7 +287,7 @@ final class VerbsSendPath implements Endpoint {
         int pages = 0;
         while (pages < batch.pageCount() && writes < room) {
             int run = batch.runLength(pages);
-            if (!set(batch, writes, pages, run * batch.pageBytes())) {
+            if (!set(batch, region, writes, pages, run * batch.pageBytes())) {
                 return false;
             }
             pages += run;
@@ -306,11 +299,11 @@ final class VerbsSendPath implements Endpoint {
     }
 
     /** Describes one write, a run of pages; false where it cannot be one. */
-    private boolean set(WriteBatch batch, int write, int page, long lengthBytes) {
+    private boolean set(WriteBatch batch, RemoteMemory region, int write, int page, long lengthBytes) {
         long to = batch.targetOffsetBytes(page);
         if (lengthBytes > writeMaxBytes) {
             fault = "a page of " + lengthBytes + " bytes is longer than one write may be, " + writeMaxBytes;
-        } else if (to < 0 || to > lastRegion.lengthBytes() - lengthBytes) {
+        } else if (to < 0 || to > region.lengthBytes() - lengthBytes) {
             fault = "the peer's region " + batch.regionId() + " is shorter than it said";
         }
         if (fault != null) {
@@ -318,25 +311,9 @@ final class VerbsSendPath implements Endpoint {
         }
         long offset = Objects.checkFromIndexSize(
                 batch.sourceOffsetBytes(page), lengthBytes, batch.source().byteSize());
-        queue.set(write, batch.source().address() + offset, lengthBytes, lastKey, lastRegion.base() + to, (int)
-                lastRegion.key());
+        queue.set(
+                write, batch.source().address() + offset, lengthBytes, lastKey, region.base() + to, (int) region.key());
         return true;
-    }
-
-    /** Finds what the peer says of a region, or asks for it. */
-    private boolean findRegion(int regionId) {
-        if (lastRegion != null && lastRegion.regionId() == regionId) {
-            return true;
-        }
-        RemoteMemory known = regions.get(regionId);
-        if (known != null) {
-            lastRegion = known;
-            return true;
-        }
-        wantedRegionId = regionId;
-        waitingForRegion = events.tell(
-                VerbsRecord.REGION_WANTED, RemoteMemory.unknown(regionId).encode());
-        return false;
     }
 
     private boolean findSource(MemorySegment source) {
