@@ -2,33 +2,18 @@ package io.kvmessenger.testkit.transfer;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
-import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.FabricApi;
-import io.kvmessenger.foreign.FfmLibC;
-import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.transfer.Admission;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.socket.ControlRecord;
-import io.kvmessenger.transfer.socket.Hello;
-import io.kvmessenger.transfer.socket.SocketCalls;
-import io.kvmessenger.transfer.socket.SocketLocation;
 import io.kvmessenger.transfer.spi.PeerChannel;
-import java.lang.foreign.Arena;
-import java.lang.foreign.MemorySegment;
-import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.nio.charset.StandardCharsets;
-import java.util.Random;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 
-/** What {@link HostilePeerContractTest} says, and what a peer may say to libfabric's end of the control socket. */
-final class LibFabricTcpHostilePeerTest extends HostilePeerContractTest {
-    private static final LibC LIB_C = new FfmLibC();
-    private static final SocketCalls SOCKETS = new SocketCalls(LIB_C);
-    private static final int RECORD_PREFIX_BYTES = 8;
-    private static final int READ_BYTES = 4096;
+/** What {@link HostileRecordsContractTest} says, and what a peer may say to libfabric's end of the control socket. */
+final class LibFabricTcpHostilePeerTest extends HostileRecordsContractTest {
     /** What libfabric's tcp speaks, {@code FI_PROTO_XNET}. */
     private static final int XNET = 25;
 
@@ -38,9 +23,6 @@ final class LibFabricTcpHostilePeerTest extends HostilePeerContractTest {
 
     /** As many as a peer may open, and more. */
     private static final int ATTACHMENTS = 33;
-
-    private final long seed = Long.getLong("kvmessenger.test.seed", System.nanoTime());
-    private final Random random = new Random(seed);
 
     @BeforeAll
     static void look() {
@@ -57,44 +39,6 @@ final class LibFabricTcpHostilePeerTest extends HostilePeerContractTest {
         return InstalledFabric.byTcp(super.options());
     }
 
-    @Override
-    protected int connectSocket(String location) {
-        InetSocketAddress address = SocketLocation.parse(location, false);
-        return SOCKETS.connectInet(address.getAddress(), address.getPort());
-    }
-
-    /** A control socket of its own that the engine has accepted. */
-    private int accepted(Admission admission) {
-        int control = socket();
-        target.await("the socket", () -> SOCKETS.pendingError(control) == 0);
-        send(control, hello(control, Hello.CONTROL, admission.key()));
-        try (Arena arena = Arena.ofConfined()) {
-            MemorySegment bytes = arena.allocate(RECORD_PREFIX_BYTES);
-            target.await("a record", () -> LIB_C.read(control, bytes, RECORD_PREFIX_BYTES) == RECORD_PREFIX_BYTES);
-        }
-        return control;
-    }
-
-    private static byte[] attach(int number, byte[] wish) {
-        byte[] name = TransferOptions.LIBFABRIC.getBytes(StandardCharsets.UTF_8);
-        return record(
-                ControlRecord.type(ControlRecord.ATTACH, number),
-                ByteBuffer.allocate(1 + name.length + wish.length)
-                        .put((byte) name.length)
-                        .put(name)
-                        .put(wish)
-                        .array());
-    }
-
-    private static byte[] record(int type, byte[] payload) {
-        return ByteBuffer.allocate(RECORD_PREFIX_BYTES + payload.length)
-                .order(ByteOrder.LITTLE_ENDIAN)
-                .putInt(type)
-                .putInt(payload.length)
-                .put(payload)
-                .array();
-    }
-
     /** @param address the provider's own, which may be anything */
     private static byte[] name(int protocol, int format, byte[] address) {
         return ByteBuffer.allocate(8 + address.length)
@@ -103,19 +47,6 @@ final class LibFabricTcpHostilePeerTest extends HostilePeerContractTest {
                 .putInt(format)
                 .put(address)
                 .array();
-    }
-
-    private byte[] noise(int lengthBytes) {
-        byte[] noise = new byte[lengthBytes];
-        random.nextBytes(noise);
-        return noise;
-    }
-
-    private static boolean isEnded(int fd) {
-        try (Arena arena = Arena.ofConfined()) {
-            long count = LIB_C.read(fd, arena.allocate(READ_BYTES), READ_BYTES);
-            return count == 0 || count == -Errno.ECONNRESET;
-        }
     }
 
     /** None, some that are no name, and one of another provider: each is refused by itself. */

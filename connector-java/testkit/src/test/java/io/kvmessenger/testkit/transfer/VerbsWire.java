@@ -72,6 +72,15 @@ final class VerbsWire {
         run("ip", "route", "replace", "10.77." + number + ".1", "dev", far, "table", "20" + number);
     }
 
+    /** Takes the switch's end of a wire away, by the number of its device there; the device keeps its route. */
+    static void unplug(int number) {
+        run("ip", "link", "set", "sp" + number, "down");
+    }
+
+    static void plug(int number) {
+        run("ip", "link", "set", "sp" + number, "up");
+    }
+
     void lose(String percent) {
         run("tc", "qdisc", "replace", "dev", near, "root", "netem", "loss", percent + "%");
     }
