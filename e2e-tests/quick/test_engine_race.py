@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import quiet
-from hand_over import Streamed, hidden_share, percentile, ratio, stamps, summary, waits_ms
+from hand_over import Streamed, hidden_share, percentile, stamps, summary, waits_ms
 from quiet import FOREIGN_CORES_MAX, Usage
 
 PREFILLER = """\
@@ -40,10 +40,6 @@ def test_figures_are_values_that_were_measured() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
     assert percentile(range(1, 201), 0.99) == 198
     assert summary([1.0, 2.0, 9.0]) == {"p50": 2.0, "p99": 9.0}
-
-
-def test_a_ratio_is_of_rounds_that_both_have() -> None:
-    assert ratio({0: 4.0, 1: 6.0, 3: 100.0}, {0: 2.0, 1: 2.0, 2: 1.0}) == 2.5
 
 
 @pytest.mark.parametrize(("waited_ms", "share"), [(10.0, 0.9), (0.0, 1.0), (150.0, -0.5)])

@@ -35,7 +35,7 @@ sys.path.extend(
 import quiet
 from contenders import PAIRS, Contender, Ground, Pair, made
 from demo_console import say, unwind_on_sigterm
-from hand_over import Streamed, hidden_share, ratio, summary, waits_ms
+from hand_over import Streamed, hidden_share, summary, waits_ms
 from hosts import Host, ip, lack_of_privilege, second_host
 from make_model import cached_model
 from prompts import cache_home, random_prompt
@@ -44,7 +44,6 @@ from servers import PAGE_TOKENS
 from warm_starts import LAUNCHER
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = "kv_messenger"
 ALONE = "single"
 APART = "KV_MESSENGER_RACE_NETWORK"
 """Set in the process that has a network of its own."""
@@ -156,7 +155,6 @@ def at_rest_line(race: Race, rounds: Sequence[Round], rate: float | None) -> dic
     """What the rounds of one length showed."""
     tokens = rounds[0].tokens
     length_bytes = -(-tokens // PAGE_TOKENS) * PAGE_BYTES
-    by_turn: dict[str, dict[int, float]] = {}
     contenders: dict[str, Any] = {}
     for contender in race.contenders:
         answers = [each.answers[contender.name][0] for each in rounds]
@@ -167,14 +165,11 @@ def at_rest_line(race: Race, rounds: Sequence[Round], rate: float | None) -> dic
         if isinstance(contender, Pair):
             names = [answer.request for answer in answers]
             ready, told = (waits(contender, until, names) for until in ("ready", "told"))
-            by_turn[contender.name] = {turn: ready[name] for turn, name in enumerate(names)}
             said["lastLayerToReadyMs"] = summary([ready[name] for name in names])
             said["lastLayerToToldMs"] = summary([told[name] for name in names])
             if rate is not None:
                 said["hiddenShare"] = hidden_share(said["lastLayerToReadyMs"]["p50"], length_bytes, rate)
         contenders[contender.name] = said
-    for name, theirs in by_turn.items():
-        contenders[name]["waitOverOurs"] = ratio(theirs, by_turn[OURS]) if OURS in by_turn else None
     return {"row": f"at rest {tokens}", "bytes": length_bytes, "contenders": contenders}
 
 

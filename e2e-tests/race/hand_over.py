@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 STAMP = re.compile(r"stopwatch (\w+) at_ns=(\d+) requests=(\S+)")
@@ -54,11 +54,6 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 def summary(values: Sequence[float]) -> dict[str, float]:
     return {"p50": round(statistics.median(values), 2), "p99": round(percentile(values, 0.99), 2)}
-
-
-def ratio(theirs: Mapping[int, float], ours: Mapping[int, float]) -> float:
-    """The median, over the rounds that both have, of what the one took by what the other took."""
-    return round(statistics.median(theirs[turn] / ours[turn] for turn in theirs.keys() & ours.keys()), 3)
 
 
 def hidden_share(waited_ms: float, length_bytes: int, bytes_per_second: float) -> float:
