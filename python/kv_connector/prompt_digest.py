@@ -52,8 +52,12 @@ def prompt_digest(
     lora: str = "",
     features: Iterable[Feature] = (),
     cache_salt: str = "",
+    weights: str = "",
 ) -> str:
-    """32 hexadecimal digits; never empty, so that it differs from "no digest"."""
+    """32 hexadecimal digits; never empty, so that it differs from "no digest".
+
+    ``weights`` says which weights the engine computes with now, where it changes them while it runs.
+    """
     digest = hashlib.sha256(_VERSION)
 
     def add(kind: bytes, content: bytes | memoryview) -> None:
@@ -75,6 +79,8 @@ def prompt_digest(
         add(b"o", _little_endian((feature.offset_tokens, feature.length_tokens)))
     if cache_salt:
         add(b"c", _text(cache_salt))
+    if weights:
+        add(b"w", _text(weights))
     return digest.digest()[:DIGEST_LENGTH_BYTES].hex()
 
 

@@ -16,6 +16,7 @@ import importlib
 import json
 import logging
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def digest_of_weights(
     if load_format == "dummy":
         return ""
     try:
-        return weights_digest(_folder_of(model, revision, cache_folder))
+        return weights_digest(folder_of(model, revision, cache_folder))
     except Exception as unknown:
         logger.info("the weights of %s are not compared with those of peers: %s", model, unknown)
         return ""
@@ -55,14 +56,19 @@ def digest_of_weights(
 
 def weights_digest(folder: Path) -> str:
     """16 hexadecimal digits; raises where the folder has no safetensors that can be read."""
+    return digest_of_files(_files_in(folder))
+
+
+def digest_of_files(files: Sequence[Path], settings: str = "") -> str:
+    """16 hexadecimal digits of the tensors in these files, and of settings without which they mean nothing."""
     tensors: dict[str, _Tensor] = {}
-    for file in _files_in(folder):
+    for file in files:
         for name, tensor in _tensors_in(file).items():
             tensors.setdefault(name, tensor)
     names = sorted(tensors)
     if not names:
-        raise ValueError(f"{folder} has no tensor in a .safetensors file")
-    digest = hashlib.sha256()
+        raise ValueError(f"no tensor in {', '.join(map(str, files)) or 'a .safetensors file'}")
+    digest = hashlib.sha256(settings.encode())
     for name in names:
         digest.update(f"{name} {tensors[name].said}\n".encode())
     count = min(SAMPLES_MAX, len(names))
@@ -71,7 +77,8 @@ def weights_digest(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _folder_of(model: str, revision: str | None, cache_folder: str | None) -> Path:
+def folder_of(model: str, revision: str | None, cache_folder: str | None) -> Path:
+    """Where the files of a model, or of an adapter, lie on this host; raises where they do not. Loads nothing."""
     if Path(model).is_dir():
         return Path(model)
     hub = importlib.import_module("huggingface_hub")

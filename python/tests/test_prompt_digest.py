@@ -25,6 +25,7 @@ def test_should_differ_for_all_that_changes_the_kv() -> None:
         prompt_digest(TOKENS[:2]),
         prompt_digest(TOKENS, lora="sql"),
         prompt_digest(TOKENS, cache_salt="sql"),
+        prompt_digest(TOKENS, weights="sql"),
         prompt_digest(TOKENS, cache_salt="\ud800"),
         prompt_digest(TOKENS, features=[FEATURE]),
         prompt_digest(TOKENS, features=[FEATURE, FEATURE]),

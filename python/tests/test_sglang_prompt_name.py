@@ -28,14 +28,16 @@ def test_should_be_the_prompts() -> None:
     assert digest_of(request()) == prompt_digest([5, 6, 7])
 
 
-def test_should_tell_other_tokens_and_adapters_apart() -> None:
+def test_should_tell_other_tokens_adapters_and_weights_apart() -> None:
     names = [
         digest_of(request()),
         digest_of(request(origin_input_ids=array("q", [5, 7, 6]))),
-        digest_of(request(lora_id="a")),
+        digest_of(request(lora_id="a"), adapter="sql"),
+        digest_of(request(lora_id="a"), adapter="chat"),
+        digest_of(request(), weights="step 7"),
     ]
-    assert len(set(names)) == 3
-    assert digest_of(request(lora_id="b")) == names[2], "each server may number its adapters by itself"
+    assert len(set(names)) == 5
+    assert digest_of(request(lora_id="b"), adapter="sql") == names[2], "each server may number adapters by itself"
 
 
 def test_should_be_that_of_what_a_paused_decoder_wants_computed_again() -> None:

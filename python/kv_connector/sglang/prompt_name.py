@@ -1,24 +1,27 @@
-"""What the KV of one of SGLang's requests is computed from. Pure; reads a request and changes nothing."""
+"""What the KV of one of SGLang's requests is computed from. Reads a request and its scheduler; changes neither."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from kv_connector.adapter_digest import adapter_identity
 from kv_connector.prompt_digest import prompt_digest
 
 NO_DIGEST = ""
 """Of prompts that the two sides may well describe otherwise: with images or sounds, or given as vectors."""
+UNNAMED_VERSION = "default"
+"""SGLang's, of weights that have not been given a name."""
+_UNKNOWN_ADAPTER = "an adapter"
 
 
-def digest_of(request: Any) -> str:
+def digest_of(request: Any, *, adapter: str = "", weights: str = "") -> str:
     """The digest of what a prefiller computes for this request, the same on both sides; or NO_DIGEST.
 
-    A decoder that was paused wants what it has generated computed as well. SGLang names adapters by numbers that each
-    server may draw for itself, so only whether there is one is compared.
+    A decoder that was paused wants what it has generated computed as well.
     """
     if request.multimodal_inputs is not None or request.input_embeds or request.positional_embed_overrides is not None:
         return NO_DIGEST
-    return prompt_digest(_tokens(request), lora="an adapter" if request.lora_id else "")
+    return prompt_digest(_tokens(request), lora=adapter, weights=weights)
 
 
 def length_of(request: Any) -> int:
@@ -36,7 +39,7 @@ def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
     from kv_connector.sglang.endpoint import TransferEndpoint
 
     if isinstance(queue.kv_manager, TransferEndpoint):
-        queue.kv_manager.next_prompt_digest = digest_of(request)
+        queue.kv_manager.next_prompt_digest = _digest_in(queue.scheduler, request)
         queue.kv_manager.next_prompt_tokens = length_of(request)
 
 
@@ -45,10 +48,31 @@ def name_new_receiver(waiting: Any, queue: Any, *_args: Any, **_kwargs: Any) -> 
     name_receiver(queue, waiting)
 
 
-def name_receiver(_queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None:
+def name_receiver(queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None:
     """Before ``DecodePreallocQueue._send_kv_metadata``: a decoder that was paused may want more by now."""
     from kv_connector.sglang.receiver import Receiver
 
     if isinstance(waiting.kv_receiver, Receiver):
-        waiting.kv_receiver.prompt_digest = digest_of(waiting.req)
+        waiting.kv_receiver.prompt_digest = _digest_in(queue.scheduler, waiting.req)
         waiting.kv_receiver.prompt_tokens = length_of(waiting.req)
+
+
+def _digest_in(scheduler: Any, request: Any) -> str:
+    return digest_of(request, adapter=_adapter(scheduler, request.lora_id), weights=_weights_version())
+
+
+def _adapter(scheduler: Any, lora_id: str | None) -> str:
+    """SGLang numbers adapters, and each server by itself: what it was told of them is compared."""
+    if not lora_id:
+        return ""
+    manager = scheduler.tp_worker.model_runner.lora_manager
+    known = manager.lora_refs.get(lora_id) if manager is not None else None
+    return adapter_identity(known.lora_name or "", known.lora_path or "") if known is not None else _UNKNOWN_ADAPTER
+
+
+def _weights_version() -> str:
+    """What SGLang was told with the weights, at its start (``--weight-version``) or when it was given others."""
+    from sglang.srt.runtime_context import get_serving
+
+    version = str(get_serving().weight_version or "")
+    return version if version != UNNAMED_VERSION else ""

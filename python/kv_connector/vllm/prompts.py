@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from kv_connector.adapter_digest import adapter_identity
 from kv_connector.last_token import LastTokenRule
 from kv_connector.prompt_digest import Embeddings, Feature, prompt_digest
 
@@ -19,7 +20,7 @@ def digest_of(request: Any) -> str:
     return prompt_digest(
         request.prompt_token_ids,
         embeddings=_embeddings(request),
-        lora=lora.lora_name if lora is not None else "",
+        lora=adapter_identity(lora.lora_name, lora.lora_path) if lora is not None else "",
         features=_features(request),
         cache_salt=getattr(request, "cache_salt", None) or "",
     )

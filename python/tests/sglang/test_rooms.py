@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -39,13 +40,43 @@ def test_should_name_the_prompt_of_a_request_of_sglangs_on_both_sides(pair: Pair
     from kv_connector.sglang.prompt_name import name_receiver, name_sender
 
     request = Req("r", "", array("q", [5, 6, 7]), SamplingParams())
-    queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint)
+    queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint, scheduler=None)
     name_sender(queue, request, 4)
     receiver = pair.receiver(pair.next_room())
     name_receiver(queue, SimpleNamespace(kv_receiver=receiver, req=request), [1], 16)
     assert pair.prefiller.endpoint.take_prompt_digest() == receiver.prompt_digest == prompt_digest([5, 6, 7])
     assert pair.prefiller.endpoint.take_prompt_digest() == "", "the next sender's is its own"
     receiver.abort()
+
+
+def test_should_name_adapters_and_weights_as_sglang_was_told_of_them(pair: Pair, tmp_path: Path) -> None:
+    from array import array
+
+    from sglang.srt.lora.lora_registry import LoRARef
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.runtime_context import get_context
+    from sglang.srt.sampling.sampling_params import SamplingParams
+    from test_adapter_digest import adapter
+
+    from kv_connector.adapter_digest import adapter_identity
+    from kv_connector.prompt_digest import prompt_digest
+    from kv_connector.sglang.prompt_name import name_sender
+
+    known = LoRARef(lora_name="sql", lora_path=str(adapter(tmp_path / "sql")))
+    manager = SimpleNamespace(lora_refs={known.lora_id: known})
+    worker = SimpleNamespace(model_runner=SimpleNamespace(lora_manager=manager))
+    queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint, scheduler=SimpleNamespace(tp_worker=worker))
+    request = Req("r", "", array("q", [5, 6, 7]), SamplingParams(), lora_id=known.lora_id)
+    identity = adapter_identity("sql", known.lora_path or "")
+    name_sender(queue, request, 4)
+    assert pair.prefiller.endpoint.take_prompt_digest() == prompt_digest([5, 6, 7], lora=identity)
+    get_context().override("a test's", weight_version="step 7")
+    try:
+        name_sender(queue, request, 4)
+    finally:
+        get_context().override("a test's", weight_version="default")
+    named = pair.prefiller.endpoint.take_prompt_digest()
+    assert named == prompt_digest([5, 6, 7], lora=identity, weights="step 7")
 
 
 def test_should_name_the_prompt_of_a_receiver_that_ends_before_it_asks(pair: Pair) -> None:
@@ -60,9 +91,10 @@ def test_should_name_the_prompt_of_a_receiver_that_ends_before_it_asks(pair: Pai
 
     request = Req("r", "", array("q", [5, 6, 7]), SamplingParams())
     room = pair.next_room()
-    name_sender(SimpleNamespace(kv_manager=pair.prefiller.endpoint), request)
+    queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint, scheduler=None)
+    name_sender(queue, request)
     sender, receiver = pair.sender(room), pair.receiver(room)
-    assert name_new_receiver(SimpleNamespace(kv_receiver=receiver, req=request), None) is None
+    assert name_new_receiver(SimpleNamespace(kv_receiver=receiver, req=request), queue) is None
     until(lambda: receiver.poll() == KVPoll.WaitingForInput, "the decoder has found the prefiller")
     receiver.abort()
     until(lambda: sender.poll() == KVPoll.Failed, "the prefiller knows that its prompt is not wanted")

@@ -15,6 +15,10 @@ def request(**more: Any) -> SimpleNamespace:
     return SimpleNamespace(**said)
 
 
+def adapter(number: int) -> SimpleNamespace:
+    return SimpleNamespace(lora_name="sql", lora_int_id=number, lora_path="/nowhere")
+
+
 def image(**more: Any) -> SimpleNamespace:
     place = SimpleNamespace(offset=1, length=2)
     said = {"modality": "image", "identifier": "sql:a1", "mm_hash": "a1", "mm_position": place, **more}
@@ -30,7 +34,7 @@ def test_should_take_in_all_that_the_kv_is_computed_from() -> None:
     said = [
         digest_of(request()),
         digest_of(request(cache_salt="tenant")),
-        digest_of(request(lora_request=SimpleNamespace(lora_name="sql", lora_int_id=1))),
+        digest_of(request(lora_request=adapter(1))),
         digest_of(request(mm_features=[image()])),
         digest_of(request(mm_features=[image(mm_hash="b2")])),
         digest_of(request(mm_features=[image(modality="video")])),
@@ -40,7 +44,7 @@ def test_should_take_in_all_that_the_kv_is_computed_from() -> None:
 
 
 def test_should_leave_out_what_each_side_makes_up() -> None:
-    loras = [digest_of(request(lora_request=SimpleNamespace(lora_name="sql", lora_int_id=n))) for n in (1, 2)]
+    loras = [digest_of(request(lora_request=adapter(n))) for n in (1, 2)]
     assert loras[0] == loras[1]
     uncached = [
         digest_of(request(mm_features=[image(mm_hash=None, identifier=f"renderer{n}-mm-{n}-image-0")])) for n in (1, 2)
