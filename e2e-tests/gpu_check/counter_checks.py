@@ -27,7 +27,7 @@ def counting(driver: Any, stream: Callable[[], int], layers: int = LAYERS) -> It
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     word = ctypes.c_uint64.from_buffer(memory)
     names = [f"layer {index}" for index in range(layers)]
-    queued = DeviceWord(driver, ctypes.addressof(word), stream)
+    queued = DeviceWord.aimed(driver, ctypes.addressof(word), stream)
     try:
         yield LayerCounter(ctypes.addressof(word), names, queued), word, names
         driver.synchronize(stream())

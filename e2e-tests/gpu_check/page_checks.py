@@ -72,7 +72,7 @@ def write(page: Any, where: dict[str, Any], descriptor: int) -> str:
     word = ctypes.c_uint64.from_buffer(shared)
     seen = ctypes.c_uint64.from_buffer(shared, SEEN_AT)
     driver, stream = the_device()
-    queued = DeviceWord(driver, ctypes.addressof(word), stream)
+    queued = DeviceWord.aimed(driver, ctypes.addressof(word), stream)
     counter = LayerCounter(ctypes.addressof(word), ["page"], queued)
     numbers = torch.zeros(1, dtype=torch.int32, device="cuda")
 

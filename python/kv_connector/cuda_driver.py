@@ -71,6 +71,12 @@ class CudaDriver:
         """Undoes :meth:`allocate`."""
         self.call("cuMemFree_v2", ctypes.c_uint64(address))
 
+    def copy_to_device(self, address: int, content: bytes, stream: int) -> None:
+        """Copies to a device's memory, behind what the stream has queued; returns when it is there."""
+        length_bytes = ctypes.c_size_t(len(content))
+        self.call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(address), content, length_bytes, ctypes.c_void_p(stream))
+        self.synchronize(stream)
+
     def load_module(self, ptx: bytes) -> ctypes.c_void_p:
         """A module of kernels, which the driver compiles."""
         module = ctypes.c_void_p()

@@ -23,6 +23,45 @@ class QueuedWord(Protocol):
         """Which capture the stream is in, whose graph repeats what is queued now; 0 for none."""
 
 
+class GraphLayers:
+    """Puts the bumps of a pass's layers into the graphs that are captured, in the registered order.
+
+    The engine's worker thread only. A pass may be captured as several graphs that are launched one after the other, as
+    where attention runs between them: a capture goes on where the one before has got to, and begins again with the
+    first layer. What fires out of order ends the counting until then: it is released by the end of the step.
+    """
+
+    def __init__(self, queued_word: QueuedWord, layer_names: Sequence[str]) -> None:
+        self._queued_word = queued_word
+        self.names = tuple(layer_names)
+        self._capture = 0
+        self._captured = 0
+        """How many layers the pass has counted; as many as there are once one has fired out of order."""
+
+    @property
+    def is_capturing(self) -> bool:
+        """Whether hooks fire for a graph now."""
+        return self._queued_word.capture() != 0
+
+    def layer_complete(self, name: str) -> bool:
+        """The hook of one layer; True if it fired in a capture and is counted. Otherwise nothing is queued."""
+        capture = self._queued_word.capture()
+        return capture != 0 and self.captured(capture, name)
+
+    def captured(self, capture: int, name: str) -> bool:
+        """The hook of one layer within this capture; True if it is counted."""
+        if capture != self._capture:
+            self._capture = capture
+            if name == self.names[0]:
+                self._captured = 0
+        if self._captured == len(self.names) or self.names[self._captured] != name:
+            self._captured = len(self.names)
+            return False
+        self._queued_word.bump()
+        self._captured += 1
+        return True
+
+
 class LayerCounter:
     """Counts layers up, in the registered order, in a 64-bit word that Java watches.
 
@@ -53,9 +92,7 @@ class LayerCounter:
         self._in_order = False
         self._in_step = False
         self._queued_word = queued_word
-        self._capture = 0
-        self._captured = 0
-        """How many layers the capture has counted; as many as there are once one has fired out of order."""
+        self._graph_layers = GraphLayers(queued_word, self._names) if queued_word is not None else None
         self.steps_out_of_order = 0
         self.observed_order: tuple[str, ...] = self._names
         """The order of the last step in which all layers fired; differs from the registered one if steps stop early."""
@@ -68,7 +105,7 @@ class LayerCounter:
     @property
     def is_capturing(self) -> bool:
         """Whether hooks fire for a graph now."""
-        return self._queued_word is not None and self._queued_word.capture() != 0
+        return self._graph_layers is not None and self._graph_layers.is_capturing
 
     def begin_step(self) -> int:
         """Starts a forward pass; returns the position to tell as ``counterStart``."""
@@ -86,8 +123,10 @@ class LayerCounter:
 
         Outside a step and outside a capture it does nothing.
         """
-        if self._queued_word is not None and (capture := self._queued_word.capture()):
-            return self._into_graph(self._queued_word, capture, name)
+        if self._graph_layers is not None and self._queued_word is not None:
+            capture = self._queued_word.capture()
+            if capture:
+                return self._graph_layers.captured(capture, name)
         if not self._in_step:
             return False
         if len(self._fired) < len(self._names):
@@ -104,16 +143,6 @@ class LayerCounter:
             self._store(self._beyond(self._next + 1))
             self._position = self._beyond(self._next + 1)
         self._next += 1
-        return True
-
-    def _into_graph(self, queued_word: QueuedWord, capture: int, name: str) -> bool:
-        if capture != self._capture:
-            self._capture, self._captured = capture, 0
-        if self._captured == len(self._names) or self._names[self._captured] != name:
-            self._captured = len(self._names)
-            return False
-        queued_word.bump()
-        self._captured += 1
         return True
 
     def end_step(self) -> int:

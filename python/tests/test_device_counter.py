@@ -11,6 +11,7 @@ from cuda_stand_in import Device, library_or_skip
 from kv_connector import LayerCounter
 from kv_connector.cuda_driver import CudaDriver, CudaError
 from kv_connector.device_word import DeviceWord, check_counting
+from kv_connector.layer_counter import GraphLayers
 
 NAMES = ["a", "b", "c"]
 OUT_OF_MEMORY = 2
@@ -33,7 +34,7 @@ def word() -> ctypes.c_uint64:
 
 @pytest.fixture
 def counter(device: Device, word: ctypes.c_uint64) -> Iterator[LayerCounter]:
-    queued = DeviceWord(device.driver, ctypes.addressof(word), device.stream)
+    queued = DeviceWord.aimed(device.driver, ctypes.addressof(word), device.stream)
     yield LayerCounter(ctypes.addressof(word), NAMES, queued)
     device.finish()
     queued.close()
@@ -158,6 +159,58 @@ def test_should_capture_each_graph_from_its_first_layer(
     assert word.value == 3
 
 
+def test_should_go_on_in_the_next_graph_of_a_pass_that_is_captured_in_parts(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64
+) -> None:
+    """As where attention runs between graphs: each of them is a capture of its own."""
+    first = device.capture(lambda: counter.layer_complete("a") and None)
+    second = device.capture(lambda: [counter.layer_complete(name) for name in "bc"] and None)
+    for _ in range(2):
+        start = counter.begin_step()
+        first()
+        device.finish()
+        assert word.value == start + 1
+        second()
+        device.finish()
+        assert word.value == start + 3
+        counter.end_step()
+
+
+def test_should_count_nothing_more_of_a_pass_in_parts_that_was_out_of_order(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64
+) -> None:
+    launches = [device.capture(lambda name=name: counter.layer_complete(name) and None) for name in "acb"]  # type: ignore[misc]
+    counter.begin_step()
+    for launch in launches:
+        launch()
+    device.finish()
+    assert word.value == 1
+
+
+def test_should_count_by_a_graph_that_was_captured_before_there_was_a_word(device: Device) -> None:
+    queued = DeviceWord(device.driver, device.stream)
+    graph_layers = GraphLayers(queued, NAMES)
+    launch = device.capture(lambda: [graph_layers.layer_complete(name) for name in NAMES] and None)
+    assert not graph_layers.layer_complete("a"), "no capture"
+    launch()
+    device.finish()
+    for word in (ctypes.c_uint64(0), ctypes.c_uint64(70)):
+        start = word.value
+        queued.aim(ctypes.addressof(word))
+        counter = LayerCounter(ctypes.addressof(word), NAMES, queued)
+        counter.begin_step()
+        launch()
+        counter.end_step()
+        queued.let_go()
+        assert word.value == start + 4
+        word.value = 0
+        launch()
+        device.finish()
+        assert word.value == 0, "its memory may be gone"
+    queued.close()
+    assert device.stand_in.standInHeld() == 0
+
+
 def test_should_never_count_beyond_the_layers_of_a_step(
     device: Device, counter: LayerCounter, word: ctypes.c_uint64
 ) -> None:
@@ -218,7 +271,7 @@ def test_should_leave_nothing_behind_when_it_cannot_begin(device: Device, word: 
     before = [device.stand_in.standInCallCount(name) for name in (b"cuModuleLoadData", b"cuModuleUnload")]
     device.stand_in.standInFail(call.encode(), ctypes.c_long(1), OUT_OF_MEMORY)
     with pytest.raises(CudaError, match=f"{call} failed"):
-        DeviceWord(device.driver, ctypes.addressof(word), device.stream)
+        DeviceWord.aimed(device.driver, ctypes.addressof(word), device.stream)
     after = [device.stand_in.standInCallCount(name) for name in (b"cuModuleLoadData", b"cuModuleUnload")]
     unloaded = 0 if call == "cuModuleLoadData" else 1
     assert [then - now for now, then in zip(before, after, strict=True)] == [1, unloaded]

@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 from kv_connector._facade import LAG_LEAD_ONLY, LAG_NONE, DeviceMemory, Geometry, Group, Memory, MessengerPort
 from kv_connector.cuda_driver import CudaDriver
+from kv_connector.device_allocation import DeviceAllocation
+from kv_connector.device_counter import DeviceCounting
 from kv_connector.device_memory import DeviceMemories
 from kv_connector.handover import Follower, Lead, Votes, meeting_place
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.model_fingerprint import fingerprint
 from kv_connector.options import Options
 from kv_connector.vllm import geometry
-from kv_connector.vllm.device_allocation import DeviceAllocation
-from kv_connector.vllm.device_counter import DeviceCounting
 from kv_connector.vllm.drafts import draft_with_kv, named_with
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.engine_facts import EngineFacts, options_of_messenger

@@ -112,11 +112,11 @@ static void copy(const Operation *operation, int device) {
     memmove(target, source, operation->value);
 }
 
-/* The count and its bound are the device's own; the word is what it shows. */
-static void count_to(uint64_t *state, uint64_t *word) {
+/* The count, its bound and the word's address are the device's own; the word is what it shows. */
+static void count_on(uint64_t *state) {
     if (state[0] != state[1]) {
         state[0]++;
-        __atomic_store_n(word, state[0], __ATOMIC_RELEASE);
+        __atomic_store_n((uint64_t *)state[2], state[0], __ATOMIC_RELEASE);
     }
 }
 
@@ -140,11 +140,12 @@ static void run(const Operation *operation, int device) {
         case COPY: copy(operation, device); break;
         case WRITE_32: __atomic_store_n((uint32_t *)operation->target, (uint32_t)operation->value, __ATOMIC_RELEASE); break;
         case WRITE_64: __atomic_store_n((uint64_t *)operation->target, operation->value, __ATOMIC_RELEASE); break;
-        case BUMP: count_to((uint64_t *)operation->target, (uint64_t *)operation->source); break;
+        case BUMP: count_on((uint64_t *)operation->target); break;
         case PLACE: {
             uint64_t *state = (uint64_t *)operation->target;
             state[0] = operation->value;
             state[1] = (uint64_t)operation->data;
+            state[2] = operation->source;
             __atomic_store_n((uint64_t *)operation->source, state[0], __ATOMIC_RELEASE);
             break;
         }
@@ -548,7 +549,7 @@ EXPORTED CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, con
     return CUDA_SUCCESS;
 }
 
-/* Parameters of both kernels, 64 bits each: the address of the count and its bound, that of the word; of the second, both. */
+/* Parameters, 64 bits each: where the count, its bound and the address of the word are; of the second, the word and both. */
 EXPORTED CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra) {
     CALLED("%p", (void *)stream);
@@ -556,12 +557,13 @@ EXPORTED CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned 
     REQUIRE((function == &bump || function == &place) && parameters != NULL && extra == NULL, CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(grid_x * grid_y * grid_z == 1 && block_x * block_y * block_z == 1 && shared_bytes == 0, CUDA_ERROR_INVALID_VALUE);
     uint64_t said[4] = {0};
-    for (int i = 0; i < (function == &bump ? 2 : 4); i++) {
+    for (int i = 0; i < (function == &bump ? 1 : 4); i++) {
         memcpy(&said[i], parameters[i], sizeof said[i]);
     }
-    void *state = bytes_at(said[0], 2 * sizeof said[0], current_device());
-    void *word = bytes_at(said[1], sizeof said[1], current_device());
-    REQUIRE(state != NULL && word != NULL && said[0] % 8 == 0 && said[1] % 8 == 0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    void *state = bytes_at(said[0], 3 * sizeof said[0], current_device());
+    void *word = function == &bump ? NULL : bytes_at(said[1], sizeof said[1], current_device());
+    REQUIRE(state != NULL && said[0] % 8 == 0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    REQUIRE(function == &bump || (word != NULL && said[1] % 8 == 0), CUDA_ERROR_ILLEGAL_ADDRESS);
     return give(stream, (Operation){.kind = function == &bump ? BUMP : PLACE, .target = (uint64_t)state,
             .source = (uint64_t)word, .value = said[2], .data = (void *)said[3]});
 }

@@ -30,6 +30,10 @@ class DeviceCounting:
         check_counting(driver, current_stream)
         return cls(driver, current_stream)
 
+    def word_for_graphs(self) -> DeviceWord:
+        """One whose bumps can be captured before there is a word to aim it at."""
+        return DeviceWord(self.driver, self.current_stream)
+
     def word(self, address: int) -> DeviceWord:
         """The word as the device writes it, from now on."""
-        return DeviceWord(self.driver, address, self.current_stream)
+        return DeviceWord.aimed(self.driver, address, self.current_stream)
