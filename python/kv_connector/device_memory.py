@@ -96,6 +96,10 @@ class DeviceMemories:
         """What begins at this address, if it is of here."""
         return self._ranges.get(address)
 
+    def ranges(self) -> list[DeviceRange]:
+        """All that is of here."""
+        return list(self._ranges.values())
+
     def free(self, address: int) -> None:
         """Nothing on the device touches it any more. The memory itself lives as long as some process has it mapped."""
         held = self._ranges.pop(address)

@@ -278,7 +278,7 @@ class Options:
     )
     gpu: str = _choice(
         "What an engine that computes on a GPU does: off ends its start; unproven lets it start with what has run"
-        " against a stand-in for the driver and on no GPU (docs/hardware.md). vLLM only.",
+        " against a stand-in for the driver and on no GPU (docs/hardware.md).",
         "off",
         choices=GPU,
     )

@@ -12,6 +12,9 @@ class Allocation:
     address: int
     length_bytes: int
     memfd: int
+    """-1 where a descriptor is made when it is asked for, or cannot be."""
+    device: int | None = None
+    """The GPU whose memory it is; None = it is the host's."""
 
     def holds(self, address: int, length_bytes: int) -> bool:
         """Whether so many bytes from there on lie in it."""

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kv_connector._facade import ContextRow, Geometry, Messenger, MessengerPort
+from kv_connector._facade import ContextRow, DeviceMemory, Geometry, Memory, Messenger, MessengerPort
 from kv_connector.exceptions import KvConnectorError, MessengerError
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options
 from kv_connector.sglang import engine_facts, geometry
 from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import BesidePages, IndexPages, StateSlot
+from kv_connector.sglang.device_side import DEVICE
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps
 from kv_connector.sglang.metrics_page import MetricsPage
@@ -78,6 +79,7 @@ class TransferEndpoint(CommonEndpoint):
         self._scheduler_thread = threading.get_ident()
         for each in engine_facts.modes(self._mode, server_args):
             engine_facts.refuse_unsupported(args, each)
+        self._device = engine_facts.device_of(args)
         super().__init__(args, mode, server_args, is_mla_backend)
         self.server_socket.close(linger=0)  # nothing is sent to it: peers meet at the messenger
         if self._mode == "decode":
@@ -120,21 +122,37 @@ class TransferEndpoint(CommonEndpoint):
                 missing[0],
             )
             return
-        counter = LayerCounter(messenger.opened.layer_counter_address, layer_names)
+        address, word = messenger.opened.layer_counter_address, None
+        if self._device is not None:
+            word = DEVICE.aim(address, layer_names)
+            if word is None:
+                return
+        counter = LayerCounter(address, layer_names, word)
         HOOKS.count_into(counter, layer_names)
         twins = Twins(self.kv_args.page_size, BATCHES_IN_FLIGHT_MAX * self.pp_size)
-        self.steps = LayerwiseSteps(self.exchange, counter, twins)
+        self.steps = LayerwiseSteps(self.exchange, counter, twins, on_device=word is not None)
         logger.info("layers leave while the forward pass runs")
 
     def _open_messenger(self) -> tuple[MessengerPort, list[str]]:
         facts = engine_facts.read(self._server_args, self.kv_args, self._mode)
         metadata = geometry.metadata_buffers(self.kv_args)
         place = geometry.Place(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
-        described = geometry.describe(self._pools(facts), model=facts.model, place=place, allocations=ALLOCATIONS)
+        described = geometry.describe(
+            self._pools(facts),
+            model=facts.model,
+            place=place,
+            allocations=ALLOCATIONS if self._device is None else DEVICE.allocations(self._device),
+            device=self._device,
+        )
         described["weightsDigest"] = facts.weights_digest
         names = [layer["name"] for layer in described["ranks"][0]["layers"]]
         self._exit_when_lost = facts.options.on_messenger_lost == "exit"
         messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata, ALLOCATIONS))
+        if self._device is not None:
+            logger.warning(
+                "gpu is 'unproven': this engine computes on a GPU, with paths of KV Messenger that have run against a"
+                " stand-in for the driver and on no GPU"
+            )
         opened, group, memories = messenger.opened, described["groups"][0], described["ranks"][0]["memories"]
         self.local_ip, self.rank_port = opened.control_host, opened.control_port
         logger.info(
@@ -148,7 +166,7 @@ class TransferEndpoint(CommonEndpoint):
             len(names),
             group["layout"],
             len(metadata),
-            "shareable" if all(memory["kind"] == "host" and memory["memfd"] >= 0 for memory in memories) else "private",
+            "shareable" if all(_is_shareable(memory) for memory in memories) else "private",
         )
         return messenger, names
 
@@ -345,6 +363,8 @@ class TransferEndpoint(CommonEndpoint):
         if unsettled is not None:
             logger.warning("peers wait for what will not come from this %s any more: %s", self._mode, unsettled)
         HOOKS.stop_counting()
+        if self.steps is not None and self.steps.on_device:
+            DEVICE.let_go()
         self.steps = None
         self.close()
         recomputes = getattr(self, "_prefill_recompute_executor", None)  # a decoder's
@@ -366,6 +386,11 @@ class TransferEndpoint(CommonEndpoint):
         if self._mode == "prefill" and self.pp_size > 1:
             self.request_status.close()
         self._zmq_ctx.destroy(linger=0)
+
+
+def _is_shareable(memory: Memory | DeviceMemory) -> bool:
+    """Whether other processes can map it."""
+    return memory["memfd"] >= 0 if memory["kind"] == "host" else memory["handleKind"] != "none"
 
 
 def _register_room(bootstrap_addr: str, room: int, dp_rank: int) -> bool:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from kv_connector.exceptions import OptionError
@@ -35,6 +36,8 @@ _LEFT_TO_SGLANG: Mapping[str, tuple[str | None, str]] = {
     ),
 }
 """Options that say nothing here, the one value that is true of SGLang, and why."""
+
+_UNKNOWN_RANK = SimpleNamespace(system_dp_rank=0, pp_rank=0, engine_rank=0)
 
 _ROLES: Mapping[str, Role] = {"prefill": "prefiller", "decode": "decoder"}
 
@@ -105,11 +108,37 @@ def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.en
         if environment.get(variable) not in (None, "", only):
             raise OptionError(f"{variable} is {environment[variable]!r}, expected {expected}, because {why}")
     place = f"dp{kv_args.system_dp_rank or 0}-pp{kv_args.pp_rank}-tp{kv_args.engine_rank}"
+    return _parse(said, mode, f"sglang-{mode}-{os.getpid()}-{place}", environment)
+
+
+def early_options(mode: str) -> Options:
+    """The user's options where SGLang allocates, before it says which rank this is; raises OptionError."""
+    return read_options(mode, _UNKNOWN_RANK)
+
+
+def _parse(said: dict[str, Any], mode: str, engine_id: str, environment: Mapping[str, str]) -> Options:
     try:
-        engine_id = f"sglang-{mode}-{os.getpid()}-{place}"
         return parse_options(said, role=_ROLES[mode], engine_id=engine_id, kv_port=0, environment=environment)
     except OptionError as refused:
         raise OptionError(str(refused).replace(VLLM_OPTIONS_PLACE, OPTIONS_VARIABLE)) from None
+
+
+def refuse_device(device: str, gpu: str) -> None:
+    """Ends the start with a sentence on a device that is not served; ``gpu`` is the option. Raises OptionError."""
+    if device == "cpu" or (device == "cuda" and gpu == "unproven"):
+        return
+    hint = f"; set gpu to 'unproven' in {OPTIONS_VARIABLE} to try what has run on no GPU" if device == "cuda" else ""
+    raise OptionError(
+        f"--device is {device!r}, expected 'cpu', because this build of KV Messenger was shown to move KV in host"
+        f" memory only{hint}"
+    )
+
+
+def device_of(kv_args: Any) -> int | None:
+    """The GPU that this rank computes on, as this process counts them; None = it computes on the CPU."""
+    from sglang.srt.runtime_context import get_device
+
+    return None if get_device().device == "cpu" else int(kv_args.gpu_id or 0)
 
 
 def modes(mode: str, server_args: Any) -> tuple[str, ...]:
@@ -123,7 +152,9 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
     from sglang.srt.runtime_context import get_device, get_disagg, get_parallel
 
     parallel = get_parallel()
-    _require("--device", get_device().device, "cpu", "this build of KV Messenger moves KV in host memory only")
+    refuse_device(get_device().device, read_options(mode, kv_args).gpu)
+    if get_device().device != "cpu":
+        _refuse_on_device()
     if mode == "decode":
         _require(
             "--pp-size", parallel.pp_size, 1, "only a prefiller may have several pipeline stages with this backend"
@@ -150,6 +181,17 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
             "pages of an aborted request must not be reused while a prefiller may write to them",
         )
     _refuse_beside(kinds_beside(kv_args), kv_args, mode)
+
+
+def _refuse_on_device() -> None:
+    """What SGLang offers on a GPU only, and what would move KV that is not there, or not there yet."""
+    from sglang.srt.runtime_context import get_disagg, get_exec
+
+    given_back = "a messenger would go on with a GPU's memory that SGLang has given back"
+    _require("--enable-memory-saver", bool(get_exec().features.enable_memory_saver), False, given_back)
+    in_parts = "a forward pass that is run in parts is over for KV Messenger when the first of them is queued"
+    _require("--enable-pdmux", bool(get_disagg().enable_pdmux), False, in_parts)
+    _require("--enable-two-batch-overlap", bool(get_exec().overlap.enable_two_batch_overlap), False, in_parts)
 
 
 def _refuse_beside(kinds: list[str], kv_args: Any, mode: str) -> None:

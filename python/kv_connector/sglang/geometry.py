@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kv_connector._facade import ContextRow, Geometry, Group, Layer, Memory, Rank
+from kv_connector._facade import ContextRow, DeviceMemory, Geometry, Group, Layer, Memory, Rank
 from kv_connector.exceptions import OptionError
 from kv_connector.sglang.allocations import Allocation
 
@@ -199,17 +199,29 @@ def indexed_pool(full: Pool, keys: Sequence[Buffer]) -> Pool:
     group = full.group.copy()
     group["layout"], group["pageCount"] = "HND", _page_count(buffers)
     group["dtype"] = f"{group['dtype']} beside index keys"
-    return Pool(sorted(buffers, key=lambda buffer: int(buffer.name.split(".")[1])), group)
+    return Pool(by_layer(buffers), group)
 
 
-def describe(pools: Sequence[Pool], *, model: str, place: Place, allocations: Sequence[Allocation] = ()) -> Geometry:
+def by_layer(buffers: Sequence[Buffer]) -> list[Buffer]:
+    """Layer by layer; those of one layer stay in their order."""
+    return sorted(buffers, key=lambda buffer: int(buffer.name.split(".")[1]))
+
+
+def describe(
+    pools: Sequence[Pool],
+    *,
+    model: str,
+    place: Place,
+    allocations: Sequence[Allocation] = (),
+    device: int | None = None,
+) -> Geometry:
     """The geometry of one rank; the first pool is that of full attention.
 
     Buffers that lie in one of ``allocations`` share its memory; each other one is a memory by itself, which ``shm``
-    does not reach.
+    does not reach. ``device``: the GPU in whose memory they are; None = they are in the host's.
     """
     buffers = [(buffer, index) for index, pool in enumerate(pools) for buffer in pool.buffers]
-    held = [_holder(buffer, allocations) for buffer, _ in buffers]
+    held = [_holder(buffer, allocations, device) for buffer, _ in buffers]
     index_of = {holder: index for index, holder in enumerate(dict.fromkeys(held))}
     layers = [
         Layer(
@@ -222,10 +234,7 @@ def describe(pools: Sequence[Pool], *, model: str, place: Place, allocations: Se
         )
         for (buffer, group), holder in zip(buffers, held, strict=True)
     ]
-    memories = [
-        Memory(kind="host", address=holder.address, lengthBytes=holder.length_bytes, memfd=holder.memfd)
-        for holder in index_of
-    ]
+    memories = [_memory(holder, shareable=holder in allocations) for holder in index_of]
     return Geometry(
         model=model,
         tpSize=place.tp_size,
@@ -235,9 +244,21 @@ def describe(pools: Sequence[Pool], *, model: str, place: Place, allocations: Se
     )
 
 
-def _holder(buffer: Buffer, allocations: Sequence[Allocation]) -> Allocation:
+def _memory(holder: Allocation, shareable: bool) -> Memory | DeviceMemory:
+    if holder.device is None:
+        return Memory(kind="host", address=holder.address, lengthBytes=holder.length_bytes, memfd=holder.memfd)
+    return DeviceMemory(
+        kind="cuda",
+        device=holder.device,
+        address=holder.address,
+        lengthBytes=holder.length_bytes,
+        handleKind="posixFd" if shareable else "none",
+    )
+
+
+def _holder(buffer: Buffer, allocations: Sequence[Allocation], device: int | None) -> Allocation:
     """What the buffer lies in; nothing but itself where others cannot map it."""
-    alone = Allocation(buffer.address, buffer.length_bytes, -1)
+    alone = Allocation(buffer.address, buffer.length_bytes, -1, device)
     return next(
         (allocation for allocation in allocations if allocation.holds(buffer.address, buffer.length_bytes)), alone
     )

@@ -5,18 +5,22 @@ pages the pass will fill, and a hook on each attention layer counts it when its 
 afterwards is then known already. Where the hooks do not fit, chunks leave as SGLang sends them, and a line of the log
 says so.
 
-The scheduler's thread only: on CPU it runs the forward pass itself.
+The scheduler's thread only: on CPU it runs the forward pass itself. On a GPU it queues it, on a stream of its own where
+SGLang overlaps passes: there a step's begin and end are queued too, and a layer counts when its decoder layer is over.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from kv_connector._facade import Command
-from kv_connector.layer_counter import LayerCounter
+from kv_connector.cuda_driver import CudaError
+from kv_connector.layer_counter import GraphLayers, LayerCounter
 from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.twins import Computed, Twins
 
@@ -31,7 +35,9 @@ class AttentionHooks:
 
     def __init__(self) -> None:
         self._counter: LayerCounter | None = None
+        self._graph_layers: GraphLayers | None = None
         self._names: dict[int, Sequence[str]] = {}
+        self._refused = False
         self.layers: set[int] = set()
         """Layers whose attention is hooked."""
         self.window_tokens = 0
@@ -39,22 +45,30 @@ class AttentionHooks:
 
     def install(self, model: Any) -> None:
         """Hooks every attention layer of a model."""
-        from sglang.srt.layers.radix_attention import RadixAttention
+        for module, layer_id in _attention_of(model).values():
+            self._install(module, [layer_id])
 
-        for module in model.modules():
-            if isinstance(module, RadixAttention):
-                self.layers.add(module.layer_id)
-                module.register_forward_hook(self._hook(module.layer_id))
+    def install_at_layer_ends(self, model: Any) -> None:
+        """Hooks the decoder layer around each attention: kernels beside its attention may still write KV before."""
+        around: dict[str, list[int]] = {}
+        for path, (_module, layer_id) in _attention_of(model).items():
+            around.setdefault(_decoder_layer_of(path), []).append(layer_id)
+        for path, layer_ids in around.items():
+            self._install(model.get_submodule(path), sorted(layer_ids))
+
+    def _install(self, module: Any, layer_ids: Sequence[int]) -> None:
+        self.layers.update(layer_ids)
+        module.register_forward_hook(self._hook(layer_ids))
 
     def count_into(self, counter: LayerCounter, names: Iterable[str]) -> None:
         """From now on layers are counted under these names of the geometry."""
-        by_layer: dict[int, list[str]] = {}
-        for name in names:
-            kind, layer, *_part = name.split(".")
-            if kind in _COUNTED:
-                by_layer.setdefault(int(layer), []).append(name)
-        self._names = dict(by_layer)
+        self._names = _by_layer(names)
         self._counter = counter
+
+    def count_into_graphs(self, graph_layers: GraphLayers) -> None:
+        """From now on layers that fire in a capture are counted by its graph."""
+        self._names = _by_layer(graph_layers.names)
+        self._graph_layers = graph_layers
 
     def stop_counting(self) -> None:
         """Before the counter's memory goes with its messenger."""
@@ -64,13 +78,52 @@ class AttentionHooks:
         """Layers of the geometry that no hook will count."""
         return [name for name in names if name.split(".")[0] in _COUNTED and int(name.split(".")[1]) not in self.layers]
 
-    def _hook(self, layer_id: int) -> Callable[..., None]:
-        def attention_done(*_ignored: object) -> None:
-            if self._counter is not None:
-                for name in self._names.get(layer_id, ()):
-                    self._counter.layer_complete(name)
+    def _hook(self, layer_ids: Sequence[int]) -> Callable[..., None]:
+        from torch.compiler import is_compiling
 
-        return attention_done
+        def layer_done(*_ignored: object) -> None:
+            counts = self._counter or self._graph_layers
+            if is_compiling() or counts is None:
+                return
+            try:
+                for layer_id in layer_ids:
+                    for name in self._names.get(layer_id, ()):
+                        counts.layer_complete(name)
+            except CudaError:
+                self._say_refused()
+
+        return layer_done
+
+    def _say_refused(self) -> None:
+        """The counter has stopped by itself: the next layer comes out of order for it."""
+        if not self._refused:
+            self._refused = True
+            logger.exception("a layer cannot be counted on the GPU: what is behind it leaves when its pass is over")
+
+
+def _attention_of(model: Any) -> dict[str, tuple[Any, int]]:
+    """The attention layers of a model, by their places in it."""
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    return {
+        path: (module, module.layer_id) for path, module in model.named_modules() if isinstance(module, RadixAttention)
+    }
+
+
+def _decoder_layer_of(path: str) -> str:
+    """ "model.layers.3" of "model.layers.3.self_attn.attn"; the attention itself where no layer is numbered."""
+    parts = path.split(".")
+    numbered = next((place for place, part in enumerate(parts) if part.isdecimal()), len(parts) - 1)
+    return ".".join(parts[: numbered + 1])
+
+
+def _by_layer(names: Iterable[str]) -> dict[int, Sequence[str]]:
+    by_layer: dict[int, list[str]] = {}
+    for name in names:
+        kind, layer, *_part = name.split(".")
+        if kind in _COUNTED:
+            by_layer.setdefault(int(layer), []).append(name)
+    return dict(by_layer)
 
 
 HOOKS = AttentionHooks()
@@ -90,15 +143,25 @@ class PlannedChunk:
 class LayerwiseSteps:
     """The forward passes of one prefiller."""
 
-    def __init__(self, exchange: Exchange, counter: LayerCounter, twins: Twins) -> None:
+    def __init__(self, exchange: Exchange, counter: LayerCounter, twins: Twins, on_device: bool = False) -> None:
         self.twins = twins
+        self.on_device = on_device
+        """Whether passes are queued on a GPU's streams."""
         self._exchange = exchange
         self._counter = counter
         self._step = 0
         self._said_out_of_order = False
 
-    def run(self, plan: Callable[[], Sequence[PlannedChunk]], forward: Callable[[], Any]) -> Any:
-        """Runs a forward pass; what it computes of the planned chunks leaves meanwhile."""
+    def run(
+        self,
+        plan: Callable[[], Sequence[PlannedChunk]],
+        forward: Callable[[], Any],
+        on_stream: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> Any:
+        """Runs a forward pass; what it computes of the planned chunks leaves meanwhile.
+
+        ``on_stream``: a context in which work is queued where the pass will be.
+        """
         try:
             chunks = plan()
         except Exception:
@@ -107,22 +170,41 @@ class LayerwiseSteps:
         if not chunks:
             return forward()
         self._step += 1
-        begun = self._exchange.step(self._step, self._counter.begin_step(), [chunk.told for chunk in chunks])
+        try:
+            with on_stream():
+                counter_start = self._counter.begin_step()
+        except CudaError:
+            logger.exception("a forward pass cannot be counted on the GPU; its chunks leave afterwards")
+            return forward()
+        begun = self._exchange.step(self._step, counter_start, [chunk.told for chunk in chunks])
         if begun:
             for chunk in chunks:
                 chunk.on_told()
         try:
             result = forward()
         except BaseException:
-            self._counter.fail_step()
-            if begun:
-                self._exchange.step_failed(self._step)
+            self._fail_step(begun, on_stream)
             raise
-        counter_end = self._counter.end_step()
+        try:
+            with on_stream():
+                counter_end = self._counter.end_step()
+        except CudaError:
+            logger.exception("the end of a forward pass cannot be counted on the GPU: what it computed is not sent")
+            self._fail_step(begun, on_stream)
+            return result
         self._say_if_out_of_order()
         if begun:
             self._exchange.step_ended(self._step, counter_end)
         return result
+
+    def _fail_step(self, begun: bool, on_stream: Callable[[], AbstractContextManager[Any]]) -> None:
+        try:
+            with on_stream():
+                self._counter.fail_step()
+        except CudaError:
+            logger.exception("a forward pass that failed cannot be ended on the GPU")
+        if begun:
+            self._exchange.step_failed(self._step)
 
     def _say_if_out_of_order(self) -> None:
         if self._counter.steps_out_of_order and not self._said_out_of_order:
@@ -138,7 +220,7 @@ def install_hooks(_result: None, runner: Any) -> None:
 
     The model of a decoder that stays one tells of its windows only.
     """
-    from sglang.srt.runtime_context import get_disagg
+    from sglang.srt.runtime_context import get_device, get_disagg
 
     from kv_connector.sglang import BACKEND_NAME
 
@@ -148,8 +230,35 @@ def install_hooks(_result: None, runner: Any) -> None:
     if runner.is_draft_worker:  # its layers have the numbers of the target's
         return
     HOOKS.window_tokens = runner.sliding_window_size or 0
-    if disaggregation.disaggregation_mode == "prefill" or disaggregation.enable_pd_role_switch:
+    if not _prefills(disaggregation):
+        return
+    if get_device().device == "cpu":
         HOOKS.install(runner.model)
+    else:
+        HOOKS.install_at_layer_ends(runner.model)
+
+
+def count_into_graphs(_result: None, runner: Any, *_args: Any, **_named: Any) -> None:
+    """After ``ModelRunner.alloc_memory_pool``, before any graph is captured: on a GPU its layers are to be counted."""
+    from sglang.srt.runtime_context import get_device, get_disagg
+
+    from kv_connector.sglang import BACKEND_NAME
+
+    disaggregation = get_disagg()
+    if disaggregation.disaggregation_transfer_backend != BACKEND_NAME or get_device().device == "cpu":
+        return
+    if runner.is_draft_worker or not _prefills(disaggregation):
+        return
+    from kv_connector.sglang.device_side import DEVICE
+
+    DEVICE.prepare_graphs(runner.token_to_kv_pool)
+    if DEVICE.graph_layers is not None:
+        HOOKS.count_into_graphs(DEVICE.graph_layers)
+
+
+def _prefills(disaggregation: Any) -> bool:
+    """Whether the engine is a prefiller, or may become one."""
+    return bool(disaggregation.disaggregation_mode == "prefill" or disaggregation.enable_pd_role_switch)
 
 
 def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
@@ -158,7 +267,10 @@ def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: A
     steps = getattr(getattr(queue, "kv_manager", None), "steps", None)
     if steps is None:
         return original(scheduler, batch, *more, **named)
-    return steps.run(lambda: _plan(scheduler, batch, steps.twins), lambda: original(scheduler, batch, *more, **named))
+    plan, forward = lambda: _plan(scheduler, batch, steps.twins), lambda: original(scheduler, batch, *more, **named)
+    if steps.on_device and scheduler.enable_overlap:
+        return steps.run(plan, forward, lambda: scheduler.device_module.stream(scheduler.forward_stream))
+    return steps.run(plan, forward)
 
 
 def _plan(scheduler: Any, batch: Any, twins: Twins) -> list[PlannedChunk]:

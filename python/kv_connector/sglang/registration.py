@@ -1,6 +1,6 @@
 """Puts the backend beside SGLang's own, by SGLang's public list of choices and its plugins' hooks.
 
-Five hooks come before it is known which backend a process uses, and look for themselves; the others are put in place
+Six hooks come before it is known which backend a process uses, and look for themselves; the others are put in place
 when this one is asked for. Nothing here starts anything: the JVM boots with the endpoint, in the scheduler's process.
 A plugin that raises is only logged by SGLang, so what may not fit is checked when the backend is asked for, where a
 refusal ends the start.
@@ -43,6 +43,7 @@ def register_backend() -> None:
     HookRegistry.register(f"{utils.__name__}.get_kv_class", kv_class, HookType.AROUND)
     for allocating in (_ALLOCATE_POOLS, _ALLOCATE_METADATA):
         HookRegistry.register(allocating, allocate_shared, HookType.AROUND)
+    HookRegistry.register(_ALLOCATE_POOLS, layerwise.count_into_graphs, HookType.AFTER)
     HookRegistry.register(_LOAD_MODEL, layerwise.install_hooks, HookType.AFTER)
     HookRegistry.register(_TRANSFER_QUEUE, never_release_by_time, HookType.AFTER)
     HookRegistry.register(_DESCRIBE_STATE, state_tensors.note_tensors, HookType.AFTER)

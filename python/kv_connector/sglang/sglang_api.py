@@ -143,6 +143,12 @@ _SIGNATURES = (
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self, batch, pp_proxy_tensors"),
     ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", "self, input_len"),
     (f"{_DISAGGREGATION}.utils.get_kv_class", "transfer_backend, class_type"),
+    (f"{_DISAGGREGATION}.utils.get_kv_transfer_buf_infos", "pool"),
+    (f"{_DISAGGREGATION}.utils.is_mla_backend", "target_kv_pool"),
+    (
+        f"{_DISAGGREGATION}.utils.setup_state_kv_args",
+        "kv_args, token_to_kv_pool, draft_token_to_kv_pool, total_kv_layers, req_to_token_pool",
+    ),
     ("sglang.srt.configs.hybrid_arch.mambaish_config", "model_config"),
     (
         "sglang.srt.model_executor.model_runner.ModelRunner.alloc_memory_pool",
@@ -164,6 +170,9 @@ _ATTRIBUTES = (
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__", "self.failure_records"),
     (f"{_DISAGGREGATION}.common.conn.CommonKVManager._fail_prefill_recompute", "kv_receiver._lifecycle_lock"),
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "maybe_send_cached_prefix_chunk"),
+    ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self.enable_overlap"),
+    ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self.forward_stream"),
+    ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self.device_module"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.prefix_len"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.cache_salt"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.positional_embed_overrides"),

@@ -1,12 +1,13 @@
 """SGLang's pools and metadata in memory that other processes of this host can map, so that ``shm`` reaches them.
 
 SGLang allocates them by ``torch.zeros``, and asks a backend nothing before. So two hooks stand around the places where
-it does, and answer these calls with mappings of memfds. Only for memory of the host; a mapping that cannot be made
-leaves the call to torch, and what it makes to ``tcp``.
+it does, and answer these calls with mappings of memfds. A mapping that cannot be made leaves the call to torch, and
+what it makes to ``tcp``. A GPU's memory comes from a pool of torch's own, see ``device_side``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import operator
@@ -90,7 +91,7 @@ def _shape(args: tuple[Any, ...], said: Mapping[str, Any]) -> tuple[int, ...]:
 
 def allocate_shared(original: Callable[..., Any], *args: Any, **said: Any) -> Any:
     """Around what allocates pools or metadata, in an engine that uses this backend."""
-    from sglang.srt.runtime_context import get_disagg
+    from sglang.srt.runtime_context import get_device, get_disagg
 
     from kv_connector.sglang import BACKEND_NAME
 
@@ -98,5 +99,17 @@ def allocate_shared(original: Callable[..., Any], *args: Any, **said: Any) -> An
         return original(*args, **said)
     import torch
 
-    with SharedZeros(torch):
+    with SharedZeros(torch), _on_device(torch) if get_device().device != "cpu" else contextlib.nullcontext():
         return original(*args, **said)
+
+
+def _on_device(torch: Any) -> contextlib.AbstractContextManager[Any]:
+    """Where an engine on a GPU allocates; raises OptionError on one that is not served."""
+    from sglang.srt.runtime_context import get_device, get_disagg
+
+    from kv_connector.sglang import engine_facts
+    from kv_connector.sglang.device_side import DEVICE
+
+    options = engine_facts.early_options(get_disagg().disaggregation_mode)
+    engine_facts.refuse_device(get_device().device, options.gpu)
+    return DEVICE.allocating(options, torch)

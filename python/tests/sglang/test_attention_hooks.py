@@ -61,6 +61,7 @@ def hooks(monkeypatch: pytest.MonkeyPatch, counter: LayerCounter) -> AttentionHo
 
     chosen = SimpleNamespace(disaggregation_transfer_backend="kv_messenger", disaggregation_mode="prefill")
     monkeypatch.setattr(runtime_context, "get_disagg", lambda: chosen)
+    monkeypatch.setattr(runtime_context, "get_device", lambda: SimpleNamespace(device="cpu"))
     monkeypatch.setattr(layerwise, "HOOKS", layerwise.AttentionHooks())
     layerwise.HOOKS.count_into(counter, NAMES)
     return layerwise.HOOKS

@@ -1,0 +1,117 @@
+"""What SGLang on a GPU has before there is a messenger: KV that peers can map, and graphs whose passes count layers.
+
+SGLang captures the graphs of its passes first and asks for a messenger last. So bumps are captured before there is a
+counter, and add nothing until one is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any
+
+from kv_connector.cuda_driver import CudaDriver, CudaError
+from kv_connector.device_allocation import DeviceAllocation
+from kv_connector.device_counter import DeviceCounting
+from kv_connector.device_word import DeviceWord
+from kv_connector.exceptions import OptionError
+from kv_connector.layer_counter import GraphLayers
+from kv_connector.options import Options
+from kv_connector.sglang import engine_facts, geometry
+from kv_connector.sglang.allocations import Allocation
+
+logger = logging.getLogger("sglang.srt.kv_messenger")
+
+
+class DeviceSide:
+    """This process's part of a GPU. The scheduler's thread only, on which the engine's context is current."""
+
+    def __init__(self) -> None:
+        self.cuda_driver: Callable[[], CudaDriver] = CudaDriver
+        self.device_counting: Callable[[], DeviceCounting] = DeviceCounting.checked
+        self._allocation: DeviceAllocation | None = None
+        self._word: DeviceWord | None = None
+        self.graph_layers: GraphLayers | None = None
+        """What counts layers into graphs; None where no layer is counted."""
+
+    def allocating(self, options: Options, torch: Any) -> AbstractContextManager[Any]:
+        """A context that puts pools where peers and other processes of this host can map them, if one has to."""
+        if {"cuda", "shm"}.isdisjoint(options.transports):
+            return contextlib.nullcontext()
+        try:
+            if self._allocation is None:
+                self._allocation = DeviceAllocation(torch, self.cuda_driver(), logger)
+        except CudaError:
+            logger.exception("a GPU's KV memory is left to torch: peers map what the driver lets them")
+            return contextlib.nullcontext()
+        return self._allocation
+
+    def allocations(self, device: int) -> list[Allocation]:
+        """What of the pools' memory can be passed on, whole."""
+        if self._allocation is None:
+            return []
+        ranges = self._allocation.memories.ranges()
+        return [
+            Allocation(held.address, held.length_bytes, -1, held.device) for held in ranges if held.device == device
+        ]
+
+    def prepare_graphs(self, pool: Any) -> None:
+        """Before graphs are captured: from now on hooks that fire in a capture count the layers of this pool."""
+        if self._word is not None:
+            return
+        try:
+            names = _layer_names(pool)
+            if not names:
+                return
+            self._word = self.device_counting().word_for_graphs()
+        except (CudaError, OptionError):
+            logger.exception("layers cannot be counted on this GPU: chunks leave after their forward pass")
+            return
+        self.graph_layers = GraphLayers(self._word, names)
+
+    def aim(self, address: int, names: Sequence[str]) -> DeviceWord | None:
+        """The word at the messenger's counter; None, with a line of the log, where passes would miscount its layers."""
+        if self._word is None or self.graph_layers is None:
+            logger.warning("chunks leave after their forward pass: layers are not counted on this GPU")
+            return None
+        counted = self.graph_layers.names
+        behind = names[len(counted) :]
+        if tuple(names[: len(counted)]) != counted or any(not name.startswith("draft.") for name in behind):
+            logger.warning(
+                "chunks leave after their forward pass: graphs count the %d KV buffers that SGLang's pool had when they"
+                " were captured, expected the %d of which it tells now",
+                len(counted),
+                len(names),
+            )
+            return None
+        self._word.aim(address)
+        return self._word
+
+    def let_go(self) -> None:
+        """Before the counter goes with its messenger; the graphs stay, and add nothing."""
+        if self._word is not None:
+            self._word.let_go()
+
+
+DEVICE = DeviceSide()
+"""This process's."""
+
+
+def _layer_names(pool: Any) -> list[str]:
+    """The names that the endpoint will give the pool's buffers; [] where chunks leave after their pass anyway."""
+    from sglang.srt.disaggregation.utils import get_kv_transfer_buf_infos, is_mla_backend, setup_state_kv_args
+
+    told = SimpleNamespace(num_draft_entries=0, prefill_start_layer=pool.start_layer)
+    told.kv_data_ptrs, told.kv_data_lens, told.kv_item_lens = get_kv_transfer_buf_infos(pool)
+    setup_state_kv_args(told, pool, None, len(told.kv_data_ptrs))
+    latent = is_mla_backend(pool)
+    match engine_facts.kind_beside(told):
+        case "":
+            return [buffer.name for buffer in geometry.kv_buffers(told, latent)]
+        case engine_facts.INDEXED:
+            buffers = [*geometry.kv_buffers(told, latent), *geometry.index_buffers(told)]
+            return [buffer.name for buffer in geometry.by_layer(buffers)]
+    return []

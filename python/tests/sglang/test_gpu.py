@@ -1,0 +1,415 @@
+"""SGLang's own classes with KV on a GPU, against the stand-in for NVIDIA's driver: nothing here has run on a GPU.
+
+The messengers are real ones: they find the stand-in, which this process has loaded, under the driver's name. SGLang's
+pools are made on the CPU and say that they are elsewhere, because torch has no such memory here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cuda_stand_in import Device, library_or_skip
+
+if TYPE_CHECKING:
+    from one_process import Pair
+
+pytestmark = [pytest.mark.usefixtures("sglang_plugins"), pytest.mark.filterwarnings("default")]
+
+OUT_OF_MEMORY = 2
+GPU = 0
+LOGGER = "sglang.srt.kv_messenger"
+UNPROVEN = '{"gpu": "unproven", "transports": ["cuda"]}'
+
+
+@functools.cache
+def the_device() -> Device:
+    return Device(library_or_skip())
+
+
+class OnGpu:
+    """What SGLang says of the device of an engine that computes on one."""
+
+    def __init__(self, bag: Any) -> None:
+        self._bag = bag
+        self.device = "cuda"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bag, name)
+
+
+class Pools:
+    """As much of torch as an allocation on a device touches."""
+
+    def __init__(self) -> None:
+        self._C = SimpleNamespace(_cuda_customAllocator=lambda *functions: functions)
+        self.cuda = SimpleNamespace(MemPool=lambda allocator: allocator, use_mem_pool=self._use)
+        self.entered = 0
+
+    @contextlib.contextmanager
+    def _use(self, _pool: Any) -> Iterator[None]:
+        self.entered += 1
+        yield
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The process's part of a GPU, anew, in an engine that computes on it."""
+    from sglang.srt import runtime_context
+
+    from kv_connector.device_counter import DeviceCounting
+    from kv_connector.sglang import device_side, endpoint, layerwise
+
+    device = the_device()
+    device.use()
+    monkeypatch.setenv("KV_MESSENGER_OPTIONS", UNPROVEN)
+    bag = runtime_context.get_device
+    monkeypatch.setattr(runtime_context, "get_device", lambda: OnGpu(bag()))
+    made = device_side.DeviceSide()
+    made.cuda_driver = lambda: device.driver
+    made.device_counting = lambda: DeviceCounting.on(device.driver, device.stream)
+    hooks = layerwise.AttentionHooks()
+    for module in (device_side, endpoint):
+        monkeypatch.setattr(module, "DEVICE", made)
+    for module in (endpoint, layerwise):
+        monkeypatch.setattr(module, "HOOKS", hooks)
+    yield made
+    device.finish()
+    if made._word is not None:
+        made._word.close()
+    if made._allocation is not None:
+        made._allocation.memories.close()
+    assert device.stand_in.standInHeld() == 0
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Decoder layers, each with SGLang's attention; there is nothing to compute."""
+    import torch
+    from one_process import LAYER_COUNT
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    class Layer(torch.nn.Module):
+        def __init__(self, index: int) -> None:
+            super().__init__()
+            self.attn = RadixAttention(8, 8, 1.0, 4, index)
+            self.kernels: Callable[[], object] = lambda: None
+
+        def forward(self) -> None:
+            self.attn()
+            self.kernels()
+
+    monkeypatch.setattr(RadixAttention, "forward", lambda *_tensors: None)
+    made = torch.nn.Module()
+    made.layers = torch.nn.ModuleList(Layer(index) for index in range(LAYER_COUNT))
+    return made
+
+
+def load(model: Any, pool: Any) -> None:
+    """As SGLang does before it captures graphs."""
+    from kv_connector.sglang import layerwise
+
+    runner = SimpleNamespace(model=model, is_draft_worker=False, sliding_window_size=None, token_to_kv_pool=pool)
+    layerwise.install_hooks(None, runner)
+    layerwise.count_into_graphs(None, runner)
+
+
+@pytest.fixture
+def loaded(gpu: Any, model: Any, tmp_path: Any) -> Any:
+    """A prefiller's model and pool, before there is a messenger; the process's part of the GPU."""
+    from one_process import Shape, publish_arguments
+
+    publish_arguments(tmp_path, 1)
+    load(model, Shape().pool())
+    return gpu
+
+
+def place_on_device(gpu: Any, pool: Any, torch: Any) -> list[int]:
+    """The pool's memory as its allocation on a device would have made it; the addresses."""
+    from kv_connector.sglang import engine_facts
+
+    _pointers, lengths, items = pool.get_contiguous_buf_infos()
+    with gpu.allocating(engine_facts.early_options("prefill"), torch):
+        held = [gpu._allocation.memories.allocate(length, GPU) for length in lengths]
+    addresses = [each.address for each in held]
+    pool.get_contiguous_buf_infos = lambda: (list(addresses), list(lengths), list(items))
+    return addresses
+
+
+class GpuPair:
+    """A prefiller and a decoder whose KV is on a device; the model of the prefiller counts its layers there."""
+
+    def __init__(self, gpu: Any, folder: Any, model: Any) -> None:
+        from one_process import Pair, Shape, publish_arguments
+
+        torch = Pools()
+        places: dict[str, list[int]] = {}
+        self.model, self.torch, self.places = model, torch, places
+
+        class OnDevice(Shape):
+            def pool_of(self, mode: str, pp_rank: int) -> Any:
+                pool = super().pool_of(mode, pp_rank)
+                places[mode] = place_on_device(gpu, pool, torch)
+                if mode == "prefill":
+                    load(model, pool)
+                return pool
+
+        publish_arguments(folder, 1)  # the model is loaded before there is a manager
+        self.pair: Pair = Pair(folder, OnDevice())
+
+    def write_page(self, buffer: int, page: int, content: bytes) -> None:
+        device = the_device()
+        device.driver.copy_to_device(self.places["prefill"][buffer] + page * len(content), content, device.stream())
+
+    def received_page(self, buffer: int, page: int, length_bytes: int) -> bytes:
+        device, content = the_device(), ctypes.create_string_buffer(length_bytes)
+        place = ctypes.c_uint64(self.places["decode"][buffer] + page * length_bytes)
+        stream = ctypes.c_void_p(device.stream())
+        device.driver.call("cuMemcpyDtoHAsync_v2", content, place, ctypes.c_size_t(length_bytes), stream)
+        device.finish()
+        return content.raw
+
+
+@pytest.fixture
+def gpu_pair(gpu: Any, model: Any, tmp_path: Any) -> Iterator[GpuPair]:
+    with warnings.catch_warnings(action="ignore"):
+        made = GpuPair(gpu, tmp_path, model)
+    yield made
+    made.pair.close()
+
+
+def content_of(buffer: int, page: int, length_bytes: int) -> bytes:
+    return bytes((buffer * 31 + page * 7 + at) % 251 for at in range(length_bytes))
+
+
+def test_should_move_pages_between_devices_and_say_that_no_gpu_has_seen_it(
+    gpu_pair: GpuPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    from one_process import pages, wait_for
+    from sglang.srt.disaggregation.base.conn import KVPoll
+
+    pair, buffers = gpu_pair.pair, range(len(gpu_pair.places["prefill"]))
+    (item,) = set(pair.prefiller.endpoint.kv_args.kv_item_lens)
+    for buffer in buffers:
+        for page in (3, 5, 6):
+            gpu_pair.write_page(buffer, page, content_of(buffer, page, item))
+    room = pair.next_room()
+    with caplog.at_level(logging.INFO, LOGGER):
+        sender, receiver = pair.sender(room), pair.receiver(room)
+        receiver.send_metadata(pages(9, 2, 11), 4)
+        wait_for(sender, KVPoll.WaitingForInput)
+        sender.init(3, 2)
+        pair.write_metadata(2, room, 123)
+        sender.send(pages(3, 5, 6), [])
+        for end in (sender, receiver):
+            wait_for(end, KVPoll.Success)
+            end.clear()
+    for buffer in buffers:
+        for source, target in ((3, 9), (5, 2), (6, 11)):
+            assert gpu_pair.received_page(buffer, target, item) == content_of(buffer, source, item)
+    assert pair.decoder.metadata.output_ids[4, 0] == 123
+    assert gpu_pair.torch.entered == 4, "pools and metadata of both sides"
+    assert '"transport":"cuda"' in caplog.text
+    said = [record.getMessage() for record in caplog.get_records("setup")]
+    assert sum("gpu is 'unproven'" in line and "on no GPU" in line for line in said) == 2
+    pair.assert_nothing_held()
+
+
+def test_should_count_what_graphs_repeat_of_a_pass_that_is_told(gpu_pair: GpuPair) -> None:
+    from one_process import LAYER_COUNT
+
+    endpoint, device = gpu_pair.pair.prefiller.endpoint, the_device()
+    assert endpoint.steps is not None
+    assert endpoint.steps.on_device
+    counter = endpoint.steps._counter
+    word = ctypes.c_uint64.from_address(endpoint.exchange._messenger.opened.layer_counter_address)
+    parts = [gpu_pair.model.layers[:2], gpu_pair.model.layers[2:]]
+    graphs = [device.capture(lambda part=part: [layer() for layer in part] and None) for part in parts]
+
+    def launch() -> None:
+        """As where attention runs between graphs."""
+        for graph in graphs:
+            graph()
+        device.finish()
+
+    start = word.value
+    launch()
+    assert word.value == start, "a pass that is not told"
+    assert counter.begin_step() == start
+    launch()
+    assert word.value == start + 2 * LAYER_COUNT, "K and V of each layer"
+    assert counter.end_step() == start + 2 * LAYER_COUNT + 1
+    device.finish()
+    assert word.value == start + 2 * LAYER_COUNT + 1
+
+
+def test_should_count_in_graphs_that_were_captured_before_there_was_a_messenger(loaded: Any, model: Any) -> None:
+    from one_process import LAYER_COUNT
+
+    from kv_connector.layer_counter import LayerCounter
+
+    device, word = the_device(), ctypes.c_uint64(40)
+    launch = device.capture(lambda: [layer() for layer in model.layers] and None)
+    launch()  # warm-up
+    device.finish()
+    assert word.value == 40
+    names = loaded.graph_layers.names
+    counter = LayerCounter(ctypes.addressof(word), names, loaded.aim(ctypes.addressof(word), names))
+    counter.begin_step()
+    launch()
+    device.finish()
+    assert word.value == 40 + 2 * LAYER_COUNT
+    counter.end_step()
+    loaded.let_go()
+    word.value = 0
+    launch()
+    device.finish()
+    assert word.value == 0, "the messenger has gone"
+
+
+def test_should_count_a_layer_when_all_of_it_is_queued(loaded: Any, model: Any) -> None:
+    """Kernels of a decoder layer behind its attention may be those that write its KV."""
+    from kv_connector.layer_counter import LayerCounter
+    from kv_connector.sglang import layerwise
+
+    device, word, names = the_device(), ctypes.c_uint64(), loaded.graph_layers.names
+    seen: list[int] = []
+    counter = LayerCounter(ctypes.addressof(word), names, loaded.aim(ctypes.addressof(word), names))
+    layerwise.HOOKS.count_into(counter, names)
+    for layer in model.layers:
+        layer.kernels = lambda: device.queue(lambda: seen.append(word.value))
+    counter.begin_step()
+    for layer in model.layers:
+        layer()
+    counter.end_step()
+    device.finish()
+    assert seen == [0, 2, 4, 6]
+
+
+def test_should_queue_begin_and_end_of_a_pass_where_sglang_queues_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kv_connector.sglang import layerwise
+    from kv_connector.sglang.layerwise import LayerwiseSteps, PlannedChunk
+
+    order: list[str] = []
+
+    @contextlib.contextmanager
+    def stream(of: str) -> Iterator[None]:
+        order.append(f"into {of}")
+        yield
+        order.append(f"out of {of}")
+
+    def position(name: str) -> int:
+        order.append(name)
+        return 9
+
+    counter = SimpleNamespace(
+        begin_step=lambda: position("begin"), end_step=lambda: position("end"), steps_out_of_order=0
+    )
+    exchange = SimpleNamespace(step=lambda *_: True, step_ended=lambda *_: None)
+    steps = LayerwiseSteps(exchange, counter, SimpleNamespace(), on_device=True)  # type: ignore[arg-type]
+    monkeypatch.setattr(layerwise, "_plan", lambda *_: [PlannedChunk({"do": "computed"}, lambda: None)])
+    scheduler = SimpleNamespace(
+        disagg_prefill_bootstrap_queue=SimpleNamespace(kv_manager=SimpleNamespace(steps=steps)),
+        enable_overlap=True,
+        device_module=SimpleNamespace(stream=stream),
+        forward_stream="forward",
+    )
+    layerwise.run_batch(lambda *_: order.append("pass"), scheduler, None)
+    assert order == ["into forward", "begin", "out of forward", "pass", "into forward", "end", "out of forward"]
+    order.clear()
+    scheduler.enable_overlap = False  # it computes where it schedules
+    layerwise.run_batch(lambda *_: order.append("pass"), scheduler, None)
+    assert order == ["begin", "pass", "end"]
+
+
+def test_should_send_nothing_of_a_pass_whose_end_the_driver_refuses(
+    gpu_pair: GpuPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kv_connector.sglang.layerwise import PlannedChunk
+
+    steps = gpu_pair.pair.prefiller.endpoint.steps
+    told: list[str] = []
+    exchange = SimpleNamespace(
+        step=lambda *_: True, step_ended=lambda *_: told.append("ended"), step_failed=lambda *_: told.append("failed")
+    )
+    monkeypatch.setattr(steps, "_exchange", exchange)
+
+    def forward() -> str:
+        the_device().stand_in.standInFail(b"cuLaunchKernel", 1, OUT_OF_MEMORY)
+        return "result"
+
+    assert steps.run(lambda: [PlannedChunk({"do": "computed"}, lambda: None)], forward) == "result"
+    assert told == ["failed"]
+
+
+def test_should_leave_chunks_to_the_end_of_their_pass_where_the_device_does_not_count(
+    gpu: Any, model: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    from one_process import Shape, publish_arguments
+
+    publish_arguments(tmp_path, 1)
+    the_device().stand_in.standInFail(b"cuModuleLoadData", 1, OUT_OF_MEMORY)
+    load(model, Shape().pool())
+    assert gpu.graph_layers is None
+    assert "layers cannot be counted on this GPU" in caplog.text
+    assert gpu.aim(8, ["layer.0.k"]) is None
+
+
+def test_should_not_take_a_graphs_count_for_other_layers(loaded: Any, caplog: pytest.LogCaptureFixture) -> None:
+    word = ctypes.c_uint64()
+    names = list(loaded.graph_layers.names)
+    assert loaded.aim(ctypes.addressof(word), ["index.0", *names]) is None
+    assert loaded.aim(ctypes.addressof(word), names[:-1]) is None
+    assert "graphs count the 8 KV buffers" in caplog.text
+    assert loaded.aim(ctypes.addressof(word), [*names, "draft.0.k", "draft.0.v"]) is not None
+
+
+@pytest.mark.parametrize(
+    ("option", "refused"),
+    [
+        ("--enable-memory-saver", {"enable_memory_saver": True}),
+        ("--enable-pdmux", {"enable_pdmux": True}),
+        ("--enable-two-batch-overlap", {"enable_two_batch_overlap": True}),
+    ],
+)
+def test_should_refuse_on_a_gpu_what_takes_memory_or_parts_a_pass(
+    gpu: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, option: str, refused: dict[str, bool]
+) -> None:
+    from one_process import publish_arguments
+    from sglang.srt import runtime_context
+
+    from kv_connector.exceptions import OptionError
+    from kv_connector.sglang.engine_facts import refuse_unsupported
+
+    assert gpu is not None
+    publish_arguments(tmp_path, 1)
+    off = {"enable_memory_saver": False, "enable_two_batch_overlap": False}
+    said = SimpleNamespace(**off | refused)
+    monkeypatch.setattr(runtime_context, "get_exec", lambda: SimpleNamespace(features=said, overlap=said))
+    if "enable_pdmux" in refused:
+        monkeypatch.setattr(runtime_context, "get_disagg", lambda: SimpleNamespace(**refused))
+    rank = SimpleNamespace(system_dp_rank=0, pp_rank=0, engine_rank=0, state_types=[])
+    with pytest.raises(OptionError, match=f"{option} is True, expected False"):
+        refuse_unsupported(rank, "prefill")
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu_option", "sentence"),
+    [
+        ("cuda", "off", "--device is 'cuda', expected 'cpu'.*; set gpu to 'unproven' in KV_MESSENGER_OPTIONS"),
+        ("xpu", "unproven", "--device is 'xpu', expected 'cpu'"),
+    ],
+)
+def test_should_refuse_a_device_that_is_not_served(device: str, gpu_option: str, sentence: str) -> None:
+    from kv_connector.exceptions import OptionError
+    from kv_connector.sglang.engine_facts import refuse_device
+
+    with pytest.raises(OptionError, match=sentence):
+        refuse_device(device, gpu_option)
