@@ -106,6 +106,10 @@ class CudaDriver:
         """Returns when all that is queued on the stream is over."""
         self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
+    def synchronize_all(self) -> None:
+        """Returns when all that is queued in the current context is over, on whichever stream."""
+        self.call("cuCtxSynchronize")
+
     def launch_one_thread(self, function: ctypes.c_void_p, stream: int, parameters: ctypes.Array[Any]) -> None:
         """Queues a kernel of a single thread on a stream; while the stream is captured, into the graph."""
         shape = (1,) * 6

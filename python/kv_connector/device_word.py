@@ -102,12 +102,21 @@ class DeviceWord:
             undo.callback(self._driver.unregister_host_memory, address)
             count = ctypes.c_uint64.from_address(address).value
             self.place(count, count)
+            self._driver.synchronize(self._current_stream())  # a step may be queued on another stream
             self._aimed = undo.pop_all()
 
     def let_go(self) -> None:
-        """Outside of a step, before the word's memory goes: bumps that a graph repeats add nothing from there on."""
-        self._driver.synchronize(self._current_stream())
-        self._aimed.close()
+        """Outside of a step, before the word's memory goes: bumps that a graph repeats add nothing from there on.
+
+        Returns when the device is at rest, since a step's end may be queued on another stream than this thread's.
+        Raises CudaError; the word is let go of then too, as far as the driver lets it.
+        """
+        try:
+            self._driver.synchronize_all()
+            # A step whose end was refused has left the bound above the count: bumps would go on writing to the word.
+            self._driver.copy_to_device(self._state.value, bytes(_STATE_BYTES), self._current_stream())
+        finally:
+            self._aimed.close()
 
     def bump(self) -> None:
         """Queues an addition of one behind whatever is queued already; raises CudaError when the driver refuses."""

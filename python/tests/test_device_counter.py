@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import threading
 from collections.abc import Iterator
 
 import pytest
-from cuda_stand_in import Device, library_or_skip
+from cuda_stand_in import HOST_FUNCTION, Device, library_or_skip
 
 from kv_connector import LayerCounter
 from kv_connector.cuda_driver import CudaDriver, CudaError
@@ -207,6 +209,97 @@ def test_should_count_by_a_graph_that_was_captured_before_there_was_a_word(devic
         launch()
         device.finish()
         assert word.value == 0, "its memory may be gone"
+    queued.close()
+    assert device.stand_in.standInHeld() == 0
+
+
+@contextlib.contextmanager
+def held_until(device: Device, stream: int, call: bytes) -> Iterator[None]:
+    """The stream stands still until this function of the driver is called; the block's end lets it go on at any rate."""
+    opened, left = threading.Event(), threading.Event()
+    before = device.stand_in.standInCallCount(call)
+
+    def open_when_called() -> None:
+        while device.stand_in.standInCallCount(call) == before and not left.wait(0.001):
+            pass
+        opened.set()
+
+    function = HOST_FUNCTION(lambda _: opened.wait() and None)
+    device.driver.call("cuLaunchHostFunc", ctypes.c_void_p(stream), function, None)
+    watching = threading.Thread(target=open_when_called)
+    watching.start()
+    try:
+        yield
+    finally:
+        left.set()
+        watching.join()
+        device.driver.synchronize(stream)
+
+
+@pytest.fixture
+def other_stream(device: Device) -> Iterator[int]:
+    made = ctypes.c_void_p()
+    device.driver.call("cuStreamCreate", ctypes.byref(made), 1)
+    yield made.value or 0
+    device.driver.call("cuStreamDestroy_v2", made)
+
+
+def test_should_let_go_of_a_word_when_no_stream_writes_to_it_any_more(
+    device: Device, word: ctypes.c_uint64, other_stream: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang's thread has another current stream when a messenger is closed than its passes are queued on."""
+    streams, seen = [device.stream()], []
+    unregister = device.driver.unregister_host_memory
+    monkeypatch.setattr(
+        device.driver, "unregister_host_memory", lambda address: (seen.append(word.value), unregister(address))
+    )
+    queued = DeviceWord.aimed(device.driver, ctypes.addressof(word), lambda: streams[-1])
+    with held_until(device, other_stream, b"cuCtxSynchronize"):
+        streams.append(other_stream)
+        queued.place(9, 9)
+        streams.pop()
+        queued.let_go()
+    assert seen == [9]
+    queued.close()
+    assert device.stand_in.standInHeld() == 0
+
+
+def test_should_be_aimed_before_another_stream_counts(device: Device, word: ctypes.c_uint64) -> None:
+    queued, reached = DeviceWord(device.driver, device.stream), []
+    with held_until(device, device.stream(), b"cuStreamSynchronize"):
+        device.queue(lambda: reached.append("all that was queued before"))
+        queued.aim(ctypes.addressof(word))
+        assert reached
+    queued.close()
+    assert device.stand_in.standInHeld() == 0
+
+
+def test_should_let_go_of_a_word_behind_a_step_whose_end_the_driver_refused(
+    device: Device, counter: LayerCounter, word: ctypes.c_uint64
+) -> None:
+    launch = device.capture(lambda: run_pass(counter))
+    counter.begin_step()
+    device.stand_in.standInFail(b"cuLaunchKernel", ctypes.c_long(1), OUT_OF_MEMORY)
+    with pytest.raises(CudaError):
+        counter.end_step()
+    queued = counter._queued_word
+    assert isinstance(queued, DeviceWord)
+    queued.let_go()
+    launch()
+    device.finish()
+    assert word.value == 0, "its memory may be gone"
+
+
+@pytest.mark.parametrize("call", ["cuCtxSynchronize", "cuMemcpyHtoDAsync_v2"])
+def test_should_unregister_a_word_also_where_the_driver_refuses_the_rest(
+    device: Device, word: ctypes.c_uint64, call: str
+) -> None:
+    queued = DeviceWord.aimed(device.driver, ctypes.addressof(word), device.stream)
+    before = device.stand_in.standInCallCount(b"cuMemHostUnregister")
+    device.stand_in.standInFail(call.encode(), ctypes.c_long(1), OUT_OF_MEMORY)
+    with pytest.raises(CudaError, match=f"{call} failed"):
+        queued.let_go()
+    assert device.stand_in.standInCallCount(b"cuMemHostUnregister") == before + 1
     queued.close()
     assert device.stand_in.standInHeld() == 0
 

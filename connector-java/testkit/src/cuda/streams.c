@@ -37,6 +37,7 @@ struct Stream {
     Operations queued;
     Operations captured;
     long given, done;
+    struct Stream *started_before;
 };
 
 typedef struct Graph {
@@ -53,6 +54,7 @@ typedef struct Function {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct Stream default_streams[DEVICES_MAX];
+static struct Stream *last_started;
 static struct Function bump, place;
 static struct Module counter_module;
 static uint64_t captures_begun;
@@ -184,8 +186,11 @@ static void *run_stream(void *argument) {
 
 /* ---- streams */
 
+/* With the lock held. */
 static void start(struct Stream *stream, int device) {
     stream->device = device;
+    stream->started_before = last_started;
+    last_started = stream;
     pthread_create(&stream->thread, NULL, run_stream, stream);
 }
 
@@ -229,7 +234,9 @@ EXPORTED CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
     REQUIRE_CONTEXT();
     REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
     *stream = calloc(1, sizeof **stream);
+    pthread_mutex_lock(&lock);
     start(*stream, current_device());
+    pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
@@ -242,6 +249,11 @@ EXPORTED CUresult cuStreamDestroy_v2(CUstream stream) {
     CALLED("%p", (void *)stream);
     REQUIRE((uintptr_t)stream > 2, CUDA_ERROR_INVALID_HANDLE);
     pthread_mutex_lock(&lock);
+    struct Stream **link = &last_started;
+    while (*link != stream) {
+        link = &(*link)->started_before;
+    }
+    *link = stream->started_before;
     stream->ending = 1;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
@@ -262,6 +274,29 @@ EXPORTED CUresult cuStreamSynchronize(CUstream handle) {
     CUresult result = sticky;
     pthread_mutex_unlock(&lock);
     REQUIRE(!capturing, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    return result;
+}
+
+static int is_behind(int device) {
+    for (const struct Stream *each = last_started; each != NULL; each = each->started_before) {
+        if (each->device == device && each->done < each->given) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Waits for all of the device's streams: a primary context is the only one here. */
+EXPORTED CUresult cuCtxSynchronize(void) {
+    CALLED("device %d", current_device());
+    REQUIRE_CONTEXT();
+    int device = current_device();
+    pthread_mutex_lock(&lock);
+    while (is_behind(device)) {
+        pthread_cond_wait(&changed, &lock);
+    }
+    CUresult result = sticky;
+    pthread_mutex_unlock(&lock);
     return result;
 }
 
