@@ -215,7 +215,7 @@ def test_should_count_by_a_graph_that_was_captured_before_there_was_a_word(devic
 
 @contextlib.contextmanager
 def held_until(device: Device, stream: int, call: bytes) -> Iterator[None]:
-    """The stream stands still until this function of the driver is called; the block's end lets it go on at any rate."""
+    """The stream stands still until this function of the driver is called, or the block ends."""
     opened, left = threading.Event(), threading.Event()
     before = device.stand_in.standInCallCount(call)
 

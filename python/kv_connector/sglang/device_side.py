@@ -87,13 +87,21 @@ class DeviceSide:
                 len(names),
             )
             return None
-        self._word.aim(address)
+        try:
+            self._word.aim(address)
+        except CudaError:
+            logger.exception("chunks leave after their forward pass: the messenger's counter is not mapped for the GPU")
+            return None
         return self._word
 
     def let_go(self) -> None:
-        """Before the counter goes with its messenger; the graphs stay, and add nothing."""
-        if self._word is not None:
+        """Before the counter goes with its messenger; the graphs stay, and add nothing. A refusal is logged."""
+        if self._word is None:
+            return
+        try:
             self._word.let_go()
+        except CudaError:
+            logger.exception("the GPU may still write to the layer counter: start this server again if requests fail")
 
 
 DEVICE = DeviceSide()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cuda_stand_in import Device, library_or_skip
+
+from kv_connector.cuda_driver import CudaError
 
 if TYPE_CHECKING:
     from one_process import Pair
@@ -52,11 +55,24 @@ class Pools:
         self._C = SimpleNamespace(_cuda_customAllocator=lambda *functions: functions)
         self.cuda = SimpleNamespace(MemPool=lambda allocator: allocator, use_mem_pool=self._use)
         self.entered = 0
+        self.is_inside = False
+        self._own: list[int] = []
 
     @contextlib.contextmanager
     def _use(self, _pool: Any) -> Iterator[None]:
         self.entered += 1
+        self.is_inside = True
         yield
+        self.is_inside = False
+
+    def allocate(self, length_bytes: int) -> int:
+        """As its own allocator does, by cudaMalloc."""
+        self._own.append(the_device().driver.allocate(length_bytes))
+        return self._own[-1]
+
+    def free(self) -> None:
+        for address in self._own:
+            the_device().driver.free(address)
 
 
 @pytest.fixture
@@ -137,8 +153,10 @@ def place_on_device(gpu: Any, pool: Any, torch: Any) -> list[int]:
 
     _pointers, lengths, items = pool.get_contiguous_buf_infos()
     with gpu.allocating(engine_facts.early_options("prefill"), torch):
-        held = [gpu._allocation.memories.allocate(length, GPU) for length in lengths]
-    addresses = [each.address for each in held]
+        if torch.is_inside:
+            addresses = [gpu._allocation.memories.allocate(length, GPU).address for length in lengths]
+        else:
+            addresses = [torch.allocate(length) for length in lengths]
     pool.get_contiguous_buf_infos = lambda: (list(addresses), list(lengths), list(items))
     return addresses
 
@@ -148,6 +166,8 @@ class GpuPair:
 
     def __init__(self, gpu: Any, folder: Any, model: Any) -> None:
         from one_process import Pair, Shape, publish_arguments
+
+        from kv_connector.sglang import endpoint
 
         torch = Pools()
         places: dict[str, list[int]] = {}
@@ -162,7 +182,20 @@ class GpuPair:
                 return pool
 
         publish_arguments(folder, 1)  # the model is loaded before there is a manager
-        self.pair: Pair = Pair(folder, OnDevice())
+        opened = endpoint.TransferEndpoint.open_messenger
+        self.described: list[Any] = []
+
+        def open_messenger(options: Any, described: Any, rows: Any) -> Any:
+            self.described.append(described)
+            return opened(options, described, rows)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(endpoint.TransferEndpoint, "open_messenger", staticmethod(open_messenger))
+            self.pair: Pair = Pair(folder, OnDevice())
+
+    def memories(self) -> list[Any]:
+        """Of both sides, as their messengers were told of them."""
+        return [memory for told in self.described for memory in told["ranks"][0]["memories"]]
 
     def write_page(self, buffer: int, page: int, content: bytes) -> None:
         device = the_device()
@@ -183,15 +216,15 @@ def gpu_pair(gpu: Any, model: Any, tmp_path: Any) -> Iterator[GpuPair]:
         made = GpuPair(gpu, tmp_path, model)
     yield made
     made.pair.close()
+    made.torch.free()
 
 
 def content_of(buffer: int, page: int, length_bytes: int) -> bytes:
     return bytes((buffer * 31 + page * 7 + at) % 251 for at in range(length_bytes))
 
 
-def test_should_move_pages_between_devices_and_say_that_no_gpu_has_seen_it(
-    gpu_pair: GpuPair, caplog: pytest.LogCaptureFixture
-) -> None:
+def move_pages(gpu_pair: GpuPair) -> None:
+    """Three of each buffer, and a row of metadata; compares what has come."""
     from one_process import pages, wait_for
     from sglang.srt.disaggregation.base.conn import KVPoll
 
@@ -201,25 +234,108 @@ def test_should_move_pages_between_devices_and_say_that_no_gpu_has_seen_it(
         for page in (3, 5, 6):
             gpu_pair.write_page(buffer, page, content_of(buffer, page, item))
     room = pair.next_room()
-    with caplog.at_level(logging.INFO, LOGGER):
-        sender, receiver = pair.sender(room), pair.receiver(room)
-        receiver.send_metadata(pages(9, 2, 11), 4)
-        wait_for(sender, KVPoll.WaitingForInput)
-        sender.init(3, 2)
-        pair.write_metadata(2, room, 123)
-        sender.send(pages(3, 5, 6), [])
-        for end in (sender, receiver):
-            wait_for(end, KVPoll.Success)
-            end.clear()
+    sender, receiver = pair.sender(room), pair.receiver(room)
+    receiver.send_metadata(pages(9, 2, 11), 4)
+    wait_for(sender, KVPoll.WaitingForInput)
+    sender.init(3, 2)
+    pair.write_metadata(2, room, 123)
+    sender.send(pages(3, 5, 6), [])
+    for end in (sender, receiver):
+        wait_for(end, KVPoll.Success)
+        end.clear()
     for buffer in buffers:
         for source, target in ((3, 9), (5, 2), (6, 11)):
             assert gpu_pair.received_page(buffer, target, item) == content_of(buffer, source, item)
     assert pair.decoder.metadata.output_ids[4, 0] == 123
+    pair.assert_nothing_held()
+
+
+def test_should_move_pages_between_devices_and_say_that_no_gpu_has_seen_it(
+    gpu_pair: GpuPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, LOGGER):
+        move_pages(gpu_pair)
     assert gpu_pair.torch.entered == 4, "pools and metadata of both sides"
     assert '"transport":"cuda"' in caplog.text
+    assert all(memory["handleKind"] == "posixFd" for memory in gpu_pair.memories())
     said = [record.getMessage() for record in caplog.get_records("setup")]
     assert sum("gpu is 'unproven'" in line and "on no GPU" in line for line in said) == 2
-    pair.assert_nothing_held()
+
+
+def test_should_move_pages_that_torchs_own_allocator_has_put_on_a_device(
+    gpu: Any, model: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the driver has none that can be passed on. What cudaIpc exports cannot be opened in the same process."""
+    monkeypatch.setenv("KV_MESSENGER_OPTIONS", json.dumps({"gpu": "unproven", "transports": ["tcp", "shm"]}))
+
+    def no_driver() -> Any:
+        raise CudaError("no driver")
+
+    gpu.cuda_driver = no_driver
+    with warnings.catch_warnings(action="ignore"):
+        made = GpuPair(gpu, tmp_path, model)
+    try:
+        assert made.torch.entered == 0
+        assert [(memory["kind"], memory["handleKind"]) for memory in made.memories()] == [("cuda", "none")] * 16
+        with caplog.at_level(logging.INFO, LOGGER):
+            move_pages(made)
+        assert '"transport":"tcp"' in caplog.text
+    finally:
+        made.pair.close()
+        made.torch.free()
+
+
+def test_should_let_go_of_the_counter_before_its_memory_goes_and_count_in_the_next_roles(
+    gpu_pair: GpuPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from one_process import LAYER_COUNT, Side
+
+    device, side = the_device(), gpu_pair.pair.prefiller
+    graph = device.capture(lambda: [layer() for layer in gpu_pair.model.layers] and None)
+    unregistered = functools.partial(device.stand_in.standInCallCount, b"cuMemHostUnregister")
+    close, before, at_close = side.endpoint.exchange.close, unregistered(), []
+    monkeypatch.setattr(side.endpoint.exchange, "close", lambda: (at_close.append(unregistered() - before), close()))
+    side.endpoint.teardown()
+    assert at_close == [1]
+    graph()
+    device.finish()
+    again = gpu_pair.pair.prefiller = Side.over(side.pool, "prefill", gpu_pair.pair._arguments, side.shape, side.rank)
+    counter = again.endpoint.steps._counter
+    start = counter.begin_step()
+    graph()
+    device.finish()
+    word = ctypes.c_uint64.from_address(again.endpoint.exchange._messenger.opened.layer_counter_address)
+    assert word.value == start + 2 * LAYER_COUNT
+    counter.end_step()
+
+
+def test_should_close_the_messenger_also_where_the_gpu_does_not_let_go(
+    gpu_pair: GpuPair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from one_process import Side
+
+    side, closed = gpu_pair.pair.prefiller, []
+    close = side.endpoint.exchange.close
+    monkeypatch.setattr(side.endpoint.exchange, "close", lambda: closed.append(close()))
+    the_device().stand_in.standInFail(b"cuCtxSynchronize", 1, OUT_OF_MEMORY)
+    side.endpoint.teardown()
+    assert len(closed) == 1
+    assert "the GPU may still write to the layer counter: start this server again" in caplog.text
+    gpu_pair.pair.prefiller = Side.over(side.pool, "prefill", gpu_pair.pair._arguments, side.shape, side.rank)
+
+
+def test_should_leave_chunks_to_the_end_of_their_pass_where_the_counter_cannot_be_mapped(
+    gpu_pair: GpuPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    from one_process import Side
+
+    side = gpu_pair.pair.prefiller
+    side.endpoint.teardown()
+    the_device().stand_in.standInFail(b"cuMemHostRegister_v2", 1, OUT_OF_MEMORY)
+    again = gpu_pair.pair.prefiller = Side.over(side.pool, "prefill", gpu_pair.pair._arguments, side.shape, side.rank)
+    assert again.endpoint.steps is None
+    assert "chunks leave after their forward pass: the messenger's counter is not mapped for the GPU" in caplog.text
+    move_pages(gpu_pair)
 
 
 def test_should_count_what_graphs_repeat_of_a_pass_that_is_told(gpu_pair: GpuPair) -> None:
