@@ -82,4 +82,7 @@ int is_pinned(const void *address, size_t length_bytes);
 long pinned_count(void);
 int is_device_address(CUdeviceptr address);
 
+/* One of the operations of a stream. */
+CUresult queue_copy(CUstream stream, uint64_t target, uint64_t source, size_t length_bytes);
+
 #endif
