@@ -8,7 +8,7 @@ assert the first of it.
 
 Arguments: the control socket's descriptor, then the modules to import. Runs in one thread. A request is a packet on
 the control socket with two descriptors: the server's log, and a socket on which this process says the server's id and,
-when it has ended, its status. The control socket's end ends this process.
+when it has ended, its status. The control socket's end ends this process and all servers that still run.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ class Launcher:
             if self._control in ready:
                 packet, descriptors, _, _ = socket.recv_fds(self._control, REQUEST_BYTES_MAX, 2)
                 if not packet:
+                    self._end_forks()
                     return None
                 request = self._fork(json.loads(packet), *descriptors)
                 if request is not None:
@@ -124,6 +125,16 @@ class Launcher:
         os.close(self._ended)
         os.close(self._wake)
 
+    def _end_forks(self) -> None:
+        """The run is over, however it ended: a server that it could not stop any more would go on for ever.
+
+        None of these ids has been waited for, so none is another process's by now.
+        """
+        for pid in self._said_to:
+            for target in (-pid, pid):  # a fork that has no group of its own yet is ended by its id
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(target, signal.SIGKILL)
+
     def _say_ends(self) -> None:
         for pid in list(self._said_to):
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -133,7 +144,9 @@ class Launcher:
 
 
 def say(to: socket.socket, what: Mapping[str, int]) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the test that asked is over
+    with contextlib.suppress(
+        BrokenPipeError, ConnectionResetError
+    ):  # what asked is over, perhaps before it heard of the id
         to.send(json.dumps(what).encode())
 
 

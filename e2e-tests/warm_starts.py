@@ -123,7 +123,7 @@ class WarmLauncher:
         return self._process.pid
 
     def stop(self) -> None:
-        """Servers that still run are no longer kept by it, and go on."""
+        """Servers that still run end with it."""
         if self._process is not None and self._control is not None:
             self._control.close()
             try:

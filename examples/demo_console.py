@@ -19,4 +19,5 @@ def unwind_on_sigterm() -> None:
 
 
 def _stop(signal_number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout make` sends two: the second would cut the clean-up short
     raise SystemExit(128 + signal_number)

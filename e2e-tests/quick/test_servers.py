@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -92,3 +94,35 @@ def test_metric_is_summed_over_the_samples_that_carry_the_labels() -> None:
     text = '# TYPE a counter\na{x="1",y="2"} 3\na{x="1",y="5"} 4\na{x="2",y="2"} 8\nab{x="1"} 16\na 32\n'
     assert metric_sum(text, "a", {"x": "1"}) == 7
     assert metric_sum(text, "a", {}) == 47
+
+
+CLEANED_UP = """
+import contextlib, sys
+from demo_console import say, unwind_on_sigterm
+
+def clean_up():
+    print("cleans up", flush=True)
+    sys.stdin.readline()
+    print("cleaned up", flush=True)
+
+unwind_on_sigterm()
+with contextlib.ExitStack() as stack:
+    stack.callback(clean_up)
+    print("runs", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_second_sigterm_does_not_cut_the_clean_up_short() -> None:
+    """`timeout make …` sends two: one to make, which hands it on, and one to the whole group."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", CLEANED_UP]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as demo:
+        assert demo.stdin is not None
+        assert demo.stdout is not None
+        for said in (b"runs\n", b"cleans up\n"):
+            assert demo.stdout.readline() == said
+            demo.terminate()
+        demo.stdin.close()
+        assert demo.stdout.readline() == b"cleaned up\n"
+    assert demo.returncode == 128 + signal.SIGTERM

@@ -1,19 +1,23 @@
-"""Servers that are forked with their imports done: as `python -m` has them, and a launcher that dies is heard of."""
+"""Servers that are forked with their imports done: as `python -m` has them, they end with the run that started them,
+and a launcher that dies is heard of."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm_starts
 from hosts import lack_of_privilege, second_host
 from server_process import ServerFailed, free_port, start_all, wait_until
-from warm_starts import WarmLauncher, WarmServer
+from warm_starts import ForkedProcess, WarmLauncher, WarmServer
 
 HEAVY = "import os, tempfile\nIMPORTED_BY = os.getpid()\ntempfile.gettempdir()\n"
 SERVER = """
@@ -41,6 +45,14 @@ if __name__ == "__main__":
     child.join()
     print(json.dumps({**found, "status": child.exitcode}), flush=True)
     http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+RUN = """
+import pathlib, sys, test_warm_starts, warm_starts
+folder = pathlib.Path(sys.argv[1])
+server = test_warm_starts.warm(warm_starts.WarmLauncher(["heavy"], lambda: {"PYTHONPATH": str(folder)}), folder)
+test_warm_starts.start_all([server], lambda said: None)
+print(server.pid, flush=True)
+sys.stdin.read()
 """
 
 
@@ -137,6 +149,49 @@ def test_launcher_that_dies_fails_what_it_started_and_what_it_should_start(
             warm(launcher, tmp_path).start()
     finally:
         os.killpg(server.pid, signal.SIGKILL)
+
+
+def test_servers_end_with_a_run_that_is_killed(launcher: WarmLauncher, tmp_path: Path) -> None:
+    """As by SIGKILL, or where a second interrupt ends its clean-up; one that stands still meanwhile ends as well."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", RUN, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as run:
+        assert run.stdout is not None
+        server = int(run.stdout.readline())
+        assert len(living(server)) > 1, "with its nursery"
+        os.killpg(server, signal.SIGSTOP)
+        run.kill()
+    ends_by_itself(server)
+
+
+def test_server_ends_with_a_run_that_never_heard_of_its_id(
+    launcher: WarmLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unread: list[socket.socket] = []
+    monkeypatch.setattr(warm_starts, "ForkedProcess", lambda status, log: unread.append(status))
+    server = warm(launcher, tmp_path)
+    server.start()
+    launcher.stop()
+    ends_by_itself(ForkedProcess(unread[0], tmp_path).pid)
+
+
+def ends_by_itself(group: int) -> None:
+    try:
+        wait_until(lambda: not living(group), 60, "the server and what it has forked end")
+    finally:
+        if living(group):
+            os.killpg(group, signal.SIGKILL)
+
+
+def living(group: int) -> list[int]:
+    """The processes of a group; one that has ended and is not waited for is none."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, _, its_group = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
 
 
 def test_launcher_that_cannot_import_fails_the_first_start(tmp_path: Path) -> None:
