@@ -15,13 +15,11 @@ import java.util.function.IntSupplier;
 /**
  * The messenger as an agent on a thread of its own: takes in what other threads have for it, runs its duty cycle, and with
  * nothing to do waits in the transfer engine, which it polls and closes at its end. While a forward pass is being sent it
- * looks at the layer counter every {@link #WATCH_PERIOD_NS}. An exception ends neither the agent nor the rest of a duty cycle.
+ * looks at the layer counter as often as {@link WatchPeriod} says. An exception ends neither the agent nor the rest of a duty cycle.
  *
  * <p>Any thread may start it once, stop it, and ask for its health.
  */
 final class MessengerAgent implements Agent {
-    /** How late a finished layer may be noticed; a spinning watcher would take a core from the forward pass. */
-    static final long WATCH_PERIOD_NS = 50_000;
     /** A duty cycle may take that long on a crowded machine; beyond it {@code /health} says that the messenger is stuck. */
     static final long STUCK_LIMIT_NS = 5_000_000_000L;
 
@@ -34,6 +32,7 @@ final class MessengerAgent implements Agent {
     private final NanoClock clock;
     private final Consumer<Throwable> onFault;
     private final AgentRunner runner;
+    private final WatchPeriod watchPeriod;
     private volatile boolean transferClosed;
 
     /** When a duty cycle without a fault has ended: one that fails is no sign of health. */
@@ -49,6 +48,7 @@ final class MessengerAgent implements Agent {
         this.clock = clock;
         this.onFault = onFault;
         runner = new AgentRunner(this, this::record);
+        watchPeriod = new WatchPeriod(clock.nowNs());
     }
 
     void start() {
@@ -96,7 +96,11 @@ final class MessengerAgent implements Agent {
             LockSupport.parkNanos(PAUSE_NS);
             return 1;
         }
-        lastSoundNs = clock.nowNs();
+        long nowNs = clock.nowNs();
+        lastSoundNs = nowNs;
+        if (inputs + work > 0) {
+            watchPeriod.onWork(nowNs);
+        }
         return inputs + work;
     }
 
@@ -146,9 +150,21 @@ final class MessengerAgent implements Agent {
     private int await() {
         if (messenger.death().isPresent()) {
             LockSupport.parkNanos(PAUSE_NS);
+        } else if (messenger.watching()) {
+            watch();
         } else {
-            transfer.await(messenger.watching() ? WATCH_PERIOD_NS : messenger.nextDeadlineNs() - clock.nowNs());
+            transfer.await(messenger.nextDeadlineNs() - clock.nowNs());
         }
         return 0;
+    }
+
+    private void watch() {
+        long begunNs = clock.nowNs();
+        long periodNs = watchPeriod.periodNs(begunNs);
+        transfer.await(periodNs);
+        long nowNs = clock.nowNs();
+        if (nowNs - begunNs < periodNs) { // the transfer engine moved bytes, or there is something to poll
+            watchPeriod.onWork(nowNs);
+        }
     }
 }

@@ -26,6 +26,8 @@ final class CallingThread implements WorkerRunner {
     private final LongSupplier clock;
     private final boolean yields;
     private volatile boolean woken;
+    /** The polling thread in a wait that is too short for the event loop, which a wake-up of that would not end. */
+    private volatile Thread parked;
 
     /**
      * @param workers all with the same poller
@@ -57,9 +59,11 @@ final class CallingThread implements WorkerRunner {
     @Override
     public void await(long limitNs, BooleanSupplier pollable) {
         if (limitNs < SPIN_WAIT_MIN_NS) { // and the event loop could not wait for less
+            parked = Thread.currentThread();
             if (!woken && invoker.invoke() == 0 && !pollable.getAsBoolean()) {
                 LockSupport.parkNanos(this, limitNs);
             }
+            parked = null;
         } else {
             workUntil(clock.getAsLong() + limitNs, pollable);
         }
@@ -113,6 +117,7 @@ final class CallingThread implements WorkerRunner {
         if (!woken) {
             woken = true;
             workers.getFirst().wake();
+            LockSupport.unpark(parked);
         }
     }
 
