@@ -131,6 +131,10 @@ class DeviceWord:
         """Which capture the stream is in, 0 for none: what is queued now runs each time that its graph does."""
         return self._driver.capture_of(self._current_stream())
 
+    def wait(self) -> None:
+        """Returns when all is over that the stream has queued; raises CudaError."""
+        self._driver.synchronize(self._current_stream())
+
     def close(self) -> None:
         """No graph that was captured with this word is launched any more, and all that was queued is over."""
         self._aimed.close()

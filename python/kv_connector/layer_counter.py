@@ -22,6 +22,9 @@ class QueuedWord(Protocol):
     def capture(self) -> int:
         """Which capture the stream is in, whose graph repeats what is queued now; 0 for none."""
 
+    def wait(self) -> None:
+        """Returns when the word says all that is queued now."""
+
 
 class GraphLayers:
     """Puts the bumps of a pass's layers into the graphs that are captured, in the registered order.
@@ -86,6 +89,8 @@ class LayerCounter:
         self._position = int(self._word.value)
         self._step_start = self._position
         self._names = tuple(layer_names)
+        self._bound = len(self._names)
+        """How far beyond its start the step may count."""
         self._fence = threading.Lock()
         self._next = len(self._names)
         self._fired: list[str] = []
@@ -109,12 +114,20 @@ class LayerCounter:
 
     def begin_step(self) -> int:
         """Starts a forward pass; returns the position to tell as ``counterStart``."""
+        return self._begin(len(self._names))
+
+    def begin_check(self) -> None:
+        """Starts a forward pass that is not told: a device may count its layers more than once, which then shows."""
+        self._begin(2 * len(self._names))
+
+    def _begin(self, bound: int) -> int:
         self._step_start = self._position
+        self._bound = bound
         self._next = 0
         self._fired.clear()
         self._in_order = True
         if self._queued_word is not None:
-            self._queued_word.place(self._position, self._beyond(len(self._names)))
+            self._queued_word.place(self._position, self._beyond(bound))
         self._in_step = True
         return self._position
 
@@ -157,6 +170,17 @@ class LayerCounter:
         self._in_step = False
         return self._position
 
+    def end_check(self) -> int:
+        """Ends such a pass when the device has run it; returns how many layers it has counted."""
+        counted = 0
+        try:
+            if self._queued_word is not None:
+                self._queued_word.wait()
+            counted = (int(self._word.value) - self._step_start) & _COUNTER_MASK
+        finally:
+            self.end_step()
+        return counted
+
     def fail_step(self) -> None:
         """Ends a forward pass that has failed. A later pass counts beyond its layers, and is never taken for it."""
         if not self._in_step:
@@ -170,7 +194,7 @@ class LayerCounter:
 
     def _leave(self, queued_word: QueuedWord) -> None:
         """The position moves also where the driver refuses: the next step begins behind all that this one may count."""
-        self._position = self._beyond(len(self._names) + 1)
+        self._position = self._beyond(self._bound + 1)
         queued_word.place(self._position, self._position)
 
     def _beyond(self, layers: int) -> int:

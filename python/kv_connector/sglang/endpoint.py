@@ -22,7 +22,8 @@ from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import BesidePages, IndexPages, StateSlot
 from kv_connector.sglang.device_side import DEVICE
 from kv_connector.sglang.exchange import Exchange
-from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps
+from kv_connector.sglang.first_pass import FirstPass
+from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
 from kv_connector.sglang.metrics_page import MetricsPage
 from kv_connector.sglang.prefillers import LOOKUP_LIMIT_SECONDS, Prefillers, RankPlace
 from kv_connector.sglang.prompt_name import NO_DIGEST
@@ -130,8 +131,12 @@ class TransferEndpoint(CommonEndpoint):
         counter = LayerCounter(address, layer_names, word)
         HOOKS.count_into(counter, layer_names)
         twins = Twins(self.kv_args.page_size, BATCHES_IN_FLIGHT_MAX * self.pp_size)
-        self.steps = LayerwiseSteps(self.exchange, counter, twins, on_device=word is not None)
-        logger.info("layers leave while the forward pass runs")
+        first_pass = FirstPass(counter, counted(layer_names)) if word is not None else None
+        self.steps = LayerwiseSteps(self.exchange, counter, twins, first_pass)
+        if first_pass is None:
+            logger.info("layers leave while the forward pass runs")
+        else:
+            logger.info("layers leave while forward passes run, once the first on this GPU has been counted right")
 
     def _open_messenger(self) -> tuple[MessengerPort, list[str]]:
         facts = engine_facts.read(self._server_args, self.kv_args, self._mode)
@@ -363,7 +368,7 @@ class TransferEndpoint(CommonEndpoint):
         if unsettled is not None:
             logger.warning("peers wait for what will not come from this %s any more: %s", self._mode, unsettled)
         HOOKS.stop_counting()
-        if self.steps is not None and self.steps.on_device:
+        if self.steps is not None and self.steps.first_pass is not None:
             DEVICE.let_go()
         self.steps = None
         self.close()

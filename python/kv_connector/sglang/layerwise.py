@@ -22,6 +22,7 @@ from kv_connector._facade import Command
 from kv_connector.cuda_driver import CudaError
 from kv_connector.layer_counter import GraphLayers, LayerCounter
 from kv_connector.sglang.exchange import Exchange
+from kv_connector.sglang.first_pass import FirstPass
 from kv_connector.sglang.twins import Computed, Twins
 
 _COUNTED = ("layer", "index")
@@ -117,6 +118,11 @@ def _decoder_layer_of(path: str) -> str:
     return ".".join(parts[: numbered + 1])
 
 
+def counted(names: Iterable[str]) -> int:
+    """How many of these names a pass counts."""
+    return sum(len(of_layer) for of_layer in _by_layer(names).values())
+
+
 def _by_layer(names: Iterable[str]) -> dict[int, Sequence[str]]:
     by_layer: dict[int, list[str]] = {}
     for name in names:
@@ -143,10 +149,12 @@ class PlannedChunk:
 class LayerwiseSteps:
     """The forward passes of one prefiller."""
 
-    def __init__(self, exchange: Exchange, counter: LayerCounter, twins: Twins, on_device: bool = False) -> None:
+    def __init__(
+        self, exchange: Exchange, counter: LayerCounter, twins: Twins, first_pass: FirstPass | None = None
+    ) -> None:
         self.twins = twins
-        self.on_device = on_device
-        """Whether passes are queued on a GPU's streams."""
+        self.first_pass = first_pass
+        """What none is told before; None where this thread counts by itself, and not a GPU."""
         self._exchange = exchange
         self._counter = counter
         self._step = 0
@@ -268,9 +276,18 @@ def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: A
     if steps is None:
         return original(scheduler, batch, *more, **named)
     plan, forward = lambda: _plan(scheduler, batch, steps.twins), lambda: original(scheduler, batch, *more, **named)
-    if steps.on_device and scheduler.enable_overlap:
-        return steps.run(plan, forward, lambda: scheduler.device_module.stream(scheduler.forward_stream))
-    return steps.run(plan, forward)
+    first_pass = steps.first_pass
+    if first_pass is None:
+        return steps.run(plan, forward)
+
+    def on_stream() -> AbstractContextManager[Any]:
+        if not scheduler.enable_overlap:
+            return contextlib.nullcontext()
+        return scheduler.device_module.stream(scheduler.forward_stream)  # type: ignore[no-any-return]
+
+    if not first_pass.is_right:
+        return first_pass.run(batch.forward_mode.is_extend(), forward, on_stream)
+    return steps.run(plan, forward, on_stream)
 
 
 def _plan(scheduler: Any, batch: Any, twins: Twins) -> list[PlannedChunk]:

@@ -17,7 +17,7 @@ class Steps:
     """What an endpoint runs its forward passes in."""
 
     twins = None
-    on_device = False
+    first_pass = None
 
     def __init__(self, seen: list[object]) -> None:
         self._seen = seen
