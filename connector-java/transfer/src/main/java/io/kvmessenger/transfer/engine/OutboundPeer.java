@@ -321,9 +321,10 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
 
     @Override
     public void onSent(long postId) {
-        if (gathered == null || gathered.onSent(postId)) {
-            writes.sent(postId);
+        if (gathered != null) {
+            gathered.onSent(postId);
         }
+        writes.sent(postId);
     }
 
     private void fail(TransferFault fault, String detail) {
@@ -501,7 +502,7 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
             return path.post(wanted, postId);
         }
         if (gathered == null) {
-            gathered = target.staging.gather();
+            gathered = target.staging.gather(writes);
         }
         return gathered.post(path, wanted, postId);
     }

@@ -4,6 +4,7 @@ import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.WriteBatch;
+import io.kvmessenger.transfer.staging.GatheredWrites;
 import java.util.ArrayDeque;
 import java.util.Arrays;
 import java.util.concurrent.atomic.AtomicLong;
@@ -16,7 +17,7 @@ import java.util.concurrent.atomic.AtomicLong;
  * path had is posted again before anything new. A request is named by its position in the order of submission, a post by
  * an id: neither is ever used again, so that what comes late finds nothing. It chooses no path and knows no clock.
  */
-final class WriteLedger {
+final class WriteLedger implements GatheredWrites.Splitter {
     /** Where completions go. Worker only. */
     interface Completions {
         void onCompleted(int origin, long cookie);
@@ -198,6 +199,20 @@ final class WriteLedger {
         }
     }
 
+    @Override
+    public boolean canSplit() {
+        return posts.hasRoom();
+    }
+
+    @Override
+    public long split(long postId, int unitCount) {
+        int post = posts.find(postId);
+        if (post < 0 || unitCount < 1 || unitCount >= posts.unitCounts[post]) {
+            throw new AssertionError("of a post that is no longer one, " + unitCount + " units are split");
+        }
+        return posts.split(post, unitCount);
+    }
+
     /** Worker: the path is gone; what it had and was not sent waits for another. Returns the posts. */
     int reclaim(Endpoint lost) {
         int count = 0;
@@ -323,6 +338,19 @@ final class WriteLedger {
             endpoints[post] = by;
             freeCount--;
             serial++;
+        }
+
+        long split(int post, int unitCount) {
+            int rest = free[freeCount - 1];
+            ids[rest] = nextId();
+            positions[rest] = positions[post];
+            firstUnits[rest] = firstUnits[post] + unitCount;
+            unitCounts[rest] = unitCounts[post] - unitCount;
+            endpoints[rest] = endpoints[post];
+            unitCounts[post] = unitCount;
+            freeCount--;
+            serial++;
+            return ids[rest];
         }
 
         /** The place of a post that is under way, or negative. */

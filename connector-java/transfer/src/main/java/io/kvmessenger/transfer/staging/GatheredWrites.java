@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 
 /**
@@ -20,9 +21,22 @@ public final class GatheredWrites implements CopyLane.User {
     /** Of one path, gathered or being gathered, and not given to it. */
     private static final int AHEAD_MAX = 2;
 
-    /** One post. */
+    private static final int PARTS_MIN = 4;
+
+    /** Where each write that a path makes of a post becomes a post of its own, so that it is known of each whether it was sent. */
+    public interface Splitter {
+        /** Whether {@link #split} can be called now. */
+        boolean canSplit();
+
+        /** The post keeps so many units, fewer than it has; returns the id of the rest. */
+        long split(long postId, int unitCount);
+    }
+
+    /** One post, until a path has made several of it. */
     private static final class Post {
-        long id;
+        /** Of what the path was not given. */
+        long restId;
+
         Endpoint path;
         TransferRequest request;
         long position;
@@ -35,16 +49,17 @@ public final class GatheredWrites implements CopyLane.User {
         /** Units that the path has taken. */
         int givenCount;
 
-        /** Writes that the path has made of it, and of these, those that it has told as sent. */
-        int partCount;
+        /** The writes that the path has made of it and has not told as sent. */
+        long[] partIds = new long[PARTS_MIN];
 
-        int sentCount;
+        int partCount;
         /** Its path is closed: only the slab is waited for. */
         boolean dropped;
     }
 
     private final Staging staging;
     private final SlabPool pool;
+    private final Splitter splitter;
     private final SlabPool.Holder holder = new SlabPool.Holder();
     /** In the order in which they were posted. */
     private final List<Post> posts = new ArrayList<>();
@@ -56,9 +71,10 @@ public final class GatheredWrites implements CopyLane.User {
 
     private DeviceFault fault;
 
-    GatheredWrites(Staging staging, SlabPool pool) {
+    GatheredWrites(Staging staging, SlabPool pool, Splitter splitter) {
         this.staging = staging;
         this.pool = pool;
+        this.splitter = splitter;
     }
 
     /**
@@ -80,7 +96,7 @@ public final class GatheredWrites implements CopyLane.User {
         int taken =
                 wanted.limit(Integer.MAX_VALUE, isLong ? staging.limits().pageMaxBytes() : slabBytes, Long.MAX_VALUE);
         Post post = unused.isEmpty() ? new Post() : unused.removeLast();
-        post.id = postId;
+        post.restId = postId;
         post.path = path;
         post.request = wanted.request();
         post.position = wanted.position();
@@ -90,7 +106,6 @@ public final class GatheredWrites implements CopyLane.User {
         post.gathered = false;
         post.givenCount = 0;
         post.partCount = 0;
-        post.sentCount = 0;
         post.dropped = false;
         post.lane = staging.laneToHost(wanted.sourceDevice().ordinal());
         post.mark = post.lane.nextMark();
@@ -180,40 +195,51 @@ public final class GatheredWrites implements CopyLane.User {
         return work;
     }
 
-    /** A path may make several writes of it. */
+    /** A path may make several writes of it; returns how many it did. */
     private int give(Post post) {
-        int before = post.partCount;
+        int count = 0;
         MemorySegment host = pool.memory();
-        while (post.givenCount < post.unitCount) {
+        while (post.givenCount < post.unitCount && splitter.canSplit()) {
             int left = post.unitCount - post.givenCount;
             batch.set(post.position, post.request, post.firstUnit + post.givenCount, left);
             batch.gatheredIn(host, pool.offsetBytes(post.slab) + post.givenCount * batch.pageBytes());
-            int taken = post.path.post(batch, post.id);
+            int taken = post.path.post(batch, post.restId);
             if (taken == 0) {
                 break;
             }
+            if (post.partCount == post.partIds.length) {
+                post.partIds = Arrays.copyOf(post.partIds, 2 * post.partCount);
+            }
+            post.partIds[post.partCount++] = post.restId;
             post.givenCount += taken;
-            post.partCount++;
+            post.restId = taken < left ? splitter.split(post.restId, taken) : post.restId;
+            count++;
         }
-        return post.partCount - before;
+        return count;
     }
 
-    /** A path has told a write as sent; returns whether the post that it is of needs nothing more. True for what is not gathered. */
-    public boolean onSent(long postId) {
+    /** A path has told a write as sent: where it was the last one of a slab, the slab is free. */
+    public void onSent(long postId) {
         for (int i = 0; i < posts.size(); i++) {
             Post post = posts.get(i);
-            if (post.id != postId || post.dropped) {
-                continue;
+            if (!post.dropped && removePart(post, postId)) {
+                if (post.partCount == 0 && post.givenCount == post.unitCount) {
+                    posts.remove(i);
+                    giveBack(post);
+                }
+                return;
             }
-            post.sentCount++;
-            if (post.givenCount < post.unitCount || post.sentCount < post.partCount) {
-                return false;
-            }
-            posts.remove(i);
-            giveBack(post);
-            return true;
         }
-        return true;
+    }
+
+    private static boolean removePart(Post post, long postId) {
+        for (int i = 0; i < post.partCount; i++) {
+            if (post.partIds[i] == postId) {
+                post.partIds[i] = post.partIds[--post.partCount];
+                return true;
+            }
+        }
+        return false;
     }
 
     /** The path is closed, and reads nothing any more: what it had is posted anew. */

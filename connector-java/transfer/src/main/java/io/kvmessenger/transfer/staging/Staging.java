@@ -49,8 +49,8 @@ public final class Staging {
     }
 
     /** For the writes to one peer, until it is {@link #release released}. */
-    public GatheredWrites gather() {
-        GatheredWrites made = new GatheredWrites(this, outgoing);
+    public GatheredWrites gather(GatheredWrites.Splitter splitter) {
+        GatheredWrites made = new GatheredWrites(this, outgoing, splitter);
         users.add(made);
         return made;
     }
