@@ -7,11 +7,11 @@ import io.kvmessenger.transfer.TransferOptions;
 import org.junit.jupiter.api.Assumptions;
 
 /** The libfabric that the build has unpacked, for tests. Pure functions. */
-final class InstalledFabric {
+public final class InstalledFabric {
     private InstalledFabric() {}
 
     /** Skips the test where there is none. */
-    static void assume() {
+    public static void assume() {
         try {
             new FfmLibFabric(FfmLibFabric.DEFAULT_NAME);
         } catch (UnsatisfiedLinkError e) {
@@ -21,7 +21,7 @@ final class InstalledFabric {
     }
 
     /** The same by libfabric over tcp, and nothing else. */
-    static TransferOptions byTcp(TransferOptions options) {
+    public static TransferOptions byTcp(TransferOptions options) {
         boolean renamed = new FfmLibFabric(FfmLibFabric.DEFAULT_NAME).fi_version() > FabricApi.VERSION;
         return options.withTransports(TransferOptions.LIBFABRIC)
                 .withFabric(new FabricChoice("", renamed ? "tcp" : "net"));

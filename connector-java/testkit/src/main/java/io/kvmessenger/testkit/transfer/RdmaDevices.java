@@ -5,26 +5,26 @@ import java.util.stream.IntStream;
 import org.junit.jupiter.api.Assumptions;
 
 /** The RDMA devices that tests may use: those of the test bed, which {@code make test-rdma} starts. Pure functions. */
-final class RdmaDevices {
+public final class RdmaDevices {
     /** System property: two devices with a wire between them, with a comma between them. */
     private static final String PROPERTY = "kvmessenger.rdma";
 
     private RdmaDevices() {}
 
     /** Skips the test where there is none. */
-    static void assume() {
+    public static void assume() {
         Assumptions.assumeFalse(
                 devices().isEmpty(),
                 "no RDMA device: -D" + PROPERTY + " names none, make test-rdma runs where there are");
     }
 
     /** Engines of a name that begins with "target" at one end of the wire, all others at the other one. */
-    static TransferOptions by(TransferOptions options, String engine) {
+    public static TransferOptions by(TransferOptions options, String engine) {
         return options.withTransports(TransferOptions.VERBS).withVerbsDevices(deviceOf(engine));
     }
 
     /** Engines with so many devices each: every one of the writer's at the other end of a wire from one of the target's. */
-    static TransferOptions byPairs(TransferOptions options, String engine, int count) {
+    public static TransferOptions byPairs(TransferOptions options, String engine, int count) {
         String[] devices = IntStream.range(0, count)
                 .mapToObj(pair -> deviceOfPair(engine, pair))
                 .toArray(String[]::new);
@@ -32,18 +32,18 @@ final class RdmaDevices {
     }
 
     /** The device of an engine at one of the bed's pairs, as {@code examples/setup/rdma-bed} calls it. */
-    static String deviceOfPair(String engine, int pair) {
+    public static String deviceOfPair(String engine, int pair) {
         return (engine.startsWith("target") ? "rxp" : "rxe") + pair;
     }
 
     /** Those of the bed's switch from one number on, so many. */
-    static TransferOptions bySwitched(TransferOptions options, int first, int count) {
+    public static TransferOptions bySwitched(TransferOptions options, int first, int count) {
         String[] devices =
                 IntStream.range(first, first + count).mapToObj(i -> "rxs" + i).toArray(String[]::new);
         return options.withTransports(TransferOptions.VERBS).withVerbsDevices(devices);
     }
 
-    static String deviceOf(String engine) {
+    public static String deviceOf(String engine) {
         int comma = devices().indexOf(',');
         return engine.startsWith("target")
                 ? devices().substring(comma + 1)

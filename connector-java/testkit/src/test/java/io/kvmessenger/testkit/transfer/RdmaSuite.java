@@ -20,11 +20,13 @@ import org.junit.platform.launcher.listeners.TestExecutionSummary;
 final class RdmaSuite {
     private static final String CLASSES = ".*\\.Verbs\\w*Test";
 
+    private static final String STAGING = "io.kvmessenger.testkit.staging";
+
     private RdmaSuite() {}
 
     public static void main(String[] arguments) {
         LauncherDiscoveryRequest request = LauncherDiscoveryRequestBuilder.request()
-                .selectors(selectPackage(RdmaSuite.class.getPackageName()))
+                .selectors(selectPackage(RdmaSuite.class.getPackageName()), selectPackage(STAGING))
                 .filters(includeClassNamePatterns(arguments.length > 0 ? arguments[0] : CLASSES))
                 .configurationParameter("junit.jupiter.execution.timeout.default", "300 s")
                 .build();

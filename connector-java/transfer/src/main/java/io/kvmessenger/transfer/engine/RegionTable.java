@@ -99,7 +99,7 @@ final class RegionTable {
     private boolean canSend(Domain domain, Memory memory) {
         return domain.canRead(memory)
                 || (memory instanceof Memory.Device device
-                        && domain.readsAnyHostMemory()
+                        && domain.readsGathered()
                         && devices.refusal(device.ordinal()) == null);
     }
 

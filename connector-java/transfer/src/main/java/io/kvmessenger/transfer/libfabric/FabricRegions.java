@@ -21,6 +21,9 @@ final class FabricRegions {
 
     private static final long LANDING_BYTES = 64;
 
+    /** No region has it: where the engine gathers what a NIC does not reach. Peers are told of neither. */
+    private static final int GATHERED_ID = -1;
+
     /** One that is registered. */
     record Registered(RemoteMemory remote, long address, long handle, long descriptor) {
         private boolean contains(MemorySegment memory) {
@@ -48,17 +51,25 @@ final class FabricRegions {
     }
 
     /** @throws IllegalStateException when the provider refuses the memory */
-    synchronized void add(int regionId, MemorySegment memory) {
+    void add(int regionId, MemorySegment memory) {
+        add(regionId, memory, FabricApi.FI_WRITE | FabricApi.FI_REMOTE_WRITE);
+    }
+
+    /**
+     * Worker: the engine's own memory, which peers cannot name.
+     *
+     * @throws IllegalStateException when the provider refuses the memory
+     */
+    Registered addGathered(MemorySegment memory) {
+        add(GATHERED_ID, memory, FabricApi.FI_WRITE);
+        return of(GATHERED_ID);
+    }
+
+    private synchronized void add(int regionId, MemorySegment memory, long access) {
         try (Arena scratch = Arena.ofConfined()) {
             MemorySegment opened = scratch.allocate(JAVA_LONG);
             int result = fabric.library()
-                    .fi_mr_reg(
-                            fabric.domain(),
-                            memory.address(),
-                            memory.byteSize(),
-                            FabricApi.FI_WRITE | FabricApi.FI_REMOTE_WRITE,
-                            wantedKey(),
-                            opened);
+                    .fi_mr_reg(fabric.domain(), memory.address(), memory.byteSize(), access, wantedKey(), opened);
             fabric.require("fi_mr_reg", result);
             long handle = opened.get(JAVA_LONG, 0);
             long base = fabric.info().hasMrMode(FabricApi.FI_MR_VIRT_ADDR) ? memory.address() : 0;

@@ -70,6 +70,11 @@ final class LibFabricDomain implements Domain {
     }
 
     @Override
+    public boolean readsGathered() {
+        return true;
+    }
+
+    @Override
     public void deregister(RemoteKey key) {
         regions.remove(key.regionId());
     }

@@ -258,7 +258,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
 
     private boolean postPages(WriteBatch batch, long postId) {
         RemoteMemory region = regions.find(batch.regionId());
-        if (region == null || !findSource(batch.source())) {
+        if (region == null || !findSource(batch)) {
             return false;
         }
         batch.limit(batch.runLength(0), Math.min(WRITE_AIM_BYTES, writeMaxBytes), Imm.WEIGHT_MAX);
@@ -285,20 +285,35 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
                 postId);
     }
 
-    private boolean findSource(MemorySegment source) {
+    private boolean findSource(WriteBatch batch) {
+        MemorySegment source = batch.source();
         int changes = own.changes();
         if (changes == seenChanges && source.equals(lastSource)) {
             return true;
         }
-        FabricRegions.Registered registered = own.around(source);
+        FabricRegions.Registered registered = registered(batch);
         if (registered == null) {
-            fault = "a source is not registered with it";
             return false;
         }
         seenChanges = changes;
         lastSource = source;
         lastDescriptor = registered.descriptor();
         return true;
+    }
+
+    /** What the batch reads, or null when the path has a fault. What was gathered is registered when it is first read. */
+    private FabricRegions.Registered registered(WriteBatch batch) {
+        try {
+            FabricRegions.Registered found = own.around(batch.source());
+            if (found == null && batch.isGathered()) {
+                found = own.addGathered(batch.source());
+            }
+            fault = found == null ? "a source is not registered with it" : fault;
+            return found;
+        } catch (IllegalStateException e) {
+            fault = "of what was gathered: " + e.getMessage();
+            return null;
+        }
     }
 
     /** Returns whether the provider has taken it. */

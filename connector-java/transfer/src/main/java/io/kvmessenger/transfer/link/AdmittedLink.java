@@ -390,7 +390,7 @@ final class AdmittedLink implements InboundLink, ControlStream.Reader, DeathWatc
                     continue;
                 }
                 if (!port.reachesAll(domain)) {
-                    return "a region of this engine has no descriptor to map";
+                    return wanted.transport() + " reaches not all regions of this engine";
                 }
                 try {
                     paths = domain.admit(this, from, wanted.wish(), nowNs);

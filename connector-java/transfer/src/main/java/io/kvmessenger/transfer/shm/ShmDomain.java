@@ -54,7 +54,7 @@ final class ShmDomain implements Domain {
     }
 
     @Override
-    public boolean readsAnyHostMemory() {
+    public boolean readsGathered() {
         return true;
     }
 

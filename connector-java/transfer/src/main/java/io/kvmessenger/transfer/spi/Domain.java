@@ -41,8 +41,11 @@ public interface Domain {
         return memory instanceof Memory.Host;
     }
 
-    /** Whether it can read host memory that is no region, so that what it cannot read is gathered there for it. Any thread. */
-    default boolean readsAnyHostMemory() {
+    /**
+     * Whether its paths take batches that are {@link WriteBatch#isGathered gathered}, so that what it cannot read is gathered for it. Any
+     * thread.
+     */
+    default boolean readsGathered() {
         return false;
     }
 

@@ -150,6 +150,11 @@ public final class WriteBatch {
         gatheredOffsetBytes = offsetBytes;
     }
 
+    /** Whether its source is no region but host memory of the engine's own, which stays where it is until the engine ends. */
+    public boolean isGathered() {
+        return gatheredOffsetBytes >= 0;
+    }
+
     /** The source's bytes, for paths that read host memory only; null for a batch that is only an immediate. */
     public MemorySegment source() {
         return source != null || sourceRegion == null ? source : sourceRegion.hostBytes();

@@ -75,7 +75,7 @@ final class TcpDomain implements Domain {
     }
 
     @Override
-    public boolean readsAnyHostMemory() {
+    public boolean readsGathered() {
         return true;
     }
 

@@ -90,6 +90,11 @@ final class VerbsDomain implements Domain {
     }
 
     @Override
+    public boolean readsGathered() {
+        return true;
+    }
+
+    @Override
     public void deregister(RemoteKey key) {
         nics.forEach(nic -> nic.regions().remove(key.regionId()));
     }

@@ -17,6 +17,12 @@ final class VerbsRegions {
     private static final int ACCESS =
             VerbsApi.IBV_ACCESS_LOCAL_WRITE | VerbsApi.IBV_ACCESS_REMOTE_WRITE | VerbsApi.IBV_ACCESS_RELAXED_ORDERING;
 
+    /** The device reads it for this engine; a peer that guessed its key would write nothing. */
+    private static final int READ_BY_THIS_SIDE = VerbsApi.IBV_ACCESS_RELAXED_ORDERING;
+
+    /** No region has it: where the engine gathers what the device does not reach. */
+    private static final int GATHERED_ID = -1;
+
     /** One that is registered. */
     record Registered(RemoteMemory remote, long handle, int localKey) {
         private boolean contains(MemorySegment memory) {
@@ -35,8 +41,22 @@ final class VerbsRegions {
     }
 
     /** @throws IllegalStateException when the device refuses the memory */
-    synchronized void add(int regionId, MemorySegment memory) {
-        long handle = verbs.library().ibv_reg_mr(verbs.domain(), memory.address(), memory.byteSize(), ACCESS);
+    void add(int regionId, MemorySegment memory) {
+        add(regionId, memory, ACCESS);
+    }
+
+    /**
+     * Worker: the engine's own memory, which peers cannot name.
+     *
+     * @throws IllegalStateException when the device refuses the memory
+     */
+    Registered addGathered(MemorySegment memory) {
+        add(GATHERED_ID, memory, READ_BY_THIS_SIDE);
+        return of(GATHERED_ID);
+    }
+
+    private synchronized void add(int regionId, MemorySegment memory, int access) {
+        long handle = verbs.library().ibv_reg_mr(verbs.domain(), memory.address(), memory.byteSize(), access);
         if (handle == -Errno.ENOMEM) {
             throw new IllegalStateException(verbs.port().device() + " cannot lock " + memory.byteSize()
                     + " bytes of memory: raise the limit that ulimit -l shows");

@@ -278,7 +278,7 @@ final class VerbsSendPath implements Endpoint {
 
     private boolean postPages(WriteBatch batch, long postId) {
         RemoteMemory region = regions.find(batch.regionId());
-        if (region == null || !findSource(batch.source())) {
+        if (region == null || !findSource(batch)) {
             return false;
         }
         batch.limit(Integer.MAX_VALUE, Math.min(POST_AIM_BYTES, writeMaxBytes), Imm.WEIGHT_MAX);
@@ -316,20 +316,35 @@ final class VerbsSendPath implements Endpoint {
         return true;
     }
 
-    private boolean findSource(MemorySegment source) {
+    private boolean findSource(WriteBatch batch) {
+        MemorySegment source = batch.source();
         int changes = own.changes();
         if (changes == seenChanges && source.equals(lastSource)) {
             return true;
         }
-        VerbsRegions.Registered registered = own.around(source);
+        VerbsRegions.Registered registered = registered(batch);
         if (registered == null) {
-            fault = "a source is not registered with it";
             return false;
         }
         seenChanges = changes;
         lastSource = source;
         lastKey = registered.localKey();
         return true;
+    }
+
+    /** What the batch reads, or null when the path has a fault. What was gathered is registered when it is first read. */
+    private VerbsRegions.Registered registered(WriteBatch batch) {
+        try {
+            VerbsRegions.Registered found = own.around(batch.source());
+            if (found == null && batch.isGathered()) {
+                found = own.addGathered(batch.source());
+            }
+            fault = found == null ? "a source is not registered with it" : fault;
+            return found;
+        } catch (IllegalStateException e) {
+            fault = "of what was gathered: " + e.getMessage();
+            return null;
+        }
     }
 
     /** Returns whether the device has taken the post. */

@@ -237,6 +237,20 @@ final class PathPair implements PathEvents {
         return taken > 0 ? taken : postTo(path, postId, pages);
     }
 
+    /** Offers the first pages of the region, of which another place has the bytes. */
+    int postGathered(long postId, MemorySegment host, int pageCount) {
+        int[] pages = IntStream.range(0, pageCount).toArray();
+        PageList list = new PageList(pages, 0, pageCount, PAGE_BYTES, 0);
+        Memory onDevice = new Memory.Device(0, 1 << 20, source.byteSize(), Memory.HandleKind.NONE);
+        Registered region = new Registered(descriptor(REGION_ID + 1), onDevice);
+        TransferRequest request = new PagedWrites(region, list, descriptor(REGION_ID), list, PAGE_BYTES, () -> IMM, 1);
+        batch.set(postId, request, 0, pageCount);
+        batch.gatheredIn(host, 0);
+        int taken = path().post(batch, postId);
+        batch.clear();
+        return taken;
+    }
+
     int postImmediate(long postId) {
         return post(path(), postId, new ImmOnly(() -> IMM, 1), 1);
     }

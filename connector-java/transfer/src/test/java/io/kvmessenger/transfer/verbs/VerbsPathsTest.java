@@ -4,6 +4,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.transfer.TransferCounter;
+import java.lang.foreign.MemorySegment;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -71,6 +72,37 @@ final class VerbsPathsTest {
         paths.library.deliver(1);
         assertThat(paths.postImmediate(1)).isEqualTo(1);
         assertThat(paths.library.underWay()).containsExactly("write with imm 0 01001000 signalled");
+    }
+
+    /** The device reads no memory that it was not told of. */
+    @Test
+    void shouldRegisterWhereItsPagesAreGatheredOnce() {
+        paths.opened();
+        assertThat(paths.postFirst(0, 511)).isEqualTo(1);
+        int before = paths.library.objects();
+        MemorySegment gathered = paths.arena.allocate(paths.source.byteSize()).fill((byte) 7);
+        assertThat(paths.postGathered(1, gathered, 2)).isEqualTo(2);
+        assertThat(paths.postGathered(2, gathered, 4)).isEqualTo(4);
+        assertThat(paths.library.objects() - before).isEqualTo(1);
+        paths.library.deliver(ALL);
+        paths.turn();
+        assertThat(paths.sent).containsExactly(0L, 1L, 2L);
+        long lengthBytes = 4 * PathPair.PAGE_BYTES;
+        assertThat(paths.memory.asSlice(0, lengthBytes).mismatch(gathered.asSlice(0, lengthBytes)))
+                .isEqualTo(-1);
+    }
+
+    @Test
+    void shouldEndWhereTheDeviceRefusesTheMemoryThatPagesAreGatheredIn() {
+        paths.opened();
+        assertThat(paths.postFirst(0, 511)).isEqualTo(1);
+        paths.library.refusedCall = "ibv_reg_mr";
+        assertThat(paths.postGathered(1, paths.arena.allocate(paths.source.byteSize()), 2))
+                .isZero();
+        paths.library.deliver(ALL);
+        paths.turn();
+        assertThat(paths.events.getLast()).contains("of what was gathered: nic cannot lock", "ulimit -l");
+        assertThat(paths.sent).containsExactly(0L);
     }
 
     @Test
