@@ -110,12 +110,10 @@ def _ranks_that_share(vllm_config: Any, options: Options) -> tuple[int, str]:
     parallel = vllm_config.parallel_config
     if parallel.tensor_parallel_size == 1 or options.messenger_per == "rank":
         return 1, ""
-    if vllm_config.device_config.device_type != "cpu":
-        return 1, "the KV cache is not in host memory"
     if parallel.distributed_executor_backend not in ("mp", "uni"):
         return 1, f"with executor {parallel.distributed_executor_backend!r} ranks may be on any node"
-    reason = why_memory_cannot_be_shared()
-    if reason:
+    # A GPU's driver is not asked: the scheduler's process may fork the workers, which could not use it then.
+    if vllm_config.device_config.device_type == "cpu" and (reason := why_memory_cannot_be_shared()):
         return 1, reason
     # Ranks are numbered stage by stage and fill one node after the other.
     return math.gcd(parallel.tensor_parallel_size, parallel.local_world_size), ""

@@ -62,11 +62,16 @@ def test_should_say_how_many_ranks_share(
     assert (facts.groups.tp_ranks_per_messenger, facts.not_shared_because) == (sharing, because)
 
 
-def test_should_not_share_memory_of_a_device(vllm_release: Release) -> None:
-    on_device = config("kv_producer", **TWO_RANKS)
+@pytest.mark.parametrize(("messenger_per", "messenger_count"), [("node", 1), ("rank", 2)])
+def test_should_share_memory_of_devices(
+    vllm_release: Release, monkeypatch: pytest.MonkeyPatch, messenger_per: str, messenger_count: int
+) -> None:
+    """Whether memfds can be made says nothing of it."""
+    monkeypatch.setattr(vllm_release.engine_facts, "why_memory_cannot_be_shared", lambda: "no memfd")
+    on_device = config("kv_producer", **TWO_RANKS, extra={"gpu": "unproven", "messenger_per": messenger_per})
     on_device.device_config.device_type = "cuda"
     facts = vllm_release.engine_facts.read_facts(on_device, caches())
-    assert (facts.groups.messenger_count, facts.not_shared_because) == (2, "the KV cache is not in host memory")
+    assert (facts.groups.messenger_count, facts.not_shared_because) == (messenger_count, "")
 
 
 def test_should_fall_back_where_memory_cannot_be_shared(
