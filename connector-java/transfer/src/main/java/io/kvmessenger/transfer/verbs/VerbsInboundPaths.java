@@ -32,6 +32,9 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     private final long connectLimitNs;
     private final long readyDeadlineNs;
     private final VerbsReceivePath[] paths = new VerbsReceivePath[Endpoint.NETWORKS_MAX];
+    /** How many paths of each network the peer may have named. */
+    private final int[] serialsSeen = new int[Endpoint.NETWORKS_MAX];
+
     private boolean devicesTold;
     private boolean ready;
     private boolean stopped;
@@ -126,19 +129,23 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
 
     /** Returns whether the record was taken. */
     private boolean open(PathName about, PairName writer) {
-        if (writer == null || paths[about.network()] != null) {
-            reject(TransferFault.PROTOCOL, "the peer names no queue pair, or wants a path that it has");
+        boolean isNew = about.serial() >= serialsSeen[about.network()];
+        if (writer == null || paths[about.network()] != null || !isNew) {
+            reject(TransferFault.PROTOCOL, "the peer names no queue pair, or wants a path that it has or had");
             return true;
         }
         Nic nic = Nic.ofNetwork(nics, about.network());
         try {
             paths[about.network()] =
                     new VerbsReceivePath(port, from, about, this, nic, writer, nowNs, nowNs + connectLimitNs);
-            return true;
         } catch (IllegalArgumentException | IllegalStateException e) {
             byte[] words = e.getMessage().getBytes(StandardCharsets.UTF_8);
-            return tell(VerbsRecord.PATH_REFUSED, about, MemorySegment.ofArray(words));
+            if (!tell(VerbsRecord.PATH_REFUSED, about, MemorySegment.ofArray(words))) {
+                return false; // and the record is offered again
+            }
         }
+        serialsSeen[about.network()] = about.serial() + 1;
+        return true;
     }
 
     /** Returns whether the record was taken. */

@@ -268,4 +268,17 @@ final class VerbsNetworksTest {
         assertThat(paths.targetChannel.events.getLast()).startsWith("PROTOCOL");
         assertThat(paths.figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
     }
+
+    /** Its attempt to connect may have ended by itself when the second record comes. */
+    @Test
+    void shouldDismissAWriterThatWantsAPathThatItHasHad() {
+        paths = new PathPair(2, 2).opened();
+        PathName second = new PathName(1, 0);
+        paths.writerSays(VerbsRecord.PATH_CLOSED, second.with(MemorySegment.NULL));
+        assertThat(paths.figures.of(TransferCounter.PATHS_REJECTED)).isZero();
+        PairName pair = new PairName(1, 0, 3, 0, true, new byte[PairName.GID_BYTES]);
+        paths.writerSays(VerbsRecord.PATH_WANTED, second.with(pair.encode()));
+        assertThat(paths.targetChannel.events.getLast()).startsWith("PROTOCOL");
+        assertThat(paths.figures.of(TransferCounter.PATHS_REJECTED)).isEqualTo(1);
+    }
 }
