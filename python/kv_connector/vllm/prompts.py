@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kv_connector.adapter_digest import adapter_identity
@@ -11,7 +12,10 @@ from kv_connector.last_token import LastTokenRule
 from kv_connector.prompt_digest import Embeddings, Feature, prompt_digest
 
 _MADE_UP_IDENTITY = re.compile(r"renderer\d+-mm-\d+-")
-"""With both of its caches off, vLLM hashes no multimodal content and numbers it instead: each side by itself."""
+"""With both of its caches off, vLLM hashes no multimodal content and numbers it instead: each side by itself.
+
+Assumed of vLLM: with both off it sends the processed content to its scheduler each time.
+"""
 
 
 def digest_of(request: Any) -> str:
@@ -29,25 +33,48 @@ def digest_of(request: Any) -> str:
 def _features(request: Any) -> Iterator[Feature]:
     for feature in getattr(request, "mm_features", None) or ():
         identity = str(feature.mm_hash or feature.identifier)
-        if _MADE_UP_IDENTITY.match(identity):
-            identity = ""
+        if _MADE_UP_IDENTITY.match(identity) and feature.data is not None:
+            identity = _content_identity(feature.data.get_data())
         position = feature.mm_position
         yield Feature(f"{feature.modality}:{identity}", int(position.offset), int(position.length))
+
+
+def _content_identity(arguments: Mapping[str, Any]) -> str:
+    """32 hexadecimal digits of what the model's processor made of an image, a sound or the like, by argument."""
+    digest = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, list | tuple):
+            digest.update(f"[{len(value)}]".encode())
+            for each in value:
+                add(each)
+        elif hasattr(value, "detach"):
+            dtype, shape, data = _bytes_of(value)
+            digest.update(f"{dtype}{shape}".encode() + data)
+        else:
+            digest.update(f"{value!r};".encode())
+
+    for name in sorted(arguments):
+        digest.update(f"{name}=".encode())
+        add(arguments[name])
+    return digest.hexdigest()[:32]
 
 
 def _embeddings(request: Any) -> Embeddings | None:
     vectors = getattr(request, "prompt_embeds", None)
     if vectors is None:
         return None
+    dtype, shape, data = _bytes_of(vectors)
+    return Embeddings(dtype, shape, data, token_positions=getattr(request, "prompt_is_token_ids", None))
+
+
+def _bytes_of(tensor: Any) -> tuple[str, tuple[int, ...], bytes]:
+    """(dtype, shape, the numbers) of a torch tensor."""
     import torch
 
-    numbers = vectors.detach().cpu().contiguous()
-    return Embeddings(
-        dtype=str(numbers.dtype).removeprefix("torch."),
-        shape=tuple(numbers.shape),
-        data=numbers.view(torch.uint8).numpy().tobytes(),
-        token_positions=getattr(request, "prompt_is_token_ids", None),
-    )
+    numbers = tensor.detach().cpu().contiguous()
+    dtype = str(numbers.dtype).removeprefix("torch.")
+    return dtype, tuple(numbers.shape), numbers.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def leave_out_last_token(request: Any, rule: LastTokenRule) -> int:

@@ -46,10 +46,33 @@ def test_should_take_in_all_that_the_kv_is_computed_from() -> None:
 def test_should_leave_out_what_each_side_makes_up() -> None:
     loras = [digest_of(request(lora_request=adapter(n))) for n in (1, 2)]
     assert loras[0] == loras[1]
-    uncached = [
-        digest_of(request(mm_features=[image(mm_hash=None, identifier=f"renderer{n}-mm-{n}-image-0")])) for n in (1, 2)
+
+
+def uncached(number: int, *tensors: Any) -> SimpleNamespace:
+    """An image as vLLM tells of it with its caches off: numbered, with its content unless there are no tensors."""
+    arguments = {"grid": list(tensors), "pixel_values": tensors[0]} if tensors else {}
+    content = SimpleNamespace(get_data=lambda: arguments) if tensors else None
+    return image(mm_hash=None, identifier=f"renderer{number}-mm-{number}-image-0", data=content)
+
+
+def test_should_name_images_by_their_content_where_the_engine_only_numbers_them() -> None:
+    torch = pytest.importorskip("torch", reason="torch comes with the engine: see the suite that has vLLM")
+    pixels, others = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3), torch.ones((2, 3), dtype=torch.bfloat16)
+    of_both_sides = [digest_of(request(mm_features=[uncached(number, pixels.clone())])) for number in (1, 2)]
+    assert of_both_sides[0] == of_both_sides[1]
+    told_apart = [
+        of_both_sides[0],
+        digest_of(request(mm_features=[uncached(1, others)])),
+        digest_of(request(mm_features=[uncached(1, pixels, others)])),
+        digest_of(request(mm_features=[uncached(1, pixels.reshape(3, 2))])),
+        digest_of(request(mm_features=[uncached(1, pixels.to(torch.float16))])),
     ]
-    assert uncached[0] == uncached[1]
+    assert len(set(told_apart)) == len(told_apart)
+
+
+def test_should_take_no_two_images_for_one_whose_content_it_does_not_know() -> None:
+    first, second = (digest_of(request(mm_features=[uncached(number)])) for number in (1, 2))
+    assert first != second
 
 
 def queued(tokens: int, *, skips_prefix_cache: bool = False) -> SimpleNamespace:
