@@ -127,8 +127,7 @@ final class LibFabricDomain implements Domain {
 
     /** What a peer needs of a region; of none that this engine has, that it has none. */
     private RemoteMemory remoteOf(int regionId) {
-        FabricRegions.Registered registered = port.keyOf(this, regionId) == null ? null : regions.of(regionId);
-        return registered == null ? RemoteMemory.unknown(regionId) : registered.remote();
+        return port.keyOf(this, regionId) == null ? RemoteMemory.unknown(regionId) : regions.remoteOf(regionId);
     }
 
     @Override

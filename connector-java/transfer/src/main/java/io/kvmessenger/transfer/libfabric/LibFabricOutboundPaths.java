@@ -7,11 +7,13 @@ import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.LinkError;
+import io.kvmessenger.transfer.spi.NicRegions;
 import io.kvmessenger.transfer.spi.OutboundChannel;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PathEvents;
 import io.kvmessenger.transfer.spi.PeerChannel;
 import io.kvmessenger.transfer.spi.PeerRegions;
+import io.kvmessenger.transfer.spi.RegisteredSource;
 import io.kvmessenger.transfer.spi.RemoteMemory;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.MemorySegment;
@@ -34,7 +36,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     private static final long DELIVERY_LIMIT_NS = 15_000_000_000L;
 
     private final OpenFabric fabric;
-    private final FabricRegions own;
+    private final RegisteredSource source;
     private final OutboundChannel channel;
     private final PathEvents events;
     private final Figures figures;
@@ -46,12 +48,9 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     private final PeerRegions regions;
 
     /** For immediates without a page, on this side and the other. */
-    private final FabricRegions.Registered landing;
+    private final NicRegions.Registered landing;
 
     private RemoteMemory remoteLanding;
-    private MemorySegment lastSource;
-    private int seenChanges;
-    private long lastDescriptor;
     private boolean greeted;
     private boolean opened;
     private boolean hasPosted;
@@ -75,7 +74,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
             long connectLimitNs,
             long nowNs) {
         this.fabric = fabric;
-        this.own = own;
+        source = new RegisteredSource(own);
         this.channel = channel;
         regions = new PeerRegions(wanted -> channel.tell(FabricRecord.REGION_WANTED, wanted));
         this.events = events;
@@ -205,7 +204,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     private void greet() {
         if (contexts.hasFree()) {
             greeted = write(
-                    landing.address(), 0, landing.descriptor(), Imm.NONE, remoteLanding.base(), remoteLanding, HELLO);
+                    landing.address(), 0, landing.localKey(), Imm.NONE, remoteLanding.base(), remoteLanding, HELLO);
         }
     }
 
@@ -253,7 +252,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
 
     private boolean postImmediate(WriteBatch batch, long postId) {
         int imm = Imm.withWeight(batch.window(), (int) batch.weight());
-        return write(landing.address(), 0, landing.descriptor(), imm, remoteLanding.base(), remoteLanding, postId);
+        return write(landing.address(), 0, landing.localKey(), imm, remoteLanding.base(), remoteLanding, postId);
     }
 
     private boolean postPages(WriteBatch batch, long postId) {
@@ -278,7 +277,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         return write(
                 batch.source().address() + offset,
                 lengthBytes,
-                lastDescriptor,
+                source.localKey(),
                 imm,
                 region.base() + to,
                 region,
@@ -286,34 +285,8 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
     }
 
     private boolean findSource(WriteBatch batch) {
-        MemorySegment source = batch.source();
-        int changes = own.changes();
-        if (changes == seenChanges && source.equals(lastSource)) {
-            return true;
-        }
-        FabricRegions.Registered registered = registered(batch);
-        if (registered == null) {
-            return false;
-        }
-        seenChanges = changes;
-        lastSource = source;
-        lastDescriptor = registered.descriptor();
-        return true;
-    }
-
-    /** What the batch reads, or null when the path has a fault. What was gathered is registered when it is first read. */
-    private FabricRegions.Registered registered(WriteBatch batch) {
-        try {
-            FabricRegions.Registered found = own.around(batch.source());
-            if (found == null && batch.isGathered()) {
-                found = own.addGathered(batch.source());
-            }
-            fault = found == null ? "a source is not registered with it" : fault;
-            return found;
-        } catch (IllegalStateException e) {
-            fault = "of what was gathered: " + e.getMessage();
-            return null;
-        }
+        fault = source.find(batch);
+        return fault == null;
     }
 
     /** Returns whether the provider has taken it. */
@@ -347,7 +320,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         closed = true;
         endpoint.close();
         contexts.close();
-        lastSource = null;
+        source.close();
         if (opened) {
             figures.increment(TransferCounter.PATHS_LOST);
         }

@@ -115,9 +115,9 @@ final class VerbsDomain implements Domain {
 
     /** What a peer needs of a region; of none that this engine has, that it has none. */
     private RemoteMemory remoteOf(Nic nic, int regionId) {
-        VerbsRegions.Registered registered =
-                port.keyOf(this, regionId) == null ? null : nic.regions().of(regionId);
-        return registered == null ? RemoteMemory.unknown(regionId) : registered.remote();
+        return port.keyOf(this, regionId) == null
+                ? RemoteMemory.unknown(regionId)
+                : nic.regions().remoteOf(regionId);
     }
 
     @Override

@@ -7,6 +7,7 @@ import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.OutboundPaths;
 import io.kvmessenger.transfer.spi.PeerRegions;
+import io.kvmessenger.transfer.spi.RegisteredSource;
 import io.kvmessenger.transfer.spi.RemoteMemory;
 import io.kvmessenger.transfer.spi.WriteBatch;
 import java.lang.foreign.MemorySegment;
@@ -51,16 +52,13 @@ final class VerbsSendPath implements Endpoint {
         void onLost(TransferFault why, String detail);
     }
 
-    private final VerbsRegions own;
+    private final RegisteredSource source;
     private final int network;
     private final Events events;
     private final QueuePair pair;
     private final SendQueue queue;
     private final long writeMaxBytes;
     private final PeerRegions regions;
-    private MemorySegment lastSource;
-    private int seenChanges;
-    private int lastKey;
     private boolean asked;
     private boolean accepted;
     private boolean connected;
@@ -80,7 +78,7 @@ final class VerbsSendPath implements Endpoint {
      * @throws IllegalStateException when the device refuses
      */
     VerbsSendPath(Nic nic, int network, Events events, long deadlineNs) {
-        own = nic.regions();
+        source = new RegisteredSource(nic.regions());
         this.network = network;
         this.events = events;
         regions = new PeerRegions(wanted -> events.tell(VerbsRecord.REGION_WANTED, wanted));
@@ -312,39 +310,18 @@ final class VerbsSendPath implements Endpoint {
         long offset = Objects.checkFromIndexSize(
                 batch.sourceOffsetBytes(page), lengthBytes, batch.source().byteSize());
         queue.set(
-                write, batch.source().address() + offset, lengthBytes, lastKey, region.base() + to, (int) region.key());
+                write,
+                batch.source().address() + offset,
+                lengthBytes,
+                (int) source.localKey(),
+                region.base() + to,
+                (int) region.key());
         return true;
     }
 
     private boolean findSource(WriteBatch batch) {
-        MemorySegment source = batch.source();
-        int changes = own.changes();
-        if (changes == seenChanges && source.equals(lastSource)) {
-            return true;
-        }
-        VerbsRegions.Registered registered = registered(batch);
-        if (registered == null) {
-            return false;
-        }
-        seenChanges = changes;
-        lastSource = source;
-        lastKey = registered.localKey();
-        return true;
-    }
-
-    /** What the batch reads, or null when the path has a fault. What was gathered is registered when it is first read. */
-    private VerbsRegions.Registered registered(WriteBatch batch) {
-        try {
-            VerbsRegions.Registered found = own.around(batch.source());
-            if (found == null && batch.isGathered()) {
-                found = own.addGathered(batch.source());
-            }
-            fault = found == null ? "a source is not registered with it" : fault;
-            return found;
-        } catch (IllegalStateException e) {
-            fault = "of what was gathered: " + e.getMessage();
-            return null;
-        }
+        fault = source.find(batch);
+        return fault == null;
     }
 
     /** Returns whether the device has taken the post. */
@@ -380,6 +357,6 @@ final class VerbsSendPath implements Endpoint {
         closed = true;
         pair.close();
         queue.close();
-        lastSource = null;
+        source.close();
     }
 }

@@ -1,0 +1,57 @@
+package io.kvmessenger.transfer.spi;
+
+import java.lang.foreign.MemorySegment;
+
+/**
+ * Where a path reads: the registered memory that a batch's source lies in, remembered from one batch to the next.
+ *
+ * <p>Worker only. Allocates nothing and looks at no region while the source stays the same.
+ */
+public final class RegisteredSource {
+    private final NicRegions regions;
+    private MemorySegment last;
+    private int seenChanges;
+    private long localKey;
+
+    public RegisteredSource(NicRegions regions) {
+        this.regions = regions;
+    }
+
+    /**
+     * Looks for what the batch reads. What was gathered is registered when it is first read.
+     *
+     * @return null where it is registered, else why the path cannot go on
+     */
+    public String find(WriteBatch batch) {
+        MemorySegment source = batch.source();
+        int changes = regions.changes();
+        if (changes == seenChanges && source.equals(last)) {
+            return null;
+        }
+        NicRegions.Registered found = regions.around(source);
+        if (found == null && batch.isGathered()) {
+            try {
+                found = regions.addGathered(source);
+            } catch (IllegalStateException e) {
+                return "of what was gathered: " + e.getMessage();
+            }
+        }
+        if (found == null) {
+            return "a source is not registered with it";
+        }
+        seenChanges = changes;
+        last = source;
+        localKey = found.localKey();
+        return null;
+    }
+
+    /** What the NIC reads the source by that was last found. */
+    public long localKey() {
+        return localKey;
+    }
+
+    /** The path is closed. */
+    public void close() {
+        last = null;
+    }
+}
