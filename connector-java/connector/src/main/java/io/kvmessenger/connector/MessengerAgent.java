@@ -1,5 +1,6 @@
 package io.kvmessenger.connector;
 
+import io.kvmessenger.hooks.WatchPeriod;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.port.NanoClock;
 import io.kvmessenger.transfer.TransferEngine;

@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.sim;
 
+import io.kvmessenger.hooks.WatchPeriod;
 import io.kvmessenger.messenger.Messenger;
 import io.kvmessenger.messenger.port.EngineCommand;
 import java.util.ArrayDeque;
@@ -17,9 +18,6 @@ import java.util.function.UnaryOperator;
  * <p>A node that is started again is another object with another incarnation.
  */
 final class SimulatedNode {
-    /** How often a messenger that waits for layers looks at the counter. */
-    private static final long WATCH_PERIOD_NS = 50 * Scenario.MICRO;
-
     private final SimulatedClock clock;
     private final SimulatedThread thread;
     private final String name;
@@ -27,6 +25,7 @@ final class SimulatedNode {
     private final double slowness;
     private final long clockOffsetNs;
     private final ArrayDeque<Consumer<Messenger>> inbox = new ArrayDeque<>();
+    private final WatchPeriod watchPeriod;
     private final List<Runnable> whenRunning = new ArrayList<>();
     private Messenger messenger;
     private UnaryOperator<EngineCommand> heard = UnaryOperator.identity();
@@ -47,6 +46,7 @@ final class SimulatedNode {
         this.incarnation = incarnation;
         this.slowness = slowness;
         this.clockOffsetNs = clockOffsetNs;
+        watchPeriod = new WatchPeriod(clock.nowNs());
         thread = new SimulatedThread(clock, random, this, this::doWork);
     }
 
@@ -175,6 +175,7 @@ final class SimulatedNode {
     /** The wake-up was signalled: run a duty cycle of the messenger soon. */
     void wake() {
         if (messenger != null) {
+            watchPeriod.onWork(clock.nowNs());
             thread.wake();
         }
     }
@@ -188,7 +189,7 @@ final class SimulatedNode {
         if (work > 0) {
             wake();
         } else if (messenger.watching()) {
-            thread.turnAt(clock.nowNs() + WATCH_PERIOD_NS);
+            thread.turnAt(clock.nowNs() + watchPeriod.periodNs(clock.nowNs()));
         } else {
             thread.turnAt(messenger.nextDeadlineNs() - clockOffsetNs);
         }

@@ -1,4 +1,4 @@
-package io.kvmessenger.connector;
+package io.kvmessenger.hooks;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;

@@ -1,4 +1,4 @@
-package io.kvmessenger.connector;
+package io.kvmessenger.hooks;
 
 /**
  * How long the messenger's thread waits between two looks at the layer counter: a share of the time in which nothing has
@@ -8,7 +8,7 @@ package io.kvmessenger.connector;
  * <p>The end of a forward pass that the engine's thread tells ends a wait, as does all else that comes by the inbox. For one
  * thread.
  */
-final class WatchPeriod {
+public final class WatchPeriod {
     /** Of layers that take less than eight of these; a thread cannot be woken much more often. */
     static final long MIN_NS = 50_000;
     /** Below what a transfer engine takes for a wait in which it may spin. */
@@ -18,16 +18,17 @@ final class WatchPeriod {
 
     private long lastWorkNs;
 
-    WatchPeriod(long nowNs) {
+    public WatchPeriod(long nowNs) {
         lastWorkNs = nowNs;
     }
 
     /** A layer was noticed, bytes moved, or a command came: more may follow at once. */
-    void onWork(long nowNs) {
+    public void onWork(long nowNs) {
         lastWorkNs = nowNs;
     }
 
-    long periodNs(long nowNs) {
+    /** From now until the next look. */
+    public long periodNs(long nowNs) {
         return Math.clamp((nowNs - lastWorkNs) / QUIET_SHARE, MIN_NS, MAX_NS);
     }
 }
