@@ -17,7 +17,7 @@ from typing import Any, Literal, NotRequired, Protocol, Self, TypedDict
 from kv_connector import rdma_topology
 from kv_connector._affinity import all_of_them, allowed_cores, parents_cores
 from kv_connector._jvm import boot
-from kv_connector._table import Function, FunctionTable
+from kv_connector._table import NO_ANSWER_CAPACITY_BYTES, Function, FunctionTable
 from kv_connector.exceptions import MessengerError
 from kv_connector.options import Options
 
@@ -266,6 +266,9 @@ class MessengerPort(Protocol):
     def poll(self) -> list[Event]:
         """Takes what has happened since the last poll; never blocks."""
 
+    def wait(self, limit_seconds: float) -> None:
+        """Blocks until there is something to poll, or the limit is over."""
+
     def stats(self) -> Stats:
         """The figures of now."""
 
@@ -344,6 +347,12 @@ class Messenger:
         """Takes what has happened since the last poll; never blocks."""
         answer = self._call(Function.POLL)
         return [decode_event(event) for event in json.loads(answer)["events"]] if answer else []
+
+    def wait(self, limit_seconds: float) -> None:
+        """Blocks until there is something to poll, or the limit is over; other threads run meanwhile."""
+        self._check_usable()
+        asked = {"limitMicros": max(1, round(limit_seconds * 1e6))}
+        self._table.wait(Function.AWAIT, self._opened.handle, _encode(asked), NO_ANSWER_CAPACITY_BYTES)
 
     def stats(self) -> Stats:
         """The figures of now."""

@@ -19,11 +19,14 @@ class Function(enum.IntEnum):
     FENCE = 5
     LEAK_CHECK = 6
     CLOSE = 7
+    AWAIT = 8
 
 
 TABLE_MAGIC = 0x4B564D53_00000001
 
 _ANSWER_CAPACITY_BYTES = 1 << 20
+NO_ANSWER_CAPACITY_BYTES = 1 << 16
+"""For a call that answers with nothing, or with a sentence."""
 _HEADER_LENGTH_BYTES = 16
 _SIGNATURE = (ctypes.c_int64, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 
@@ -46,9 +49,11 @@ class FunctionTable:
         """A short call: the GIL stays held, the answer is copied out of ``out``."""
         return _answer(self._short[function](handle, request, len(request), ctypes.addressof(out), len(out)), out)
 
-    def wait(self, function: Function, handle: int, request: bytes) -> bytes:
+    def wait(
+        self, function: Function, handle: int, request: bytes, capacity_bytes: int = _ANSWER_CAPACITY_BYTES
+    ) -> bytes:
         """A call that may block: the GIL is released."""
-        out = ctypes.create_string_buffer(_ANSWER_CAPACITY_BYTES)
+        out = ctypes.create_string_buffer(capacity_bytes)
         return _answer(self._waiting[function](handle, request, len(request), ctypes.addressof(out), len(out)), out)
 
 

@@ -19,6 +19,7 @@ import json
 import logging
 import mmap
 import os
+import select
 import socket
 import struct
 import time
@@ -368,6 +369,15 @@ class Follower:
             while not self._ended:
                 self._read(0.0)
         return bool(self._heard.sent or self._heard.received)
+
+    def pause(self, limit_seconds: float) -> None:
+        """Returns when the lead has said something, or the limit is over."""
+        if self._ended:
+            time.sleep(limit_seconds)
+        else:
+            waiting = select.poll()
+            waiting.register(self._connection, select.POLLIN)
+            waiting.poll(limit_seconds * 1e3)
 
     def take_votes(self) -> Votes:
         """What it has said since this was last asked."""

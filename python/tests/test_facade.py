@@ -35,7 +35,7 @@ class RecordingTable:
     def call(self, function: Function, handle: int, request: bytes, _out: object) -> bytes:
         return self.wait(function, handle, request)
 
-    def wait(self, function: Function, handle: int, request: bytes) -> bytes:
+    def wait(self, function: Function, handle: int, request: bytes, _capacity_bytes: int = 0) -> bytes:
         self.calls.append((function, handle, json.loads(request) if request else None))
         answer = self.answers.pop(0) if self.answers else None
         return b"" if answer is None else json.dumps(answer).encode()

@@ -260,6 +260,19 @@ def test_should_tell_followers_what_is_over_between_fences(place: str, others: T
     follower.close()
 
 
+def test_should_end_a_pause_with_the_leads_word(place: str, others: ThreadPoolExecutor) -> None:
+    lead, follower = joined(place, others)
+    paused = others.submit(follower.pause, LIMIT_SECONDS)
+    lead.tell(Votes({"sent"}, set()))
+    paused.result(LIMIT_SECONDS / 2)
+    assert follower.take_votes() == Votes({"sent"}, set())
+    lead.close()
+    others.submit(follower.pause, LIMIT_SECONDS).result(LIMIT_SECONDS / 2)  # its end is something to look at
+    assert not follower.has_heard()
+    follower.pause(0.001)
+    follower.close()
+
+
 def test_should_not_wait_for_a_follower_that_is_behind(place: str, others: ThreadPoolExecutor) -> None:
     """Its socket is full long before it listens; what had no room comes with what is said next."""
     lead, follower = joined(place, others)

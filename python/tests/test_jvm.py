@@ -140,6 +140,27 @@ def test_should_let_other_threads_run_while_it_waits(run_with_jvm: RunPython) ->
     """)
 
 
+def test_should_wait_for_something_to_poll(run_with_jvm: RunPython) -> None:
+    run_with_jvm("""
+        import time
+        import simulated_jvm
+        from kv_connector import MessengerError
+        m = simulated_jvm.open_messenger()
+        begun = time.monotonic()
+        m.wait(0.2)
+        assert time.monotonic() - begun >= 0.2, "there is nothing, it waits until its limit"
+        m.submit([{"do": "echo", "event": {"event": "released", "request": "a"}}])
+        m.wait(3600.0)
+        assert len(m.poll()) == 1
+        m.close()
+        try:
+            m.wait(3600.0)
+            raise SystemExit("a closed messenger was waited for")
+        except MessengerError as refused:
+            assert "open another one" in str(refused), refused
+    """)
+
+
 def test_should_be_called_from_threads_that_java_has_never_seen(run_with_jvm: RunPython) -> None:
     run_with_jvm("""
         import concurrent.futures

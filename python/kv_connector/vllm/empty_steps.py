@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from kv_connector.exceptions import MessengerError
+
 WAIT_MAX_SECONDS = 0.005
 """So long at most a request that has just come waits for an empty step to end."""
 WAIT_SHARE = 1 / 8
 """The wait is this part of the time that has passed without news: short transfers are noticed as fast as before."""
-LOOK_INTERVAL_SECONDS = 0.001
 
 
 class EmptySteps:
@@ -31,11 +32,18 @@ class EmptySteps:
         """A step computes, or there is news: what follows is waited for anew."""
         self._since_seconds = self._now_seconds()
 
-    def wait(self, look: Callable[[], bool]) -> None:
-        """Returns when ``look`` has found something, or the step has waited long enough."""
+    def wait(self, look: Callable[[], bool], pause: Callable[[float], object]) -> None:
+        """Returns when ``look`` has found something, or the step has waited long enough.
+
+        ``pause`` is given what is left of the wait in seconds, and ends early where ``look`` may find something. Where
+        it fails, as that of a closed messenger does, the wait ends by the clock.
+        """
         now_seconds = self._now_seconds()
         deadline_seconds = now_seconds + min(WAIT_MAX_SECONDS, WAIT_SHARE * (now_seconds - self._since_seconds))
         while (left_seconds := deadline_seconds - self._now_seconds()) > 0:
-            self._sleep(min(left_seconds, LOOK_INTERVAL_SECONDS))
+            try:
+                pause(left_seconds)
+            except MessengerError:
+                self._sleep(left_seconds)
             if look():
                 return

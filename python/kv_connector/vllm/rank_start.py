@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -77,13 +78,18 @@ class OwnPart:
             return reports
         if self.follower is None:
             return Reports()
-        look = self.follower.has_heard if self.every_rank_votes else lambda: False
         if not self._step_computes:
-            self._empty_steps.wait(look)
+            self._wait(self.follower)
         if not self.every_rank_votes:
             return Reports()
         votes = self.follower.take_votes()
         return Reports(sent=votes.sent, received=votes.received)  # that one failed, the lead has said
+
+    def _wait(self, follower: Follower) -> None:
+        if self.every_rank_votes:
+            self._empty_steps.wait(follower.has_heard, follower.pause)
+        else:
+            self._empty_steps.wait(lambda: False, time.sleep)
 
     def fence(self, meta: StepMetadata) -> None:
         """Before blocks of preempted requests are overwritten, here or on any other rank of the messenger."""

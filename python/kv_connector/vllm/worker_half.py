@@ -411,7 +411,7 @@ class WorkerHalf:
         if self._has_news() or self._step_computes:
             self._empty_steps.interrupted()
         else:
-            self._empty_steps.wait(self._has_news)
+            self._empty_steps.wait(self._has_news, self._messenger.wait)
         self._end_waits_for_proof()
         reports, self._reports = self._reports, Reports()
         if reports.sent or reports.received:

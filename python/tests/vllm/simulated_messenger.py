@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,6 +74,11 @@ class SimulatedMessenger:
             raise MessengerError("no poll today")
         events, self.events = self.events, []
         return events
+
+    def wait(self, limit_seconds: float) -> None:
+        assert limit_seconds > 0
+        if not self.events:
+            time.sleep(limit_seconds)
 
     def stats(self) -> Stats:
         return Stats(counters=dict(self.totals), gauges={"kv_messenger_fetches_open": len(self._owed)})

@@ -8,7 +8,8 @@ import pytest
 from conftest import EngineMaker
 from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
 
-from kv_connector.vllm.empty_steps import LOOK_INTERVAL_SECONDS, WAIT_MAX_SECONDS, WAIT_SHARE, EmptySteps
+from kv_connector.exceptions import MessengerError
+from kv_connector.vllm.empty_steps import WAIT_MAX_SECONDS, WAIT_SHARE, EmptySteps
 
 REQUEST = "chatcmpl-0123456789abcdef-89abcdef"
 
@@ -31,33 +32,50 @@ class Clock:
 
 def test_should_wait_a_share_of_the_time_without_news_and_never_longer_than_the_limit() -> None:
     clock = Clock()
-    steps = EmptySteps(clock.now, clock.sleep)
-    steps.wait(lambda: False)
+    steps = EmptySteps(clock.now)
+    steps.wait(lambda: False, clock.sleep)
     assert clock.slept == [], "the step after one that computed does not wait"
     clock.seconds += 0.004
-    steps.wait(lambda: False)
+    steps.wait(lambda: False, clock.sleep)
     assert sum(clock.slept) == pytest.approx(0.004 * WAIT_SHARE)
     clock.slept.clear()
     clock.seconds += 60.0
-    steps.wait(lambda: False)
+    steps.wait(lambda: False, clock.sleep)
     assert sum(clock.slept) == pytest.approx(WAIT_MAX_SECONDS)
-    assert max(clock.slept) <= LOOK_INTERVAL_SECONDS
 
 
-def test_should_end_the_wait_with_the_first_news() -> None:
+def test_should_end_the_wait_with_the_first_news_and_not_with_what_is_none() -> None:
+    clock = Clock()
+    steps = EmptySteps(clock.now)
+    clock.seconds += 60.0
+    ends_early: list[float] = []
+
+    def pause(limit_seconds: float) -> None:
+        ends_early.append(limit_seconds)
+        clock.seconds += 0.0001
+
+    steps.wait(lambda: len(ends_early) == 3, pause)
+    assert ends_early == pytest.approx([WAIT_MAX_SECONDS, WAIT_MAX_SECONDS - 0.0001, WAIT_MAX_SECONDS - 0.0002])
+
+
+def test_should_wait_by_the_clock_where_the_messenger_cannot_be_waited_for() -> None:
     clock = Clock()
     steps = EmptySteps(clock.now, clock.sleep)
     clock.seconds += 60.0
-    steps.wait(lambda: len(clock.slept) == 2)
-    assert len(clock.slept) == 2
+
+    def closed(_limit_seconds: float) -> None:
+        raise MessengerError("the messenger is closed: open another one")
+
+    steps.wait(lambda: False, closed)
+    assert clock.slept == pytest.approx([WAIT_MAX_SECONDS])
 
 
 def test_should_begin_anew_after_an_interruption() -> None:
     clock = Clock()
-    steps = EmptySteps(clock.now, clock.sleep)
+    steps = EmptySteps(clock.now)
     clock.seconds += 60.0
     steps.interrupted()
-    steps.wait(lambda: False)
+    steps.wait(lambda: False, clock.sleep)
     assert clock.slept == []
 
 
@@ -73,7 +91,7 @@ class Told:
     def interrupted(self) -> None:
         self.calls.append("interrupted")
 
-    def wait(self, look: Callable[[], bool]) -> None:
+    def wait(self, look: Callable[[], bool], _pause: Callable[[float], object]) -> None:
         self.meanwhile()
         self.calls.append("news in time" if look() else "wait")
 

@@ -24,11 +24,12 @@ import java.util.Queue;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 
 /**
  * What the engine will be told at its next poll, as JSON.
  *
- * <p>Any thread adds, the engine's drains. What the engine waits for is kept: there are a few such events for each request
+ * <p>Any thread adds, and any may wait until there is something; the engine's drains. What the engine waits for is kept: there are a few such events for each request
  * it has handed over, so it bounds them itself, and every free text in them is cut. Notes, which are log lines and
  * timelines, are dropped beyond a number and a sum of bytes, and when one is larger than a poll. So no event blocks those
  * behind it.
@@ -69,6 +70,10 @@ final class EventQueue implements EngineEvents {
     private record Event(byte[] json, boolean note, long arrivedNs) {}
 
     private final Queue<Event> events = new ConcurrentLinkedQueue<>();
+
+    /** Threads that wait for an event. */
+    private final Queue<Thread> waiting = new ConcurrentLinkedQueue<>();
+
     private final AtomicInteger notes = new AtomicInteger();
     private final AtomicLong noteBytes = new AtomicLong();
     private final Tally tally;
@@ -109,7 +114,7 @@ final class EventQueue implements EngineEvents {
     @Override
     public void arrived(String request, int pageCount) {
         byte[] json = encode(Map.of("event", "arrived", "request", request, "pages", pageCount));
-        events.add(new Event(json, false, clock.nowNs()));
+        add(new Event(json, false, clock.nowNs()));
     }
 
     @Override
@@ -186,6 +191,23 @@ final class EventQueue implements EngineEvents {
         Map<String, Object> whole = new LinkedHashMap<>(sums);
         whole.put("chunks", timeline.chunks().stream().map(EventQueue::chunk).toList());
         return encode(whole).length > TIMELINE_LENGTH_MAX_BYTES ? sums : whole;
+    }
+
+    /** Blocks until an event waits for a poll, or the limit is over; a wake-up cannot be lost. */
+    void await(long limitNs) {
+        long deadlineNs = clock.nowNs() + limitNs;
+        waiting.add(Thread.currentThread()); // before the look: what is added after it wakes this thread
+        try {
+            for (long leftNs = limitNs; leftNs > 0 && !hasEvents(); leftNs = deadlineNs - clock.nowNs()) {
+                LockSupport.parkNanos(this, leftNs);
+            }
+        } finally {
+            waiting.remove(Thread.currentThread());
+        }
+    }
+
+    boolean hasEvents() {
+        return !events.isEmpty();
     }
 
     /** The next events that fit, or an empty array. A poll smaller than all must have room for may fit none: the caller's error. */
@@ -270,8 +292,15 @@ final class EventQueue implements EngineEvents {
         return sentence.length() <= SENTENCE_LENGTH_MAX ? sentence : sentence.substring(0, SENTENCE_LENGTH_MAX) + " …";
     }
 
+    private void add(Event event) {
+        events.add(event);
+        for (Thread thread : waiting) {
+            LockSupport.unpark(thread);
+        }
+    }
+
     private void kept(Map<String, Object> json) {
-        events.add(new Event(encode(json), false, 0));
+        add(new Event(encode(json), false, 0));
     }
 
     private void note(Map<String, Object> json) {
@@ -284,7 +313,7 @@ final class EventQueue implements EngineEvents {
             tally.add(MessengerMetric.EVENTS_DROPPED, 1);
             return;
         }
-        events.add(new Event(encoded, true, 0));
+        add(new Event(encoded, true, 0));
     }
 
     private static byte[] encode(Map<String, Object> json) {

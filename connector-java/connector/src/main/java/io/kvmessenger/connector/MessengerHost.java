@@ -49,6 +49,11 @@ public final class MessengerHost implements Messengers {
     }
 
     @Override
+    public void await(long handle, byte[] request) {
+        at(handle).await(request);
+    }
+
+    @Override
     public byte[] leakCheck(long handle) {
         return at(handle).leakCheck();
     }

@@ -189,6 +189,14 @@ final class OpenMessenger {
         return told;
     }
 
+    /** Blocks until a poll would have something to say, or the limit is over. */
+    void await(byte[] json) {
+        long limitMicros = CommandReader.parse("await", json).integer("limitMicros");
+        if (agent.death().isEmpty()) {
+            events.await(TimeUnit.MICROSECONDS.toNanos(limitMicros));
+        }
+    }
+
     byte[] stats() {
         return metrics.snapshotJson();
     }

@@ -19,6 +19,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 
@@ -48,6 +49,52 @@ class EventQueueTest {
             }
         }
         assertThat(seen).isEqualTo(100);
+    }
+
+    @Test
+    @Timeout(60)
+    void shouldEndTheWaitOfEveryThreadWithAnEvent() throws Exception {
+        List<Thread> waiting = new ArrayList<>();
+        for (int i = 0; i < 3; i++) {
+            waiting.add(Thread.ofPlatform().start(() -> queue.await(Long.MAX_VALUE / 2)));
+        }
+        for (Thread thread : waiting) {
+            while (thread.getState() != Thread.State.TIMED_WAITING) {
+                Thread.onSpinWait();
+            }
+        }
+        queue.released("r");
+        for (Thread thread : waiting) {
+            thread.join();
+        }
+        queue.await(Long.MAX_VALUE / 2);
+    }
+
+    /** An event may come at any moment of a wait's begin; each is waited for, and none is waited for twice. */
+    @Test
+    @Timeout(60)
+    void shouldNeverMissAnEventThatComesWhileAWaitBegins() {
+        int events = 20_000;
+        Thread.ofPlatform().start(() -> {
+            for (int i = 0; i < events; i++) {
+                while (queue.hasEvents()) {
+                    Thread.onSpinWait();
+                }
+                queue.released("r");
+            }
+        });
+        for (int i = 0; i < events; i++) {
+            queue.await(Long.MAX_VALUE / 2);
+            assertThat(queue.drain(POLL_BYTES)).isNotEmpty();
+        }
+    }
+
+    @Test
+    void shouldEndAWaitWithoutAnEventAtItsLimit() {
+        long begunNs = System.nanoTime();
+        queue.await(2_000_000);
+        assertThat(System.nanoTime() - begunNs).isGreaterThanOrEqualTo(2_000_000);
+        assertThat(queue.drain(POLL_BYTES)).isEmpty();
     }
 
     @Test

@@ -79,6 +79,13 @@ final class Exports {
         return guarded(in, inLengthBytes, out, outCapacityBytes, (request, capacityBytes) -> closeWithinLimit(handle));
     }
 
+    long await(long handle, long in, long inLengthBytes, long out, long outCapacityBytes) {
+        return guarded(in, inLengthBytes, out, outCapacityBytes, (request, capacityBytes) -> {
+            messengers.await(handle, request);
+            return NOTHING;
+        });
+    }
+
     /** On a thread of its own: a process that ends must not hang on a messenger that does not. */
     private byte[] closeWithinLimit(long handle) throws InterruptedException {
         Throwable[] failure = new Throwable[1];

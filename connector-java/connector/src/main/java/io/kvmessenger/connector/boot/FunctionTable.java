@@ -18,7 +18,7 @@ import java.util.List;
 public final class FunctionTable {
     static final long MAGIC = 0x4B564D53_00000001L;
     static final List<String> FUNCTIONS =
-            List.of("describe", "open", "submit", "poll", "stats", "fence", "leakCheck", "close");
+            List.of("describe", "open", "submit", "poll", "stats", "fence", "leakCheck", "close", "await");
 
     private static final Duration CLOSE_LIMIT = Duration.ofSeconds(10);
 

@@ -4,8 +4,8 @@ package io.kvmessenger.connector.boot;
  * The messengers of this process, as the functions of docs/boundary.md need them; requests and answers are UTF-8 JSON.
  *
  * <p>Called from any thread, also from several at once. A method that fails throws: the message of a {@link
- * RefusedException} reaches the user as it is, anything else is reported as a bug. Only {@link #open}, {@link #fence} and
- * {@link #close} may block, within limits of their own.
+ * RefusedException} reaches the user as it is, anything else is reported as a bug. Only {@link #open}, {@link #fence},
+ * {@link #await} and {@link #close} may block, within limits of their own.
  */
 public interface Messengers {
     /** A handle is above 0 and is never given twice. */
@@ -21,6 +21,9 @@ public interface Messengers {
     byte[] fence(long handle, byte[] request);
 
     byte[] leakCheck(long handle);
+
+    /** Until there is something to poll, or the limit of the request is over. */
+    void await(long handle, byte[] request);
 
     /** Harmless for a handle that is closed already. */
     void close(long handle);

@@ -28,6 +28,11 @@ record ClosingMessengers(Runnable onClose) implements Messengers {
     }
 
     @Override
+    public void await(long handle, byte[] request) {
+        throw new UnsupportedOperationException();
+    }
+
+    @Override
     public byte[] leakCheck(long handle) {
         throw new UnsupportedOperationException();
     }

@@ -95,6 +95,14 @@ public final class SimulatedMessengers implements Messengers {
         return encode(Map.of("clean", held == 0, "held", Map.of("events", held)));
     }
 
+    /** Looks at once only: nothing happens here but what a caller submits. */
+    @Override
+    public void await(long handle, byte[] request) {
+        if (find(handle).events.isEmpty()) {
+            sleepMillis(((Number) parse(request).get("limitMicros")).longValue() / 1000);
+        }
+    }
+
     @Override
     public void close(long handle) {
         open.remove(handle);
