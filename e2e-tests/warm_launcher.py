@@ -184,7 +184,10 @@ def be_in(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None  # looked for again: what is imported may have asked for it
-    sys.path += [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder not in sys.path]
+    named = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [
+        folder for folder in named if folder and folder not in sys.path
+    ]  # before what is installed, as Python has it
     torch = sys.modules.get("torch")
     if torch is not None and "OMP_NUM_THREADS" in environment:
         torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))

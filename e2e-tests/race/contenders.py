@@ -65,6 +65,8 @@ class Ground:
     rivals: Path
     """The site-packages with NIXL and Mooncake in them."""
     host: Host | None = None
+    earlier: Path | None = None
+    """The folder of an unpacked wheel of ours, if that build is raced too."""
 
     @property
     def near(self) -> str:
@@ -200,11 +202,20 @@ class KvMessenger(Pair):
         return self.together(prompt, tokens, (PREFILL_LEG, leg), request)
 
 
+class Earlier(KvMessenger):
+    """Ours by another build."""
+
+    name = "earlier"
+
+    def environment(self, far: bool) -> dict[str, str]:
+        return {"PYTHONPATH": f"{self.ground.earlier}:{super().environment(far)['PYTHONPATH']}"}
+
+
 class Nixl(Pair):
     """vLLM's NixlConnector with its UCX backend and the KV cache itself registered as host memory.
 
-    The four threads for UCX that vLLM asks for never sleep, and share the one core of their worker with its forward
-    pass. With none of them (`num_threads` 0) a decoder's first read had not ended after minutes.
+    It has one thread for UCX, where vLLM asks for four: they never sleep, and share the one core of their worker with
+    its forward pass.
     """
 
     name = "nixl"
@@ -220,7 +231,11 @@ class Nixl(Pair):
         }
 
     def transfer(self, far: bool) -> dict[str, Any]:
-        return {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"}
+        return {
+            "kv_connector": "NixlConnector",
+            "kv_buffer_device": "cpu",
+            "kv_connector_extra_config": {"num_threads": 1},
+        }
 
     def ask(self, prompt: str, tokens: int, request: str) -> Streamed:
         sent_ns = time.monotonic_ns()
@@ -273,7 +288,9 @@ PAIRS: Mapping[str, type[Pair]] = {"kv_messenger": KvMessenger, "nixl": Nixl, "m
 
 
 def made(names: list[str], ground: Ground, legs: ThreadPoolExecutor) -> Iterator[Contender]:
-    """A single vLLM, and the pairs of these names."""
+    """A single vLLM, the pairs of these names, and ours by the earlier build if there is one."""
     yield Contender(ground, legs)
     for name in names:
         yield PAIRS[name](ground, legs)
+    if ground.earlier is not None:
+        yield Earlier(ground, legs)

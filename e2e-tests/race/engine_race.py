@@ -3,10 +3,11 @@
     make race-engines [ARGS="--link --rounds 12 --output FILE"]
 
 All servers are up for the whole run, with a single vLLM beside them, and each prompt goes to each of them in turn,
-begun by another one every time; those that have to wait are stopped by a signal meanwhile. Every answer must have the
-words of the single vLLM. With --link the decoders are on a second host (a network namespace) behind a link that needs
-half as long for the longest prompt's KV as its prefill takes. Everything runs in a network of its own, in which only
-what this run starts can listen. Needs root.
+begun by another one every time; those that have to wait are stopped by a signal meanwhile, unless --awake is said.
+Every answer must have the words of the single vLLM. With --earlier another pair is ours by another build. With --link
+the decoders are on a second host (a network namespace) behind a link that needs half as long for the longest prompt's
+KV as its prefill takes. Everything runs in a network of its own, in which only what this run starts can listen. Needs
+root.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class Race:
     """The rounds of a run."""
 
     contenders: Sequence[Contender]
+    pauses: bool = True
+    """Whether those that wait for their turn stand still."""
     names: Names = field(default_factory=Names)
     turn: int = 0
 
@@ -121,6 +124,10 @@ class Race:
 
         return self.measured(0, asked)
 
+    def rest(self, contender: Contender) -> None:
+        if self.pauses:
+            contender.pause()
+
     def measured(self, tokens: int, ask: Callable[[Contender], list[Streamed]]) -> Round:
         answers: dict[str, list[Streamed]] = {}
         took_ms: dict[str, float] = {}
@@ -131,7 +138,7 @@ class Race:
             begun = time.monotonic_ns()
             answers[contender.name] = ask(contender)
             took_ms[contender.name] = (time.monotonic_ns() - begun) / 1e6
-            contender.pause()
+            self.rest(contender)
         foreign = quiet.foreign_cores(before, quiet.now())
         expected = [answer.words for answer in answers[ALONE]]
         for name, said in answers.items():
@@ -259,22 +266,22 @@ def rivals_folder() -> Path:
 
 def run(given: argparse.Namespace) -> None:
     folder = ROOT / "build" / "race-engines" / time.strftime("%Y%m%d-%H%M%S")
-    rivals = rivals_folder()
+    rivals, model = rivals_folder(), cached_model(cache_home())
     with ExitStack() as stack:
         stack.callback(LAUNCHER.stop)
         host = stack.enter_context(second_host()) if given.link else None
         if host is not None:
             named_alike(host)
         legs = stack.enter_context(ThreadPoolExecutor(2 * LOAD_IN_FLIGHT))
-        race = Race(list(made(given.pairs, Ground(cached_model(cache_home()), folder, rivals, host), legs)))
+        race = Race(list(made(given.pairs, Ground(model, folder, rivals, host, given.earlier), legs)), not given.awake)
         servers = [server for contender in race.contenders for server in contender.servers]
         for server in servers:
             stack.callback(server.stop)
         start_all(servers, say)
         for contender in race.contenders:
             stack.callback(contender.resume)
-            contender.pause()
-        about = {"way": "link" if given.link else "host", "versions": versions(rivals)}
+            race.rest(contender)
+        about = {"stopped": race.pauses, "way": "link" if given.link else "host", "versions": versions(rivals)}
         for line in lines(race, given, host):
             at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             said = json.dumps({"at": at, **line, **about})
@@ -290,6 +297,8 @@ def main() -> None:
     said.add_argument("--rounds", type=int, default=12, help="of each length")
     said.add_argument("--slices", type=int, default=3, help="of load")
     said.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
+    said.add_argument("--awake", action="store_true", help="nothing is stopped until its turn; for one pair alone")
+    said.add_argument("--earlier", type=Path, help="the folder of an unpacked wheel of ours, raced as another pair")
     said.add_argument("--limit-seconds", type=float, default=180.0, help="no round and no slice begins later than this")
     said.add_argument("--wait-seconds", type=float, default=60.0, help="for a quiet machine, before the first round")
     said.add_argument("--output", type=Path, help="the lines are appended to it too")
