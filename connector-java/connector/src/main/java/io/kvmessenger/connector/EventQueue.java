@@ -29,10 +29,10 @@ import java.util.concurrent.locks.LockSupport;
 /**
  * What the engine will be told at its next poll, as JSON.
  *
- * <p>Any thread adds, and any may wait until there is something; the engine's drains. What the engine waits for is kept: there are a few such events for each request
- * it has handed over, so it bounds them itself, and every free text in them is cut. Notes, which are log lines and
- * timelines, are dropped beyond a number and a sum of bytes, and when one is larger than a poll. So no event blocks those
- * behind it.
+ * <p>Any thread adds, and any may wait until there is something; the engine's drains. What the engine waits for is kept:
+ * there are a few such events for each request it has handed over, so it bounds them itself, and every free text in them is
+ * cut. Notes, which are log lines and timelines, are dropped beyond a number and a sum of bytes, and when one is larger than
+ * a poll. So no event blocks those behind it.
  */
 final class EventQueue implements EngineEvents {
     /** Log lines and timelines that may wait for a poll. */
