@@ -6,7 +6,6 @@ import io.kvmessenger.transfer.ImmWindow;
 import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.Region;
 import io.kvmessenger.transfer.RemoteWindow;
-import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferFault;
 import io.kvmessenger.transfer.TransferOptions;
@@ -14,9 +13,6 @@ import io.kvmessenger.transfer.TransferRequest.SingleWrite;
 import io.kvmessenger.transfer.WindowArea;
 import java.lang.foreign.Arena;
 import java.lang.foreign.MemorySegment;
-import java.util.Arrays;
-import java.util.Random;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -25,14 +21,10 @@ import org.junit.jupiter.api.Timeout;
  * doubled or delayed for ever, and the preferred one is taken again when it is back.
  */
 @Timeout(120)
-public abstract class NextTransportContractTest extends WriterAndTarget {
+public abstract class NextTransportContractTest extends RoundsOfPages {
     private static final long PATH_LIMIT_NS = 2_000_000_000L;
-    private static final int WRITES = 40;
 
     private final BreakingLibC breaking = new BreakingLibC();
-    private final long seed = Long.getLong("kvmessenger.test.seed", System.nanoTime());
-    private final Random random = new Random(seed);
-    private long lastCookie;
 
     @Override
     protected String transport() {
@@ -44,71 +36,11 @@ public abstract class NextTransportContractTest extends WriterAndTarget {
         return TransferOptions.defaults().withStreamsPerPeer(2).withConnectLimitNs(PATH_LIMIT_NS);
     }
 
-    /** Not yet: each test says what is preferred. */
-    @Override
-    @BeforeEach
-    void connect() {
-        System.out.println("seed " + seed + ", the same again by -Dkvmessenger.test.seed=" + seed);
-    }
-
     private void connect(String preferred, String next) {
-        writer = new DrivenEngine(options().withTransports(preferred, next), "writer", MEMORY_BYTES, breaking.libC());
-        target = new DrivenEngine(options(), "target", MEMORY_BYTES);
-        writer.alongside(target);
-        target.alongside(writer);
-        admission = target.engine().admit("writer");
-        peer = writer.engine().connect(target.engine().address(), admission.key(), "target");
-        writer.await("the peer to be ready", () -> writer.ready.contains(peer));
-        assertThat(peer.transport()).isEqualTo(preferred);
-        target.memory().fill(GUARD);
-    }
-
-    /** Random pages into a window of their own, while something happens at its middle; then each is looked at. */
-    private void round(Runnable inTheMiddle) {
-        fillSource(random);
-        int[] from = shuffled(PAGE_COUNT, random);
-        int[] to = shuffled(PAGE_COUNT, random);
-        long filled = ++lastCookie;
-        ImmWindow window = grant(everything(), PAGE_COUNT, filled);
-        long firstCookie = lastCookie + 1;
-        int piece = (PAGE_COUNT + WRITES - 1) / WRITES;
-        for (int done = 0; done < PAGE_COUNT; done += piece) {
-            int end = Math.min(PAGE_COUNT, done + piece);
-            writer.submit(
-                    peer,
-                    paged(window, Arrays.copyOfRange(from, done, end), Arrays.copyOfRange(to, done, end)),
-                    ++lastCookie);
-            if (done <= PAGE_COUNT / 2 && done + piece > PAGE_COUNT / 2) {
-                inTheMiddle.run();
-            }
-        }
-        DrivenEngine.awaitBoth(
-                "a round", writer, target, () -> target.filled.contains(filled) && haveEnded(firstCookie));
-        for (int i = 0; i < PAGE_COUNT; i++) {
-            assertThat(pageArrived(from[i], to[i])).as("page %d", i).isTrue();
-        }
-        assertThat(window.arrivedWeight()).isEqualTo(PAGE_COUNT);
-        writer.engine().disallow(peer, remote(window));
-        window.close(true);
-    }
-
-    private boolean haveEnded(long firstCookie) {
-        for (long cookie = firstCookie; cookie <= lastCookie; cookie++) {
-            if (!writer.endings.containsKey(cookie)) {
-                return false;
-            }
-        }
-        return true;
-    }
-
-    private void assertNothingLost() {
-        assertThat(writer.failed).isEmpty();
-        assertThat(writer.lost).isEmpty();
-        assertThat(writer.endings.values()).containsOnly(1);
-        assertThat(target.overshot).isEmpty();
-        assertThat(target.refused).isEmpty();
-        assertThat(target.closedAdmissions).isEmpty();
-        assertThat(target.engine().counters().of(TransferCounter.STRAYS)).isZero();
+        connect(
+                new DrivenEngine(options().withTransports(preferred, next), "writer", MEMORY_BYTES, breaking.libC()),
+                new DrivenEngine(options(), "target", MEMORY_BYTES),
+                preferred);
     }
 
     @Test
