@@ -21,15 +21,14 @@ final class StagedFabricContractTest extends TransportContractTest {
         return TransferOptions.LIBFABRIC;
     }
 
-    /** A device's memory is registered where something can write to it, which libfabric cannot. */
     @Override
     protected TransferOptions options() {
-        return InstalledFabric.byTcp(super.options()).withTransports(TransferOptions.LIBFABRIC, TransferOptions.TCP);
+        return StagedMemory.byLibFabric(super.options());
     }
 
     @Override
     protected DrivenEngine open(String name) {
-        return name.equals("target") ? super.open(name) : StagedMemory.open(options(), MEMORY_BYTES);
+        return StagedMemory.openFromDevice(name, options(), MEMORY_BYTES);
     }
 
     @BeforeEach

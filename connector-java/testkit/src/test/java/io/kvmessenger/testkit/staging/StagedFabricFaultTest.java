@@ -46,12 +46,12 @@ final class StagedFabricFaultTest extends WriterAndTarget {
 
     @Override
     protected TransferOptions options() {
-        return InstalledFabric.byTcp(super.options()).withTransports(TransferOptions.LIBFABRIC, TransferOptions.TCP);
+        return StagedMemory.byLibFabric(super.options());
     }
 
     @Override
     protected DrivenEngine open(String name) {
-        return name.equals("target") ? super.open(name) : StagedMemory.open(options(), MEMORY_BYTES);
+        return StagedMemory.openFromDevice(name, options(), MEMORY_BYTES);
     }
 
     @BeforeEach

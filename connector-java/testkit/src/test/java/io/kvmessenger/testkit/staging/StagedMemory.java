@@ -7,6 +7,7 @@ import io.kvmessenger.testkit.device.StandInCuda;
 import io.kvmessenger.testkit.device.StandInMemories;
 import io.kvmessenger.testkit.transfer.DrivenEngine;
 import io.kvmessenger.testkit.transfer.EngineMemory;
+import io.kvmessenger.testkit.transfer.InstalledFabric;
 import io.kvmessenger.transfer.TransferOptions;
 import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.device.DriverAccess;
@@ -18,6 +19,16 @@ final class StagedMemory {
     static final long DELAY_NS = 20_000;
 
     private StagedMemory() {}
+
+    /** By libfabric's tcp, and by what registers a device's memory, which libfabric does not: it can be written to by tcp. */
+    static TransferOptions byLibFabric(TransferOptions options) {
+        return InstalledFabric.byTcp(options).withTransports(TransferOptions.LIBFABRIC, TransferOptions.TCP);
+    }
+
+    /** Of a writer and its target the one of that name: the target's memory is a host's. */
+    static DrivenEngine openFromDevice(String name, TransferOptions options, long memoryBytes) {
+        return name.equals("target") ? new DrivenEngine(options, name, memoryBytes) : open(options, memoryBytes);
+    }
 
     static DrivenEngine open(TransferOptions options, long memoryBytes) {
         return open(options, memoryBytes, new FfmLibC(), new DriverAccess(StandInCuda.library()));

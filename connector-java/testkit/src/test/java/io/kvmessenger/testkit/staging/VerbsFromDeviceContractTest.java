@@ -26,9 +26,7 @@ final class VerbsFromDeviceContractTest extends TransportContractTest {
     protected DrivenEngine open(String name) {
         TransferOptions options =
                 RdmaDevices.by(options(), name).withTransports(TransferOptions.VERBS, TransferOptions.TCP);
-        return name.equals("target")
-                ? new DrivenEngine(options, name, MEMORY_BYTES)
-                : StagedMemory.open(options, MEMORY_BYTES);
+        return StagedMemory.openFromDevice(name, options, MEMORY_BYTES);
     }
 
     @BeforeEach
