@@ -262,12 +262,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
         }
         batch.limit(batch.runLength(0), Math.min(WRITE_AIM_BYTES, writeMaxBytes), Imm.WEIGHT_MAX);
         long lengthBytes = batch.payloadBytes();
-        long to = batch.targetOffsetBytes(0);
-        if (lengthBytes > writeMaxBytes) {
-            fault = "a page of " + lengthBytes + " bytes is longer than one write may be, " + writeMaxBytes;
-        } else if (to < 0 || to > region.lengthBytes() - lengthBytes) {
-            fault = "the peer's region " + batch.regionId() + " is shorter than it said";
-        }
+        fault = PeerRegions.refusal(batch, 0, lengthBytes, region, writeMaxBytes);
         if (fault != null) {
             return false;
         }
@@ -279,7 +274,7 @@ final class LibFabricOutboundPaths implements OutboundPaths, Endpoint, PeerChann
                 lengthBytes,
                 source.localKey(),
                 imm,
-                region.base() + to,
+                region.base() + batch.targetOffsetBytes(0),
                 region,
                 postId);
     }

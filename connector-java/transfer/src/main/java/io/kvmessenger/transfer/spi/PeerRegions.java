@@ -37,6 +37,23 @@ public final class PeerRegions {
         return found;
     }
 
+    /**
+     * Why what the batch has from a page on cannot be one write to a region; null where it can.
+     *
+     * @param lengthBytes of the write
+     * @param writeMaxBytes what the NIC writes at once
+     */
+    public static String refusal(
+            WriteBatch batch, int page, long lengthBytes, RemoteMemory region, long writeMaxBytes) {
+        if (lengthBytes > writeMaxBytes) {
+            return "a page of " + lengthBytes + " bytes is longer than one write may be, " + writeMaxBytes;
+        }
+        long to = batch.targetOffsetBytes(page);
+        return to < 0 || to > region.lengthBytes() - lengthBytes
+                ? "the peer's region " + batch.regionId() + " is shorter than it said"
+                : null;
+    }
+
     /** Whether the peer has not answered yet. */
     public boolean isWaiting() {
         return waiting;

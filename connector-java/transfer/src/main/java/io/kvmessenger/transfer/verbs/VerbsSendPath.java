@@ -298,12 +298,7 @@ final class VerbsSendPath implements Endpoint {
 
     /** Describes one write, a run of pages; false where it cannot be one. */
     private boolean set(WriteBatch batch, RemoteMemory region, int write, int page, long lengthBytes) {
-        long to = batch.targetOffsetBytes(page);
-        if (lengthBytes > writeMaxBytes) {
-            fault = "a page of " + lengthBytes + " bytes is longer than one write may be, " + writeMaxBytes;
-        } else if (to < 0 || to > region.lengthBytes() - lengthBytes) {
-            fault = "the peer's region " + batch.regionId() + " is shorter than it said";
-        }
+        fault = PeerRegions.refusal(batch, page, lengthBytes, region, writeMaxBytes);
         if (fault != null) {
             return false;
         }
@@ -314,7 +309,7 @@ final class VerbsSendPath implements Endpoint {
                 batch.source().address() + offset,
                 lengthBytes,
                 (int) source.localKey(),
-                region.base() + to,
+                region.base() + batch.targetOffsetBytes(page),
                 (int) region.key());
         return true;
     }
