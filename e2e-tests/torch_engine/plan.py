@@ -47,6 +47,8 @@ class EnginePlan:
     """On a GPU: the pages lie in page-locked memory of the host, where any transport reaches them."""
     stand_in: str = ""
     """A libcuda.so.1 in place of NVIDIA's: torch computes on the CPU, and the connector is told of a GPU."""
+    counts_twice: bool = False
+    """With the stand-in and graphs: a pass launches the graph that counts its layers once too often."""
     held: bool = False
     """Passes stand after each layer but the last until it has left, or a limit is over."""
     shape: ModelShape = field(default_factory=ModelShape)

@@ -82,6 +82,24 @@ def test_pair_answers_so_when_a_device_counts(
     assert "gpu is 'unproven'" in pair.prefiller.log.read_text(encoding="utf-8")
 
 
+def test_pair_answers_so_when_a_device_counts_too_often(
+    right: Right, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then no layer leaves before its pass has ended, and a line of the log says why."""
+    monkeypatch.setenv("STAND_IN_OP_DELAY_NS", "5000000")
+    counted = plan("HND", "tcp", graphs=True, counts_twice=True, stand_in=stand_in())
+    counted.options["gpu"] = "unproven"
+    prompts = [list(range(start, start + LONG_PROMPT_TOKENS)) for start in (1, 101, 201)]
+    with started(counted, tmp_path) as pair:
+        for prompt in prompts:
+            assert pair.ask(prompt, 4).decode.result(ANSWER_LIMIT_SECONDS)["tokens"] == right(prompt, 4)
+        figures = pair.prefiller.rest()["figures"]
+        assert (figures["layers_sent"] > 0, figures["layers_sent_early"]) == (True, 0)
+        left_nothing(pair)
+    said = f"the first pass on this GPU counted {2 * SHAPE.layers} layers, expected {SHAPE.layers}"
+    assert said in pair.prefiller.log.read_text(encoding="utf-8")
+
+
 def ask_until_layers_leave_early(pair: Pair, right: Right) -> None:
     """Asks prompts of many passes until a layer has left before its pass ended.
 

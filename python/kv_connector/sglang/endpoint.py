@@ -15,6 +15,7 @@ from typing import Any
 
 from kv_connector._facade import ContextRow, DeviceMemory, Geometry, Memory, Messenger, MessengerPort
 from kv_connector.exceptions import KvConnectorError, MessengerError
+from kv_connector.first_pass import FirstPass
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.options import Options
 from kv_connector.sglang import engine_facts, geometry
@@ -22,7 +23,6 @@ from kv_connector.sglang.allocations import ALLOCATIONS
 from kv_connector.sglang.beside_pages import BesidePages, IndexPages, StateSlot
 from kv_connector.sglang.device_side import DEVICE
 from kv_connector.sglang.exchange import Exchange
-from kv_connector.sglang.first_pass import FirstPass
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
 from kv_connector.sglang.metrics_page import MetricsPage
 from kv_connector.sglang.prefillers import LOOKUP_LIMIT_SECONDS, Prefillers, RankPlace
@@ -131,7 +131,7 @@ class TransferEndpoint(CommonEndpoint):
         counter = LayerCounter(address, layer_names, word)
         HOOKS.count_into(counter, layer_names)
         twins = Twins(self.kv_args.page_size, BATCHES_IN_FLIGHT_MAX * self.pp_size)
-        first_pass = FirstPass(counter, counted(layer_names)) if word is not None else None
+        first_pass = FirstPass(counter, counted(layer_names), "KV buffers", logger) if word is not None else None
         self.steps = LayerwiseSteps(self.exchange, counter, twins, first_pass)
         if first_pass is None:
             logger.info("layers leave while the forward pass runs")

@@ -20,9 +20,10 @@ from typing import Any
 
 from kv_connector._facade import Command
 from kv_connector.cuda_driver import CudaError
+from kv_connector.first_pass import FirstPass
 from kv_connector.layer_counter import GraphLayers, LayerCounter
 from kv_connector.sglang.exchange import Exchange
-from kv_connector.sglang.first_pass import FirstPass
+from kv_connector.sglang.first_pass import run_checked
 from kv_connector.sglang.twins import Computed, Twins
 
 _COUNTED = ("layer", "index")
@@ -285,9 +286,11 @@ def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: A
             return contextlib.nullcontext()
         return scheduler.device_module.stream(scheduler.forward_stream)  # type: ignore[no-any-return]
 
-    if not first_pass.is_right:
-        return first_pass.run(batch.forward_mode.is_extend(), forward, on_stream)
-    return steps.run(plan, forward, on_stream)
+    if first_pass.is_right:
+        return steps.run(plan, forward, on_stream)
+    if batch.forward_mode.is_extend():
+        return run_checked(first_pass, forward, on_stream)
+    return original(scheduler, batch, *more, **named)
 
 
 def _plan(scheduler: Any, batch: Any, twins: Twins) -> list[PlannedChunk]:

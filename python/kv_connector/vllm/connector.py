@@ -236,6 +236,12 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             logger.exception("layer %s was not counted; it leaves at the end of the step", layer_name)
 
     @guarded(lambda: None)
+    def finish_forward(self) -> None:
+        """The model's own layers are done, and a drafter's are not, if there is one."""
+        if self._worker is not None:
+            self._worker.forward_over()
+
+    @guarded(lambda: None)
     def wait_for_save(self) -> None:
         """The forward pass is over; returns at once, because blocks are kept until they are sent."""
         if self._worker is not None:

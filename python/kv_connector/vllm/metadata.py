@@ -129,6 +129,8 @@ class StepMetadata(KVConnectorMetadata):
     step: int
     computes: bool = False
     """Whether the step has a forward pass."""
+    layers_are_right: bool = False
+    """Whether each messenger has counted a first pass right, where GPUs count: none tells a pass before that."""
     preempted: list[str] = field(default_factory=list)
     announces: list[Announce] = field(default_factory=list)
     given_up: list[str] = field(default_factory=list)
@@ -154,11 +156,18 @@ class WorkerNews(KVConnectorWorkerMetadata):
     """Requests taken in earlier, whose blocks nothing can write to any more."""
     computed: list[Transfer] = field(default_factory=list)
     """Expected transfers that need nothing more of their prefiller's engine; a fetch of them moves or fails."""
+    counted_right: int = 0
+    """Messengers that have seen a GPU count its first pass right."""
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerNews:
         """The news of several messengers."""
         assert isinstance(other, WorkerNews)
-        return WorkerNews(self.taken_in + other.taken_in, self.let_go + other.let_go, self.computed + other.computed)
+        return WorkerNews(
+            self.taken_in + other.taken_in,
+            self.let_go + other.let_go,
+            self.computed + other.computed,
+            self.counted_right + other.counted_right,
+        )
 
 
 @dataclass

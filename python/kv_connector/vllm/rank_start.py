@@ -18,6 +18,7 @@ from kv_connector.cuda_driver import CudaDriver
 from kv_connector.device_allocation import DeviceAllocation
 from kv_connector.device_counter import DeviceCounting
 from kv_connector.device_memory import DeviceMemories
+from kv_connector.first_pass import FirstPass
 from kv_connector.handover import Follower, Lead, Votes, meeting_place
 from kv_connector.layer_counter import LayerCounter
 from kv_connector.model_fingerprint import fingerprint
@@ -30,6 +31,7 @@ from kv_connector.vllm.head_counts import HeadCounts
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.metadata import StepMetadata
 from kv_connector.vllm.rank_groups import RankGroup
+from kv_connector.vllm.told_steps import ToldSteps
 from kv_connector.vllm.vllm_api import attention_packing, own_page_format, own_ranks
 from kv_connector.vllm.worker_half import Reports, WorkerHalf
 from kv_connector.weights_digest import digest_of_weights
@@ -237,14 +239,24 @@ class RankStart:
             _reach(own["memories"]),
         )
         word = counting.word(opened.layer_counter_address) if counting is not None else None
+        counter, first_pass = LayerCounter(opened.layer_counter_address, names, word), None
+        if word is not None:
+            self._logger.info(
+                "layers leave while forward passes run, once the first on this GPU has been counted right"
+            )
+            first_pass = FirstPass(counter, len(names) - self._draft_layers(), "layers", self._logger)
         return WorkerHalf(
             messenger,
-            LayerCounter(opened.layer_counter_address, names, word),
-            names,
+            lambda submit: ToldSteps(submit, counter, names, first_pass, self._logger),
             pages,
             facts.options.fetch_limit_seconds,
             self._logger,
         )
+
+    def _draft_layers(self) -> int:
+        """How many layers of the cache are a draft's, which runs behind the model's forward pass."""
+        draft = draft_with_kv(self._config)
+        return 0 if draft is None else int(draft.get_total_num_hidden_layers())
 
 
 def _reach(memories: Sequence[Memory | DeviceMemory]) -> str:

@@ -100,6 +100,8 @@ class SchedulerHalf:
         self._quarantine = Quarantine(logger)
         self._window_blocks = WindowBlocks()
         self._pending = StepMetadata(step=0)
+        self._counted_right = 0
+        """How many messengers have seen a GPU count its first pass right."""
 
     # ---- start
 
@@ -299,6 +301,7 @@ class SchedulerHalf:
         self._loading_first.difference_update(scheduler_output.num_scheduled_tokens)
         meta, self._pending = self._pending, StepMetadata(step=0)
         meta.step = self._step
+        meta.layers_are_right = self._counted_right == self._side.messenger_count
         meta.computes = scheduler_output.total_num_scheduled_tokens > 0
         for announce in meta.announces:
             if (prefill := self._prefills.get(announce.request)) is not None:
@@ -458,6 +461,7 @@ class SchedulerHalf:
             for request_id in news.taken_in:
                 self._quarantine.take_in(request_id, self._awaited[request_id])
             self._gate.computed(news.computed)
+            self._counted_right += news.counted_right
         for request_id in sent:
             self._held.discard(request_id)
             self._window_blocks.let_go(request_id)

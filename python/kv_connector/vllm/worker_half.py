@@ -6,7 +6,6 @@ Called by the worker's main thread only. It never blocks on a transfer, but for 
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,10 +24,8 @@ from kv_connector._facade import (
     Timeline,
     write_to_log,
 )
-from kv_connector.cuda_driver import CudaError
 from kv_connector.exceptions import MessengerError
 from kv_connector.figure_gains import GainMeter
-from kv_connector.layer_counter import LayerCounter
 from kv_connector.vllm.empty_steps import EmptySteps
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.messenger_addresses import Address, Messengers
@@ -47,6 +44,7 @@ from kv_connector.vllm.metadata import (
     Transfer,
     WorkerNews,
 )
+from kv_connector.vllm.told_steps import StepEnd, ToldSteps
 
 FENCE_LIMIT_SECONDS = 10.0
 """One wait for the fence; it is repeated, because pages that are still read must not be overwritten."""
@@ -93,15 +91,14 @@ class WorkerHalf:
     def __init__(
         self,
         messenger: MessengerPort,
-        counter: LayerCounter,
-        layer_names: Iterable[str],
+        make_steps: Callable[[Callable[[Command], bool]], ToldSteps],
         groups: Sequence[GroupPages],
         fetch_limit_seconds: float,
         logger: logging.Logger,
     ) -> None:
+        """``make_steps`` is given what submits one command to the messenger."""
         self._messenger = messenger
-        self._counter = counter
-        self._layer_names = frozenset(layer_names)
+        self._steps = make_steps(self._submit)
         self._groups = groups
         self._fetch_limit_seconds = fetch_limit_seconds
         self._logger = logger
@@ -110,9 +107,7 @@ class WorkerHalf:
         self._step_computes = False
         self._open_step: StepMetadata | None = None
         """The step whose forward pass runs, if it has chunks."""
-        self._said_out_of_order = False
-        self._forward_over = False
-        """Whether the model's own layers are done; a drafter's follow, if there is one."""
+        self._told_counted_right = False
         self._sending: set[str] = set()
         """Prefills of which the messenger knows, announced or begun, whose end it has not been told."""
         self._ended: set[str] = set()
@@ -168,7 +163,6 @@ class WorkerHalf:
 
     def begin(self, meta: StepMetadata) -> None:
         """Tells the messenger everything that is new, before the forward pass starts."""
-        self._forward_over = False
         self._step_computes = meta.computes
         if meta.fetches or meta.prefill_ends:
             self._empty_steps.interrupted()
@@ -237,17 +231,10 @@ class WorkerHalf:
                 self._give_up(chunk.request)
         if not described:
             return
-        try:
-            counter_start = self._counter.begin_step()
-        except CudaError:
-            self._logger.exception("the step's layers cannot be counted: what it computes is not sent")
-            self._lose(chunks)
-            return
-        if self._submit({"do": "step", "step": meta.step, "counterStart": counter_start, "chunks": described}):
+        if self._steps.begin(meta.step, described, layers_are_right=meta.layers_are_right):
             self._sending.update(command["request"] for command in described)
             self._open_step = meta
         else:
-            self._fail_step()
             self._lose(chunks)
 
     def _describe(self, chunk: Chunk) -> Command:
@@ -350,55 +337,30 @@ class WorkerHalf:
 
     @property
     def wants_layers(self) -> bool:
-        """Whether the forward pass computes KV that is to be sent, or a graph is captured that will."""
-        return self._open_step is not None or self._counter.is_capturing
+        """Whether the hooks of layers are to be called."""
+        return self._steps.wants_layers
 
     def layer_complete(self, layer_name: str) -> None:
-        """The KV of a layer is written. Layers that share another's KV are passed over.
+        """The KV of a layer is written."""
+        self._steps.layer_complete(layer_name)
 
-        So are a drafter's, whose hooks fire in each of its passes: the end of the step releases them.
-        """
-        if layer_name in self._layer_names and (not self._forward_over or self._counter.is_capturing):
-            self._counter.layer_complete(layer_name)
+    def forward_over(self) -> None:
+        """The model's own layers are done. vLLM tells it before a drafter runs, or does not: collect() says it too."""
+        self._steps.forward_over()
 
     def end(self) -> None:
-        """The forward pass is over. If it failed, its pages hold nothing that may be sent."""
+        """The forward pass is over."""
         meta, self._open_step = self._open_step, None
         if meta is None:
             return
-        if sys.exception() is not None:
-            self._logger.error("the forward pass failed: what it computed is not sent")
-            self._abandon_step(meta)
-            return
-        try:
-            counter_end = self._counter.end_step()
-        except CudaError:
-            self._logger.exception("the end of the step cannot be counted: what it computed is not sent")
-            self._abandon_step(meta)
-            return
-        self._say_if_out_of_order()
-        if not self._submit({"do": "stepEnded", "step": meta.step, "counterEnd": counter_end}):
-            self._declare_dead("it did not take the end of a step")
-
-    def _abandon_step(self, meta: StepMetadata) -> None:
-        self._fail_step()
-        self._submit({"do": "stepFailed", "step": meta.step})
-        self._lose(meta.chunks)
-
-    def _fail_step(self) -> None:
-        try:
-            self._counter.fail_step()
-        except CudaError:
-            self._logger.exception("a step that failed cannot be ended on the device")
-
-    def _say_if_out_of_order(self) -> None:
-        """vLLM switches hooks off in its dummy passes, so the first step that is told shows their order."""
-        if self._counter.steps_out_of_order and not self._said_out_of_order:
-            self._said_out_of_order = True
-            self._logger.warning(
-                "this model's layers do not finish in their order: those behind the first that is out of order leave"
-                " when their forward pass is over"
-            )
+        match self._steps.end():
+            case StepEnd.LOST:
+                self._lose(meta.chunks)
+            case StepEnd.REFUSED:
+                self._declare_dead("it did not take the end of a step")
+        if self._steps.first_pass_is_right and not self._told_counted_right:
+            self._told_counted_right = True
+            self._news.counted_right += 1
 
     # ---- what has happened
 
@@ -407,7 +369,7 @@ class WorkerHalf:
 
         vLLM asks when the model's forward pass is over, and before it ends the step where a drafter runs.
         """
-        self._forward_over = True
+        self._steps.forward_over()
         if self._has_news() or self._step_computes:
             self._empty_steps.interrupted()
         else:
@@ -431,7 +393,7 @@ class WorkerHalf:
 
     def take_news(self) -> WorkerNews | None:
         """What goes to the scheduler's half together with what was collected last."""
-        if not (self._news.taken_in or self._news.let_go or self._news.computed):
+        if self._news == WorkerNews():
             return None
         news, self._news = self._news, WorkerNews()
         return news

@@ -410,7 +410,8 @@ def test_should_end_the_check_of_a_first_pass_that_failed(first_passes: FirstPas
 
 
 def test_should_check_the_first_pass_where_sglang_queues_it() -> None:
-    from kv_connector.sglang.first_pass import FirstPass
+    from kv_connector.first_pass import FirstPass
+    from kv_connector.sglang.first_pass import run_checked
 
     order: list[str] = []
 
@@ -425,8 +426,8 @@ def test_should_check_the_first_pass_where_sglang_queues_it() -> None:
         return 8
 
     counter = SimpleNamespace(begin_check=lambda: order.append("begin"), end_check=end_check, steps_out_of_order=0)
-    first_pass = FirstPass(counter, 8)  # type: ignore[arg-type]
-    first_pass.run(True, lambda: order.append("pass"), stream)
+    first_pass = FirstPass(counter, 8, "KV buffers", logging.getLogger(LOGGER))  # type: ignore[arg-type]
+    run_checked(first_pass, lambda: order.append("pass"), stream)
     assert order == ["into", "begin", "out", "pass", "into", "end", "out"]
     assert first_pass.is_right
 

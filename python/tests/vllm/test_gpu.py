@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,21 +59,30 @@ class Prefiller:
             tensor.device = SimpleNamespace(type="cuda", index=1)
         self.connector.register_kv_caches(kv)
         self.step = 0
+        self.counted_right = 0
 
     def _open(self, options: Any, geometry: Any, *, layer_counter_lag: int) -> PatientMessenger:  # noqa: ARG002
         self.messenger = PatientMessenger(options, geometry)
         return self.messenger
 
-    def begin(self) -> None:
-        """A step with a chunk of a request of its own."""
+    def begin(self, *chunks: Any, **more: Any) -> None:
+        """A step with these chunks, or with one of a request of its own."""
         self.step += 1
+        self._begin(*(chunks or [self.chunk(f"r{self.step}")]), **more)
+
+    def _begin(self, *chunks: Any, **more: Any) -> None:
         made = self.release.metadata
-        request = f"r{self.step}"
-        placed = [made.PlacedBlocks(0, [self.step % 8])]
-        chunk = made.Chunk(request, request, 100, 0, 0, 100, placed, DIGEST)
-        meta = made.StepMetadata(step=self.step, computes=True, chunks=[chunk])
-        meta.announces.append(made.Announce(request, request, DIGEST))
+        meta = made.StepMetadata(step=self.step, computes=True, chunks=list(chunks), **more)
+        meta.layers_are_right = self.counted_right == 1  # as the scheduler's half says it
+        meta.announces.extend(
+            made.Announce(each.request, each.transfer, DIGEST) for each in chunks if not each.first_token
+        )
         self.connector.bind_connector_metadata(meta)
+
+    def chunk(self, request: str, first_token: int = 0, end_token: int = 100, prompt_tokens: int = 100) -> Any:
+        made = self.release.metadata
+        placed = [made.PlacedBlocks(first_token // 128, [(self.step + first_token // 128) % 8])]
+        return made.Chunk(request, request, prompt_tokens, 0, first_token, end_token, placed, DIGEST)
 
     def run_pass(self, *names: str) -> None:
         """As vLLM's wrapper of attention does."""
@@ -83,10 +93,23 @@ class Prefiller:
     def end(self) -> None:
         self.connector.wait_for_save()
         self.device.finish()
+        news = self.connector.build_connector_worker_meta()
+        self.counted_right += news.counted_right if news is not None else 0
+
+    def count_first_pass(self) -> int:
+        """What lets later passes be told when they begin; where the counter stands then."""
+        self.begin()
+        self.run_pass()
+        self.end()
+        return self.messenger.count
+
+    def told(self) -> list[str]:
+        """What the messenger heard of steps."""
+        return [command["do"] for command in self.messenger.commands if command["do"].startswith("step")]
 
     def close(self) -> None:
         self.device.finish()
-        self.connector._worker._counter._queued_word.close()
+        self.connector._worker._steps._counter._queued_word.close()
         if self.allocation is not None:
             self.allocation.memories.close()
 
@@ -120,13 +143,13 @@ def test_should_say_that_kv_can_be_passed_on_where_peers_map_it(vllm_release: Re
 
 
 def test_should_count_eager_layers_behind_the_stream(prefiller: Prefiller) -> None:
-    start = prefiller.messenger.count
+    start = prefiller.count_first_pass()
     for _ in range(2):
         prefiller.begin()
         prefiller.run_pass()
         prefiller.end()
     assert prefiller.messenger.count == start + 2 * (len(LAYERS) + 1)
-    assert counts_of(prefiller) == [(start, start + 5), (start + 5, start + 10)]
+    assert counts_of(prefiller)[1:] == [(start, start + 5), (start + 5, start + 10)]
 
 
 def test_should_count_what_a_whole_graph_repeats_in_steps_only(prefiller: Prefiller) -> None:
@@ -136,6 +159,10 @@ def test_should_count_what_a_whole_graph_repeats_in_steps_only(prefiller: Prefil
     launch()
     prefiller.device.finish()
     assert prefiller.messenger.count == start
+    prefiller.begin()
+    launch()
+    prefiller.end()
+    start = prefiller.messenger.count
     for step in range(3):
         prefiller.begin()
         launch()
@@ -143,11 +170,11 @@ def test_should_count_what_a_whole_graph_repeats_in_steps_only(prefiller: Prefil
         assert prefiller.messenger.count == start + 5 * step + 4
         prefiller.end()
         launch()
-    assert counts_of(prefiller) == [(start + 5 * step, start + 5 * step + 5) for step in range(3)]
+    assert counts_of(prefiller)[1:] == [(start + 5 * step, start + 5 * step + 5) for step in range(3)]
 
 
 def test_should_release_a_pass_without_hooks_by_its_end(prefiller: Prefiller) -> None:
-    start = prefiller.messenger.count
+    start = prefiller.count_first_pass()
     prefiller.begin()
     prefiller.device.finish()
     assert prefiller.messenger.count == start
@@ -156,6 +183,7 @@ def test_should_release_a_pass_without_hooks_by_its_end(prefiller: Prefiller) ->
 
 
 def test_should_say_once_that_hooks_fire_out_of_order(prefiller: Prefiller, caplog: pytest.LogCaptureFixture) -> None:
+    prefiller.count_first_pass()
     for _ in range(2):
         prefiller.begin()
         prefiller.run_pass(*reversed(LAYERS))
@@ -164,21 +192,23 @@ def test_should_say_once_that_hooks_fire_out_of_order(prefiller: Prefiller, capl
 
 
 def test_should_send_nothing_of_a_step_that_cannot_begin_on_the_device(prefiller: Prefiller) -> None:
+    prefiller.count_first_pass()
     prefiller.device.stand_in.standInFail(b"cuLaunchKernel", 1, OUT_OF_MEMORY)
     prefiller.begin()
     assert not prefiller.connector.has_connector_metadata()
     prefiller.end()
-    assert prefiller.messenger.of_kind("step") == []
+    assert prefiller.told() == ["step", "stepEnded"]
     assert [end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")] == ["failed"]
 
 
 def test_should_send_nothing_of_a_step_that_cannot_end_on_the_device(prefiller: Prefiller) -> None:
+    prefiller.count_first_pass()
     prefiller.begin()
     prefiller.run_pass()
     prefiller.device.finish()
     prefiller.device.stand_in.standInFail(b"cuLaunchKernel", 1, OUT_OF_MEMORY)
     prefiller.end()
-    assert [told["step"] for told in prefiller.messenger.of_kind("stepFailed")] == [1]
+    assert [told["step"] for told in prefiller.messenger.of_kind("stepFailed")] == [2]
     assert [end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")] == ["failed"]
 
 
@@ -225,3 +255,213 @@ def test_should_refuse_what_it_cannot_do(vllm_release: Release, device: str, gpu
 def test_should_refuse_two_micro_batches_in_a_pass(vllm_release: Release) -> None:
     with pytest.raises(Exception, match="enable_dbo is True, expected False"):
         vllm_release.engine_facts.read_facts(config("kv_producer", enable_dbo=True), caches())
+
+
+def test_should_tell_the_first_pass_when_it_is_over_and_later_ones_before(
+    prefiller: Prefiller, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefiller.begin()
+    prefiller.run_pass()
+    prefiller.device.finish()
+    assert prefiller.told() == []
+    with caplog.at_level(logging.INFO):
+        prefiller.end()
+    assert prefiller.told() == ["step", "stepEnded"]
+    assert prefiller.messenger.chunks_of("r1")[0]["endToken"] == 100
+    assert "the first forward pass was counted right" in caplog.text
+    prefiller.begin()
+    assert prefiller.told() == ["step", "stepEnded", "step"]
+
+
+def captured(*passes: tuple[str, ...]) -> Callable[[Prefiller], Callable[[], None]]:
+    """A pass as graphs of these layers, launched one after the other."""
+
+    def capture(prefiller: Prefiller) -> Callable[[], None]:
+        launches = [prefiller.device.capture(lambda names=names: prefiller.run_pass(*names)) for names in passes]
+        return lambda: [launch() for launch in launches] and None
+
+    return capture
+
+
+def eager(*names: str) -> Callable[[Prefiller], Callable[[], None]]:
+    return lambda prefiller: lambda: prefiller.run_pass(*names)
+
+
+def twice(way: Callable[[Prefiller], Callable[[], None]]) -> Callable[[Prefiller], Callable[[], None]]:
+    def both(prefiller: Prefiller) -> Callable[[], None]:
+        launches = [way(prefiller)] * 2
+        return lambda: [launch() for launch in launches] and None
+
+    return both
+
+
+@pytest.mark.parametrize(
+    "way",
+    [eager(*LAYERS), captured(LAYERS), captured(LAYERS[:1], LAYERS[1:3], LAYERS[3:])],
+    ids=["eager", "whole graph", "graphs between which attention runs"],
+)
+def test_should_take_a_first_pass_that_counts_each_layer_once(
+    prefiller: Prefiller, way: Callable[[Prefiller], Callable[[], None]]
+) -> None:
+    forward = way(prefiller)
+    for _ in range(2):
+        prefiller.begin()
+        forward()
+        prefiller.end()
+    assert prefiller.counted_right == 1
+    prefiller.begin()
+    assert prefiller.told()[-1] == "step"
+
+
+@pytest.mark.parametrize(
+    ("said", "way"),
+    [
+        ("counted 2 layers, expected 4", captured(LAYERS[:2])),
+        ("counted 0 layers, expected 4", lambda _: lambda: None),
+        ("counted 8 layers, expected 4", twice(captured(LAYERS))),
+        ("counted 4 layers before one that was out of order, expected 4", eager(*LAYERS, LAYERS[0])),
+        ("counted 1 layers before one that was out of order, expected 4", eager(*[LAYERS[at] for at in (0, 2, 1, 3)])),
+    ],
+)
+def test_should_send_whole_passes_when_the_first_was_counted_otherwise(
+    prefiller: Prefiller,
+    caplog: pytest.LogCaptureFixture,
+    said: str,
+    way: Callable[[Prefiller], Callable[[], None]],
+) -> None:
+    forward = way(prefiller)
+    prefiller.begin()
+    forward()
+    prefiller.end()
+    assert f"the first pass on this GPU {said}, each once and in order" in caplog.text
+    for step in (2, 3):
+        start = prefiller.messenger.count
+        prefiller.begin()
+        assert not prefiller.connector.has_connector_metadata(), "no layer is counted any more"
+        forward()
+        prefiller.device.finish()
+        assert prefiller.messenger.count == start
+        assert prefiller.told() == ["step", "stepEnded"] * (step - 1)
+        prefiller.end()
+        assert prefiller.told() == ["step", "stepEnded"] * step
+    assert [prefiller.messenger.chunks_of(f"r{step}")[0]["endToken"] for step in (1, 2, 3)] == [100] * 3
+    assert prefiller.counted_right == 0
+
+
+def test_should_release_what_is_told_late_behind_what_the_device_has_queued(prefiller: Prefiller) -> None:
+    """The host has queued the pass, and is far ahead of it."""
+    prefiller.begin()
+    prefiller.end()
+    assert prefiller.counted_right == 0
+    told: list[dict[str, Any]] = []
+    submit, prefiller.messenger.submit = prefiller.messenger.submit, told.extend
+    start = prefiller.messenger.count
+    prefiller.begin()
+    opened = prefiller.device.hold()
+    prefiller.connector.wait_for_save()
+    assert [command["do"] for command in told] == ["announce", "step", "stepEnded"]
+    assert (told[1]["counterStart"], told[2]["counterEnd"]) == (start, start + 5)
+    assert prefiller.messenger.count == start, "its pages are written when the word says so"
+    opened.set()
+    prefiller.device.finish()
+    assert prefiller.messenger.count == start + 5
+    prefiller.messenger.submit = submit
+
+
+def test_should_send_all_requests_of_the_first_pass(prefiller: Prefiller) -> None:
+    prefiller.begin(prefiller.chunk("a"), prefiller.chunk("b", 0, 60))
+    prefiller.run_pass()
+    prefiller.end()
+    (told,) = prefiller.messenger.of_kind("step")
+    assert [(chunk["request"], chunk["endToken"]) for chunk in told["chunks"]] == [("a", 100), ("b", 60)]
+    assert set(prefiller.connector._worker._sending) == {"a", "b"}
+
+
+def test_should_send_a_prompt_whose_first_chunk_is_the_first_pass(prefiller: Prefiller) -> None:
+    chunks = [prefiller.chunk("a", first, first + 128, 384) for first in (0, 128, 256)]
+    seen = []
+    for chunk in chunks:
+        prefiller.begin(chunk)
+        seen.append(len(prefiller.messenger.chunks_of("a")))
+        prefiller.run_pass()
+        prefiller.end()
+    assert seen == [0, 2, 3]
+    assert [chunk["firstToken"] for chunk in prefiller.messenger.chunks_of("a")] == [0, 128, 256]
+
+
+def test_should_check_the_next_pass_when_the_first_has_failed(prefiller: Prefiller) -> None:
+    prefiller.begin()
+    prefiller.run_pass(*LAYERS[:2])
+    try:
+        raise RuntimeError("no memory")
+    except RuntimeError:
+        prefiller.connector.wait_for_save()
+    assert prefiller.told() == []
+    assert [end["outcome"] for end in prefiller.messenger.of_kind("prefillEnded")] == ["failed"]
+    prefiller.count_first_pass()
+    assert prefiller.counted_right == 1
+    assert prefiller.messenger.chunks_of("r1") == []
+    prefiller.begin()
+    assert prefiller.told() == ["step", "stepEnded", "step"]
+
+
+def test_should_end_a_request_that_is_cancelled_while_the_first_pass_runs(prefiller: Prefiller) -> None:
+    """The engine's word comes with the next step; the pages are held until the messenger lets them go."""
+    prefiller.count_first_pass()
+    end = prefiller.release.metadata.PrefillEnd("r1", "aborted")
+    prefiller.begin(prefiller.chunk("b"), prefill_ends=[end])
+    said = [(each["do"], each.get("request")) for each in prefiller.messenger.commands if each["do"] != "stepEnded"]
+    ended = said.index(("prefillEnded", "r1"))
+    assert said.index(("step", None)) < ended < len(said) - 1
+    assert prefiller.connector.get_transfer_results(set()).finished_sending == set()
+    prefiller.messenger.release("r1")
+    assert prefiller.connector.get_transfer_results(set()).finished_sending == {"r1"}
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("cuLaunchKernel", "the first pass cannot be counted"),
+        ("cuStreamSynchronize", "the end of the first forward pass"),
+    ],
+)
+def test_should_send_whole_passes_when_the_driver_refuses_to_count_the_first(
+    prefiller: Prefiller, caplog: pytest.LogCaptureFixture, call: str, said: str
+) -> None:
+    refuses = prefiller.device.stand_in.standInFail
+    if call == "cuLaunchKernel":
+        refuses(call.encode(), 1, OUT_OF_MEMORY)
+    prefiller.begin(prefiller.chunk("a"))
+    prefiller.run_pass()
+    if call == "cuStreamSynchronize":
+        refuses(call.encode(), 1, OUT_OF_MEMORY)
+    prefiller.end()
+    assert said in caplog.text
+    prefiller.begin(prefiller.chunk("b"))
+    assert prefiller.told() == ["step", "stepEnded"]
+    prefiller.end()
+    assert prefiller.told() == ["step", "stepEnded"] * 2
+    assert prefiller.counted_right == 0
+
+
+@pytest.mark.parametrize("says_over", ["finish_forward", "get_transfer_results"])
+def test_should_check_the_model_s_layers_alone_where_a_drafter_runs(prefiller: Prefiller, says_over: str) -> None:
+    """Its graphs were captured with bumps of its layers, or of any: they run before the step is ended."""
+    model, draft = (prefiller.device.capture(prefiller.run_pass) for _ in range(2))
+    prefiller.begin()
+    model()
+    getattr(prefiller.connector, says_over)(*([set()] if says_over == "get_transfer_results" else []))
+    assert prefiller.told() == [], "no pages may leave that a drafter has not written"
+    draft()
+    prefiller.end()
+    assert prefiller.counted_right == 1
+
+
+def test_should_tell_no_pass_early_before_all_messengers_have_counted_one(prefiller: Prefiller) -> None:
+    prefiller.count_first_pass()
+    assert prefiller.counted_right == 1
+    prefiller.counted_right = 0  # another has not
+    prefiller.begin()
+    assert not prefiller.connector.has_connector_metadata()
+    prefiller.end()
+    assert prefiller.told() == ["step", "stepEnded"] * 2

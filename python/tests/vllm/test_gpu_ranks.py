@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cuda_stand_in import Device
 from release import Release
-from simulated_engine import HEADS, LAYERS, caches, config, tensors
+from simulated_engine import HEADS, LAYERS, STORAGE_ADDRESS, caches, config, tensors
 from test_device_memory import bytes_at
 from test_gpu import DIGEST, PatientMessenger, the_device
 
@@ -23,12 +23,14 @@ BLOCKS = 8
 class Ranks:
     """The workers of one engine; each is a rank's process, with memory of its own, on a thread of the pool."""
 
+    PER = "node"
+
     def __init__(self, release: Release, monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
         self.release, self.device = release, device
         self.opened: list[tuple[int, PatientMessenger, int]] = []
         self._current = threading.local()
         self._pool = ThreadPoolExecutor(2)
-        extra = {"transports": ["tcp"], "gpu": "unproven"}
+        extra = {"transports": ["tcp"], "gpu": "unproven", "messenger_per": self.PER}
         said = config(
             "kv_producer",
             extra=extra,
@@ -57,7 +59,7 @@ class Ranks:
 
     def register(self, tp_rank: int, *, shareable: bool = True) -> Future[Any]:
         length_bytes = tensors(BLOCKS, heads=HEADS // 2)[LAYERS[0]].storage.nbytes()
-        place = self.allocations[tp_rank].memories.allocate(length_bytes, 0).address
+        place = self._place(tp_rank, length_bytes)
         kv = tensors(BLOCKS, heads=HEADS // 2, storage_address=place if shareable else place + 4096)
         for tensor in kv.values():
             tensor.device = SimpleNamespace(type="cuda", index=tp_rank)
@@ -70,14 +72,17 @@ class Ranks:
 
         return self._pool.submit(as_rank)
 
+    def _place(self, tp_rank: int, length_bytes: int) -> int:
+        return int(self.allocations[tp_rank].memories.allocate(length_bytes, 0).address)
+
     def close(self) -> None:
         self.device.finish()
-        for _, _messenger, _ in self.opened:
-            self.workers[0]._worker._counter._queued_word.close()
+        for tp_rank, _messenger, _ in self.opened:
+            self.workers[tp_rank]._worker._steps._counter._queued_word.close()
         for worker in self.workers:
             worker.shutdown()
         self._pool.shutdown()
-        for allocation in self.allocations:
+        for allocation in filter(None, self.allocations):
             allocation.memories.close()
 
 
@@ -127,6 +132,8 @@ def test_should_count_layers_on_the_lead_alone(ranks: Ranks) -> None:
     (_, messenger, _) = ranks.opened[0]
     ((begun,), (ended,)) = messenger.of_kind("step"), messenger.of_kind("stepEnded")
     assert messenger.count == ended["counterEnd"] == begun["counterStart"] + len(LAYERS) + 1
+    assert lead.build_connector_worker_meta().counted_right == ranks.scheduler._half._side.messenger_count == 1
+    assert follower.build_connector_worker_meta() is None
 
 
 def test_should_name_the_option_where_a_rank_cannot_hand_its_memory_over(ranks: Ranks) -> None:
@@ -134,3 +141,76 @@ def test_should_name_the_option_where_a_rank_cannot_hand_its_memory_over(ranks: 
         with pytest.raises(Exception, match="cannot be shared; set messenger_per to 'rank'"):
             started.result(LIMIT_SECONDS)
     assert not ranks.opened
+
+
+class OwnMessengers(Ranks):
+    """Each rank has one, and counts by itself."""
+
+    PER = "rank"
+
+    def _place(self, tp_rank: int, length_bytes: int) -> int:  # noqa: ARG002
+        """Memory that torch allocated: no other process maps it."""
+        return STORAGE_ADDRESS
+
+    def step(self, step: int, layers_of_rank: Sequence[Sequence[str]]) -> list[list[str]]:
+        """What each messenger has heard when the pass is queued; the scheduler's half then hears the workers' news."""
+        made = self.release.metadata
+        chunk = made.Chunk(f"r{step}", f"r{step}", 100, 0, 0, 100, [made.PlacedBlocks(0, [step])], DIGEST)
+        planned = SimpleNamespace(
+            num_scheduled_tokens={},
+            total_num_scheduled_tokens=0,
+            preempted_req_ids=None,
+            scheduled_new_reqs=[],
+            scheduled_cached_reqs=SimpleNamespace(req_ids=[]),
+        )
+        meta = self.scheduler.build_connector_meta(planned)
+        meta.chunks.append(chunk)
+        meta.announces.append(made.Announce(chunk.request, chunk.transfer, DIGEST))
+        heard = []
+        for worker, layers in zip(self.workers, layers_of_rank, strict=True):
+            worker.bind_connector_metadata(meta)
+            heard.append([told["do"] for told in worker._worker._messenger.commands if told["do"].startswith("step")])
+            for name in layers:
+                if worker.has_connector_metadata():
+                    worker.save_kv_layer(name, None, None)
+            worker.wait_for_save()
+        news = [each for worker in self.workers if (each := worker.build_connector_worker_meta()) is not None]
+        self.scheduler.update_connector_output(
+            SimpleNamespace(
+                finished_sending=None,
+                finished_recving=None,
+                kv_connector_worker_meta=news[0].aggregate(news[1]) if len(news) > 1 else next(iter(news), None),
+            )
+        )
+        return heard
+
+
+@pytest.fixture
+def own_messengers(vllm_release: Release, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnMessengers]:
+    made = OwnMessengers(vllm_release, monkeypatch, the_device())
+    for tp_rank in range(2):
+        made.register(tp_rank).result(LIMIT_SECONDS)
+    yield made
+    made.close()
+    assert the_device().stand_in.standInHeld() == 0
+
+
+AFTER = ["step", "stepEnded"]
+
+
+def test_should_tell_passes_early_when_each_rank_has_counted_one(own_messengers: OwnMessengers) -> None:
+    assert own_messengers.step(1, [LAYERS, LAYERS]) == [[], []]
+    assert own_messengers.step(2, [LAYERS, LAYERS]) == [[*AFTER, "step"]] * 2
+
+
+@pytest.mark.parametrize("wrong_rank", [0, 1])
+def test_should_tell_no_pass_early_when_one_rank_has_counted_wrong(
+    own_messengers: OwnMessengers, wrong_rank: int
+) -> None:
+    """Both still send all, when their passes are over."""
+    layers = [LAYERS if rank != wrong_rank else LAYERS[:3] for rank in range(2)]
+    assert own_messengers.step(1, layers) == [[], []]
+    for step in (2, 3, 4):
+        assert own_messengers.step(step, [LAYERS, LAYERS]) == [AFTER * (step - 1)] * 2
+    for worker in own_messengers.workers:
+        assert len(worker._worker._messenger.of_kind("stepEnded")) == 4

@@ -26,7 +26,7 @@ CLASSIFIED = {
     "build_kv_connector_stats": HANDLED,
     "build_prom_metrics": HANDLED,
     "clear_connector_metadata": "inherited: the step was closed by wait_for_save",
-    "finish_forward": "inherited: nothing waits for the end of reads by the model",
+    "finish_forward": HANDLED,
     "get_block_ids_with_load_errors": HANDLED,
     "get_external_cache_hit_sources": "inherited: all external tokens come from a peer, by _cache_hit_source",
     "get_finished": HANDLED,
