@@ -61,6 +61,9 @@ class ScriptedMessenger:
     def stats(self) -> Stats:
         return Stats({}, {})
 
+    def wait(self, limit_seconds: float) -> None:
+        raise AssertionError(f"SGLang's loop asks all the time, and waits for {limit_seconds} s")
+
     def leak_check(self) -> LeakCheck:
         held = self.leaks.pop(0) if self.leaks else {}
         return LeakCheck(clean=not any(held.values()), held=held)

@@ -73,6 +73,11 @@ class HostedMessenger:
         answer = self._host.poll()
         return [decode_event(event) for event in json.loads(answer)["events"]] if answer else []
 
+    def wait(self, limit_seconds: float) -> None:
+        raise AssertionError(
+            f"{limit_seconds} s are waited for within a step, whose time passes in the world that hosts it"
+        )
+
     def stats(self) -> Stats:
         return Stats(counters={}, gauges={})
 

@@ -193,13 +193,15 @@ final class EventQueue implements EngineEvents {
         return encode(whole).length > TIMELINE_LENGTH_MAX_BYTES ? sums : whole;
     }
 
-    /** Blocks until an event waits for a poll, or the limit is over; a wake-up cannot be lost. */
+    /** Blocks until there is something to take, or the limit is over. No wake-up is lost; a note ends no wait under way. */
     void await(long limitNs) {
         long deadlineNs = clock.nowNs() + limitNs;
         waiting.add(Thread.currentThread()); // before the look: what is added after it wakes this thread
         try {
-            for (long leftNs = limitNs; leftNs > 0 && !hasEvents(); leftNs = deadlineNs - clock.nowNs()) {
+            long leftNs = limitNs;
+            while (leftNs > 0 && !hasEvents() && !Thread.currentThread().isInterrupted()) {
                 LockSupport.parkNanos(this, leftNs);
+                leftNs = deadlineNs - clock.nowNs();
             }
         } finally {
             waiting.remove(Thread.currentThread());
@@ -294,8 +296,8 @@ final class EventQueue implements EngineEvents {
 
     private void add(Event event) {
         events.add(event);
-        for (Thread thread : waiting) {
-            LockSupport.unpark(thread);
+        if (!event.note) {
+            waiting.forEach(LockSupport::unpark);
         }
     }
 

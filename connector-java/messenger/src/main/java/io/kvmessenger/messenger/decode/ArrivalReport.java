@@ -37,7 +37,6 @@ final class ArrivalReport {
         tally.add(MessengerMetric.PAGES_RECEIVED, layerPages(fetch.ask.pages()));
         tally.add(MessengerMetric.BYTES_RECEIVED, bytes);
         tally.observe(MessengerMetric.FETCH_SECONDS, (nowNs - fetch.askedNs) / 1e9);
-        engine.arrived(fetch.ask.request(), pages);
         FetchTimeline timeline = new FetchTimeline(
                 fetch.ask.request(),
                 fetch.ask.transferId(),
@@ -47,7 +46,8 @@ final class ArrivalReport {
                 fetch.grantedNs,
                 nowNs,
                 fetch.prefillerNames());
-        engine.timeline(timeline);
+        engine.timeline(timeline); // first, so that the poll which takes the arrival stamps it
+        engine.arrived(fetch.ask.request(), pages);
         history.arrived(timeline);
     }
 
