@@ -3,11 +3,10 @@
     make race-engines [ARGS="--link --rounds 12 --output FILE"]
 
 All servers are up for the whole run, with a single vLLM beside them, and each prompt goes to each of them in turn,
-begun by another one every time; those that have to wait are stopped by a signal meanwhile, unless --awake is said.
-Every answer must have the words of the single vLLM. With --earlier another pair is ours by another build. With --link
-the decoders are on a second host (a network namespace) behind a link that needs half as long for the longest prompt's
-KV as its prefill takes. Everything runs in a network of its own, in which only what this run starts can listen. Needs
-root.
+begun by another one every time; those that have to wait are stopped by a signal meanwhile. Every answer must have the
+words of the single vLLM. With --earlier another pair is ours by another build. With --link the decoders are on a second
+host (a network namespace) behind a link that needs half as long for the longest prompt's KV as its prefill takes.
+Everything runs in a network of its own, in which only what this run starts can listen. Needs root.
 """
 
 from __future__ import annotations
@@ -94,8 +93,6 @@ class Race:
     """The rounds of a run."""
 
     contenders: Sequence[Contender]
-    pauses: bool = True
-    """Whether those that wait for their turn stand still."""
     names: Names = field(default_factory=Names)
     turn: int = 0
 
@@ -124,10 +121,6 @@ class Race:
 
         return self.measured(0, asked)
 
-    def rest(self, contender: Contender) -> None:
-        if self.pauses:
-            contender.pause()
-
     def measured(self, tokens: int, ask: Callable[[Contender], list[Streamed]]) -> Round:
         answers: dict[str, list[Streamed]] = {}
         took_ms: dict[str, float] = {}
@@ -138,7 +131,7 @@ class Race:
             begun = time.monotonic_ns()
             answers[contender.name] = ask(contender)
             took_ms[contender.name] = (time.monotonic_ns() - begun) / 1e6
-            self.rest(contender)
+            contender.pause()
         foreign = quiet.foreign_cores(before, quiet.now())
         expected = [answer.words for answer in answers[ALONE]]
         for name, said in answers.items():
@@ -180,13 +173,13 @@ def at_rest_line(race: Race, rounds: Sequence[Round], rate: float | None) -> dic
     return {"row": f"at rest {tokens}", "bytes": length_bytes, "contenders": contenders}
 
 
-def load_line(race: Race, rounds: Sequence[Round]) -> dict[str, Any]:
+def load_line(race: Race, each: Round) -> dict[str, Any]:
+    """What one slice showed; a line of its own, so that a run that is cut off has those before."""
     contenders = {}
     for contender in race.contenders:
-        answers = [answer for each in rounds for answer in each.answers[contender.name]]
-        seconds = [each.took_ms[contender.name] / 1e3 for each in rounds]
+        answers = each.answers[contender.name]
         contenders[contender.name] = {
-            "requestsPerSecond": round(statistics.median(LOAD_REQUESTS / took for took in seconds), 2),
+            "requestsPerSecond": round(LOAD_REQUESTS / each.took_ms[contender.name] * 1e3, 2),
             "firstTokenMs": summary([answer.first_token_ms for answer in answers]),
             "gapMs": summary([gap for answer in answers for gap in answer.gaps_ms]),
         }
@@ -225,7 +218,7 @@ def half_the_prefill(race: Race) -> float:
 
 def lines(race: Race, given: argparse.Namespace, host: Host | None) -> Iterator[dict[str, Any]]:
     for _ in range(WARM_UP_ROUNDS):
-        for tokens in LENGTHS:
+        for tokens in given.lengths:
             race.round(tokens)
     rate = None
     if host is not None:
@@ -235,7 +228,7 @@ def lines(race: Race, given: argparse.Namespace, host: Host | None) -> Iterator[
     about: dict[str, Any] = {"megabitsPerSecond": round(rate * 8 / 1e6)} if rate is not None else {}
     if not quiet.wait_quiet(given.wait_seconds):
         say("race: the machine did not become quiet; loud rounds are marked")
-    by_length: dict[int, list[Round]] = {tokens: [] for tokens in LENGTHS}
+    by_length: dict[int, list[Round]] = {tokens: [] for tokens in given.lengths}
     until = time.monotonic() + given.limit_seconds
     for _ in range(given.rounds):
         if time.monotonic() < until:
@@ -243,11 +236,13 @@ def lines(race: Race, given: argparse.Namespace, host: Host | None) -> Iterator[
                 rounds.append(race.round(tokens))
     for rounds in by_length.values():
         yield {**at_rest_line(race, rounds, rate), **about, **quietness(rounds)}
-    slices = [race.load() for _ in range(given.slices) if time.monotonic() < until]
+    slices = 0
+    while slices < given.slices and time.monotonic() < until:
+        each = race.load()
+        slices += 1
+        yield {**load_line(race, each), **about, **quietness([each])}
     if not slices:
         say(f"race: no slice of load was begun within {given.limit_seconds:.0f} s")
-        return
-    yield {**load_line(race, slices), **about, **quietness(slices)}
 
 
 def versions(rivals: Path) -> dict[str, str]:
@@ -273,15 +268,15 @@ def run(given: argparse.Namespace) -> None:
         if host is not None:
             named_alike(host)
         legs = stack.enter_context(ThreadPoolExecutor(2 * LOAD_IN_FLIGHT))
-        race = Race(list(made(given.pairs, Ground(model, folder, rivals, host, given.earlier), legs)), not given.awake)
+        race = Race(list(made(given.pairs, Ground(model, folder, rivals, host, given.earlier), legs)))
         servers = [server for contender in race.contenders for server in contender.servers]
         for server in servers:
             stack.callback(server.stop)
         start_all(servers, say)
         for contender in race.contenders:
             stack.callback(contender.resume)
-            race.rest(contender)
-        about = {"stopped": race.pauses, "way": "link" if given.link else "host", "versions": versions(rivals)}
+            contender.pause()
+        about = {"way": "link" if given.link else "host", "versions": versions(rivals)}
         for line in lines(race, given, host):
             at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             said = json.dumps({"at": at, **line, **about})
@@ -295,9 +290,9 @@ def main() -> None:
     said = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     said.add_argument("--link", action="store_true", help="decoders behind a link that limits")
     said.add_argument("--rounds", type=int, default=12, help="of each length")
+    said.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="of prompts, in tokens")
     said.add_argument("--slices", type=int, default=3, help="of load")
     said.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
-    said.add_argument("--awake", action="store_true", help="nothing is stopped until its turn; for one pair alone")
     said.add_argument("--earlier", type=Path, help="the folder of an unpacked wheel of ours, raced as another pair")
     said.add_argument("--limit-seconds", type=float, default=180.0, help="no round and no slice begins later than this")
     said.add_argument("--wait-seconds", type=float, default=60.0, help="for a quiet machine, before the first round")
