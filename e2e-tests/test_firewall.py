@@ -155,6 +155,21 @@ def test_pages_move_through_the_ports_that_the_page_opens(firewall: tuple[Behind
     assert prefiller.dropped() + decoder.dropped() == before, "a port was tried that the page does not name"
 
 
+def test_a_decoder_on_loopback_is_told_where_to_listen(firewall: tuple[Behind, Behind], secret: str) -> None:
+    """Another likely mistake: listen_host is set on the prefiller only, and data flows to the decoder."""
+    prefiller, decoder = firewall
+    of_prefiller = {
+        "listen_host": prefiller.address,
+        "listen_port": documented("listen_port"),
+        "shared_secret_file": secret,
+        "connect_limit_seconds": 3,
+    }
+    with answering(prefiller, **of_prefiller) as at:
+        asked = decoder.run(*decoder.messenger("ping", at, shared_secret_file=secret, connect_limit_seconds=3))
+    assert asked.returncode == 1, asked.stdout
+    assert re.search(r"127\.0\.0\.1:\d+.*look at the decoder's listen_host", asked.stdout), asked.stdout
+
+
 def test_a_data_port_that_is_closed_is_named(firewall: tuple[Behind, Behind], secret: str) -> None:
     """The likely mistake: control is open, and the decoder's data port is any free one, which the firewall closes."""
     prefiller, decoder = firewall

@@ -294,6 +294,15 @@ def test_should_print_versions(environment: dict[str, str], jar: _preflight.Jar,
     assert any(line[1].startswith(java.version) for line in lines if line[0] == "Java")
 
 
+@pytest.mark.parametrize(("option", "says"), [("--version", "KV Messenger "), ("--help", "usage: kv-messenger ")])
+def test_should_answer_without_a_command(environment: dict[str, str], option: str, says: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kv_connector", option], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(says)
+
+
 def test_should_refuse_an_unknown_command(environment: dict[str, str]) -> None:
     status, _, errors = run(environment, "doktor")
     assert status == 2

@@ -75,3 +75,10 @@ def test_should_say_what_to_do(mistake: str, said: dict[str, str], run_python: R
         said.update(json.loads(run_python(SCRIPT).stdout.splitlines()[-1]))
     assert "\n" not in said[mistake]
     assert re.fullmatch(SENTENCES[mistake], said[mistake]), said[mistake]
+
+
+def test_should_say_that_there_is_no_vllm(run_python: RunPython) -> None:
+    done = run_python("import sys; sys.modules['vllm'] = None; import kv_connector.vllm.connector", succeeds=False)
+    last = done.stderr.splitlines()[-1]
+    says = r"ImportError: KV Messenger \S+ is made for vLLM .*, and this Python has no vLLM: install one of .* into it"
+    assert re.fullmatch(says, last), last

@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="kv-messenger", description="Asks an installed KV Messenger, without an engine."
     )
+    made.add_argument("--version", action="version", version=f"KV Messenger {__version__}")
     commands = made.add_subparsers(dest="command", required=True)
     commands.add_parser("version", help="the versions of package, jar and Java runtime")
     add_pages(

@@ -30,12 +30,8 @@ ALL_PAGES_OFFERS = 2
 ONE_PAGE_ROUNDS = 200
 ALL_PAGES_ROUNDS = 10
 FETCH_LIMIT_SECONDS = 30.0
-POLL_SECONDS = 0.000_05
-"""A messenger is polled, as an engine polls it between two steps: no call waits for an event."""
-ANSWER_POLL_SECONDS = 0.000_5
-"""Ten times as long: the side that answers has nothing to measure, and may share the cores with the one that asks."""
-IDLE_POLL_SECONDS = 0.02
-IDLE_AFTER_SECONDS = 1.0
+WAIT_SECONDS = 0.2
+"""One wait for something to poll; an interrupt from the keyboard is heard between two."""
 NO_PORT = -1
 
 Say = Callable[[str], object]
@@ -112,14 +108,10 @@ class Answering:
         """Ends by an exception."""
         for name in offers():
             self._begin(name)
-        last = time.monotonic()
         while True:
-            events = self._messenger.poll()
-            for event in events:
+            self._messenger.wait(WAIT_SECONDS)
+            for event in self._messenger.poll():
                 self._take(event)
-            if events:
-                last = time.monotonic()
-            time.sleep(IDLE_POLL_SECONDS if time.monotonic() - last > IDLE_AFTER_SECONDS else ANSWER_POLL_SECONDS)
 
     def _begin(self, name: str) -> None:
         self._begun += 1
@@ -225,13 +217,13 @@ class Asking:
 
     def _await(self, request: str) -> None:
         while True:
+            self._messenger.wait(WAIT_SECONDS)
             for event in self._messenger.poll():
                 match event:
                     case Arrived(name) if name == request:
                         return
                     case Failed(name, reason) if name == request:
                         raise PingError(reason)
-            time.sleep(POLL_SECONDS)
 
 
 class PingError(KvConnectorError):

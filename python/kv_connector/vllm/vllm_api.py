@@ -21,10 +21,12 @@ KNOWN_RELEASES = releases.VLLM
 
 def unfit_release(missing: ImportError) -> str:
     """One sentence for a user whose vLLM lacks what the connector needs."""
+    made_for = f"KV Messenger {__version__} is made for vLLM {' and '.join(KNOWN_RELEASES)}"
+    if missing.name == "vllm":
+        return f"{made_for}, and this Python has no vLLM: install one of these releases into it"
     return (
-        f"KV Messenger {__version__} is made for vLLM {' and '.join(KNOWN_RELEASES)}, and this is vLLM"
-        f" {_installed_release()} ({missing}): install one of these releases, or take KvMessengerConnector out of"
-        " --kv-transfer-config"
+        f"{made_for}, and this is vLLM {_installed_release()} ({missing}): install one of these releases, or take"
+        " KvMessengerConnector out of --kv-transfer-config"
     )
 
 
