@@ -4,6 +4,8 @@ import io.kvmessenger.foreign.FabricApi;
 import io.kvmessenger.foreign.FfmLibFabric;
 import io.kvmessenger.transfer.FabricChoice;
 import io.kvmessenger.transfer.TransferOptions;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import org.junit.jupiter.api.Assumptions;
 
 /** The libfabric that the build has unpacked, for tests. Pure functions. */
@@ -18,6 +20,15 @@ public final class InstalledFabric {
             Assumptions.abort(e.getMessage() + ": -Dkvmessenger.libfabric names no folder of it,"
                     + " examples/setup/find-libfabric does");
         }
+    }
+
+    /** The library's file; skips the test where only the loader knows it. */
+    static Path file() {
+        Path file = Path.of(System.getProperty("kvmessenger.libfabric", ""), "lib", FfmLibFabric.DEFAULT_NAME);
+        Assumptions.assumeTrue(
+                Files.exists(file),
+                "-Dkvmessenger.libfabric names no folder of it, examples/setup/find-libfabric does");
+        return file;
     }
 
     /** The same by libfabric over tcp, and nothing else. */

@@ -53,11 +53,11 @@ final class LibFabricChoiceTest {
         assertRefused(by("", "carrier-pigeon"), "offers no provider carrier-pigeon");
     }
 
-    /** Each ended the process where a peer went at the wrong moment. */
+    /** Each ended the process, or stopped its worker for ever, where a peer went at the wrong moment. */
     @Test
-    void shouldUseNoProviderThatEndsTheProcess() {
+    void shouldUseNoProviderThatDoesNotOutliveItsPeer() {
         InstalledFabric.assume();
-        assertRefused(by("", "shm"), "provider shm", "ends the process");
+        assertRefused(by("", "shm"), "provider shm", "where a peer is killed", "say shm");
         assertRefused(by("", "verbs;ofi_rxm"), "provider verbs;ofi_rxm", "ends the process", "say verbs");
         assertRefused(by("", "tcp;ofi_rxm"), "provider tcp;ofi_rxm", "ends the process", "net");
     }

@@ -17,12 +17,12 @@ final class FabricSearch {
     /** Slow, deprecated, or for one host only: never unless asked for. */
     private static final Set<String> ONLY_IF_NAMED = Set.of("sockets", "udp;ofi_rxd", "sm2");
 
-    /** Not even then: what each does, seen with libfabric 1.17.0 and, but for verbs, 2.6.0. */
+    /** Not even then: what each does, seen with libfabric 1.17.0. */
     private static final Map<String, String> REFUSED = Map.of(
             "tcp;ofi_rxm",
                     "ends the process where an endpoint is closed that receives a write: say net, or tcp from 1.18 on",
             "verbs;ofi_rxm", "ends the process where an endpoint is closed: say verbs among the transports",
-            "shm", "reads sources after a close, ends the process that has both ends: say shm among the transports");
+            "shm", "stands still for good where a peer is killed: say shm among the transports");
 
     private static final int MR_MODES =
             FabricApi.FI_MR_LOCAL | FabricApi.FI_MR_VIRT_ADDR | FabricApi.FI_MR_ALLOCATED | FabricApi.FI_MR_PROV_KEY;
