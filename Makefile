@@ -128,7 +128,7 @@ lost-paths: ## data sockets broken under load, at length: make lost-paths [SECON
 
 test-rdma: ## verbs on soft-RoCE devices, in a user-mode Linux that is built first: make test-rdma [TESTS=regex]
 	@examples/setup/find-rdma-bed >/dev/null
-	@$(MVN) -Prdma -pl connector-java/testkit -am -DskipTests process-test-classes \
+	@$(MVN) -Prdma -pl connector-java/$(if $(TESTS),testkit,connector) -am -DskipTests process-test-classes \
 	    -Dkvmessenger.cuda-stand-in="$$(examples/setup/find-cuda-stand-in)" \
 	    -Drdma.bed=$(CURDIR)/examples/setup/rdma-bed '-Drdma.args=$(TESTS)'
 

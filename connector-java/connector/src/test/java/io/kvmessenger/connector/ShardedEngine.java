@@ -2,7 +2,9 @@ package io.kvmessenger.connector;
 
 import io.kvmessenger.connector.boot.OpenResult;
 import io.kvmessenger.foreign.ForeignMemory;
+import io.kvmessenger.testkit.transfer.RdmaDevices;
 import io.kvmessenger.transfer.HostMemory;
+import io.kvmessenger.transfer.TransferOptions;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
@@ -61,6 +63,10 @@ final class ShardedEngine implements AutoCloseable {
         }
         Map<String, Object> options = EngineDouble.options(role);
         options.put("transports", List.of(transport));
+        if (transport.equals(TransferOptions.VERBS)) {
+            // The two ends of one wire, by the names that the devices' tests have for them.
+            options.put("verbsDevices", List.of(RdmaDevices.deviceOf(role.equals("decoder") ? "target" : "writer")));
+        }
         options.put("grantWaitMillis", 400_000); // longer than any wait here: what no fetch asks for has to be declined
         options.put("fetchLimitMillis", 40_000);
         options.put("pageChecksum", "off");

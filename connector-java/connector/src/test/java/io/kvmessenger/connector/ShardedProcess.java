@@ -1,5 +1,6 @@
 package io.kvmessenger.connector;
 
+import io.kvmessenger.testkit.transfer.RdmaDevices;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
@@ -35,6 +36,7 @@ final class ShardedProcess {
                 "-XX:+UseSerialGC",
                 "-XX:TieredStopAtLevel=1"));
         String classPath = System.getProperty("surefire.test.class.path", System.getProperty("java.class.path"));
+        command.addAll(RdmaDevices.arguments());
         command.addAll(List.of("-cp", classPath, ShardedEngine.class.getName()));
         process = new ProcessBuilder(command)
                 .redirectError(ProcessBuilder.Redirect.INHERIT)

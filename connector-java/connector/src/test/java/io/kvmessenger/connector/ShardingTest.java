@@ -3,6 +3,7 @@ package io.kvmessenger.connector;
 import static org.assertj.core.api.Assertions.assertThat;
 
 import io.kvmessenger.foreign.FfmLibFabric;
+import io.kvmessenger.testkit.transfer.RdmaDevices;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
@@ -102,6 +103,14 @@ class ShardingTest {
         }
         shouldBringEveryByteToItsRank(new Case("HND", 8, Side.tp(4), Side.tp(1), "libfabric"));
         shouldBringEveryByteToItsRank(new Case("NHD", 8, Side.tp(2), Side.tp(8), "libfabric"));
+    }
+
+    /** On the devices of {@code make test-rdma}. */
+    @Test
+    void shouldBringEveryByteToItsRankOverVerbs() throws IOException {
+        RdmaDevices.assume();
+        shouldBringEveryByteToItsRank(new Case("HND", 8, Side.tp(4), Side.tp(1), "verbs"));
+        shouldBringEveryByteToItsRank(new Case("NHD", 8, Side.tp(2).withMessengers(2), Side.tp(8), "verbs"));
     }
 
     @ParameterizedTest(name = "{0}")

@@ -1,6 +1,7 @@
 package io.kvmessenger.testkit.transfer;
 
 import io.kvmessenger.transfer.TransferOptions;
+import java.util.List;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Assumptions;
 
@@ -48,6 +49,11 @@ public final class RdmaDevices {
         return engine.startsWith("target")
                 ? devices().substring(comma + 1)
                 : devices().substring(0, comma);
+    }
+
+    /** By which a JVM that a test starts has the same devices. */
+    public static List<String> arguments() {
+        return devices().isEmpty() ? List.of() : List.of("-D" + PROPERTY + "=" + devices());
     }
 
     private static String devices() {

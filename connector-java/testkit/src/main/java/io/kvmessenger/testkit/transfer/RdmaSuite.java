@@ -1,8 +1,11 @@
 package io.kvmessenger.testkit.transfer;
 
 import static org.junit.platform.engine.discovery.ClassNameFilter.includeClassNamePatterns;
+import static org.junit.platform.engine.discovery.DiscoverySelectors.selectMethod;
 import static org.junit.platform.engine.discovery.DiscoverySelectors.selectPackage;
 
+import java.util.List;
+import org.junit.platform.engine.DiscoverySelector;
 import org.junit.platform.engine.TestExecutionResult;
 import org.junit.platform.launcher.LauncherDiscoveryRequest;
 import org.junit.platform.launcher.TestExecutionListener;
@@ -17,18 +20,20 @@ import org.junit.platform.launcher.listeners.TestExecutionSummary;
  *
  * <p>A test that is skipped counts as failed here: the devices are what it runs for.
  */
-final class RdmaSuite {
+public final class RdmaSuite {
     private static final String CLASSES = ".*\\.Verbs\\w*Test";
 
     private static final String STAGING = "io.kvmessenger.testkit.staging";
 
     private RdmaSuite() {}
 
+    /** @param arguments a regular expression of class names, or one test: {@code package.Class#method} */
     public static void main(String[] arguments) {
+        String chosen = arguments.length > 0 ? arguments[0] : CLASSES;
         LauncherDiscoveryRequest request = LauncherDiscoveryRequestBuilder.request()
-                .selectors(selectPackage(RdmaSuite.class.getPackageName()), selectPackage(STAGING))
-                .filters(includeClassNamePatterns(arguments.length > 0 ? arguments[0] : CLASSES))
                 .configurationParameter("junit.jupiter.execution.timeout.default", "300 s")
+                .selectors(selected(chosen))
+                .filters(includeClassNamePatterns(chosen.contains("#") ? ".*" : chosen))
                 .build();
         SummaryGeneratingListener summary = new SummaryGeneratingListener();
         LauncherFactory.create().execute(request, summary, new Progress());
@@ -37,6 +42,12 @@ final class RdmaSuite {
         long others = summary.getSummary().getTestsFoundCount() - passed;
         System.out.println("test-rdma: " + passed + " passed, " + others + " failed or skipped");
         System.exit(passed > 0 && others == 0 ? 0 : 1);
+    }
+
+    private static List<DiscoverySelector> selected(String chosen) {
+        return chosen.contains("#")
+                ? List.of(selectMethod(chosen))
+                : List.of(selectPackage(RdmaSuite.class.getPackageName()), selectPackage(STAGING));
     }
 
     private static void print(TestExecutionSummary.Failure failure) {
