@@ -18,9 +18,17 @@ _PORTABLE_AND_MAPPED = 1 | 2
 _CAPTURING = 1
 """CU_STREAM_CAPTURE_STATUS_ACTIVE."""
 
+_NAME_BYTES = 256
+
 
 class CudaError(KvConnectorError):
     """A call of the driver failed, or there is no driver."""
+
+
+def no_driver(fault: CudaError) -> bool:
+    """Whether no library of that name is found; one that is there and cannot be loaded is another fault."""
+    cause = fault.__cause__
+    return isinstance(cause, OSError) and f"{LIBRARY}: cannot open shared object file: No such file" in str(cause)
 
 
 class CudaDriver:
@@ -34,6 +42,45 @@ class CudaDriver:
             self._library = ctypes.CDLL(library)
         except OSError as fault:
             raise CudaError(f"NVIDIA's driver cannot be loaded ({fault}): install it, or compute on the CPU") from fault
+
+    def version(self) -> int:
+        """For which CUDA it is, as it codes that: 12080 is 12.8. Before :meth:`initialise` too."""
+        version = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(version))
+        return version.value
+
+    def initialise(self) -> None:
+        """Once a process, where no engine has done it; makes no context."""
+        self.call("cuInit", 0)
+
+    def device_count(self) -> int:
+        """How many devices this process sees."""
+        count = ctypes.c_int()
+        self.call("cuDeviceGetCount", ctypes.byref(count))
+        return count.value
+
+    def device_name(self, ordinal: int) -> str:
+        """What its maker calls it."""
+        name = ctypes.create_string_buffer(_NAME_BYTES)
+        self.call("cuDeviceGetName", name, _NAME_BYTES, self._device(ordinal))
+        return name.value.decode(errors="replace")
+
+    def attribute(self, ordinal: int, attribute: int) -> int:
+        """A CUdevice_attribute of a device."""
+        value = ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(value), attribute, self._device(ordinal))
+        return value.value
+
+    def can_access_peer(self, ordinal: int, peer: int) -> bool:
+        """Whether kernels and copies of a device reach another one's memory."""
+        can = ctypes.c_int()
+        self.call("cuDeviceCanAccessPeer", ctypes.byref(can), self._device(ordinal), self._device(peer))
+        return can.value != 0
+
+    def _device(self, ordinal: int) -> ctypes.c_int:
+        device = ctypes.c_int()
+        self.call("cuDeviceGet", ctypes.byref(device), ordinal)
+        return device
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls a function that answers with a result code."""

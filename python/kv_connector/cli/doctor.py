@@ -13,6 +13,7 @@ from kv_connector import _preflight
 from kv_connector._jvm import set_up
 from kv_connector.cli import machine
 from kv_connector.cli.findings import Finding, fail, ok, warn
+from kv_connector.cli.gpus import gpus
 from kv_connector.exceptions import OptionError, PreflightError
 from kv_connector.options import Options
 
@@ -38,6 +39,7 @@ def examine(read_options: Callable[[], Options]) -> Iterator[Finding]:
     yield machine.locked_memory()
     yield machine.clock()
     yield machine.cores()
+    yield from gpus(options)
     runtime = list(java(options.java_home if options else ""))
     yield from runtime
     if options is not None:

@@ -177,12 +177,22 @@ EXPORTED CUresult cuDeviceGetUuid_v2(uint8_t *uuid, CUdevice device) {
 EXPORTED CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     CALLED("%d of %d", attribute, device);
     REQUIRE(device >= 0 && device < device_count(), CUDA_ERROR_INVALID_DEVICE);
-    enum { PCI_BUS = 33, PCI_DEVICE = 34, UNIFIED_ADDRESSING = 41, VMM = 102, POSIX_FD = 103, MEM_OPS_64 = 122, HOST_NUMA = 134 };
+    enum { MAPS_HOST = 19, PCI_BUS = 33, PCI_DEVICE = 34, UNIFIED_ADDRESSING = 41, MAJOR = 75, VMM = 102, POSIX_FD = 103, MEM_OPS_64 = 122, HOST_NUMA = 134 };
     switch (attribute) {
         case PCI_BUS: *value = 0x10 + device; break;
-        case UNIFIED_ADDRESSING: case VMM: case POSIX_FD: case MEM_OPS_64: *value = 1; break;
+        case MAJOR: *value = 9; break;
+        case MAPS_HOST: case UNIFIED_ADDRESSING: case VMM: case POSIX_FD: case MEM_OPS_64: *value = 1; break;
         case PCI_DEVICE: case HOST_NUMA: default: *value = 0;
     }
+    return CUDA_SUCCESS;
+}
+
+/* As on one board; what it cannot show is said in stand_in.h. */
+EXPORTED CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+    CALLED("%d, %d", device, peer);
+    REQUIRE(device >= 0 && device < device_count(), CUDA_ERROR_INVALID_DEVICE);
+    REQUIRE(peer >= 0 && peer < device_count(), CUDA_ERROR_INVALID_DEVICE);
+    *can = device != peer;
     return CUDA_SUCCESS;
 }
 
