@@ -10,6 +10,7 @@
 
 #define NAMES_MAX 128
 #define FAULTS_MAX 64
+#define ATTRIBUTES_MAX 256
 
 typedef struct {
     const char *name;
@@ -33,6 +34,8 @@ static int name_count;
 static Fault faults[FAULTS_MAX];
 static int fault_count;
 static FILE *call_log;
+static int wanted_attributes[ATTRIBUTES_MAX];
+static int attribute_is_wanted[ATTRIBUTES_MAX];
 static int initialised;
 static struct Context contexts[DEVICES_MAX];
 static __thread CUcontext stack[16];
@@ -173,17 +176,39 @@ EXPORTED CUresult cuDeviceGetUuid_v2(uint8_t *uuid, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* Of the attributes that are asked for; any other is 0. */
+/* For tests: what all devices say of themselves from now on. */
+EXPORTED void standInAttribute(int attribute, int value) {
+    if (attribute < 0 || attribute >= ATTRIBUTES_MAX) {
+        abort();
+    }
+    pthread_mutex_lock(&lock);
+    wanted_attributes[attribute] = value;
+    attribute_is_wanted[attribute] = 1;
+    pthread_mutex_unlock(&lock);
+}
+
+/* A NIC's writes are not ordered, and can be flushed. */
+int attribute_of(int attribute, int device) {
+    pthread_mutex_lock(&lock);
+    int wanted = attribute >= 0 && attribute < ATTRIBUTES_MAX && attribute_is_wanted[attribute];
+    int value = wanted ? wanted_attributes[attribute] : 0;
+    pthread_mutex_unlock(&lock);
+    if (wanted) {
+        return value;
+    }
+    switch (attribute) {
+        case ATTRIBUTE_PCI_BUS: return 0x10 + device;
+        case ATTRIBUTE_MAJOR: return 9;
+        case ATTRIBUTE_MAPS_HOST: case ATTRIBUTE_UNIFIED_ADDRESSING: case ATTRIBUTE_VMM: case ATTRIBUTE_POSIX_FD: case ATTRIBUTE_MEM_OPS_64:
+        case ATTRIBUTE_RDMA_WITH_VMM: case ATTRIBUTE_RDMA_FLUSH_OPTIONS: case ATTRIBUTE_DMA_BUF: return 1;
+        default: return 0;
+    }
+}
+
 EXPORTED CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     CALLED("%d of %d", attribute, device);
     REQUIRE(device >= 0 && device < device_count(), CUDA_ERROR_INVALID_DEVICE);
-    enum { MAPS_HOST = 19, PCI_BUS = 33, PCI_DEVICE = 34, UNIFIED_ADDRESSING = 41, MAJOR = 75, VMM = 102, POSIX_FD = 103, MEM_OPS_64 = 122, HOST_NUMA = 134 };
-    switch (attribute) {
-        case PCI_BUS: *value = 0x10 + device; break;
-        case MAJOR: *value = 9; break;
-        case MAPS_HOST: case UNIFIED_ADDRESSING: case VMM: case POSIX_FD: case MEM_OPS_64: *value = 1; break;
-        case PCI_DEVICE: case HOST_NUMA: default: *value = 0;
-    }
+    *value = attribute_of(attribute, device);
     return CUDA_SUCCESS;
 }
 

@@ -38,7 +38,7 @@ typedef struct {
 
 /* Physical memory: lives until its handles and its mappings are gone. */
 typedef struct {
-    int memfd, handles, mappings, handle_types, device;
+    int memfd, handles, mappings, handle_types, device, for_hardware;
     size_t length_bytes;
 } Allocation;
 
@@ -84,11 +84,11 @@ static Allocation *allocation_of(AllocationHandle handle) {
             : allocations[handle - 1];
 }
 
-static AllocationHandle add_allocation(int memfd, size_t length_bytes, int handle_types, int device) {
+static AllocationHandle add_allocation(int memfd, size_t length_bytes, int handle_types, int device, int for_hardware) {
     for (int i = 0; i < TABLE_MAX; i++) {
         if (allocations[i] == NULL) {
             Allocation *made = calloc(1, sizeof *made);
-            *made = (Allocation){memfd, 1, 0, handle_types, device, length_bytes};
+            *made = (Allocation){memfd, 1, 0, handle_types, device, for_hardware, length_bytes};
             allocations[i] = made;
             return (AllocationHandle)i + 1;
         }
@@ -155,6 +155,18 @@ void *bytes_at(CUdeviceptr address, size_t length_bytes, int device) {
     return bytes;
 }
 
+int is_for_hardware(CUdeviceptr address, size_t length_bytes, int device) {
+    int all = bytes_at(address, length_bytes, device) != NULL && is_device_address(address);
+    pthread_mutex_lock(&lock);
+    for (CUdeviceptr at = address; all && at < address + length_bytes;) {
+        Mapping *mapping = mapping_at(at);
+        all = mapping != NULL && mapping->allocation->for_hardware && mapping->allocation->device == device;
+        at = all ? mapping->address + mapping->length_bytes : at;
+    }
+    pthread_mutex_unlock(&lock);
+    return all;
+}
+
 int is_device_address(CUdeviceptr address) {
     pthread_mutex_lock(&lock);
     int found = reservation_of(address, 1) != NULL;
@@ -181,19 +193,19 @@ EXPORTED long standInHeld(void) {
         held += (allocations[i] != NULL) + (reservations[i].device != NULL) + (mappings[i].allocation != NULL);
     }
     pthread_mutex_unlock(&lock);
-    return held + pinned_count();
+    return held + pinned_count() + nic_region_count();
 }
 
 /* ---- virtual memory management */
 
-static CUresult new_memory(size_t length_bytes, int handle_types, int device, AllocationHandle *handle) {
+static CUresult new_memory(size_t length_bytes, int handle_types, int device, int for_hardware, AllocationHandle *handle) {
     int memfd = memfd_create("stand-in-device", MFD_CLOEXEC);
     if (memfd < 0 || ftruncate(memfd, (off_t)length_bytes) != 0) {
         close(memfd);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pthread_mutex_lock(&lock);
-    *handle = add_allocation(memfd, length_bytes, handle_types, device);
+    *handle = add_allocation(memfd, length_bytes, handle_types, device, for_hardware);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -214,9 +226,10 @@ EXPORTED CUresult cuMemCreate(AllocationHandle *handle, size_t length, const All
     REQUIRE(prop->location.id >= 0 && prop->location.id < device_count(), CUDA_ERROR_INVALID_DEVICE);
     REQUIRE(prop->win32HandleMetaData == NULL, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(prop->allocFlags.compressionType == 0 && prop->allocFlags.usage == 0, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(prop->allocFlags.gpuDirectRDMACapable <= 1, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(memcmp(prop->allocFlags.reserved, zeros, sizeof zeros) == 0, CUDA_ERROR_INVALID_VALUE);
     REQUIRE((prop->requestedHandleTypes & ~POSIX_FILE_DESCRIPTOR) == 0, CUDA_ERROR_NOT_SUPPORTED);
-    return new_memory(length, prop->requestedHandleTypes, prop->location.id, handle);
+    return new_memory(length, prop->requestedHandleTypes, prop->location.id, prop->allocFlags.gpuDirectRDMACapable, handle);
 }
 
 EXPORTED CUresult cuMemRelease(AllocationHandle handle) {
@@ -306,6 +319,10 @@ EXPORTED CUresult cuMemMap(CUdeviceptr address, size_t length, size_t offset, Al
 }
 
 static int unmap(CUdeviceptr address, size_t length_bytes) {
+    if (is_held_by_nic(address, length_bytes)) {
+        return 0;
+    }
+    drop_nic_writes(address, length_bytes);
     pthread_mutex_lock(&lock);
     Mapping *mapping = mapping_at(address);
     int whole = mapping != NULL && mapping->address == address && mapping->length_bytes == length_bytes;
@@ -373,7 +390,7 @@ EXPORTED CUresult cuMemImportFromShareableHandle(AllocationHandle *handle, void 
     }
     REQUIRE(own >= 0, CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&lock);
-    *handle = add_allocation(own, (size_t)seen.st_size, POSIX_FILE_DESCRIPTOR, current_device());
+    *handle = add_allocation(own, (size_t)seen.st_size, POSIX_FILE_DESCRIPTOR, current_device(), 0);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -400,7 +417,8 @@ EXPORTED CUresult cuMemGetAllocationPropertiesFromHandle(AllocationProp *prop, A
     pthread_mutex_lock(&lock);
     Allocation *allocation = allocation_of(handle);
     if (allocation != NULL) {
-        *prop = (AllocationProp){1, allocation->handle_types, {1, allocation->device}, NULL, {0, 0, 0, {0}}};
+        *prop = (AllocationProp){1, allocation->handle_types, {1, allocation->device}, NULL,
+                {0, (uint8_t)allocation->for_hardware, 0, {0}}};
     }
     pthread_mutex_unlock(&lock);
     REQUIRE(allocation != NULL, CUDA_ERROR_INVALID_VALUE);
@@ -437,7 +455,7 @@ EXPORTED CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t length) {
     REQUIRE(length > 0, CUDA_ERROR_INVALID_VALUE);
     size_t whole = (length + GRANULE - 1) / GRANULE * GRANULE;
     AllocationHandle handle;
-    CUresult result = new_memory(whole, 0, current_device(), &handle);
+    CUresult result = new_memory(whole, 0, current_device(), 1, &handle);
     return result == CUDA_SUCCESS ? place(whole, handle, address) : result;
 }
 
@@ -451,8 +469,7 @@ static CUresult free_legacy(CUdeviceptr address, int imported) {
     if (!found) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    unmap(address, length_bytes);
-    return cuMemAddressFree(address, length_bytes);
+    return unmap(address, length_bytes) ? cuMemAddressFree(address, length_bytes) : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORTED CUresult cuMemFree_v2(CUdeviceptr address) {
@@ -503,7 +520,7 @@ EXPORTED CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, IpcHandle handle, 
     int memfd = open(path, O_RDWR | O_CLOEXEC);
     REQUIRE(memfd >= 0, CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&lock);
-    AllocationHandle imported = add_allocation(memfd, handle.length_bytes, 0, handle.device);
+    AllocationHandle imported = add_allocation(memfd, handle.length_bytes, 0, handle.device, 0);
     pthread_mutex_unlock(&lock);
     CUresult result = place(handle.length_bytes, imported, address);
     if (result == CUDA_SUCCESS) {

@@ -5,10 +5,13 @@
  *  - an address of device memory faults when the processor touches it; its bytes are reached by copies alone;
  *  - streams run their operations later and on threads of their own, in order, each after a delay that a test chooses;
  *  - a captured stream runs nothing: its operations run each time the graph is launched;
- *  - calls want a current context, granted access, whole granules, and the flags that a real driver wants.
+ *  - calls want a current context, granted access, whole granules, and the flags that a real driver wants;
+ *  - what a NIC has written into device memory by a dma-buf is seen there once the writes are flushed, unless the device says that
+ *    it orders them; memory that a NIC has registered is not unmapped.
  *
  * What it cannot show: speed, peer access over PCIe and NVLink, the order of a GPU's writes as a NIC or the processor sees
- * them, the default stream's waiting for other streams, capture across streams.
+ * them, how far a NIC's writes have come when it reports them, whether a driver exports what another process has exported (here
+ * it does not), the default stream's waiting for other streams, capture across streams.
  *
  * Environment: STAND_IN_DEVICES (default 2), STAND_IN_OP_DELAY_NS (before each operation of a stream, default 0; or standInDelay),
  * STAND_IN_FAIL=name:n:code[,...] (the n-th call of a function, from 1, returns code), STAND_IN_LOG=path (a line a call).
@@ -47,6 +50,21 @@ enum {
     CUDA_ERROR_ILLEGAL_STATE = 401
 };
 
+/* Attributes of devices. */
+enum {
+    ATTRIBUTE_MAPS_HOST = 19,
+    ATTRIBUTE_PCI_BUS = 33,
+    ATTRIBUTE_UNIFIED_ADDRESSING = 41,
+    ATTRIBUTE_MAJOR = 75,
+    ATTRIBUTE_VMM = 102,
+    ATTRIBUTE_POSIX_FD = 103,
+    ATTRIBUTE_RDMA_WITH_VMM = 110,
+    ATTRIBUTE_RDMA_FLUSH_OPTIONS = 117,
+    ATTRIBUTE_RDMA_ORDERING = 118,
+    ATTRIBUTE_MEM_OPS_64 = 122,
+    ATTRIBUTE_DMA_BUF = 124
+};
+
 #define DEVICES_MAX 16
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -72,6 +90,8 @@ __attribute__((format(printf, 2, 3))) CUresult called(const char *name, const ch
 CUresult refused(const char *name, const char *condition, CUresult code);
 
 int device_count(void);
+/* What the device says of itself; 0 for what is not known here. */
+int attribute_of(int attribute, int device);
 /* The device of the calling thread's context; -1 = none is current. */
 int current_device(void);
 
@@ -81,6 +101,13 @@ void *bytes_at(CUdeviceptr address, size_t length_bytes, int device);
 int is_pinned(const void *address, size_t length_bytes);
 long pinned_count(void);
 int is_device_address(CUdeviceptr address);
+/* Whether other hardware may get at all of the range, which lies on the device and is its process's own. */
+int is_for_hardware(CUdeviceptr address, size_t length_bytes, int device);
+/* Whether a NIC has registered a part of the range. */
+int is_held_by_nic(CUdeviceptr address, size_t length_bytes);
+long nic_region_count(void);
+/* The range is given back: what is on its way there is not seen any more. */
+void drop_nic_writes(CUdeviceptr address, size_t length_bytes);
 
 /* One of the operations of a stream. */
 CUresult queue_copy(CUstream stream, uint64_t target, uint64_t source, size_t length_bytes);

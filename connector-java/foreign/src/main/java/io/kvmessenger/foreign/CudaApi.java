@@ -14,6 +14,20 @@ public final class CudaApi {
     public static final int CU_EVENT_DISABLE_TIMING = 2;
     public static final int CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1;
 
+    // attributes of a device
+    /** Whether the device is coherent with the processor, as over NVLink-C2C. */
+    public static final int CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100;
+
+    public static final int CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS = 117;
+    public static final int CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING = 118;
+    public static final int CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED = 124;
+
+    // how a device sees what other hardware writes into its memory
+    public static final int CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100;
+    public static final int CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST = 1;
+    public static final int CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX = 0;
+    public static final int CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES = 200;
+
     // attributes of a pointer
     public static final int CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2;
     public static final int CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6;
@@ -29,6 +43,7 @@ public final class CudaApi {
     public static final int CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1;
     public static final int CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3;
     public static final int CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0;
+    public static final int CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1;
     public static final int CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1;
 
     private CudaApi() {}

@@ -9,6 +9,8 @@ public final class CudaLayout {
     public static final long ALLOCATION_PROP_REQUESTEDHANDLETYPES = 4;
     public static final long ALLOCATION_PROP_LOCATION_TYPE = 8;
     public static final long ALLOCATION_PROP_LOCATION_ID = 12;
+    /** One byte. */
+    public static final long ALLOCATION_PROP_GPUDIRECTRDMACAPABLE = 25;
 
     /** {@code CUmemAccessDesc}. */
     public static final long ACCESS_DESC_SIZE_BYTES = 12;

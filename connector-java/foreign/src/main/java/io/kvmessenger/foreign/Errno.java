@@ -18,6 +18,7 @@ public final class Errno {
     public static final int EPIPE = 32;
     public static final int ENOSYS = 38;
     public static final int EBADMSG = 74;
+    public static final int EOPNOTSUPP = 95;
     public static final int EADDRINUSE = 98;
     public static final int EADDRNOTAVAIL = 99;
     public static final int ECONNRESET = 104;
@@ -42,6 +43,7 @@ public final class Errno {
             case EPIPE -> "EPIPE";
             case ENOSYS -> "ENOSYS";
             case EBADMSG -> "EBADMSG";
+            case EOPNOTSUPP -> "EOPNOTSUPP";
             case EADDRINUSE -> "EADDRINUSE";
             case EADDRNOTAVAIL -> "EADDRNOTAVAIL";
             case ECONNRESET -> "ECONNRESET";

@@ -24,6 +24,10 @@ public final class FfmLibCuda implements LibCuda {
     private static final MemoryLayout IPC_HANDLE =
             MemoryLayout.structLayout(MemoryLayout.sequenceLayout(CudaLayout.IPC_HANDLE_SIZE_BYTES, JAVA_BYTE));
 
+    private static final MemoryLayout[] BATCH_OF_COPIES = {
+        ADDRESS, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS, ADDRESS, JAVA_LONG, JAVA_LONG
+    };
+
     private final MethodHandle init;
     private final MethodHandle driverGetVersion;
     private final MethodHandle deviceGetCount;
@@ -68,6 +72,8 @@ public final class FfmLibCuda implements LibCuda {
     private final MethodHandle ipcGetMemHandle;
     private final MethodHandle ipcOpenMemHandle;
     private final MethodHandle ipcCloseMemHandle;
+    private final MethodHandle memGetHandleForAddressRange;
+    private final MethodHandle flushGpuDirectRdmaWrites;
     private final MethodHandle getErrorName;
 
     /**
@@ -99,17 +105,7 @@ public final class FfmLibCuda implements LibCuda {
         memcpyDtoHAsync = result(library, "cuMemcpyDtoHAsync_v2", JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG);
         memcpyHtoDAsync = result(library, "cuMemcpyHtoDAsync_v2", JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG);
         memcpyDtoDAsync = result(library, "cuMemcpyDtoDAsync_v2", JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG);
-        memcpyBatchAsync = optional(
-                library,
-                "cuMemcpyBatchAsync_v2",
-                ADDRESS,
-                ADDRESS,
-                ADDRESS,
-                JAVA_LONG,
-                ADDRESS,
-                ADDRESS,
-                JAVA_LONG,
-                JAVA_LONG);
+        memcpyBatchAsync = optional(library, "cuMemcpyBatchAsync_v2", BATCH_OF_COPIES);
         memHostAlloc = result(library, "cuMemHostAlloc", ADDRESS, JAVA_LONG, JAVA_INT);
         memFreeHost = result(library, "cuMemFreeHost", JAVA_LONG);
         memHostRegister = result(library, "cuMemHostRegister_v2", JAVA_LONG, JAVA_LONG, JAVA_INT);
@@ -133,6 +129,9 @@ public final class FfmLibCuda implements LibCuda {
         ipcGetMemHandle = result(library, "cuIpcGetMemHandle", ADDRESS, JAVA_LONG);
         ipcOpenMemHandle = result(library, "cuIpcOpenMemHandle_v2", ADDRESS, IPC_HANDLE, JAVA_INT);
         ipcCloseMemHandle = result(library, "cuIpcCloseMemHandle", JAVA_LONG);
+        memGetHandleForAddressRange =
+                optional(library, "cuMemGetHandleForAddressRange", ADDRESS, JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_LONG);
+        flushGpuDirectRdmaWrites = optional(library, "cuFlushGPUDirectRDMAWrites", JAVA_INT, JAVA_INT);
         getErrorName = result(library, "cuGetErrorName", JAVA_INT, ADDRESS);
     }
 
@@ -545,6 +544,31 @@ public final class FfmLibCuda implements LibCuda {
     }
 
     @Override
+    public int cuMemGetHandleForAddressRange(
+            MemorySegment handle, long address, long lengthBytes, int type, long flags) {
+        if (memGetHandleForAddressRange == null) {
+            return CudaApi.CUDA_ERROR_NOT_SUPPORTED;
+        }
+        try {
+            return (int) memGetHandleForAddressRange.invokeExact(handle, address, lengthBytes, type, flags);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public int cuFlushGPUDirectRDMAWrites(int target, int scope) {
+        if (flushGpuDirectRdmaWrites == null) {
+            return CudaApi.CUDA_ERROR_NOT_SUPPORTED;
+        }
+        try {
+            return (int) flushGpuDirectRdmaWrites.invokeExact(target, scope);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
     public String cuGetErrorName(int result) {
         try (Arena arena = Arena.ofConfined()) {
             MemorySegment name = arena.allocate(JAVA_LONG);
@@ -561,10 +585,6 @@ public final class FfmLibCuda implements LibCuda {
 
     /** Null where the library is older than the function. */
     private static MethodHandle optional(LoadedLibrary library, String name, MemoryLayout... arguments) {
-        try {
-            return result(library, name, arguments);
-        } catch (UnsatisfiedLinkError e) {
-            return null;
-        }
+        return library.optional(name, FunctionDescriptor.of(JAVA_INT, arguments));
     }
 }

@@ -36,6 +36,7 @@ public final class FfmLibVerbs implements LibVerbs {
     private final MethodHandle allocPd;
     private final MethodHandle deallocPd;
     private final MethodHandle regMr;
+    private final MethodHandle regDmabufMr;
     private final MethodHandle deregMr;
     private final MethodHandle createCq;
     private final MethodHandle destroyCq;
@@ -85,6 +86,10 @@ public final class FfmLibVerbs implements LibVerbs {
         regMr = library.symbol(
                 "ibv_reg_mr_iova2",
                 FunctionDescriptor.of(JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT),
+                FfmLibC.ERRNO);
+        regDmabufMr = library.optional(
+                "ibv_reg_dmabuf_mr",
+                FunctionDescriptor.of(JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_LONG, JAVA_INT, JAVA_INT),
                 FfmLibC.ERRNO);
         deregMr = library.symbol("ibv_dereg_mr", FunctionDescriptor.of(JAVA_INT, JAVA_LONG), FfmLibC.ERRNO);
         createCq = library.symbol(
@@ -205,6 +210,21 @@ public final class FfmLibVerbs implements LibVerbs {
         MemorySegment state = FfmLibC.callState();
         try {
             return object((long) regMr.invokeExact(state, domain, address, lengthBytes, address, access), state);
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
+
+    @Override
+    public long ibv_reg_dmabuf_mr(long domain, long offsetBytes, long lengthBytes, long address, int fd, int access) {
+        if (regDmabufMr == null) {
+            return -Errno.ENOSYS;
+        }
+        MemorySegment state = FfmLibC.callState();
+        try {
+            return object(
+                    (long) regDmabufMr.invokeExact(state, domain, offsetBytes, lengthBytes, address, fd, access),
+                    state);
         } catch (Throwable t) {
             throw FfmLibC.unexpected(t);
         }

@@ -1,8 +1,11 @@
 package io.kvmessenger.foreign;
 
 import java.lang.foreign.Arena;
+import java.lang.foreign.FunctionDescriptor;
+import java.lang.foreign.Linker;
 import java.lang.foreign.MemorySegment;
 import java.lang.foreign.ValueLayout;
+import java.lang.invoke.MethodHandle;
 
 /**
  * Views of memory that the JVM does not own.
@@ -13,7 +16,22 @@ public final class ForeignMemory {
     @SuppressWarnings("restricted")
     private static final MemorySegment EVERYTHING = MemorySegment.NULL.reinterpret(Long.MAX_VALUE);
 
+    /** Of the processor's pages. */
+    public static final long PAGE_BYTES = pageBytes();
+
     private ForeignMemory() {}
+
+    @SuppressWarnings("restricted")
+    private static long pageBytes() {
+        Linker linker = Linker.nativeLinker();
+        MethodHandle size = linker.downcallHandle(
+                linker.defaultLookup().findOrThrow("getpagesize"), FunctionDescriptor.of(ValueLayout.JAVA_INT));
+        try {
+            return (int) size.invokeExact();
+        } catch (Throwable t) {
+            throw FfmLibC.unexpected(t);
+        }
+    }
 
     /** Copies from address to address, without a look at either; allocates nothing. */
     public static void copy(long source, long target, long lengthBytes) {

@@ -109,6 +109,18 @@ public interface LibCuda {
     /** Fails for memory that cuMemCreate did not make. */
     int cuMemRetainAllocationHandle(MemorySegment handle, long address);
 
+    // memory of a device as other hardware reaches it
+
+    /**
+     * {@link CudaApi#CUDA_ERROR_NOT_SUPPORTED} where the driver is older than CUDA 11.7.
+     *
+     * @param handle a descriptor, which is the caller's
+     */
+    int cuMemGetHandleForAddressRange(MemorySegment handle, long address, long lengthBytes, int type, long flags);
+
+    /** {@link CudaApi#CUDA_ERROR_NOT_SUPPORTED} where the driver is older than CUDA 11.3. */
+    int cuFlushGPUDirectRDMAWrites(int target, int scope);
+
     // memory between processes
 
     int cuMemExportToShareableHandle(MemorySegment exported, long handle, int type, long flags);

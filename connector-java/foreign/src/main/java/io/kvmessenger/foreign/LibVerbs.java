@@ -36,6 +36,15 @@ public interface LibVerbs {
     /** {@code ibv_reg_mr}, by the function that leaves out flags which the kernel may not know. */
     long ibv_reg_mr(long domain, long address, long lengthBytes, int access);
 
+    /**
+     * {@code -ENOSYS} where the library is older than rdma-core 34, {@code -EOPNOTSUPP} where the device's driver cannot.
+     *
+     * @param offsetBytes where in the dma-buf the memory begins
+     * @param address what the memory is named by in requests; as far into a page as the offset
+     * @param fd stays the caller's: the region holds what it names
+     */
+    long ibv_reg_dmabuf_mr(long domain, long offsetBytes, long lengthBytes, long address, int fd, int access);
+
     int ibv_dereg_mr(long region);
 
     int lkey(long region);

@@ -63,6 +63,15 @@ final class LoadedLibrary {
         return LINKER.downcallHandle(find(name), descriptor, options);
     }
 
+    /** Null where the library is older than the function. */
+    MethodHandle optional(String name, FunctionDescriptor descriptor, Linker.Option... options) {
+        try {
+            return symbol(name, descriptor, options);
+        } catch (UnsatisfiedLinkError e) {
+            return null;
+        }
+    }
+
     private static String error() throws Throwable {
         MemorySegment text = (MemorySegment) DLERROR.invokeExact();
         return ForeignMemory.stringAt(text.address());

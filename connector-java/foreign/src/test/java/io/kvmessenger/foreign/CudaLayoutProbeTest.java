@@ -20,6 +20,10 @@ final class CudaLayoutProbeTest {
             #include <stddef.h>
             #include <stdio.h>
             #include <cuda.h>
+            _Static_assert(__builtin_types_compatible_p(__typeof__(cuMemGetHandleForAddressRange),
+                CUresult(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long)), "as it is called");
+            _Static_assert(__builtin_types_compatible_p(__typeof__(cuFlushGPUDirectRDMAWrites),
+                CUresult(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope)), "as it is called");
             """;
 
     /** By the beginning of the names of what lies in it: the struct. */
@@ -34,6 +38,7 @@ final class CudaLayoutProbeTest {
             "requestedhandletypes", "requestedHandleTypes",
             "srcaccessorder", "srcAccessOrder",
             "location_type", "location.type",
+            "gpudirectrdmacapable", "allocFlags.gpuDirectRDMACapable",
             "location_id", "location.id");
 
     @TempDir

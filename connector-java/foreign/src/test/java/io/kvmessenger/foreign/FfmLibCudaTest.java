@@ -93,6 +93,35 @@ final class FfmLibCudaTest {
         }
     }
 
+    /** Whole pages only, and of memory that was made for it: a wrong argument fails a call. */
+    @Test
+    void shouldExportMemoryForOtherHardware() {
+        LibCuda cuda = standIn();
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment out = arena.allocate(ValueLayout.JAVA_LONG);
+            makeCurrent(cuda, out);
+            ok(cuda.cuMemAlloc_v2(out, GRANULE_BYTES));
+            long address = out.get(ValueLayout.JAVA_LONG, 0);
+            MemorySegment exported = arena.allocate(ValueLayout.JAVA_INT);
+            int type = CudaApi.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+            long pageBytes = ForeignMemory.PAGE_BYTES;
+            ok(cuda.cuMemGetHandleForAddressRange(exported, address + pageBytes, 2 * pageBytes, type, 0));
+            assertThat(new FfmLibC().close(exported.get(ValueLayout.JAVA_INT, 0)))
+                    .isZero();
+            assertThat(cuda.cuMemGetHandleForAddressRange(exported, address + 1, pageBytes, type, 0))
+                    .isEqualTo(1);
+            assertThat(cuda.cuMemGetHandleForAddressRange(exported, address, pageBytes + 1, type, 0))
+                    .isEqualTo(1);
+            assertThat(cuda.cuMemGetHandleForAddressRange(exported, address, 2 * GRANULE_BYTES, type, 0))
+                    .isEqualTo(CudaApi.CUDA_ERROR_NOT_SUPPORTED);
+            int target = CudaApi.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX;
+            ok(cuda.cuFlushGPUDirectRDMAWrites(target, CudaApi.CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES));
+            assertThat(cuda.cuFlushGPUDirectRDMAWrites(target, 1)).isEqualTo(1);
+            ok(cuda.cuMemFree_v2(address));
+            ok(cuda.cuDevicePrimaryCtxRelease_v2(0));
+        }
+    }
+
     private static void makeCurrent(LibCuda cuda, MemorySegment out) {
         ok(cuda.cuInit(0));
         ok(cuda.cuDevicePrimaryCtxRetain(out, 0));

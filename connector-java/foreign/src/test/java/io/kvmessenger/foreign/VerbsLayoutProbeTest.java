@@ -20,6 +20,8 @@ final class VerbsLayoutProbeTest {
             #include <stddef.h>
             #include <stdio.h>
             #include <infiniband/verbs.h>
+            _Static_assert(__builtin_types_compatible_p(__typeof__(ibv_reg_dmabuf_mr),
+                struct ibv_mr *(struct ibv_pd *, uint64_t, size_t, uint64_t, int, int)), "as it is called");
             """;
 
     /** By the beginning of the names of what lies in it, the longest first: the struct, and the field that all lie in. */

@@ -1,5 +1,6 @@
 package io.kvmessenger.testkit.device;
 
+import static java.lang.foreign.ValueLayout.JAVA_BYTE;
 import static java.lang.foreign.ValueLayout.JAVA_INT;
 import static java.lang.foreign.ValueLayout.JAVA_LONG;
 
@@ -95,6 +96,7 @@ public final class DeviceAllocation implements AutoCloseable {
         properties.set(JAVA_INT, CudaLayout.ALLOCATION_PROP_REQUESTEDHANDLETYPES, handleType);
         properties.set(JAVA_INT, CudaLayout.ALLOCATION_PROP_LOCATION_TYPE, CudaApi.CU_MEM_LOCATION_TYPE_DEVICE);
         properties.set(JAVA_INT, CudaLayout.ALLOCATION_PROP_LOCATION_ID, ordinal);
+        properties.set(JAVA_BYTE, CudaLayout.ALLOCATION_PROP_GPUDIRECTRDMACAPABLE, (byte) 1);
         return properties;
     }
 

@@ -1,7 +1,10 @@
 package io.kvmessenger.testkit.staging;
 
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.device.CopyStream;
 import io.kvmessenger.transfer.device.DeviceAccess;
+import io.kvmessenger.transfer.device.DmaBuf;
+import io.kvmessenger.transfer.device.NicWrites;
 import java.lang.foreign.MemorySegment;
 
 /** Mutant: every mark is reached when it is set, although the copies before it may run later. */
@@ -19,6 +22,16 @@ record EarlyAccess(DeviceAccess sound) implements DeviceAccess {
     @Override
     public MemorySegment pin(long lengthBytes) {
         return sound.pin(lengthBytes);
+    }
+
+    @Override
+    public DmaBuf exportDmaBuf(Memory.Device memory) {
+        return sound.exportDmaBuf(memory);
+    }
+
+    @Override
+    public NicWrites nicWrites(int ordinal) {
+        return sound.nicWrites(ordinal);
     }
 
     @Override

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.device;
 
+import io.kvmessenger.transfer.Memory;
 import java.lang.foreign.MemorySegment;
 
 /**
@@ -45,6 +46,25 @@ public interface DeviceAccess extends AutoCloseable {
      * @throws DeviceFault where the driver refuses
      */
     MemorySegment pin(long lengthBytes);
+
+    /**
+     * Memory of a device for other hardware.
+     *
+     * @return whose descriptor is the caller's
+     * @throws DeviceFault where the driver refuses
+     */
+    default DmaBuf exportDmaBuf(Memory.Device memory) {
+        throw new DeviceFault("exporting " + memory, "no driver that could");
+    }
+
+    /**
+     * How what NICs write into a device becomes visible there.
+     *
+     * @throws DeviceFault where it cannot be made to
+     */
+    default NicWrites nicWrites(int ordinal) {
+        throw new DeviceFault("ordering what a NIC writes into device " + ordinal, "no driver that could");
+    }
 
     /** All streams are closed already. */
     @Override

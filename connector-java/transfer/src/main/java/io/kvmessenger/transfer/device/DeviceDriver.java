@@ -67,6 +67,17 @@ public final class DeviceDriver implements AutoCloseable {
         return deviceCount;
     }
 
+    /** What a device says of itself; 0 for what this driver is too old to know. */
+    int attributeOf(int attribute, int ordinal) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment device = arena.allocate(ValueLayout.JAVA_INT);
+            MemorySegment value = arena.allocate(ValueLayout.JAVA_INT);
+            require("cuDeviceGet of device " + ordinal, cuda.cuDeviceGet(device, ordinal));
+            int result = cuda.cuDeviceGetAttribute(value, attribute, device.get(ValueLayout.JAVA_INT, 0));
+            return result == CudaApi.CUDA_SUCCESS ? value.get(ValueLayout.JAVA_INT, 0) : 0;
+        }
+    }
+
     /**
      * Does nothing where a call went well.
      *

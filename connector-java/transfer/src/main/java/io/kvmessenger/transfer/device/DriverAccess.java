@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.device;
 
+import io.kvmessenger.transfer.Memory;
 import java.lang.foreign.MemorySegment;
 import java.util.ArrayList;
 import java.util.List;
@@ -47,6 +48,16 @@ public final class DriverAccess implements DeviceAccess {
         PinnedMemory memory = PinnedMemory.allocate(opened(), 0, lengthBytes);
         pinned.add(memory);
         return memory.memory();
+    }
+
+    @Override
+    public DmaBuf exportDmaBuf(Memory.Device memory) {
+        return DmaBuf.of(opened(), memory);
+    }
+
+    @Override
+    public NicWrites nicWrites(int ordinal) {
+        return NicWrites.of(opened(), ordinal);
     }
 
     @Override
