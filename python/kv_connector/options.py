@@ -210,6 +210,12 @@ class Options:
     verbs_device: str = _text(
         "Older spelling of verbs_devices, with one device.", "", default_said="none: what verbs_devices says"
     )
+    dma_buf: bool = _flag(
+        "Let RDMA devices of the transport verbs read and write a GPU's memory by themselves where driver and device can"
+        " (dma-buf, which has run on no hardware: docs/hardware.md); otherwise it is staged through host memory.",
+        True,
+        boundary="dmaBuf",
+    )
     streams_per_peer: int = _integer(
         "Parallel data streams to one peer, for transports that have streams.",
         2,

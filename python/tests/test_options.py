@@ -174,6 +174,11 @@ def test_should_keep_the_options_page_like_the_table() -> None:
     )
 
 
+def test_should_reach_a_gpu_by_dma_buf_unless_it_is_switched_off() -> None:
+    assert parse().for_java()["dmaBuf"] is True
+    assert parse(dma_buf=False).for_java()["dmaBuf"] is False
+
+
 def test_should_take_all_of_tls_or_none(tmp_path: Path) -> None:
     pem = tmp_path / "pem"
     pem.write_text("-----BEGIN CERTIFICATE-----\n")

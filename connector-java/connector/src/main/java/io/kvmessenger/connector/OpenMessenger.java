@@ -122,6 +122,7 @@ final class OpenMessenger {
                         metrics,
                         CLOCK,
                         random));
+        transfer.notes().forEach(note -> events.log(EngineEvents.Level.WARNING, note));
         this.controlPort =
                 request.role().listens() ? network.listen(request.listenHost(), request.listenPort()) : NOT_LISTENING;
         this.agent = new MessengerAgent(transfer, messenger, inbox, CLOCK, new FaultLog(events, CLOCK)::add);

@@ -28,6 +28,7 @@ import java.util.concurrent.TimeUnit;
  * @param transferWorkers over so many threads the peers are spread; 0 = as many as suit the machine
  * @param fabric which libfabric is used, where it is a transport
  * @param verbsDevices the RDMA devices of the transport verbs; empty = the one with the reachable address, or the first
+ * @param dmaBuf whether NICs reach a device's memory by themselves, where they can
  * @param dataHosts addresses that data paths are offered on and dialled from; empty = the one that peers are told
  * @param dataPort where data paths are listened for; 0 = any port
  * @param memories where the KV lies in this process, by rank of the geometry and by memory index
@@ -49,6 +50,7 @@ record OpenRequest(
         int transferWorkers,
         FabricChoice fabric,
         List<String> verbsDevices,
+        boolean dmaBuf,
         String engineApiUrl,
         String engineApiKey,
         TlsFiles tls,
@@ -115,6 +117,7 @@ record OpenRequest(
                 options.has("transferWorkers") ? options.count("transferWorkers") : 0,
                 new FabricChoice(options.textIfSaid("libfabricLibrary"), options.textIfSaid("libfabricProvider")),
                 options.has("verbsDevices") ? options.texts("verbsDevices") : List.of(),
+                !options.has("dmaBuf") || options.flagIfSaid("dmaBuf"),
                 options.text("engineApiUrl"),
                 options.textIfSaid("engineApiKey"),
                 new TlsFiles(

@@ -41,6 +41,7 @@ final class TransferWiring {
                 workers == 0 ? TransferOptions.workersForCores(coreCount) : workers,
                 request.fabric(),
                 request.verbsDevices(),
+                request.dmaBuf(),
                 TransferOptions.CUDA_LIBRARY));
         return decorated(engine, request);
     }

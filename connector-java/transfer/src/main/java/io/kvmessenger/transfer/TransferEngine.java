@@ -37,6 +37,11 @@ public interface TransferEngine extends AutoCloseable {
         return List.of();
     }
 
+    /** How memory that was registered is reached, where that is worth a line in a log: one line each. */
+    default List<String> notes() {
+        return List.of();
+    }
+
     /**
      * Makes memory a source of writes and, within windows, a target. The memory must outlive the region.
      *

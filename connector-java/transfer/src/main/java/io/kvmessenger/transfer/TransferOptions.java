@@ -22,6 +22,7 @@ import java.util.function.Consumer;
  * @param fabric which libfabric is used, where that is one of the transports
  * @param verbsDevices the RDMA devices that verbs uses, one for each network; empty for the one that has the advertised address,
  *     or the first
+ * @param dmaBuf whether NICs reach the memory of devices by themselves, where driver and NIC can
  * @param cudaLibrary NVIDIA's driver, where memory of a device is registered: its path, or a name that the loader looks for
  */
 public record TransferOptions(
@@ -38,6 +39,7 @@ public record TransferOptions(
         int workers,
         FabricChoice fabric,
         List<String> verbsDevices,
+        boolean dmaBuf,
         String cudaLibrary) {
     public static final String CUDA = "cuda";
     public static final String LIBFABRIC = "libfabric";
@@ -116,6 +118,7 @@ public record TransferOptions(
                 1,
                 FabricChoice.installed(),
                 List.of(),
+                true,
                 CUDA_LIBRARY);
     }
 
@@ -181,6 +184,11 @@ public record TransferOptions(
         return with(draft -> draft.verbsDevices = List.of(names));
     }
 
+    /** Whether NICs reach devices' memory by themselves. */
+    public TransferOptions withDmaBuf(boolean wanted) {
+        return with(draft -> draft.dmaBuf = wanted);
+    }
+
     public TransferOptions withCudaLibrary(String library) {
         return with(draft -> draft.cudaLibrary = library);
     }
@@ -206,6 +214,7 @@ public record TransferOptions(
         int workers;
         FabricChoice fabric;
         List<String> verbsDevices;
+        boolean dmaBuf;
         String cudaLibrary;
 
         Draft(TransferOptions of) {
@@ -222,6 +231,7 @@ public record TransferOptions(
             workers = of.workers;
             fabric = of.fabric;
             verbsDevices = of.verbsDevices;
+            dmaBuf = of.dmaBuf;
             cudaLibrary = of.cudaLibrary;
         }
 
@@ -240,6 +250,7 @@ public record TransferOptions(
                     workers,
                     fabric,
                     verbsDevices,
+                    dmaBuf,
                     cudaLibrary);
         }
     }

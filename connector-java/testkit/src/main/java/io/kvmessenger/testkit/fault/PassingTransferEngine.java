@@ -37,6 +37,11 @@ public abstract class PassingTransferEngine implements TransferEngine {
     }
 
     @Override
+    public List<String> notes() {
+        return engine.notes();
+    }
+
+    @Override
     public List<String> unavailable() {
         return engine.unavailable();
     }

@@ -33,6 +33,11 @@ public final class StandInCuda {
     private final MethodHandle delay;
     private final MethodHandle pageableCopies;
     private final MethodHandle lie;
+    private final MethodHandle attribute;
+    private final MethodHandle nicRegister;
+    private final MethodHandle nicDeregister;
+    private final MethodHandle nicRead;
+    private final MethodHandle nicWrite;
 
     private StandInCuda(SymbolLookup library) {
         callCount = function(library, "standInCallCount", JAVA_LONG, ADDRESS);
@@ -42,6 +47,11 @@ public final class StandInCuda {
         delay = procedure(library, "standInDelay", JAVA_LONG);
         lie = procedure(library, "standInLie", JAVA_INT);
         pageableCopies = function(library, "standInPageableCopies", JAVA_LONG);
+        attribute = procedure(library, "standInAttribute", JAVA_INT, JAVA_INT);
+        nicRegister = function(library, "standInNicRegister", JAVA_LONG, JAVA_INT, JAVA_LONG, JAVA_LONG);
+        nicDeregister = procedure(library, "standInNicDeregister", JAVA_LONG);
+        nicRead = function(library, "standInNicRead", JAVA_INT, JAVA_LONG, JAVA_LONG, ADDRESS, JAVA_LONG);
+        nicWrite = function(library, "standInNicWrite", JAVA_INT, JAVA_LONG, JAVA_LONG, ADDRESS, JAVA_LONG);
     }
 
     /** Its path. @throws TestAbortedException where this machine has none */
@@ -114,6 +124,50 @@ public final class StandInCuda {
     public long pageableCopies() {
         try {
             return (long) pageableCopies.invokeExact();
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** What all devices say of themselves from now on. */
+    public void attribute(int which, int value) {
+        try {
+            attribute.invokeExact(which, value);
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** Registers a part of what a dma-buf's descriptor names with a NIC; returns its number, -1 where it names no such part. */
+    public long nicRegister(int fd, long offsetBytes, long lengthBytes) {
+        try {
+            return (long) nicRegister.invokeExact(fd, offsetBytes, lengthBytes);
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    public void nicDeregister(long region) {
+        try {
+            nicDeregister.invokeExact(region);
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** A NIC reads what it has registered; false where it has not. */
+    public boolean nicRead(long region, long offsetBytes, MemorySegment to) {
+        try {
+            return (int) nicRead.invokeExact(region, offsetBytes, to, to.byteSize()) == 0;
+        } catch (Throwable t) {
+            throw new AssertionError(t);
+        }
+    }
+
+    /** A NIC writes to what it has registered, which the device may see later; false where it has not. */
+    public boolean nicWrite(long region, long offsetBytes, MemorySegment from) {
+        try {
+            return (int) nicWrite.invokeExact(region, offsetBytes, from, from.byteSize()) == 0;
         } catch (Throwable t) {
             throw new AssertionError(t);
         }

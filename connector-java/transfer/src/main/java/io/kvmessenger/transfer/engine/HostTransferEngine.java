@@ -115,6 +115,15 @@ final class HostTransferEngine implements TransferEngine {
         return domainGroups.first().unavailable();
     }
 
+    /** Workers are alike, unless one was refused what another had. */
+    @Override
+    public List<String> notes() {
+        return domainGroups.domains().stream()
+                .flatMap(domain -> domain.notes().stream())
+                .distinct()
+                .toList();
+    }
+
     @Override
     public Region register(Memory memory) {
         return regions.add(memory);

@@ -10,6 +10,7 @@ import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.RemoteKey;
 import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.Collectors;
 
 /** The registered regions by id. Changed by the messenger's thread, read by the worker when a peer wants to map. */
 final class RegionTable {
@@ -47,10 +48,19 @@ final class RegionTable {
             throw new IllegalArgumentException(memory + " is reached by none of the transports "
                     + domains.stream().map(Domain::name).toList()
                     + ": name cuda among them and allocate it so that other processes can map"
-                    + " it, or place the KV cache in host memory");
+                    + " it, or place the KV cache in host memory" + notes());
         }
         regions.put(++lastId, region);
         return region;
+    }
+
+    /** What the domains say of how they reach memory, to follow a sentence. */
+    private String notes() {
+        String all = domains.stream()
+                .flatMap(domain -> domain.notes().stream())
+                .distinct()
+                .collect(Collectors.joining("; "));
+        return all.isEmpty() ? "" : " (" + all + ")";
     }
 
     /** Shareable only where no peer could cut it off from all others. */

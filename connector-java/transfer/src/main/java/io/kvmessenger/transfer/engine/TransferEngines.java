@@ -2,8 +2,10 @@ package io.kvmessenger.transfer.engine;
 
 import io.kvmessenger.foreign.FfmLibC;
 import io.kvmessenger.foreign.FfmLibFabric;
+import io.kvmessenger.foreign.FfmLibVerbs;
 import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.LibFabric;
+import io.kvmessenger.foreign.LibVerbs;
 import io.kvmessenger.transfer.ThreadingMode;
 import io.kvmessenger.transfer.TransferEngine;
 import io.kvmessenger.transfer.TransferOptions;
@@ -26,6 +28,7 @@ import java.util.List;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.LongSupplier;
+import java.util.function.Supplier;
 
 /** Opens transfer engines. Any thread. */
 public final class TransferEngines {
@@ -53,6 +56,16 @@ public final class TransferEngines {
     /** The same over other copies to and from devices, which are closed with the engine. */
     public static TransferEngine open(
             TransferOptions options, LibC libC, Function<String, LibFabric> libFabric, DeviceAccess devices) {
+        return open(options, libC, libFabric, () -> new FfmLibVerbs(FfmLibVerbs.DEFAULT_NAME), devices);
+    }
+
+    /** The same over another libibverbs too, as one whose devices are the test's. */
+    public static TransferEngine open(
+            TransferOptions options,
+            LibC libC,
+            Function<String, LibFabric> libFabric,
+            Supplier<LibVerbs> libVerbs,
+            DeviceAccess devices) {
         InetAddress listenHost = resolve("listen_host", options.listenHost());
         InetAddress advertiseHost =
                 options.advertiseHost().isEmpty() ? listenHost : resolve("advertise_host", options.advertiseHost());
@@ -72,7 +85,16 @@ public final class TransferEngines {
                     links,
                     options.transports().stream()
                             .map(name -> transport(
-                                    name, options, listenHost, advertiseHost, dataHosts, loop, links, libFabric))
+                                    name,
+                                    options,
+                                    listenHost,
+                                    advertiseHost,
+                                    dataHosts,
+                                    loop,
+                                    links,
+                                    libFabric,
+                                    libVerbs,
+                                    devices))
                             .toList()));
         }
         return new HostTransferEngine(
@@ -121,7 +143,9 @@ public final class TransferEngines {
             List<InetAddress> dataHosts,
             EventLoop loop,
             SocketLinks links,
-            Function<String, LibFabric> libFabric) {
+            Function<String, LibFabric> libFabric,
+            Supplier<LibVerbs> libVerbs,
+            DeviceAccess devices) {
         return switch (name) {
             case TransferOptions.CUDA ->
                 new CudaTransport(loop, links, options.connectLimitNs(), options.cudaLibrary());
@@ -129,7 +153,8 @@ public final class TransferEngines {
                 new LibFabricTransport(loop, links, options, listenHost, advertiseHost, libFabric);
             case TransferOptions.SHM -> new ShmTransport(loop, links, options.connectLimitNs());
             case TransferOptions.TCP -> new TcpTransport(loop, links, options, listenHost, advertiseHost, dataHosts);
-            case TransferOptions.VERBS -> new VerbsTransport(links, options, listenHost, advertiseHost);
+            case TransferOptions.VERBS ->
+                new VerbsTransport(links, options, listenHost, advertiseHost, devices, loop.libC(), libVerbs);
             default -> throw new AssertionError("transport " + name);
         };
     }

@@ -28,6 +28,11 @@ public interface Domain {
         return List.of();
     }
 
+    /** How memory that was registered is reached, where that is worth knowing, one line each. Messenger's thread. */
+    default List<String> notes() {
+        return List.of();
+    }
+
     /**
      * Makes a region one that peers can write to through this domain. Messenger's thread.
      *

@@ -1,5 +1,6 @@
 package io.kvmessenger.transfer.spi;
 
+import io.kvmessenger.transfer.Memory;
 import java.lang.foreign.MemorySegment;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
@@ -27,9 +28,8 @@ public abstract class NicRegions {
      * @param localKey what the NIC reads it by
      */
     public record Registered(RemoteMemory remote, long address, long handle, long localKey) {
-        private boolean contains(MemorySegment memory) {
-            return memory.address() >= address
-                    && memory.address() + memory.byteSize() <= address + remote.lengthBytes();
+        private boolean contains(long begin, long lengthBytes) {
+            return begin >= address && begin + lengthBytes <= address + remote.lengthBytes();
         }
     }
 
@@ -41,12 +41,28 @@ public abstract class NicRegions {
      */
     protected abstract Registered register(int regionId, MemorySegment memory, boolean isTarget);
 
+    /**
+     * Registers memory of a device, as a source and as a target; under the lock.
+     *
+     * @param fd of a dma-buf, the caller's
+     * @param offsetBytes where in it the memory begins
+     * @throws IllegalStateException when the NIC refuses the memory
+     */
+    protected Registered registerDmaBuf(int regionId, Memory.Device memory, int fd, long offsetBytes) {
+        throw new IllegalStateException("it takes no dma-buf");
+    }
+
     /** Ends what the NIC keeps of it; under the lock. */
     protected abstract void deregister(Registered registered);
 
     /** @throws IllegalStateException when the NIC refuses the memory */
     public final synchronized void add(int regionId, MemorySegment memory) {
         byId.put(regionId, register(regionId, memory, true));
+    }
+
+    /** The same for a device's, of which the descriptor of a dma-buf has what begins at the offset. */
+    public final synchronized void addDmaBuf(int regionId, Memory.Device memory, int fd, long offsetBytes) {
+        byId.put(regionId, registerDmaBuf(regionId, memory, fd, offsetBytes));
     }
 
     /**
@@ -86,9 +102,9 @@ public abstract class NicRegions {
     }
 
     /** Worker: the one that has this memory, or null. Looks at all of them. */
-    final Registered around(MemorySegment memory) {
+    final Registered around(long address, long lengthBytes) {
         for (Registered registered : byId.values()) {
-            if (registered.contains(memory)) {
+            if (registered.contains(address, lengthBytes)) {
                 return registered;
             }
         }

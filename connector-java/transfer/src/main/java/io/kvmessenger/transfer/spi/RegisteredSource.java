@@ -1,7 +1,5 @@
 package io.kvmessenger.transfer.spi;
 
-import java.lang.foreign.MemorySegment;
-
 /**
  * Where a path reads: the registered memory that a batch's source lies in, remembered from one batch to the next.
  *
@@ -9,7 +7,10 @@ import java.lang.foreign.MemorySegment;
  */
 public final class RegisteredSource {
     private final NicRegions regions;
-    private MemorySegment last;
+    private long lastAddress;
+    /** 0 for none. */
+    private long lastLengthBytes;
+
     private int seenChanges;
     private long localKey;
 
@@ -23,15 +24,16 @@ public final class RegisteredSource {
      * @return null where it is registered, else why the path cannot go on
      */
     public String find(WriteBatch batch) {
-        MemorySegment source = batch.source();
+        long address = batch.sourceAddress();
+        long lengthBytes = batch.sourceLengthBytes();
         int changes = regions.changes();
-        if (changes == seenChanges && source.equals(last)) {
+        if (changes == seenChanges && lengthBytes == lastLengthBytes && address == lastAddress) {
             return null;
         }
-        NicRegions.Registered found = regions.around(source);
+        NicRegions.Registered found = regions.around(address, lengthBytes);
         if (found == null && batch.isGathered()) {
             try {
-                found = regions.addGathered(source);
+                found = regions.addGathered(batch.source());
             } catch (IllegalStateException e) {
                 return "of what was gathered: " + e.getMessage();
             }
@@ -40,7 +42,8 @@ public final class RegisteredSource {
             return "a source is not registered with it";
         }
         seenChanges = changes;
-        last = source;
+        lastAddress = address;
+        lastLengthBytes = lengthBytes;
         localKey = found.localKey();
         return null;
     }
@@ -52,6 +55,6 @@ public final class RegisteredSource {
 
     /** The path is closed. */
     public void close() {
-        last = null;
+        lastLengthBytes = 0;
     }
 }

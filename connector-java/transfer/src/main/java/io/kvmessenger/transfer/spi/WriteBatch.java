@@ -160,6 +160,17 @@ public final class WriteBatch {
         return source != null || sourceRegion == null ? source : sourceRegion.hostBytes();
     }
 
+    /** Of the source's first byte, for paths that read a device's memory too. */
+    public long sourceAddress() {
+        Memory.Device device = sourceDevice();
+        return device == null ? source().address() : device.address();
+    }
+
+    public long sourceLengthBytes() {
+        Memory.Device device = sourceDevice();
+        return device == null ? source().byteSize() : device.lengthBytes();
+    }
+
     public long sourceOffsetBytes(int i) {
         if (gatheredOffsetBytes >= 0) {
             return gatheredOffsetBytes + i * pageBytes;

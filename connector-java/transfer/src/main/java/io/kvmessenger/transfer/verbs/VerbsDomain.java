@@ -26,6 +26,7 @@ import java.util.concurrent.ExecutorService;
  */
 final class VerbsDomain implements Domain {
     private final List<Nic> nics;
+    private final DeviceRegions devices;
     private final ExecutorService connecting;
     private final List<String> leftOut;
     private final long connectLimitNs;
@@ -37,11 +38,13 @@ final class VerbsDomain implements Domain {
     /**
      * Takes the devices over.
      *
+     * @param devices memory that they reach beside a host's
      * @param connecting what they are connected by
      * @param leftOut why others that were named are not among them
      */
     VerbsDomain(
             List<Nic> nics,
+            DeviceRegions devices,
             ExecutorService connecting,
             List<String> leftOut,
             long connectLimitNs,
@@ -49,6 +52,7 @@ final class VerbsDomain implements Domain {
             Figures figures,
             String location) {
         this.nics = nics;
+        this.devices = devices;
         this.connecting = connecting;
         this.leftOut = leftOut;
         this.connectLimitNs = connectLimitNs;
@@ -75,18 +79,39 @@ final class VerbsDomain implements Domain {
     @Override
     public RemoteKey register(Region region) {
         RegionDescriptor descriptor = region.descriptor();
-        if (!(region.memory() instanceof Memory.Host host)) {
-            return null;
-        }
+        boolean reached = switch (region.memory()) {
+            case Memory.Host host -> add(descriptor.regionId(), host);
+            case Memory.Device device -> devices.add(descriptor.regionId(), device);
+        };
+        return reached
+                ? new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Memory.Host.NOT_SHAREABLE)
+                : null;
+    }
+
+    /** Host memory is reached always. */
+    private boolean add(int regionId, Memory.Host host) {
         try {
             for (Nic nic : nics) {
-                nic.regions().add(descriptor.regionId(), host.bytes());
+                nic.regions().add(regionId, host.bytes());
             }
+            return true;
         } catch (IllegalStateException e) {
-            nics.forEach(nic -> nic.regions().remove(descriptor.regionId()));
+            nics.forEach(nic -> nic.regions().remove(regionId));
             throw e;
         }
-        return new RemoteKey(descriptor.regionId(), descriptor.lengthBytes(), Memory.Host.NOT_SHAREABLE);
+    }
+
+    @Override
+    public List<String> notes() {
+        return devices.notes();
+    }
+
+    @Override
+    public boolean canRead(Memory memory) {
+        return switch (memory) {
+            case Memory.Host host -> true;
+            case Memory.Device device -> devices.has(device);
+        };
     }
 
     @Override
@@ -97,6 +122,7 @@ final class VerbsDomain implements Domain {
     @Override
     public void deregister(RemoteKey key) {
         nics.forEach(nic -> nic.regions().remove(key.regionId()));
+        devices.remove(key.regionId());
     }
 
     @Override
@@ -107,8 +133,8 @@ final class VerbsDomain implements Domain {
     @Override
     public InboundPaths admit(InboundChannel channel, InboundAdmission from, MemorySegment wish, long nowNs) {
         Nic.parseCount(wish);
-        VerbsInboundPaths paths =
-                new VerbsInboundPaths(nics, port, this::remoteOf, from, figures, channel, nowNs, connectLimitNs);
+        VerbsInboundPaths paths = new VerbsInboundPaths(
+                nics, port, this::remoteOf, devices::makeVisible, from, figures, channel, nowNs, connectLimitNs);
         inbound.add(paths);
         return paths;
     }

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.verbs;
 
 import io.kvmessenger.transfer.TransferCounter;
 import io.kvmessenger.transfer.TransferFault;
+import io.kvmessenger.transfer.device.DeviceFault;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.Figures;
 import io.kvmessenger.transfer.spi.InboundAdmission;
@@ -26,6 +27,9 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     /** By the device and the region's id. */
     private final BiFunction<Nic, Integer, RemoteMemory> regions;
 
+    /** Of what the devices have written: kernels see it from then on. */
+    private final Runnable makeVisible;
+
     private final InboundAdmission from;
     private final Figures figures;
     private final InboundChannel channel;
@@ -46,6 +50,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
             List<Nic> nics,
             InboundPort port,
             BiFunction<Nic, Integer, RemoteMemory> regions,
+            Runnable makeVisible,
             InboundAdmission from,
             Figures figures,
             InboundChannel channel,
@@ -54,6 +59,7 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         this.nics = nics;
         this.port = port;
         this.regions = regions;
+        this.makeVisible = makeVisible;
         this.from = from;
         this.figures = figures;
         this.channel = channel;
@@ -75,6 +81,9 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         }
         try {
             return advance();
+        } catch (DeviceFault e) {
+            channel.dismiss(TransferFault.COPY_FAILED, e.getMessage());
+            return 1;
         } catch (RuntimeException | Error error) {
             channel.onError(error);
             return 1;
@@ -173,6 +182,11 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
     }
 
     @Override
+    public void makeVisible() {
+        makeVisible.run();
+    }
+
+    @Override
     public void onReady() {
         figures.increment(TransferCounter.PATHS_OPENED);
         if (!ready) {
@@ -265,6 +279,16 @@ final class VerbsInboundPaths implements InboundPaths, VerbsReceivePath.Owner {
         if (refused != null) {
             throw refused;
         }
+        forgetLanded();
         closed = true;
+    }
+
+    /** What has landed uncounted shows in no page that the engine writes to afterwards. */
+    private void forgetLanded() {
+        try {
+            makeVisible.run();
+        } catch (DeviceFault e) {
+            // A context that has failed runs no kernel any more.
+        }
     }
 }

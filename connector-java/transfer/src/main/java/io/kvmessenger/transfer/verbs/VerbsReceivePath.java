@@ -37,6 +37,13 @@ final class VerbsReceivePath {
         /** Sends a record about the path, if there is room for it now. */
         boolean tell(int kind, PathName about, MemorySegment body);
 
+        /**
+         * What has landed is about to be counted: kernels see it from now on.
+         *
+         * @throws io.kvmessenger.transfer.device.DeviceFault where that is not known: then nothing is counted
+         */
+        void makeVisible();
+
         void onReady();
 
         /** The peer has broken a rule, or has left a fault alone for too long. */
@@ -169,6 +176,7 @@ final class VerbsReceivePath {
         int count = 0;
         int found = pair.poll();
         while (found > 0) {
+            owner.makeVisible();
             for (int i = 0; i < found && !closed; i++) {
                 receives.take();
                 onCompletion(i);

@@ -2,6 +2,7 @@ package io.kvmessenger.transfer.verbs;
 
 import io.kvmessenger.foreign.Errno;
 import io.kvmessenger.foreign.VerbsApi;
+import io.kvmessenger.transfer.Memory;
 import io.kvmessenger.transfer.spi.NicRegions;
 import io.kvmessenger.transfer.spi.RemoteMemory;
 import java.lang.foreign.MemorySegment;
@@ -11,6 +12,9 @@ final class VerbsRegions extends NicRegions {
     /** Relaxed order among the writes of one request: an immediate is told of after all that came before it, all the same. */
     private static final int ACCESS =
             VerbsApi.IBV_ACCESS_LOCAL_WRITE | VerbsApi.IBV_ACCESS_REMOTE_WRITE | VerbsApi.IBV_ACCESS_RELAXED_ORDERING;
+
+    /** In the order of its arrival: that a completion comes behind the writes into a device is said of none that are relaxed. */
+    private static final int OF_DEVICE = VerbsApi.IBV_ACCESS_LOCAL_WRITE | VerbsApi.IBV_ACCESS_REMOTE_WRITE;
 
     /** The device reads it for this engine; a peer that guessed its key would write nothing. */
     private static final int READ_BY_THIS_SIDE = VerbsApi.IBV_ACCESS_RELAXED_ORDERING;
@@ -30,9 +34,21 @@ final class VerbsRegions extends NicRegions {
                     + " bytes of memory: raise the limit that ulimit -l shows");
         }
         verbs.require("ibv_reg_mr", handle);
+        return registered(regionId, memory.address(), memory.byteSize(), handle);
+    }
+
+    @Override
+    protected Registered registerDmaBuf(int regionId, Memory.Device memory, int fd, long offsetBytes) {
+        long handle = verbs.library()
+                .ibv_reg_dmabuf_mr(verbs.domain(), offsetBytes, memory.lengthBytes(), memory.address(), fd, OF_DEVICE);
+        verbs.require("ibv_reg_dmabuf_mr", handle);
+        return registered(regionId, memory.address(), memory.lengthBytes(), handle);
+    }
+
+    private Registered registered(int regionId, long address, long lengthBytes, long handle) {
         long key = Integer.toUnsignedLong(verbs.library().rkey(handle));
-        RemoteMemory remote = new RemoteMemory(regionId, memory.byteSize(), memory.address(), key);
-        return new Registered(remote, memory.address(), handle, verbs.library().lkey(handle));
+        RemoteMemory remote = new RemoteMemory(regionId, lengthBytes, address, key);
+        return new Registered(remote, address, handle, verbs.library().lkey(handle));
     }
 
     @Override

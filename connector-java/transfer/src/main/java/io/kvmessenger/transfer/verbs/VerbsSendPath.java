@@ -302,11 +302,10 @@ final class VerbsSendPath implements Endpoint {
         if (fault != null) {
             return false;
         }
-        long offset = Objects.checkFromIndexSize(
-                batch.sourceOffsetBytes(page), lengthBytes, batch.source().byteSize());
+        long offset = Objects.checkFromIndexSize(batch.sourceOffsetBytes(page), lengthBytes, batch.sourceLengthBytes());
         queue.set(
                 write,
-                batch.source().address() + offset,
+                batch.sourceAddress() + offset,
                 lengthBytes,
                 (int) source.localKey(),
                 region.base() + batch.targetOffsetBytes(page),

@@ -1,8 +1,9 @@
 package io.kvmessenger.transfer.verbs;
 
-import io.kvmessenger.foreign.FfmLibVerbs;
+import io.kvmessenger.foreign.LibC;
 import io.kvmessenger.foreign.LibVerbs;
 import io.kvmessenger.transfer.TransferOptions;
+import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.link.SocketLinks;
 import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.Figures;
@@ -26,24 +27,29 @@ public final class VerbsTransport implements Transport {
     private final TransferOptions options;
     private final InetAddress listenHost;
     private final InetAddress advertiseHost;
+    private final DeviceAccess devices;
+    private final LibC libC;
     private final Supplier<LibVerbs> library;
 
+    /**
+     * @param devices exports their memory
+     * @param libC closes what they exported
+     * @param library throws an {@link UnsatisfiedLinkError} where there is none
+     */
     public VerbsTransport(
-            SocketLinks links, TransferOptions options, InetAddress listenHost, InetAddress advertiseHost) {
-        this(links, options, listenHost, advertiseHost, () -> new FfmLibVerbs(FfmLibVerbs.DEFAULT_NAME));
-    }
-
-    /** @param library throws an {@link UnsatisfiedLinkError} where there is none */
-    VerbsTransport(
             SocketLinks links,
             TransferOptions options,
             InetAddress listenHost,
             InetAddress advertiseHost,
+            DeviceAccess devices,
+            LibC libC,
             Supplier<LibVerbs> library) {
         this.links = links;
         this.options = options;
         this.listenHost = listenHost;
         this.advertiseHost = advertiseHost;
+        this.devices = devices;
+        this.libC = libC;
         this.library = library;
     }
 
@@ -74,7 +80,9 @@ public final class VerbsTransport implements Transport {
         List<String> leftOut = options.verbsDevices().isEmpty() ? List.of() : search.leftOut();
         try {
             String location = links.listenInet(name(), listenHost, advertiseHost, dataPort(), port, figures);
-            return new VerbsDomain(nics, connecting, leftOut, options.connectLimitNs(), port, figures, location);
+            DeviceRegions regions = new DeviceRegions(nics, devices, libC, options.dmaBuf());
+            return new VerbsDomain(
+                    nics, regions, connecting, leftOut, options.connectLimitNs(), port, figures, location);
         } catch (IllegalStateException | IllegalArgumentException e) {
             nics.forEach(Nic::close);
             throw e;

@@ -13,6 +13,7 @@ import io.kvmessenger.transfer.TransferRequest;
 import io.kvmessenger.transfer.TransferRequest.ImmOnly;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
+import io.kvmessenger.transfer.device.DeviceFault;
 import io.kvmessenger.transfer.spi.Endpoint;
 import io.kvmessenger.transfer.spi.FakePort;
 import io.kvmessenger.transfer.spi.Figures;
@@ -74,6 +75,11 @@ final class PathPair implements PathEvents {
     /** Whether the target hears what the writer says. */
     boolean targetHears = true;
 
+    /** What the target's port had counted when kernels were last made to see what was written. */
+    long countedWhenMadeVisible = -1;
+    /** Thrown where they cannot be. */
+    DeviceFault invisible;
+
     /** How many more connections find the hardware address of the peer's port at once. */
     int answers = Integer.MAX_VALUE;
 
@@ -112,6 +118,13 @@ final class PathPair implements PathEvents {
             connection.run();
         } else {
             unanswered.add(connection);
+        }
+    }
+
+    private void makeVisible() {
+        countedWhenMadeVisible = port.arrivedWeight;
+        if (invisible != null) {
+            throw invisible;
         }
     }
 
@@ -154,6 +167,7 @@ final class PathPair implements PathEvents {
                 targetNics,
                 port,
                 (nic, regionId) -> nic.regions().of(regionId).remote(),
+                this::makeVisible,
                 admission,
                 figures,
                 targetChannel,
@@ -235,6 +249,18 @@ final class PathPair implements PathEvents {
         int taken = postTo(path, postId, pages);
         turn();
         return taken > 0 ? taken : postTo(path, postId, pages);
+    }
+
+    /** Offers the first pages of memory that is a device's and registered as such. */
+    int postFromDevice(long postId, Memory.Device device, int pageCount) {
+        int[] pages = IntStream.range(0, pageCount).toArray();
+        PageList list = new PageList(pages, 0, pageCount, PAGE_BYTES, 0);
+        Registered region = new Registered(descriptor(REGION_ID + 2), device);
+        return post(
+                path(),
+                postId,
+                new PagedWrites(region, list, descriptor(REGION_ID), list, PAGE_BYTES, () -> IMM, 1),
+                pageCount);
     }
 
     /** Offers the first pages of the region, of which another place has the bytes. */

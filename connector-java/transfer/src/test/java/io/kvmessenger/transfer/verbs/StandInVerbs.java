@@ -32,6 +32,9 @@ final class StandInVerbs implements LibVerbs {
     /** A device with one port. */
     record Device(String name, int portState, int linkLayer, List<byte[]> gids, int gidType) {}
 
+    /** With what one was registered. */
+    record DmaBuf(int fd, long offsetBytes, int access) {}
+
     private static final int RECEIVED = 128;
     private static final int MTU_4096 = 5;
     private static final int ENTRIES_MAX = 32_767;
@@ -72,6 +75,7 @@ final class StandInVerbs implements LibVerbs {
     private final Map<Integer, Long> regionDevices = new HashMap<>();
 
     final List<String> openDevices = new ArrayList<>();
+    final List<DmaBuf> dmaBufs = new ArrayList<>();
     private long lastObject = 1 << 20;
     /** What the next post returns, if not zero, after it has taken {@link #takenBefore} requests. */
     int postErrno;
@@ -284,6 +288,15 @@ final class StandInVerbs implements LibVerbs {
     public long ibv_reg_mr(long domain, long address, long lengthBytes, int access) {
         long region = make("ibv_reg_mr", domainDevices.get(domain));
         regionDevices.put((int) region, domainDevices.get(domain));
+        return region;
+    }
+
+    /** The bytes are found at the address, whatever the descriptor names. */
+    @Override
+    public long ibv_reg_dmabuf_mr(long domain, long offsetBytes, long lengthBytes, long address, int fd, int access) {
+        long region = make("ibv_reg_dmabuf_mr", domainDevices.get(domain));
+        regionDevices.put((int) region, domainDevices.get(domain));
+        dmaBufs.add(new DmaBuf(fd, offsetBytes, access));
         return region;
     }
 
