@@ -211,8 +211,8 @@ class Options:
         "Older spelling of verbs_devices, with one device.", "", default_said="none: what verbs_devices says"
     )
     dma_buf: bool = _flag(
-        "Let RDMA devices of the transport verbs read and write a GPU's memory by themselves where driver and device can"
-        " (dma-buf, which has run on no hardware: docs/hardware.md); otherwise it is staged through host memory.",
+        "Let RDMA devices of the transport verbs read and write a GPU's memory by themselves where driver and device"
+        " can (dma-buf, which has run on no hardware: docs/hardware.md); otherwise it is staged through host memory.",
         True,
         boundary="dmaBuf",
     )
