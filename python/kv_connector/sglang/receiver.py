@@ -211,7 +211,8 @@ class Receiver(BaseKVReceiver):
             self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos, self.prompt_digest)
 
     def _fail(self, reason: str) -> int:
-        self._failure = reason
+        # The messenger's own name of the limit is no option here.
+        self._failure = reason.replace("fetch_limit_seconds", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT")
         self.conclude_state = KVPoll.Failed
         return KVPoll.Failed
 

@@ -6,6 +6,7 @@ import io.kvmessenger.messenger.port.EngineCommand;
 import io.kvmessenger.messenger.port.EngineCommand.Chunk;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillOutcome;
 import io.kvmessenger.messenger.port.EngineCommand.PrefillerAddress;
+import io.kvmessenger.messenger.port.ProtocolLimits;
 import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.specdecode.ContextSlots;
 import io.kvmessenger.transfer.TransferRequest.PageList;
@@ -219,12 +220,70 @@ class SameIdTest extends MessengerPair {
 
     @Test
     void shouldSayThatAnotherPromptCameUnderThatId() {
-        announce("p2", SECOND);
+        compute("p2", SECOND, SECOND_PAGES);
         fetch("d1", FIRST, 1);
         pass(LIMITS.grantWaitNs() + LIMITS.heartbeatNs());
 
         assertThat(decoder.told).containsExactly("failed d1");
         assertThat(decoder.lastFailure).contains("grant_wait_seconds", "another prompt", "same tokenizer");
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void shouldEndBothLegsThatNameDifferentPrompts(boolean grantFirst) {
+        if (grantFirst) {
+            fetch("d1", FIRST, 1);
+            announce("p2", SECOND);
+        } else {
+            announce("p2", SECOND);
+            fetch("d1", FIRST, 1);
+        }
+        assertThat(decoder.told).as("more of either may come").isEmpty();
+        pass(LIMITS.contradictionWaitNs() + LIMITS.heartbeatNs());
+
+        assertThat(decoder.told).containsExactly("failed d1");
+        assertThat(decoder.lastFailure).contains("name different prompts", "same tokens and adapter");
+        assertThat(prefiller.told).contains("stopped p2");
+        assertThat(prefiller.messenger.held().grantsWaiting()).isZero();
+        end("p2", PrefillOutcome.ABORTED, ContextSlots.NO_SLOT);
+        assertThat(prefiller.messenger.held().prefills()).isZero();
+    }
+
+    @Test
+    void shouldNotTakeALegThatIsLateForAContradiction() {
+        announce("p2", SECOND);
+        fetch("d1", FIRST, 1);
+        pass(LIMITS.contradictionWaitNs() / 2);
+        announce("p1", FIRST);
+        pass(LIMITS.contradictionWaitNs());
+        fetch("d2", SECOND, 3);
+        compute("p1", FIRST, FIRST_PAGES);
+        compute("p2", SECOND, SECOND_PAGES);
+        finish("p1");
+        finish("p2");
+        completeAllWrites();
+
+        assertThat(pagesSent()).containsExactlyInAnyOrder("5>1", "6>2", "7>3", "2>4");
+        assertThat(prefiller.told).contains("released p1", "released p2").noneMatch(word -> word.startsWith("stopped"));
+    }
+
+    @Test
+    void shouldKeepAnAnnouncedPromptThatIsExpectedBesideAnother() {
+        decoder.messenger.onCommand(new EngineCommand.Expect(SECOND, PREFILLER));
+        carry();
+        announce("p2", SECOND);
+        fetch("d1", FIRST, 1);
+        pass(LIMITS.contradictionWaitNs() + LIMITS.heartbeatNs());
+
+        assertThat(prefiller.told).isEmpty();
+    }
+
+    @Test
+    void shouldWaitAFewSecondsForAContradictionToClear() {
+        long seconds = 1_000_000_000L;
+        ProtocolLimits patient = new ProtocolLimits(120 * seconds, 300 * seconds, seconds, seconds, seconds);
+
+        assertThat(patient.contradictionWaitNs()).isEqualTo(5 * seconds);
     }
 
     @Test

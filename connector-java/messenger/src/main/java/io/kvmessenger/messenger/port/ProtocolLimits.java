@@ -38,6 +38,14 @@ public record ProtocolLimits(
     /** How long a finished prefill waits whose decode leg was rejected: a router that tries again does so within this. */
     public static final long REJECTED_WAIT_MAX_NS = 5_000_000_000L;
 
+    /** How long two legs of one transfer id may name different prompts: more of either may be under way. */
+    public static final long CONTRADICTION_WAIT_MAX_NS = 5_000_000_000L;
+
+    /** How long a grant waits while the engine has announced another prompt under its id, and nothing else has come. */
+    public long contradictionWaitNs() {
+        return Math.min(grantWaitNs, CONTRADICTION_WAIT_MAX_NS);
+    }
+
     /** How long a finished prefill waits for its grant when a decoder has rejected the request. */
     public long rejectedWaitNs() {
         return Math.min(grantWaitNs / 4, REJECTED_WAIT_MAX_NS);

@@ -68,6 +68,7 @@ public final class Prefiller {
     private final Fences fences;
     private final DecoderFrames words;
     private final EndedTransfers ended;
+    private final Contradictions contradictions;
     private final NanoClock clock;
 
     /** The ports that the sending side uses. */
@@ -95,6 +96,7 @@ public final class Prefiller {
         this.clock = ports.clock();
         this.ended = new EndedTransfers(limits);
         this.waiting = new WaitingGrants(replies, ports.intake(), engine, limits, prefills, ended);
+        this.contradictions = new Contradictions(prefills, waiting, engine, limits);
         this.deliveries = new Deliveries(writer, sessions, replies, ports, this::settle);
         this.words = new DecoderFrames(
                 prefills, waiting, ended, fences, deliveries, replies, writer, ports, limits, this::settle);
@@ -150,6 +152,7 @@ public final class Prefiller {
         if (prefill != null) {
             prefill.announced = announced;
             words.match(prefill);
+            contradictions.note(announce.transferId(), clock.nowNs());
         } else if (announced) {
             engine.stopped(
                     announce.request(), "another request with transfer id " + announce.transferId() + " is being sent");
@@ -302,6 +305,7 @@ public final class Prefiller {
     private void onGrant(Session session, Grant grant, long nowNs) {
         if (session.takesGrant(grant.getGrantId())) {
             words.onGrant(session, grant, nowNs);
+            contradictions.note(grant.getTransferId(), nowNs);
         } else {
             tally.add(MessengerMetric.FRAMES_INVALID, 1);
             sessions.end(
@@ -389,12 +393,14 @@ public final class Prefiller {
             }
         }
         work += words.tellOverdue(nowNs);
+        work += contradictions.endOld(nowNs, words::expected, (p, why) -> stop(p, Reason.EXPIRED, why));
         return work + fences.endLate(sessions, limits, nowNs) + waiting.expire(nowNs);
     }
 
     public long nextDeadlineNs(long nowNs) {
         long earliest = prefills.earliestNs(nowNs + limits.heartbeatNs());
-        return waiting.earliestNs(fences.earliestNs(words.earliestNs(earliest), limits.fenceLimitNs()));
+        earliest = contradictions.earliestNs(words.earliestNs(earliest));
+        return waiting.earliestNs(fences.earliestNs(earliest, limits.fenceLimitNs()));
     }
 
     /** A bug that one prompt meets stops that prompt. */

@@ -147,6 +147,11 @@ final class Prefills {
                 .toList();
     }
 
+    /** All that have this id, whichever prompt. */
+    List<Prefill> named(String transferId) {
+        return byTransferId.getOrDefault(transferId, List.of());
+    }
+
     /** Whether one of another prompt has the same id. */
     boolean anyOtherPrompt(TransferKey transfer) {
         return byTransferId.getOrDefault(transfer.id(), List.of()).stream()

@@ -179,6 +179,19 @@ final class WaitingGrants {
         return next;
     }
 
+    /** Those that wait under this id. */
+    List<PageGrant> of(String transferId) {
+        return byTransferId.getOrDefault(transferId, List.of());
+    }
+
+    /** Declines a grant that waits, for a prompt that will not come. */
+    void decline(PageGrant grant, String sentence, long nowNs) {
+        remove(grant);
+        brought.removeOne(grant.transfer());
+        replies.decline(grant, Reason.NEVER_CAME, sentence);
+        dismiss(grant.transfer(), grant.session(), nowNs); // a prefill that comes now waits for others only
+    }
+
     /** Takes a grant away that its decoder cancels; false when it does not wait here. */
     boolean cancel(Session session, String transferId, long grantId, long nowNs) {
         Optional<PageGrant> cancelled = byTransferId.getOrDefault(transferId, List.of()).stream()
@@ -247,11 +260,8 @@ final class WaitingGrants {
         for (PageGrant grant = byDeadline.peek();
                 grant != null && nowNs - grant.deadlineNs() >= 0;
                 grant = byDeadline.peek()) {
-            remove(grant);
+            decline(grant, neverCame(grant), nowNs);
             expired++;
-            brought.removeOne(grant.transfer());
-            replies.decline(grant, Reason.NEVER_CAME, neverCame(grant));
-            dismiss(grant.transfer(), grant.session(), nowNs); // a prefill that comes now waits for others only
         }
         return expired;
     }

@@ -1,0 +1,94 @@
+package io.kvmessenger.messenger.prefill;
+
+import io.kvmessenger.messenger.port.EngineEvents;
+import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.session.Deadlines;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.function.BiConsumer;
+import java.util.function.Predicate;
+
+/**
+ * Finds requests whose two legs name different prompts: under one transfer id a grant waits for a prompt that is not here,
+ * and the engine has announced another one, which no decoder has asked for. Each would wait for the other's leg until its
+ * own limit, though neither leg can come any more.
+ *
+ * <p>An id may be used for several prompts at once, whose legs come in any order. So it is looked at again after {@link
+ * ProtocolLimits#contradictionWaitNs()}, and only then it is taken for what it looks like.
+ *
+ * <p>Owned by the messenger's thread. It declines grants and stops no prefill.
+ */
+final class Contradictions {
+    private final Prefills prefills;
+    private final WaitingGrants waiting;
+    private final EngineEvents engine;
+    private final long waitNs;
+    /** When an id is looked at. */
+    private final Deadlines<String> looks = new Deadlines<>();
+    /** The ids that will be. */
+    private final Set<String> noted = new HashSet<>();
+
+    Contradictions(Prefills prefills, WaitingGrants waiting, EngineEvents engine, ProtocolLimits limits) {
+        this.prefills = prefills;
+        this.waiting = waiting;
+        this.engine = engine;
+        this.waitNs = limits.contradictionWaitNs();
+    }
+
+    /** A grant has begun to wait under this id, or the engine has announced a prompt. */
+    void note(String transferId, long nowNs) {
+        boolean looksLikeIt = !noted.contains(transferId)
+                && !lonelyGrants(transferId).isEmpty()
+                && !unaskedPrefills(transferId, prefill -> false).isEmpty();
+        if (looksLikeIt) {
+            noted.add(transferId);
+            looks.set(transferId, nowNs + waitNs);
+        }
+    }
+
+    /**
+     * Ends both legs of all requests that have contradicted themselves for long enough. Returns how many requests.
+     *
+     * @param expected whether a decoder has said that it will ask for a prompt
+     * @param stop is given each prompt that will not be asked for, and why
+     */
+    int endOld(long nowNs, Predicate<Prefill> expected, BiConsumer<Prefill, String> stop) {
+        int ended = 0;
+        for (String id = looks.takeOver(nowNs); id != null; id = looks.takeOver(nowNs)) {
+            noted.remove(id);
+            List<PageGrant> grants = lonelyGrants(id);
+            List<Prefill> unasked = unaskedPrefills(id, expected);
+            if (!grants.isEmpty() && !unasked.isEmpty()) {
+                String sentence =
+                        "the two legs of transfer " + id + " name different prompts (their digests differ): send"
+                                + " both the same tokens and adapter, to engines with the same tokenizer, adapters, weights and"
+                                + " connector version";
+                engine.log(EngineEvents.Level.WARNING, sentence);
+                grants.forEach(grant -> waiting.decline(grant, sentence, nowNs));
+                unasked.forEach(prefill -> stop.accept(prefill, sentence));
+                ended++;
+            }
+        }
+        return ended;
+    }
+
+    long earliestNs(long latestNs) {
+        return looks.earliestNs(latestNs);
+    }
+
+    /** The grants that wait under this id for a prompt that is not here. */
+    private List<PageGrant> lonelyGrants(String transferId) {
+        return waiting.of(transferId).stream()
+                .filter(grant -> !prefills.any(grant.transfer()))
+                .toList();
+    }
+
+    /** The prompts that the engine has announced under this id and no decoder has asked for, or is expected to. */
+    private List<Prefill> unaskedPrefills(String transferId, Predicate<Prefill> expected) {
+        return prefills.named(transferId).stream()
+                .filter(prefill -> prefill.announced && !prefill.stopped && prefill.answeredRanks == null)
+                .filter(prefill -> !expected.test(prefill))
+                .toList();
+    }
+}
