@@ -26,7 +26,7 @@ from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
 from kv_connector.sglang.metrics_page import MetricsPage
 from kv_connector.sglang.prefillers import LOOKUP_LIMIT_SECONDS, Prefillers, RankPlace
-from kv_connector.sglang.prompt_name import NO_DIGEST
+from kv_connector.sglang.prompt_name import NO_DIGEST, WEIGHTS
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
 from kv_connector.sglang.state_tensors import STATE_TENSORS
 from kv_connector.sglang.twins import Twins
@@ -150,6 +150,7 @@ class TransferEndpoint(CommonEndpoint):
             device=self._device,
         )
         described["weightsDigest"] = facts.weights_digest
+        WEIGHTS.started_with(facts.loaded_digest)
         names = [layer["name"] for layer in described["ranks"][0]["layers"]]
         self._exit_when_lost = facts.options.on_messenger_lost == "exit"
         messenger = self.open_messenger(facts.options, described, geometry.context_rows(metadata, ALLOCATIONS))

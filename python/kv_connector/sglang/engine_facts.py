@@ -49,6 +49,8 @@ class EngineFacts:
     options: Options
     model: str
     weights_digest: str
+    """What peers compare; "" where the user says what is the same."""
+    loaded_digest: str
     dtype: str
     element_bytes: int
     kv_head_count: int
@@ -66,12 +68,14 @@ def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
     options = read_options(mode, kv_args).of_rank(stage * parallel.tp_size + parallel.tp_rank)
     model = ModelConfig.from_server_args(server_args)
     refuse_unnamed_state(model, kinds_beside(kv_args))
+    loaded_digest = _weights_digest(server_args)
     dtype = str(kv_args.kv_cache_dtype_str)
     dtype = str(model.dtype).removeprefix("torch.") if dtype == "auto" else dtype
     return EngineFacts(
         options=options,
         model=options.model_id or fingerprint(server_args.model_path, model.hf_text_config, ""),
-        weights_digest="" if options.model_id else _weights_digest(server_args),
+        weights_digest="" if options.model_id else loaded_digest,
+        loaded_digest=loaded_digest,
         dtype=dtype,
         element_bytes=_element_bytes(dtype),
         kv_head_count=model.get_total_num_kv_heads(),

@@ -24,6 +24,8 @@ _ALLOCATE_METADATA = "sglang.srt.disaggregation.utils.MetadataBuffers.__init__"
 _DESCRIBE_STATE = "sglang.srt.mem_cache.memory_pool.MambaPool.get_contiguous_buf_infos"
 _TRANSFER_QUEUE = "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__"
 _PREFILL_QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
+_WEIGHT_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+_WEIGHT_SOURCES = ("disk", "distributed", "tensor", "ipc")
 _DECODE_QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 
@@ -62,6 +64,10 @@ def hook_scheduler() -> None:
         f"{_PREFILL_QUEUE}.release_memory_occupation": (abort_queued, HookType.BEFORE),
         f"{_DECODE_QUEUE}._create_receiver_and_enqueue": (prompt_name.name_new_receiver, HookType.AFTER),
         f"{_DECODE_QUEUE}._send_kv_metadata": (prompt_name.name_receiver, HookType.BEFORE),
+        **{
+            f"{_WEIGHT_UPDATER}.update_weights_from_{source}": (prompt_name.note_weights, HookType.AROUND)
+            for source in _WEIGHT_SOURCES
+        },
     }
     for target, (hook, kind) in hooks.items():
         if all(known is not hook for _kind, known, _source in HookRegistry._hooks[target]):

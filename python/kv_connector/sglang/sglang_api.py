@@ -99,6 +99,8 @@ __all__ = [
 ]
 
 _DISAGGREGATION = "sglang.srt.disaggregation"
+_WEIGHT_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+_WEIGHT_SOURCES = ("disk", "distributed", "tensor", "ipc")
 _SIGNATURES = (
     (
         f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__",
@@ -141,6 +143,7 @@ _SIGNATURES = (
         "self, decode_req, kv_indices, page_size, state_indices, metadata_kwargs",
     ),
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self, batch, pp_proxy_tensors"),
+    *((f"{_WEIGHT_UPDATER}.update_weights_from_{source}", "self, recv_req") for source in _WEIGHT_SOURCES),
     ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", "self, input_len"),
     (f"{_DISAGGREGATION}.utils.get_kv_class", "transfer_backend, class_type"),
     (f"{_DISAGGREGATION}.utils.get_kv_transfer_buf_infos", "pool"),
@@ -176,6 +179,8 @@ _ATTRIBUTES = (
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.prefix_len"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.cache_salt"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.positional_embed_overrides"),
+    (f"{_WEIGHT_UPDATER}.flush_cache_after_weight_update", "Weights were updated"),
+    *((f"{_WEIGHT_UPDATER}.update_weights_from_{source}", "recv_req.weight_version") for source in _WEIGHT_SOURCES),
     ("sglang.srt.model_executor.model_runner.ModelRunner.__init__", "self.is_draft_worker"),
     ("sglang.srt.model_executor.model_runner.ModelRunner.load_model", "self.sliding_window_size"),
     (f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin._send_kv_chunk", "self.sliding_window_size"),

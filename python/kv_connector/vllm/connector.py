@@ -9,7 +9,7 @@ A set-up that cannot work ends the start of the engine instead, with a sentence 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
@@ -17,7 +17,7 @@ from kv_connector._facade import Messenger
 from kv_connector._preflight import find_java
 from kv_connector.exceptions import KvConnectorError, MessengerError, OptionError
 from kv_connector.options import check_options
-from kv_connector.vllm.engine_facts import EngineFacts, read_facts, read_options, refuse_device
+from kv_connector.vllm.engine_facts import EngineFacts, digest_of_model, read_facts, read_options, refuse_device
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import longest_request_blocks
 from kv_connector.vllm.metadata import MessengerAddress, StepMetadata, WorkerNews
@@ -32,11 +32,13 @@ from kv_connector.vllm.vllm_api import (
     KVConnectorTransferResults,
     SupportsHMA,
     all_ranks_vote,
+    hear_of_weights,
     init_logger,
     load_failure_policy,
     outer_of,
     own_device_type,
 )
+from kv_connector.vllm.weight_changes import WeightChanges
 from kv_connector.vllm.worker_half import WorkerHalf
 
 logger = init_logger("vllm.kv_messenger")
@@ -83,7 +85,10 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             side = Side(self._facts.options.role, groups.tp_size, groups.pp_size, groups.messenger_count)
             longest_blocks = longest_request_blocks(kv_cache_config, vllm_config)
             gate = FetchGate(longest_blocks, self._facts.options.fetch_limit_seconds)
-            self._scheduler = SchedulerHalf(side, self._facts.kv_groups, gate, logger)
+            self._weights = WeightChanges(functools.partial(digest_of_model, vllm_config, logger))
+            self._weights.started_with(vllm_config.model_config.model)
+            hear_of_weights(WeightChanges.METHODS, logger)
+            self._scheduler = SchedulerHalf(side, self._facts.kv_groups, gate, logger, self._weights.name)
             if self._facts.not_shared_because:
                 logger.info("each rank has a messenger of its own: %s", self._facts.not_shared_because)
 
@@ -324,6 +329,16 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     def on_new_request(self, request: Any) -> None:
         """The request is queued."""
         self._half.queued(request)
+
+    @guarded(lambda: None)
+    def on_weights_called(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, failed: bool) -> None:
+        """The workers were told to do something to the engine's weights."""
+        self._weights.on_called(method, args, kwargs, failed=failed)
+
+    @guarded(lambda: None)
+    def on_weights_versioned(self, version: str) -> None:
+        """The engine was told which weights it has."""
+        self._weights.on_versioned(version)
 
     @guarded(lambda: (0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:

@@ -15,6 +15,7 @@ from kv_connector.options import SGLANG_OPTIONS_VARIABLE, VLLM_OPTIONS_PLACE, Op
 from kv_connector.vllm.drafts import refuse_unserved_layers, refuse_unserved_method
 from kv_connector.vllm.kv_groups import KvGroup, read_groups
 from kv_connector.vllm.rank_groups import RankGroups
+from kv_connector.weights_digest import digest_of_weights
 
 logger = logging.getLogger("vllm.kv_messenger")
 
@@ -122,3 +123,15 @@ def _ranks_that_share(vllm_config: Any, options: Options) -> tuple[int, str]:
 def options_of_messenger(options: Options, messenger_index: int) -> Options:
     """The options of one of the engine's messengers: ports that are fixed count up."""
     return options.of_rank(messenger_index)
+
+
+def digest_of_model(vllm_config: Any, logger: logging.Logger, model: str) -> str:
+    """Of the files that this engine loads a model's weights from; "" where that cannot be known."""
+    load = vllm_config.load_config
+    return digest_of_weights(
+        model,
+        revision=vllm_config.model_config.revision,
+        cache_folder=load.download_dir,
+        load_format=str(load.load_format),
+        logger=logger,
+    )

@@ -18,8 +18,8 @@ Assumed of vLLM: with both off it sends the processed content to its scheduler e
 """
 
 
-def digest_of(request: Any) -> str:
-    """The digest of the request's prompt."""
+def digest_of(request: Any, weights: str = "") -> str:
+    """The digest of the request's prompt, and of the weights where they were changed in the running engine."""
     lora = getattr(request, "lora_request", None)
     return prompt_digest(
         request.prompt_token_ids,
@@ -27,6 +27,7 @@ def digest_of(request: Any) -> str:
         lora=adapter_identity(lora.lora_name, lora.lora_path) if lora is not None else "",
         features=_features(request),
         cache_salt=getattr(request, "cache_salt", None) or "",
+        weights=weights,
     )
 
 

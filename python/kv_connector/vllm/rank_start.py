@@ -26,7 +26,7 @@ from kv_connector.options import Options
 from kv_connector.vllm import geometry
 from kv_connector.vllm.drafts import draft_with_kv, named_with
 from kv_connector.vllm.empty_steps import EmptySteps
-from kv_connector.vllm.engine_facts import EngineFacts, options_of_messenger
+from kv_connector.vllm.engine_facts import EngineFacts, digest_of_model, options_of_messenger
 from kv_connector.vllm.head_counts import HeadCounts
 from kv_connector.vllm.kv_groups import GroupPages
 from kv_connector.vllm.metadata import StepMetadata
@@ -34,7 +34,6 @@ from kv_connector.vllm.rank_groups import RankGroup
 from kv_connector.vllm.told_steps import ToldSteps
 from kv_connector.vllm.vllm_api import attention_packing, own_page_format, own_ranks
 from kv_connector.vllm.worker_half import Reports, WorkerHalf
-from kv_connector.weights_digest import digest_of_weights
 
 
 class OpenMessenger(Protocol):
@@ -198,14 +197,7 @@ class RankStart:
         """What its files say; with a ``model_id`` the user has said what is the same."""
         if self._facts.options.model_id:
             return ""
-        model, load = self._config.model_config, self._config.load_config
-        return digest_of_weights(
-            model.model,
-            revision=model.revision,
-            cache_folder=load.download_dir,
-            load_format=str(load.load_format),
-            logger=self._logger,
-        )
+        return digest_of_model(self._config, self._logger, self._config.model_config.model)
 
     def _counting(self) -> DeviceCounting | None:
         """How layers are counted on a GPU; None on a CPU, and where no layer is sent."""

@@ -6,7 +6,7 @@ It owns no thread, no socket and no JVM, and is called by the engine core's thre
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,8 +81,17 @@ class _Prefill:
 class SchedulerHalf:
     """Keeps, for each request with a transfer, what the workers have been told."""
 
-    def __init__(self, side: Side, groups: Sequence[KvGroup], gate: FetchGate, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        side: Side,
+        groups: Sequence[KvGroup],
+        gate: FetchGate,
+        logger: logging.Logger,
+        weights_name: Callable[[], str] = str,
+    ) -> None:
         self._side = side
+        self._weights_name = weights_name
+        """Of the weights that the engine has been given since its start."""
         self._gate = gate
         self._groups = groups
         self._logger = logger
@@ -136,13 +145,13 @@ class SchedulerHalf:
                 self._loading_first.add(request_id)
 
     def _expect(self, request: Any, ask: Receive) -> Transfer:
-        self._digests[request.request_id] = digest_of(request)
+        self._digests[request.request_id] = digest_of(request, self._weights_name())
         transfer = self._transfer(request, ask)
         self._pending.expects[request.request_id] = Expect(transfer, ask.messengers)
         return transfer
 
     def _begin(self, request: Any, ask: Send) -> _Prefill:
-        digest = digest_of(request)
+        digest = digest_of(request, self._weights_name())
         transfer, base = or_of_prompt(ask.transfer, digest), or_of_prompt(ask.base, digest)
         return _Prefill(request, transfer, base, request.num_prompt_tokens, digest)
 
@@ -255,7 +264,7 @@ class SchedulerHalf:
 
     def _digest(self, request: Any) -> str:
         """What the prefiller knows the prompt by."""
-        return self._digests.get(request.request_id) or digest_of(request)
+        return self._digests.get(request.request_id) or digest_of(request, self._weights_name())
 
     def refuse(self, request_id: str) -> None:
         """Ends a request that waits for a load as a failed one, after a fault on this side."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import importlib.metadata
 import logging
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +152,7 @@ __all__ = [
     "SupportsHMA",
     "all_ranks_vote",
     "attention_packing",
+    "hear_of_weights",
     "init_logger",
     "load_failure_policy",
     "outer_of",
@@ -158,6 +161,58 @@ __all__ = [
     "own_ranks",
     "page_format",
 ]
+
+
+_HEARS = "_kv_messenger_hears_of_weights"
+
+
+def hear_of_weights(methods: Iterable[str], logger: logging.Logger) -> None:
+    """Lets connectors hear what changes an engine core's weights, of which vLLM itself tells them nothing.
+
+    Each connector of a core is told by its ``on_weights_called`` and ``on_weights_versioned``, on the core's thread.
+    """
+    module = sys.modules.get("vllm.v1.engine.core")
+    if module is None:
+        return  # a scheduler without a core
+    core_class: Any = module.EngineCore
+    if _HEARS in vars(core_class):
+        return
+    call, version = getattr(core_class, "collective_rpc", None), getattr(core_class, "set_weight_version", None)
+    if call is None or version is None:
+        logger.warning("weights that are changed while this engine runs are not seen: its core has no word for them")
+        return
+    changing = frozenset(methods)
+
+    @functools.wraps(call)
+    def collective_rpc(
+        core: Any, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None
+    ) -> list[Any]:
+        failed = True
+        try:
+            answers: list[Any] = call(core, method, timeout, args, kwargs)
+            failed = False
+            return answers
+        finally:
+            if isinstance(method, str) and method in changing:
+                for connector in _own_connectors(core):
+                    connector.on_weights_called(method, args or (), kwargs or {}, failed=failed)
+
+    @functools.wraps(version)
+    def set_weight_version(core: Any, weight_version: str) -> None:
+        version(core, weight_version)
+        for connector in _own_connectors(core):
+            connector.on_weights_versioned(weight_version)
+
+    setattr(core_class, _HEARS, True)
+    core_class.collective_rpc = collective_rpc
+    core_class.set_weight_version = set_weight_version
+
+
+def _own_connectors(core: Any) -> list[Any]:
+    """This package's in an engine core, alone or inside a MultiConnector."""
+    outer = getattr(getattr(core, "scheduler", None), "connector", None)
+    found = getattr(outer, "_connectors", None) or [outer]
+    return [connector for connector in found if hasattr(connector, "on_weights_called")]
 
 
 def outer_of(connector: object) -> Any | None:

@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "no prompt has a digest",
         *("same-id", 2, "wrong page"),
-        *(scheduler_half, "digest_of", lambda _: "0" * 32),
+        *(scheduler_half, "digest_of", lambda *_: "0" * 32),
     ),
     Mutant(
         "the decoder is not told of an aborted prefill",

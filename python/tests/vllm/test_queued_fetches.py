@@ -48,9 +48,9 @@ def test_should_make_the_digest_of_a_prompt_once(engine: EngineMaker, monkeypatc
     """That of a long prompt takes milliseconds, in the scheduler's thread."""
     made: list[str] = []
 
-    def counted(request: Any) -> str:
+    def counted(request: Any, weights: str) -> str:
         made.append(request.request_id)
-        return digest_of(request)
+        return digest_of(request, weights)
 
     monkeypatch.setattr("kv_connector.vllm.scheduler_half.digest_of", counted)
     decoder = engine("kv_consumer", chunk_tokens=0)

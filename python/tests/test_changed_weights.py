@@ -1,0 +1,59 @@
+"""What weights that were changed in a running engine are called."""
+
+from __future__ import annotations
+
+from kv_connector.changed_weights import ChangedWeights
+
+START, TRAINED = "0011223344556677", "8899aabbccddeeff"
+
+
+def weights() -> ChangedWeights:
+    made = ChangedWeights()
+    made.started_with(START)
+    return made
+
+
+def test_should_have_no_name_at_the_start() -> None:
+    assert weights().name("") == ""
+    assert weights().name("step 7") == "step 7"
+
+
+def test_should_be_called_by_the_files_that_were_loaded() -> None:
+    here, there = weights(), ChangedWeights()
+    here.on_loaded(TRAINED, "")
+    there.on_loaded(TRAINED, "")
+    assert here.name("") == there.name("") == TRAINED
+    here.on_loaded(START, "")
+    assert here.name("") == "", "it computes with what it started with again"
+
+
+def test_should_be_counted_where_nothing_says_what_they_are() -> None:
+    once, twice = weights(), weights()
+    once.on_changed("")
+    twice.on_changed("")
+    twice.on_loaded("", "")
+    assert len({"", once.name(""), twice.name("")}) == 3
+    twice.on_loaded(TRAINED, "")
+    assert twice.name("") == TRAINED, "all were loaded anew"
+    twice.on_changed("")
+    assert twice.name("") not in ("", TRAINED, once.name(""))
+
+
+def test_should_be_called_by_the_version_alone_where_one_was_told() -> None:
+    told_with_it, told_after_it = weights(), weights()
+    told_with_it.on_loaded(TRAINED, "")
+    told_with_it.on_versioned("step 8")
+    told_after_it.on_changed("")
+    assert told_with_it.name("step 8") == told_after_it.name("step 8") == "step 8"
+
+
+def test_should_not_keep_a_version_through_a_change_that_had_none() -> None:
+    changed = weights()
+    changed.on_versioned("step 8")
+    changed.on_changed("step 8")
+    assert changed.name("step 8") not in ("", "step 8")
+    changed.on_changed("step 9")
+    other = weights()
+    other.on_versioned("step 9")
+    other.on_changed("step 9")
+    assert changed.name("step 9") == other.name("step 9"), "what came before the version does not count"
