@@ -77,8 +77,21 @@ def test_should_say_what_to_do(mistake: str, said: dict[str, str], run_python: R
     assert re.fullmatch(SENTENCES[mistake], said[mistake]), said[mistake]
 
 
+WITHOUT_VLLM = """
+    import sys
+
+    class Hidden:
+        def find_spec(self, name, path=None, target=None):
+            if name == "vllm":
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    sys.meta_path.insert(0, Hidden())
+    import kv_connector.vllm.connector
+"""
+
+
 def test_should_say_that_there_is_no_vllm(run_python: RunPython) -> None:
-    done = run_python("import sys; sys.modules['vllm'] = None; import kv_connector.vllm.connector", succeeds=False)
+    done = run_python(WITHOUT_VLLM, succeeds=False)
     last = done.stderr.splitlines()[-1]
     says = r"ImportError: KV Messenger \S+ is made for vLLM .*, and this Python has no vLLM: install one of .* into it"
     assert re.fullmatch(says, last), last
