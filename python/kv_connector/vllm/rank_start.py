@@ -236,7 +236,7 @@ class RankStart:
             self._logger.info(
                 "layers leave while forward passes run, once the first on this GPU has been counted right"
             )
-            first_pass = FirstPass(counter, len(names) - self._draft_layers(), "layers", self._logger)
+            first_pass = FirstPass(counter, self._counted_layers(names), "layers", self._logger)
         return WorkerHalf(
             messenger,
             lambda submit: ToldSteps(submit, counter, names, first_pass, self._logger),
@@ -245,10 +245,12 @@ class RankStart:
             self._logger,
         )
 
-    def _draft_layers(self) -> int:
-        """How many layers of the cache are a draft's, which runs behind the model's forward pass."""
+    def _counted_layers(self, names: Sequence[str]) -> int:
+        """How many a pass of the model counts: no hook is called for a state, and a draft's layers run behind it."""
+        states = {name for group in self._facts.kv_groups if group.state for name in group.layer_names}
         draft = draft_with_kv(self._config)
-        return 0 if draft is None else int(draft.get_total_num_hidden_layers())
+        drafted = 0 if draft is None else int(draft.get_total_num_hidden_layers())
+        return sum(name not in states for name in names) - drafted
 
 
 def _reach(memories: Sequence[Memory | DeviceMemory]) -> str:

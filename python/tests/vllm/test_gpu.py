@@ -15,6 +15,7 @@ from simulated_engine import LAYERS, caches, config, tensors
 from simulated_messenger import SimulatedMessenger
 
 from kv_connector.cuda_driver import CudaError
+from kv_connector.vllm.kv_groups import KvGroup
 
 OUT_OF_MEMORY = 2
 DIGEST = "0" * 32
@@ -465,3 +466,13 @@ def test_should_tell_no_pass_early_before_all_messengers_have_counted_one(prefil
     assert not prefiller.connector.has_connector_metadata()
     prefiller.end()
     assert prefiller.told() == ["step", "stepEnded"] * 2
+
+
+def test_should_expect_no_count_of_layers_without_a_hook(vllm_release: Release) -> None:
+    """Nor of a draft's, which runs when the check is over."""
+    groups = [KvGroup(("a", "b", "draft"), 16), KvGroup(("state",), 16, state=True)]
+    draft = SimpleNamespace(get_total_num_hidden_layers=lambda: 1)
+    for speculative, expected in ((None, 3), (SimpleNamespace(method="eagle", draft_model_config=draft), 2)):
+        facts, said = SimpleNamespace(kv_groups=groups), SimpleNamespace(speculative_config=speculative)
+        start = vllm_release.rank_start.RankStart(said, facts, None, logging.getLogger())
+        assert start._counted_layers(["a", "b", "draft", "state"]) == expected
