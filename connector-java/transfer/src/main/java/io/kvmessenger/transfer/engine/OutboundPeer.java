@@ -456,7 +456,10 @@ final class OutboundPeer implements Peer, LinkEvents, Route.Owner, WriteLedger.C
             }
             List<Endpoint> silent = routes.get(i).silentPaths(writes, nowNs);
             for (int j = 0; j < silent.size() && link != null; j++) {
-                silent.get(j).giveUp();
+                // What a device is still copying the path does not have yet.
+                if (gathered == null || !gathered.isGathering(writes.oldestPost(silent.get(j)))) {
+                    silent.get(j).giveUp();
+                }
             }
         }
     }

@@ -280,6 +280,17 @@ public final class GatheredWrites implements CopyLane.User {
         return false;
     }
 
+    /** Whether the post is being gathered, so that its path was not given any of it. */
+    public boolean isGathering(long postId) {
+        for (int i = 0; i < posts.size(); i++) {
+            Post post = posts.get(i);
+            if (!post.gathered && !post.dropped && post.restId == postId) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     /** Why nothing more is gathered for the peer, or null. */
     public DeviceFault fault() {
         return fault;
