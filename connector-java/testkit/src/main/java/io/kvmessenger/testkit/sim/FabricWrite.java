@@ -34,6 +34,8 @@ final class FabricWrite {
     final Post post;
     /** Null where it carries no page. */
     final MemorySegment source;
+    /** Where it is read there: not in a rank's memory where a device's pages were gathered. */
+    final long readOffset;
 
     final int targetRegionId;
     byte[] payload;
@@ -52,10 +54,11 @@ final class FabricWrite {
     /** Nothing of it lands any more, which was told. */
     boolean toldGone;
 
-    FabricWrite(PageWrite facts, Post post, MemorySegment source, int targetRegionId) {
+    FabricWrite(PageWrite facts, Post post, MemorySegment source, long readOffset, int targetRegionId) {
         this.facts = facts;
         this.post = post;
         this.source = source;
+        this.readOffset = readOffset;
         this.targetRegionId = targetRegionId;
     }
 

@@ -32,6 +32,9 @@ final class FabricWrites {
     private final WorldListener listener;
     private final Mutation mutation;
     private final Set<FabricWrite> inFlight = new LinkedHashSet<>();
+    /** Says where pages lie that were gathered elsewhere. */
+    private final WriteBatch ungathered = new WriteBatch();
+
     private long lastWriteId;
 
     FabricWrites(
@@ -54,17 +57,18 @@ final class FabricWrites {
     /** @param imm with the weight of these pages */
     void post(FabricWrite.Post post, WriteBatch batch, int firstPage, int pages, int imm) {
         FabricPath path = post.path;
+        ungathered.set(batch.position(), batch.request(), batch.firstUnit(), batch.unitCount());
         PageWrite facts = new PageWrite(
                 ++lastWriteId,
                 path.source.node.process(),
                 path.target.node.process(),
                 imm,
-                path.source.rankOf(batch.source()),
-                batch.sourceOffsetBytes(firstPage),
+                path.source.rankOf(batch.sourceRegion().descriptor().regionId()),
+                ungathered.sourceOffsetBytes(firstPage),
                 path.target.rankOf(batch.regionId()),
                 batch.targetOffsetBytes(firstPage),
                 Math.toIntExact(pages * batch.pageBytes()));
-        send(new FabricWrite(facts, post, batch.source(), batch.regionId()));
+        send(new FabricWrite(facts, post, batch.source(), batch.sourceOffsetBytes(firstPage), batch.regionId()));
     }
 
     /** A write that carries no page. */
@@ -73,7 +77,7 @@ final class FabricWrites {
         int imm = Imm.withWeight(batch.window(), (int) batch.weight());
         PageWrite facts = new PageWrite(
                 ++lastWriteId, path.source.node.process(), path.target.node.process(), imm, 0, 0, 0, 0, 0);
-        send(new FabricWrite(facts, post, null, 0));
+        send(new FabricWrite(facts, post, null, 0, 0));
     }
 
     private void send(FabricWrite write) {
@@ -108,9 +112,7 @@ final class FabricWrites {
         PageWrite facts = write.facts;
         write.payload = write.isImmediate()
                 ? new byte[0]
-                : write.source
-                        .asSlice(facts.sourceOffset(), facts.lengthBytes())
-                        .toArray(ValueLayout.JAVA_BYTE);
+                : write.source.asSlice(write.readOffset, facts.lengthBytes()).toArray(ValueLayout.JAVA_BYTE);
         if (!write.isImmediate()
                 && mutation == Mutation.PAYLOAD_DAMAGED
                 && random.nextInt(DAMAGED_WRITES_INTERVAL) == 0) {
@@ -195,6 +197,10 @@ final class FabricWrites {
         if (from == lengthBytes || !write.path().target.node.alive()) {
             return;
         }
+        if (!write.gone && fabric.copyFails(write.path().target.node)) {
+            write.path().target.run(() -> failCopy(write));
+            return;
+        }
         int to = from == 0 && lengthBytes > 1 ? lengthBytes / 2 : lengthBytes;
         copy(write, from, to);
         write.passedBytes = to;
@@ -202,6 +208,16 @@ final class FabricWrites {
             clock.after(fabric.delayNs(), () -> copyOn(write));
         } else if (mutation != Mutation.COUNTED_BEFORE_COPIED) {
             write.path().target.run(() -> seeCopied(write));
+        }
+    }
+
+    /** Nothing more of it is copied, and it is not counted: its peer is told, and has no admission any more. */
+    private void failCopy(FabricWrite write) {
+        if (!write.gone) {
+            write.staged = false;
+            FabricPath path = write.path();
+            gone(write);
+            fabric.dismiss(path.control, TransferFault.COPY_FAILED, "a device failed", "a device of the peer failed");
         }
     }
 
@@ -213,11 +229,11 @@ final class FabricWrites {
 
     /** What waits for the device: nothing of the write is copied after it. */
     private void awaitCopy(FabricWrite write) {
-        boolean copies = write.staged && mutation != Mutation.COUNTED_BEFORE_COPIED;
-        while (copies
-                && write.passedBytes < write.facts.lengthBytes()
-                && write.path().target.node.alive()) {
-            copyOn(write);
+        boolean copies =
+                write.staged && mutation != Mutation.COUNTED_BEFORE_COPIED && mutation != Mutation.FREED_BEFORE_COPIED;
+        if (copies && write.path().target.node.alive() && write.passedBytes < write.facts.lengthBytes()) {
+            copy(write, write.passedBytes, write.facts.lengthBytes());
+            write.passedBytes = write.facts.lengthBytes();
         }
     }
 

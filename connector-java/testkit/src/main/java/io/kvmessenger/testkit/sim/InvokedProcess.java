@@ -23,6 +23,7 @@ record InvokedProcess(TransferEngine engine, SimulatedTransport transport) {
 
     /**
      * @param workerCount of the engine; each runs its duty cycles in its own time
+     * @param copies of what the process writes from a device; null where it writes from a host's memory
      * @param onCompletion run when there is something to poll, and there was nothing before
      */
     static InvokedProcess start(
@@ -32,6 +33,7 @@ record InvokedProcess(TransferEngine engine, SimulatedTransport transport) {
             SimulatedFabric fabric,
             EngineLimits limits,
             int workerCount,
+            SimulatedCopies copies,
             Runnable onCompletion) {
         List<SimulatedWorker> workers = new ArrayList<>();
         for (int i = 0; i < workerCount; i++) {
@@ -50,8 +52,10 @@ record InvokedProcess(TransferEngine engine, SimulatedTransport transport) {
                     new SimulatedLinks(fabric),
                     fabric.shape().fall().domains() == 1 ? List.of(first) : List.of(first, next)));
         }
-        InvokedEngine invoked =
-                new InvokedEngine(limits, new EnginePorts(LIB_C, node::nowNs, random.split(), ports), onCompletion);
+        EnginePorts engine = copies == null
+                ? new EnginePorts(LIB_C, node::nowNs, random.split(), ports)
+                : new EnginePorts(LIB_C, node::nowNs, random.split(), copies, copies.drawLimits(), ports);
+        InvokedEngine invoked = new InvokedEngine(limits, engine, onCompletion);
         workers.forEach(worker -> worker.start(invoked));
         made.getFirst().leads(made);
         return new InvokedProcess(invoked.engine(), made.getFirst());

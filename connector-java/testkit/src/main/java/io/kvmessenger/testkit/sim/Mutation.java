@@ -46,6 +46,12 @@ public enum Mutation {
     COUNTED_WHEN_POSTED,
     /** What has landed in host memory is counted before a device has copied it on. */
     COUNTED_BEFORE_COPIED,
+    /** A window that is closed does not wait for what a device still copies into its pages. */
+    FREED_BEFORE_COPIED,
+    /** What a device gathers is sent when its copies are queued. */
+    SENT_BEFORE_GATHERED,
+    /** A stream that is closed does not wait for copies that have begun. */
+    COPIES_OUTLIVE_STREAM,
     /** A fetch is reported arrived when the first of its sources has sent all. */
     ONE_SOURCE_SUFFICES,
     /** The completion of one request is told for another that is under way. */

@@ -26,6 +26,11 @@ record NextDomain(SimulatedTransport transport) implements Domain {
     }
 
     @Override
+    public boolean readsGathered() {
+        return transport.readsGathered();
+    }
+
+    @Override
     public RemoteKey register(Region region) {
         return transport.register(region);
     }

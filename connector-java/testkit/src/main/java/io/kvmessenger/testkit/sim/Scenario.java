@@ -19,6 +19,7 @@ import java.util.stream.IntStream;
  * @param announces whether prefillers announce prompts and wait for grants, as SGLang does
  * @param bothRoles whether prefillers also decode what other prefillers compute
  * @param workerCount of each transfer engine
+ * @param devicesWrite whether what prefillers have is in the memory of devices, and gathered from there
  */
 record Scenario(
         long seed,
@@ -38,6 +39,7 @@ record Scenario(
         Traffic traffic,
         Lanes lanes,
         Fall fall,
+        boolean devicesWrite,
         Swarm swarm) {
     static final long MICRO = 1_000;
     static final long MILLI = 1_000_000;
@@ -60,7 +62,7 @@ record Scenario(
     private static final int WORKERS_ONE_IN = 3;
 
     private static final int WORKERS_MAX = 3;
-    /** One in so many runs over tcp has a device's memory at its targets. */
+    /** One in so many runs over tcp has a device's memory at its targets, and of all runs at its sources. */
     private static final int STAGED_ONE_IN = 3;
 
     /** Which of its faults a run has. */
@@ -109,6 +111,10 @@ record Scenario(
         FabricKind overNetwork = fabrics.nextInt(4) == 0 ? FabricKind.RDM : drawn;
         FabricKind fabric =
                 overNetwork == FabricKind.TCP && devices.nextInt(STAGED_ONE_IN) == 0 ? FabricKind.STAGED : overNetwork;
+        boolean devicesWrite = devices.nextInt(STAGED_ONE_IN) == 0
+                && shardable
+                && weather != Weather.SOUND; // how long a copy waits for room has no bound
+        ChecksumMode checksumMode = List.of(ChecksumMode.values()).get(checksums.nextInt(ChecksumMode.values().length));
         int slotCount = random.nextInt(3) == 0 ? 2 + random.nextInt(4) : SLOTS_ENOUGH;
         boolean slotsReusedSoon = random.nextBoolean();
         Lanes drawnLanes = shardable ? Lanes.draw(lanes, fabric) : Lanes.ONE;
@@ -129,11 +135,12 @@ record Scenario(
                 model.drawEngine(random, shards, sharded),
                 bothRoles,
                 limits(weather),
-                List.of(ChecksumMode.values()).get(checksums.nextInt(ChecksumMode.values().length)),
+                devicesWrite ? ChecksumMode.OFF : checksumMode, // nothing is summed up in a device's memory
                 announces,
                 shardable ? Traffic.draw(traffic, weather, announces) : Traffic.PLAIN,
                 drawnLanes,
                 shardable && weather != Weather.SOUND ? Fall.draw(falls, drawnLanes) : Fall.NONE,
+                devicesWrite,
                 switch (weather) {
                     case FAULTY -> Swarm.draw(random);
                     case SOUND -> Swarm.sound(random);
@@ -197,16 +204,22 @@ record Scenario(
         return 2 * limits.grantWaitNs();
     }
 
+    /** Pages are compared where host memory is written from. */
     Scenario with(ChecksumMode mode) {
-        return with(fabric, mode);
+        return with(fabric, mode, devicesWrite && mode == ChecksumMode.OFF);
+    }
+
+    /** With devices at all sources, or at none. */
+    Scenario with(boolean devices) {
+        return with(fabric, devices ? ChecksumMode.OFF : checksumMode, devices);
     }
 
     /** With the lanes that were drawn for the fabric of the seed. */
     Scenario with(FabricKind kind) {
-        return with(kind, checksumMode);
+        return with(kind, checksumMode, devicesWrite);
     }
 
-    private Scenario with(FabricKind kind, ChecksumMode mode) {
+    private Scenario with(FabricKind kind, ChecksumMode mode, boolean devices) {
         return new Scenario(
                 seed,
                 prefillerCount,
@@ -225,7 +238,13 @@ record Scenario(
                 traffic,
                 lanes,
                 fall,
+                devices,
                 swarm);
+    }
+
+    /** Whether this messenger of an engine writes from a device's memory. */
+    boolean writesFromDevice(String messenger) {
+        return devicesWrite && messenger.startsWith("P");
     }
 
     /** Names of an engine's messengers, in the order of their geometries: the engine's own name where it has one. */

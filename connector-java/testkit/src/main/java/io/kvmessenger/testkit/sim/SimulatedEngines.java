@@ -61,6 +61,7 @@ public final class SimulatedEngines {
                 new EngineLimits(
                         options.requestsPerPeerMax(), Imm.SLOT_COUNT_MAX, Imm.GENERATION_COUNT, COMPLETIONS, PEERS),
                 options.workers(),
+                null,
                 () -> {});
         fabric.started(process.transport());
         return new Waiting(process);
@@ -80,7 +81,7 @@ public final class SimulatedEngines {
         public Region register(Memory memory) {
             Region region = super.register(memory);
             regions.add(region);
-            transport.use(regions);
+            transport.use(regions, regions.stream().map(Region::hostBytes).toList());
             return region;
         }
 

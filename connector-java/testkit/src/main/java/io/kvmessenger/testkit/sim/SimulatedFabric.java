@@ -22,6 +22,8 @@ import java.util.function.Consumer;
  */
 final class SimulatedFabric {
     static final long HOP_NS = 20 * Scenario.MICRO;
+    /** Of the copies of a run that loses as many paths as any. */
+    private static final double COPY_FAULTS = 0.02;
     /** After that long without an answer an RDMA queue pair gives up. */
     private static final long RETRIES_EXHAUSTED_NS = 20 * Scenario.MILLI;
 
@@ -74,6 +76,10 @@ final class SimulatedFabric {
         healed = true;
     }
 
+    boolean isHealed() {
+        return healed;
+    }
+
     /** Remembers what went wrong in it: an engine takes an error of a link as the end of the link. */
     void guard(Runnable action) {
         try {
@@ -100,6 +106,15 @@ final class SimulatedFabric {
     /** Whether a link cannot take more just now. */
     boolean backPressures() {
         return !healed && random.nextDouble() < swarm.backPressure() * 0.3;
+    }
+
+    /** Whether a device of this process does not copy what it is given now. */
+    boolean copyFails(SimulatedNode at) {
+        boolean fails = !healed && random.nextDouble() < swarm.pathLoss() * COPY_FAULTS;
+        if (fails) {
+            trace.add(at.process(), "copyFault", "");
+        }
+        return fails;
     }
 
     /** On the worker of an engine, in a while. */

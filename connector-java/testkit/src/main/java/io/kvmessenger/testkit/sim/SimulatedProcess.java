@@ -29,6 +29,7 @@ final class SimulatedProcess {
         ContextPool context = new ContextPool(
                 scenario.traffic().contextKinds(), scenario.traffic().contextOnRequest());
         pool = new PagePool(geometry, context, random.split());
+        SimulatedCopies copies = scenario.writesFromDevice(node.name()) ? copies(world, listener) : null;
         InvokedProcess invoked = InvokedProcess.start(
                 world.clock(),
                 random,
@@ -36,6 +37,7 @@ final class SimulatedProcess {
                 world.fabric(),
                 world.mutation().limits(scenario.engineLimits()),
                 scenario.workerCount(),
+                copies,
                 node::wake);
         transport = invoked.transport();
         transfer = new WatchedTransferEngine(invoked.engine(), node.process(), listener);
@@ -43,10 +45,7 @@ final class SimulatedProcess {
         List<MemorySegment> all = Stream.concat(pool.memories().stream(), pool.context().memories().stream())
                 .toList();
         listener.processStarted(node.process(), geometry, all);
-        List<Region> regions = all.stream()
-                .map(memory -> transfer.register(Memory.host(memory)))
-                .toList();
-        transport.use(regions);
+        List<Region> regions = register(all, copies);
         int rankCount = pool.memories().size();
         List<RankMemory> memories = regions.stream()
                 .limit(rankCount)
@@ -77,5 +76,27 @@ final class SimulatedProcess {
         world.fabric().started(transport);
         world.network().started(node);
         node.start(messenger);
+    }
+
+    private List<Region> register(List<MemorySegment> all, SimulatedCopies copies) {
+        List<Region> regions = all.stream()
+                .map(memory -> transfer.register(copies == null ? Memory.host(memory) : ofDevice(memory)))
+                .toList();
+        transport.use(regions, all);
+        if (copies != null) {
+            copies.serve(transport, all);
+        }
+        return regions;
+    }
+
+    /** Its draws are its own: a run is as it was where no device copies. */
+    private SimulatedCopies copies(Simulation world, WorldListener listener) {
+        SplittableRandom own =
+                new SplittableRandom(world.scenario().seed() ^ node.process().hashCode());
+        return new SimulatedCopies(world.clock(), node, world.fabric(), own, listener);
+    }
+
+    private static Memory ofDevice(MemorySegment memory) {
+        return new Memory.Device(0, memory.address(), memory.byteSize(), Memory.HandleKind.NONE);
     }
 }

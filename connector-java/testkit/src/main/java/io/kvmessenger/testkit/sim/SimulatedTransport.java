@@ -49,6 +49,9 @@ final class SimulatedTransport implements Domain {
     /** By rank, then by kind of context row. */
     private List<Region> regions = List.of();
 
+    /** Theirs, also where the engine takes it for a device's. */
+    private List<MemorySegment> memories = List.of();
+
     /** By window, for the mutant that shows it: what peers have posted for it, at whichever worker. */
     private final Map<Integer, Long> postedWeights = new LinkedHashMap<>();
 
@@ -71,8 +74,11 @@ final class SimulatedTransport implements Domain {
     }
 
     /** Each rank has one region, and so has each kind of context row. */
-    void use(List<Region> byRank) {
-        ofEngine.forEach(transport -> transport.regions = List.copyOf(byRank));
+    void use(List<Region> byRank, List<MemorySegment> bytes) {
+        for (SimulatedTransport transport : ofEngine) {
+            transport.regions = List.copyOf(byRank);
+            transport.memories = List.copyOf(bytes);
+        }
     }
 
     /** Those of all workers, itself the first of them. */
@@ -113,17 +119,8 @@ final class SimulatedTransport implements Domain {
         throw new AssertionError("region " + regionId + " is no rank's of " + node.process());
     }
 
-    int rankOf(MemorySegment memory) {
-        for (int rank = 0; rank < regions.size(); rank++) {
-            if (regions.get(rank).hostBytes().equals(memory)) {
-                return rank;
-            }
-        }
-        throw new AssertionError("a write reads what is no rank's memory of " + node.process());
-    }
-
     MemorySegment memoryOf(int regionId) {
-        return regions.get(rankOf(regionId)).hostBytes();
+        return memories.get(rankOf(regionId));
     }
 
     /** In a coming duty cycle of the worker; never, when the process dies before. */
@@ -152,6 +149,11 @@ final class SimulatedTransport implements Domain {
     @Override
     public String location() {
         return node.process();
+    }
+
+    @Override
+    public boolean readsGathered() {
+        return true;
     }
 
     @Override

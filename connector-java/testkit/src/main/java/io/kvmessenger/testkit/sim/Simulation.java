@@ -94,9 +94,8 @@ public final class Simulation {
         return run(Scenario.draw(seed, weather), weather, mutation, SimulatedEngine::new);
     }
 
-    /** A run over this fabric, whichever the seed draws. */
-    static Result run(Weather weather, long seed, Mutation mutation, FabricKind fabric) {
-        Scenario scenario = Scenario.draw(seed, weather).with(fabric);
+    /** A run in a world that no seed need draw. */
+    static Result run(Weather weather, Scenario scenario, Mutation mutation) {
         return weather == Weather.QUIET
                 ? runQuietly(scenario, mutation, SimulatedEngine::new)
                 : run(scenario, weather, mutation, SimulatedEngine::new);

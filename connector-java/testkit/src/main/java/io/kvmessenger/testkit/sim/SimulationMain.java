@@ -13,18 +13,18 @@ import java.util.stream.LongStream;
  * Runs seeds from the command line: {@code --seed N} one, {@code --seeds A..B} a range, {@code --weather quiet} without faults,
  * so that everything has to arrive, {@code --weather sound} with those of engines, clients and routers alone,
  * {@code --mutation M} with a bug put in, {@code --fabric F} over this one and not over the one that the seed draws (with Java's
- * engine). Ends with status 1 when a seed fails.
+ * engine), {@code --sources device|host} with prefillers' pages there. Ends with status 1 when a seed fails.
  */
 public final class SimulationMain {
     /** Seeds 1 to this are run by default, here and by the tests: about 10 s of two cores, with Python a minute of one. */
     public static final long SEEDS = 1000;
 
     /** What the command line asks for. */
-    private record Asked(long from, long to, Weather weather, String mutation, String fabric) {
+    private record Asked(long from, long to, Weather weather, String mutation, String fabric, String sources) {
         private static final String DRAWN = "";
 
         static Asked read(String[] args) {
-            Asked asked = new Asked(1, SEEDS, Weather.FAULTY, "NONE", DRAWN);
+            Asked asked = new Asked(1, SEEDS, Weather.FAULTY, "NONE", DRAWN, DRAWN);
             for (int i = 0; i + 1 < args.length; i += 2) {
                 asked = asked.with(args[i], args[i + 1]);
             }
@@ -36,16 +36,28 @@ public final class SimulationMain {
             return switch (option) {
                 case "--seed", "--seeds" ->
                     new Asked(
-                            Long.parseLong(ends[0]), Long.parseLong(ends[ends.length - 1]), weather, mutation, fabric);
+                            Long.parseLong(ends[0]),
+                            Long.parseLong(ends[ends.length - 1]),
+                            weather,
+                            mutation,
+                            fabric,
+                            sources);
                 case "--weather" ->
-                    new Asked(from, to, Weather.valueOf(value.toUpperCase(Locale.ROOT)), mutation, fabric);
-                case "--mutation" -> new Asked(from, to, weather, value, fabric);
-                case "--fabric" -> new Asked(from, to, weather, mutation, value.toUpperCase(Locale.ROOT));
+                    new Asked(from, to, Weather.valueOf(value.toUpperCase(Locale.ROOT)), mutation, fabric, sources);
+                case "--mutation" -> new Asked(from, to, weather, value, fabric, sources);
+                case "--fabric" -> new Asked(from, to, weather, mutation, value.toUpperCase(Locale.ROOT), sources);
+                case "--sources" -> new Asked(from, to, weather, mutation, fabric, value);
                 default ->
                     throw new IllegalArgumentException(option
                             + " is none of --seed N, --seeds A..B, --weather faulty|sound|quiet, --mutation NAME,"
-                            + " --fabric tcp|staged|rdma|shared_memory|rdm");
+                            + " --fabric tcp|staged|rdma|shared_memory|rdm, --sources device|host");
             };
+        }
+
+        Scenario scenario(long seed) {
+            Scenario drawn = Scenario.draw(seed, weather);
+            Scenario over = fabric.equals(DRAWN) ? drawn : drawn.with(FabricKind.valueOf(fabric));
+            return sources.equals(DRAWN) ? over : over.with(sources.equals("device"));
         }
     }
 
@@ -60,7 +72,11 @@ public final class SimulationMain {
         Asked asked = Asked.read(args);
         Mutation mutation = Mutation.valueOf(asked.mutation);
         return run(
-                asked, true, asked.fabric.equals(Asked.DRAWN) ? drawn(asked.weather, mutation) : over(asked, mutation));
+                asked,
+                true,
+                (asked.fabric + asked.sources).equals(Asked.DRAWN)
+                        ? drawn(asked.weather, mutation)
+                        : over(asked, mutation));
     }
 
     private static LongFunction<Simulation.Result> drawn(Weather weather, Mutation mutation) {
@@ -72,8 +88,7 @@ public final class SimulationMain {
     }
 
     private static LongFunction<Simulation.Result> over(Asked asked, Mutation mutation) {
-        FabricKind fabric = FabricKind.valueOf(asked.fabric);
-        return seed -> Simulation.run(asked.weather, seed, mutation, fabric);
+        return seed -> Simulation.run(asked.weather, asked.scenario(seed), mutation);
     }
 
     /** With the real connector in Python, in this thread; the exit status. */

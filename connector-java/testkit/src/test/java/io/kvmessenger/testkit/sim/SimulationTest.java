@@ -2,6 +2,7 @@ package io.kvmessenger.testkit.sim;
 
 import static org.assertj.core.api.Assertions.assertThat;
 
+import io.kvmessenger.testkit.sim.Scenario.Weather;
 import io.kvmessenger.testkit.sim.check.DeterminismChecker;
 import java.io.IOException;
 import java.io.InputStream;
@@ -9,6 +10,8 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.stream.LongStream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 class SimulationTest {
     private static final long SEEDS = Long.getLong("kvmessenger.sim.seeds", SimulationMain.SEEDS);
@@ -16,12 +19,18 @@ class SimulationTest {
     private static final long SEEDS_SOUND = 280;
 
     private static final long SEEDS_QUIET = 200;
+    /** Over each fabric; a third of the drawn seeds is of this kind too. */
+    private static final long SEEDS_OF_DEVICES = 20;
+
     private static final long SEEDS_RUN_TWICE = 20;
 
     @Test
     void shouldKeepEveryPromiseForSeedsThatOnceFoundABug() throws IOException {
         for (long seed : regressions()) {
             Simulation.Result result = Simulation.run(seed, Mutation.NONE);
+            assertThat(result.passed()).as(result.report()).isTrue();
+            Scenario asThen = Scenario.draw(seed, Weather.FAULTY).with(false); // most found it before devices wrote
+            result = Simulation.run(Weather.FAULTY, asThen, Mutation.NONE);
             assertThat(result.passed()).as(result.report()).isTrue();
         }
     }
@@ -54,6 +63,16 @@ class SimulationTest {
     void shouldDeliverEverythingWhenNothingGoesWrong() {
         LongStream.rangeClosed(1, SEEDS_QUIET).parallel().forEach(seed -> {
             Simulation.Result result = Simulation.runQuietly(seed);
+            assertThat(result.passed()).as(result.report()).isTrue();
+        });
+    }
+
+    @ParameterizedTest
+    @EnumSource(FabricKind.class)
+    void shouldKeepEveryPromiseWhenDevicesHaveAllPagesThatLeave(FabricKind fabric) {
+        LongStream.rangeClosed(1, SEEDS_OF_DEVICES).parallel().forEach(seed -> {
+            Scenario scenario = Scenario.draw(seed, Weather.FAULTY).with(fabric).with(true);
+            Simulation.Result result = Simulation.run(Weather.FAULTY, scenario, Mutation.NONE);
             assertThat(result.passed()).as(result.report()).isTrue();
         });
     }

@@ -5,7 +5,6 @@ import io.kvmessenger.transfer.spi.Domain;
 import io.kvmessenger.transfer.spi.OpenWindow;
 import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.staging.Staging;
-import io.kvmessenger.transfer.staging.StagingLimits;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.ToIntFunction;
@@ -37,7 +36,7 @@ final class DomainGroups {
         ringCapacity = limits.completions();
         for (int i = 0; i < ports.size(); i++) {
             CompletionRing completions = new CompletionRing(ringCapacity, onCompletion);
-            Staging staging = new Staging(enginePorts.devices(), StagingLimits.STANDARD);
+            Staging staging = new Staging(enginePorts.devices(), enginePorts.staging());
             all.add(new DomainGroup(ports.get(i), workers.get(i), completions, windows, regions, staging));
         }
         try {

@@ -5,6 +5,7 @@ import io.kvmessenger.transfer.device.DeviceAccess;
 import io.kvmessenger.transfer.spi.Links;
 import io.kvmessenger.transfer.spi.Poller;
 import io.kvmessenger.transfer.spi.Transport;
+import io.kvmessenger.transfer.staging.StagingLimits;
 import java.util.List;
 import java.util.function.LongSupplier;
 import java.util.random.RandomGenerator;
@@ -16,10 +17,16 @@ import java.util.random.RandomGenerator;
  * @param clock monotonic, in ns
  * @param random of what keys are made
  * @param devices what copies between devices and host memory; closed with the engine
+ * @param staging how much host memory each worker stages in
  * @param workers at least one; all have domains of the same places, which the first one's listen at
  */
 public record EnginePorts(
-        LibC libC, LongSupplier clock, RandomGenerator random, DeviceAccess devices, List<WorkerPorts> workers) {
+        LibC libC,
+        LongSupplier clock,
+        RandomGenerator random,
+        DeviceAccess devices,
+        StagingLimits staging,
+        List<WorkerPorts> workers) {
     public EnginePorts {
         workers = List.copyOf(workers);
         if (workers.isEmpty()) {
@@ -29,7 +36,7 @@ public record EnginePorts(
 
     /** Of an engine without devices. */
     public EnginePorts(LibC libC, LongSupplier clock, RandomGenerator random, List<WorkerPorts> workers) {
-        this(libC, clock, random, DeviceAccess.NONE, workers);
+        this(libC, clock, random, DeviceAccess.NONE, StagingLimits.STANDARD, workers);
     }
 
     /** Of an engine with one worker, and without devices. */

@@ -18,6 +18,7 @@ import io.kvmessenger.transfer.shm.ShmTransport;
 import io.kvmessenger.transfer.socket.EventLoop;
 import io.kvmessenger.transfer.socket.SealingLibC;
 import io.kvmessenger.transfer.spi.Transport;
+import io.kvmessenger.transfer.staging.StagingLimits;
 import io.kvmessenger.transfer.tcp.TcpTransport;
 import io.kvmessenger.transfer.verbs.VerbsTransport;
 import java.net.InetAddress;
@@ -99,7 +100,8 @@ public final class TransferEngines {
         }
         return new HostTransferEngine(
                 EngineLimits.of(options),
-                new EnginePorts(loops.getFirst().libC(), clock, new SecureRandom(), devices, ports),
+                new EnginePorts(
+                        loops.getFirst().libC(), clock, new SecureRandom(), devices, StagingLimits.STANDARD, ports),
                 (workers, onBug) -> runner(options.threading(), workers, clock, onBug));
     }
 

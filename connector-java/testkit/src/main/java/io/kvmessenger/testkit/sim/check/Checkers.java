@@ -98,6 +98,11 @@ public final class Checkers implements WorldListener {
     }
 
     @Override
+    public void deviceRead(String process, int rankIndex, long offset, int lengthBytes) {
+        tell(c -> c.deviceRead(process, rankIndex, offset, lengthBytes));
+    }
+
+    @Override
     public void landed(PageWrite write, int fromByte, int toByte) {
         tell(c -> c.landed(write, fromByte, toByte));
     }

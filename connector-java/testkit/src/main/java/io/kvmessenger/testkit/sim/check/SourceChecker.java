@@ -169,25 +169,40 @@ final class SourceChecker implements WorldListener {
         if (places.isEmpty()) {
             throw new Violation("Source", write + " was read outside all pages");
         }
-        places.forEach(place -> checkComputed(write, cache, place));
+        places.forEach(place -> checkComputed(write.toString(), cache, place));
     }
 
-    private static void checkComputed(PageWrite write, Cache cache, PageMap.Place place) {
+    /** As little as a write may a device read pages that have another owner, or none; which grant it reads them for is not known. */
+    @Override
+    public void deviceRead(String process, int rankIndex, long offset, int lengthBytes) {
+        Cache cache = caches.get(process);
+        if (grants.values().stream().anyMatch(grant -> grant.takenBack && grant.prefiller.equals(process))) {
+            return;
+        }
+        String copy = "a copy of " + process + "'s device";
+        List<PageMap.Place> places = cache.map.cover(rankIndex, offset, lengthBytes);
+        if (places.isEmpty()) {
+            throw new Violation("Source", copy + " read outside all pages");
+        }
+        places.forEach(place -> checkComputed(copy, cache, place));
+    }
+
+    private static void checkComputed(String reader, Cache cache, PageMap.Place place) {
         if (place.groupIndex() == PageMap.CONTEXT) {
             if (!cache.requestBySlot.containsKey(place.page())) {
-                throw new Violation("Source", write + " was read from " + place + ", which no request has left there");
+                throw new Violation("Source", reader + " read " + place + ", which no request has left there");
             }
             return;
         }
         List<Owned> owners = cache.ownersOf(place);
         if (owners.isEmpty()) {
-            throw new Violation("Source", write + " was read from " + place + ", which no request holds");
+            throw new Violation("Source", reader + " read " + place + ", which no request holds");
         }
         if (owners.stream().noneMatch(owned -> computed(owned, cache, place))) {
             Prompt first = owners.getFirst().prompt;
             throw new Violation(
                     "Source",
-                    write + " was read from " + place + " of " + first.request
+                    reader + " read " + place + " of " + first.request
                             + " before it was computed there, as far as "
                             + Arrays.toString(first.computedTokens[place.rankIndex()]));
         }

@@ -45,6 +45,9 @@ public interface WorldListener {
     /** The source's bytes were read now. */
     default void sourceRead(PageWrite write) {}
 
+    /** A device copies bytes of a rank's memory now, to where a transport will read them. */
+    default void deviceRead(String process, int rankIndex, long offset, int lengthBytes) {}
+
     /** Bytes {@code [fromByte, toByte)} of the write are in the target's memory now. */
     default void landed(PageWrite write, int fromByte, int toByte) {}
 
