@@ -45,6 +45,14 @@ def test_should_be_that_of_what_a_paused_decoder_wants_computed_again() -> None:
     assert digest_of(request(pd_rebootstrap_in_progress=True)) == digest_of(recomputed)
 
 
+def test_should_tell_prompts_of_vectors_apart() -> None:
+    """SGLang puts the same token ids in place of all vectors."""
+    prompts = [[[0.5, 1.0], [2.0, 0.1]], [[0.5, 1.0], [2.0, 0.2]], [[0.5, 1.0, 2.0, 0.1]], [[0.5], [1.0], [2.0], [0.1]]]
+    names = [digest_of(request(input_embeds=vectors)) for vectors in prompts]
+    assert len({digest_of(request()), *names}) == 5
+    assert digest_of(request(input_embeds=[[0.5, 1], [2, 0.1]])) == names[0]
+
+
 @pytest.mark.parametrize("field", ["multimodal_inputs", "input_embeds", "positional_embed_overrides"])
 def test_should_not_name_what_both_sides_may_describe_otherwise(field: str) -> None:
     assert digest_of(request(**{field: [1.0]})) == NO_DIGEST

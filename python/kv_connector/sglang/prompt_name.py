@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import sys
+from array import array
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kv_connector.adapter_digest import adapter_identity
 from kv_connector.changed_weights import ChangedWeights
-from kv_connector.prompt_digest import prompt_digest
+from kv_connector.prompt_digest import Embeddings, prompt_digest
 from kv_connector.weights_digest import digest_of_weights
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
 NO_DIGEST = ""
-"""Of prompts that the two sides may well describe otherwise: with images or sounds, or given as vectors."""
+"""Of prompts that the two sides may well describe otherwise: with images or sounds, or with vectors of other kinds."""
 UNNAMED_VERSION = "default"
 """SGLang's, of weights that have not been given a name."""
 _UNKNOWN_ADAPTER = "an adapter"
@@ -29,9 +31,28 @@ def digest_of(request: Any, *, adapter: str = "", weights: str = "") -> str:
 
     A decoder that was paused wants what it has generated computed as well.
     """
-    if request.multimodal_inputs is not None or request.input_embeds or request.positional_embed_overrides is not None:
+    if request.multimodal_inputs is not None or request.positional_embed_overrides is not None:
         return NO_DIGEST
-    return prompt_digest(_tokens(request), lora=adapter, weights=weights)
+    embeddings = None
+    if request.input_embeds:
+        embeddings = _embeddings(request.input_embeds)
+        if embeddings is None:
+            return NO_DIGEST
+    return prompt_digest(_tokens(request), embeddings=embeddings, lora=adapter, weights=weights)
+
+
+def _embeddings(vectors: Sequence[Sequence[float]]) -> Embeddings | None:
+    """A prompt given as vectors, by the numbers that the client sent; None of what is no list of vectors."""
+    numbers = array("d")
+    try:
+        for vector in vectors:
+            numbers.extend(vector)
+        shape = (len(vectors), len(vectors[0]))
+    except TypeError:
+        return None
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return Embeddings("float64", shape, memoryview(numbers).cast("B"))
 
 
 def length_of(request: Any) -> int:
