@@ -86,6 +86,13 @@ final class DmaBufEnginesTest extends WriterAndTarget {
         return by.transport();
     }
 
+    /** From the writer to the target; each path's first immediate names no window, and is flushed for all the same. */
+    private void awaitPaths() {
+        target.await(
+                "the paths of both NICs",
+                () -> target.engine().counters().of(TransferCounter.PATHS_OPENED) == DmaBufEngines.NICS.length);
+    }
+
     private long staged() {
         return standIn.callCount("cuMemHostAlloc");
     }
@@ -124,6 +131,7 @@ final class DmaBufEnginesTest extends WriterAndTarget {
         standIn.attribute(
                 CudaApi.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
                 CudaApi.CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
+        awaitPaths(); // the target's device was asked before, and is flushed
         long flushes = standIn.callCount("cuFlushGPUDirectRDMAWrites");
         try (DrivenEngine other = engines.onDevice(options(), MEMORY_BYTES)) {
             assertThat(move(writer, other, 2)).isEqualTo(TransferOptions.VERBS);
@@ -141,10 +149,7 @@ final class DmaBufEnginesTest extends WriterAndTarget {
 
     @Test
     void shouldCountNothingThatCouldNotBeFlushed() {
-        // Each path's first immediate names no window, and is flushed for all the same.
-        target.await(
-                "the paths of both NICs",
-                () -> target.engine().counters().of(TransferCounter.PATHS_OPENED) == DmaBufEngines.NICS.length);
+        awaitPaths();
         var window = grant(everything(), PAGE_COUNT, 4);
         standIn.fail("cuFlushGPUDirectRDMAWrites", 1, OUT_OF_MEMORY);
         writer.submit(peer, paged(window, ALL, ALL), 4);
