@@ -96,7 +96,9 @@ class Runner:
             return None
         if self._await_last_pass is not None:
             self._await_last_pass()
-        self._due = self.layers_sent() if self.layers_sent is not None else 0.0
+        if self.layers_sent is not None:
+            self._await_layers()  # the last pass's last layer, which no pass was held for
+            self._due = self.layers_sent()
         given = self._batch.of(rows)
         sampled = self._graphs.run(given) if self._graphs is not None else self._compute(self._batch.on_device(given))
         if self._launch_counting is not None:
@@ -140,10 +142,13 @@ class Runner:
             torch.cuda._sleep(HELD_CYCLES)
             return
         self._due += 1
-        if self.layers_sent is None or layer == len(self._names) - 1:
-            return
+        if layer < len(self._names) - 1:
+            self._await_layers()
+
+    def _await_layers(self) -> None:
+        """Until all that are due have left."""
         limit = time.monotonic() + LEAVES_LIMIT_SECONDS
-        while self.layers_sent() < self._due and time.monotonic() < limit:
+        while self.layers_sent is not None and self.layers_sent() < self._due and time.monotonic() < limit:
             time.sleep(POLL_SECONDS)
 
     @staticmethod
