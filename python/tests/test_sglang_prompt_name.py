@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from kv_connector.changed_weights import ChangedWeights
 from kv_connector.prompt_digest import prompt_digest
-from kv_connector.sglang.prompt_name import NO_DIGEST, digest_of
+from kv_connector.sglang import prompt_name
+from kv_connector.sglang.prompt_name import NO_DIGEST, digest_of, note_weights
 
 
 def request(**said: Any) -> Any:
@@ -56,3 +58,13 @@ def test_should_tell_prompts_of_vectors_apart() -> None:
 @pytest.mark.parametrize("field", ["multimodal_inputs", "input_embeds", "positional_embed_overrides"])
 def test_should_not_name_what_both_sides_may_describe_otherwise(field: str) -> None:
     assert digest_of(request(**{field: [1.0]})) == NO_DIGEST
+
+
+@pytest.mark.parametrize("said", ["default", None])
+def test_should_count_an_update_without_a_version_of_its_own(said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang's word for no version is none, also where it is said with the weights."""
+    weights = ChangedWeights()
+    monkeypatch.setattr(prompt_name, "WEIGHTS", weights)
+    monkeypatch.setattr(prompt_name, "_version", str)  # as it answers while SGLang's own is "default"
+    note_weights(lambda *_: SimpleNamespace(success=True, message=""), None, SimpleNamespace(weight_version=said))
+    assert weights.name("") != ""

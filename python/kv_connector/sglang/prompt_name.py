@@ -105,8 +105,8 @@ def note_weights(original: Callable[..., Any], updater: Any, update: Any, *args:
     """Around SGLang's ways to change the weights of a scheduler that runs: prompts are named by what it has now."""
     result = original(updater, update, *args, **kwargs)
     changed = result.success or _NOT_FLUSHED in result.message
-    if changed and update.weight_version is not None:
-        WEIGHTS.on_versioned(_version())
+    if changed and update.weight_version is not None and (version := _version()):
+        WEIGHTS.on_versioned(version)
     elif changed and hasattr(update, "model_path"):
         WEIGHTS.on_loaded(_digest_of_files(update), _version())
     elif changed:

@@ -17,10 +17,19 @@ from kv_connector._facade import Messenger
 from kv_connector._preflight import find_java
 from kv_connector.exceptions import KvConnectorError, MessengerError, OptionError
 from kv_connector.options import check_options
-from kv_connector.vllm.engine_facts import EngineFacts, digest_of_model, read_facts, read_options, refuse_device
+from kv_connector.vllm.engine_facts import (
+    EngineFacts,
+    adapters_kept_max,
+    digest_of_model,
+    read_facts,
+    read_options,
+    refuse_device,
+)
 from kv_connector.vllm.fetch_gate import FetchGate
 from kv_connector.vllm.kv_groups import longest_request_blocks
+from kv_connector.vllm.loaded_adapters import LoadedAdapters
 from kv_connector.vllm.metadata import MessengerAddress, StepMetadata, WorkerNews
+from kv_connector.vllm.prompts import digest_of
 from kv_connector.vllm.rank_start import OpenMessenger, OwnPart, RankStart
 from kv_connector.vllm.scheduler_half import SchedulerHalf
 from kv_connector.vllm.stats import MessengerPromMetrics, MessengerStats
@@ -38,7 +47,7 @@ from kv_connector.vllm.vllm_api import (
     outer_of,
     own_device_type,
 )
-from kv_connector.vllm.weight_changes import WeightChanges
+from kv_connector.vllm.weight_changes import WeightChanges, may_change_weights
 from kv_connector.vllm.worker_half import WorkerHalf
 
 logger = init_logger("vllm.kv_messenger")
@@ -85,10 +94,12 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             side = Side(self._facts.options.role, groups.tp_size, groups.pp_size, groups.messenger_count)
             longest_blocks = longest_request_blocks(kv_cache_config, vllm_config)
             gate = FetchGate(longest_blocks, self._facts.options.fetch_limit_seconds)
-            self._weights = WeightChanges(functools.partial(digest_of_model, vllm_config, logger))
+            self._adapters = LoadedAdapters(adapters_kept_max(vllm_config), logger)
+            files = functools.partial(digest_of_model, vllm_config, logger)
+            self._weights = WeightChanges(files, self._adapters.forget, logger)
             self._weights.started_with(vllm_config.model_config.model)
-            hear_of_weights(WeightChanges.METHODS, logger)
-            self._scheduler = SchedulerHalf(side, self._facts.kv_groups, gate, logger, self._weights.name)
+            hear_of_weights(may_change_weights, logger)
+            self._scheduler = SchedulerHalf(side, self._facts.kv_groups, gate, logger, self._digest_of)
             if self._facts.not_shared_because:
                 logger.info("each rank has a messenger of its own: %s", self._facts.not_shared_because)
 
@@ -331,14 +342,29 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         self._half.queued(request)
 
     @guarded(lambda: None)
-    def on_weights_called(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, failed: bool) -> None:
-        """The workers were told to do something to the engine's weights."""
-        self._weights.on_called(method, args, kwargs, failed=failed)
+    def on_weights_called(
+        self, method: object, args: Sequence[Any], kwargs: Mapping[str, Any], fault: BaseException | None
+    ) -> None:
+        """The workers were told to do what may change the engine's weights."""
+        self._weights.on_called(method, args, kwargs, fault)
 
     @guarded(lambda: None)
     def on_weights_versioned(self, version: str) -> None:
         """The engine was told which weights it has."""
         self._weights.on_versioned(version)
+
+    @guarded(lambda: None)
+    def on_adapter_added(self, adapter: Any) -> None:
+        """The workers were given a LoRA adapter."""
+        self._adapters.on_added(adapter)
+
+    @guarded(lambda: None)
+    def on_adapter_removed(self, number: int) -> None:
+        """The workers have dropped a LoRA adapter."""
+        self._adapters.on_removed(number)
+
+    def _digest_of(self, request: Any) -> str:
+        return digest_of(request, self._weights.name(), self._adapters.identity)
 
     @guarded(lambda: (0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:

@@ -135,3 +135,8 @@ def digest_of_model(vllm_config: Any, logger: logging.Logger, model: str) -> str
         load_format=str(load.load_format),
         logger=logger,
     )
+
+
+def adapters_kept_max(vllm_config: Any) -> int:
+    """How many LoRA adapters this engine keeps in memory; 0 where it serves none."""
+    return int(getattr(getattr(vllm_config, "lora_config", None), "max_cpu_loras", None) or 0)

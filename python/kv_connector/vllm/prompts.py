@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kv_connector.adapter_digest import adapter_identity
@@ -18,13 +18,17 @@ Assumed of vLLM: with both off it sends the processed content to its scheduler e
 """
 
 
-def digest_of(request: Any, weights: str = "") -> str:
+def _identity_in_files(adapter: Any) -> str:
+    return adapter_identity(adapter.lora_name, adapter.lora_path)
+
+
+def digest_of(request: Any, weights: str = "", adapter_of: Callable[[Any], str] = _identity_in_files) -> str:
     """The digest of the request's prompt, and of the weights where they were changed in the running engine."""
     lora = getattr(request, "lora_request", None)
     return prompt_digest(
         request.prompt_token_ids,
         embeddings=_embeddings(request),
-        lora=adapter_identity(lora.lora_name, lora.lora_path) if lora is not None else "",
+        lora=adapter_of(lora) if lora is not None else "",
         features=_features(request),
         cache_salt=getattr(request, "cache_salt", None) or "",
         weights=weights,

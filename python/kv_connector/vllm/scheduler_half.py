@@ -37,7 +37,7 @@ from kv_connector.vllm.metadata import (
     Transfer,
     WorkerNews,
 )
-from kv_connector.vllm.prompts import digest_of, leave_out_last_token
+from kv_connector.vllm.prompts import leave_out_last_token
 from kv_connector.vllm.quarantine import Quarantine
 from kv_connector.vllm.request_name import or_of_prompt, read_name
 from kv_connector.vllm.transfer_params import Receive, Refused, Send, Sibling, Side, read, rejected_transfers
@@ -87,11 +87,11 @@ class SchedulerHalf:
         groups: Sequence[KvGroup],
         gate: FetchGate,
         logger: logging.Logger,
-        weights_name: Callable[[], str] = str,
+        digest_of: Callable[[Any], str],
     ) -> None:
         self._side = side
-        self._weights_name = weights_name
-        """Of the weights that the engine has been given since its start."""
+        self._digest_of = digest_of
+        """Of a request's prompt, and of the weights that the engine computes it with."""
         self._gate = gate
         self._groups = groups
         self._logger = logger
@@ -145,13 +145,13 @@ class SchedulerHalf:
                 self._loading_first.add(request_id)
 
     def _expect(self, request: Any, ask: Receive) -> Transfer:
-        self._digests[request.request_id] = digest_of(request, self._weights_name())
+        self._digests[request.request_id] = self._digest_of(request)
         transfer = self._transfer(request, ask)
         self._pending.expects[request.request_id] = Expect(transfer, ask.messengers)
         return transfer
 
     def _begin(self, request: Any, ask: Send) -> _Prefill:
-        digest = digest_of(request, self._weights_name())
+        digest = self._digest_of(request)
         transfer, base = or_of_prompt(ask.transfer, digest), or_of_prompt(ask.base, digest)
         return _Prefill(request, transfer, base, request.num_prompt_tokens, digest)
 
@@ -264,7 +264,7 @@ class SchedulerHalf:
 
     def _digest(self, request: Any) -> str:
         """What the prefiller knows the prompt by."""
-        return self._digests.get(request.request_id) or digest_of(request, self._weights_name())
+        return self._digests.get(request.request_id) or self._digest_of(request)
 
     def refuse(self, request_id: str) -> None:
         """Ends a request that waits for a load as a failed one, after a fault on this side."""

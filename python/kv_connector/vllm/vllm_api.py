@@ -11,7 +11,7 @@ import functools
 import importlib.metadata
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -164,12 +164,19 @@ __all__ = [
 
 
 _HEARS = "_kv_messenger_hears_of_weights"
+_TOLD_AFTER = {
+    "set_weight_version": "on_weights_versioned",
+    "add_lora": "on_adapter_added",
+    "remove_lora": "on_adapter_removed",
+}
+"""What connectors are told when an engine core has done it, with its one argument."""
 
 
-def hear_of_weights(methods: Iterable[str], logger: logging.Logger) -> None:
+def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger) -> None:
     """Lets connectors hear what changes an engine core's weights, of which vLLM itself tells them nothing.
 
-    Each connector of a core is told by its ``on_weights_called`` and ``on_weights_versioned``, on the core's thread.
+    Each connector of a core is told, on the core's thread, what its workers were told that ``may_change`` weights, by
+    ``on_weights_called``, and what stands above.
     """
     module = sys.modules.get("vllm.v1.engine.core")
     if module is None:
@@ -177,35 +184,44 @@ def hear_of_weights(methods: Iterable[str], logger: logging.Logger) -> None:
     core_class: Any = module.EngineCore
     if _HEARS in vars(core_class):
         return
-    call, version = getattr(core_class, "collective_rpc", None), getattr(core_class, "set_weight_version", None)
-    if call is None or version is None:
+    if any(not hasattr(core_class, name) for name in ("collective_rpc", *_TOLD_AFTER)):
         logger.warning("weights that are changed while this engine runs are not seen: its core has no word for them")
         return
-    changing = frozenset(methods)
+    call = core_class.collective_rpc
 
     @functools.wraps(call)
     def collective_rpc(
         core: Any, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None
     ) -> list[Any]:
-        failed = True
+        fault: BaseException | None = None
         try:
             answers: list[Any] = call(core, method, timeout, args, kwargs)
-            failed = False
-            return answers
+        except BaseException as raised:
+            fault = raised
+            raise
         finally:
-            if isinstance(method, str) and method in changing:
+            if may_change(method):
                 for connector in _own_connectors(core):
-                    connector.on_weights_called(method, args or (), kwargs or {}, failed=failed)
-
-    @functools.wraps(version)
-    def set_weight_version(core: Any, weight_version: str) -> None:
-        version(core, weight_version)
-        for connector in _own_connectors(core):
-            connector.on_weights_versioned(weight_version)
+                    connector.on_weights_called(method, args or (), kwargs or {}, fault)
+        return answers
 
     setattr(core_class, _HEARS, True)
     core_class.collective_rpc = collective_rpc
-    core_class.set_weight_version = set_weight_version
+    for name, told in _TOLD_AFTER.items():
+        setattr(core_class, name, _telling(getattr(core_class, name), told))
+
+
+def _telling(original: Callable[..., Any], told: str) -> Callable[..., Any]:
+    """The method of an engine core, and ``told`` of its connectors when it has not failed."""
+
+    @functools.wraps(original)
+    def call(core: Any, argument: Any) -> Any:
+        answer = original(core, argument)
+        for connector in _own_connectors(core):
+            getattr(connector, told)(argument)
+        return answer
+
+    return call
 
 
 def _own_connectors(core: Any) -> list[Any]:

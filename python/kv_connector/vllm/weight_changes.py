@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from logging import Logger
 from typing import Any
 
 from kv_connector.changed_weights import ChangedWeights
@@ -10,37 +12,90 @@ from kv_connector.changed_weights import ChangedWeights
 _NO_VERSION = "default"
 """vLLM's, of weights that have not been given one."""
 
+CHANGING = frozenset(
+    {
+        *("reload_weights", "update_config", "reset_weights", "load_model", "apply_model"),
+        *("start_weight_update", "start_draft_weight_update", "update_weights", "finish_weight_update"),
+    }
+)
+"""Of vLLM's own workers; each changes weights, or says which will be changed. ``apply_model`` may only look at them."""
+
+HARMLESS = frozenset(
+    {
+        *("add_lora", "remove_lora", "pin_lora", "list_loras"),
+        *("annotate_profile", "profile", "check_health", "synchronize_device", "shutdown", "handle_ft_command"),
+        *("checkpoint_prepare", "checkpoint_restore", "elastic_ep_execute", "get_simple_cpu_offload_num_cpu_blocks"),
+        *("compile_or_warm_up_model", "determine_available_memory", "initialize_from_config", "init_device"),
+        *("init_worker", "update_environment_variables", "update_max_model_len", "adjust_rank"),
+        *("init_weight_transfer_engine", "shutdown_weight_transfer_engine", "supports_draft_weight_updates"),
+        *("compute_weight_checksums", "save_sharded_state", "save_tensorized_model"),
+        *("execute_model", "execute_dummy_batch", "sample_tokens", "take_draft_token_ids"),
+        *("get_cache_block_size_bytes", "get_compilation_match_table", "get_encoder_timing_stats", "vocab_size"),
+        *("get_kv_cache_spec", "get_supported_kv_cache_layouts", "set_kv_cache_layout", "get_supported_tasks"),
+        *("get_kv_connector_handshake_metadata", "get_model", "get_draft_model", "get_model_inspection"),
+        *("release_late_interaction_query_cache", "reset_encoder_cache", "reset_mm_cache"),
+        *("sleep", "wake_up", "discard"),
+    }
+)
+"""The others of vLLM's own workers, with which a test compares both lists: what is in neither is a user's."""
+
+NO_SUCH_METHOD = ("Method {!r} is not implemented", "object has no attribute {!r}")
+"""How vLLM's executors say, in one process and in several, that a worker has none of that name: nothing was done."""
+
+
+def may_change_weights(method: object) -> bool:
+    """Whether workers that are told to do this may have other weights afterwards: whatever is not known to keep them.
+
+    vLLM's own functions keep them; those of a user are sent to the workers to do anything.
+    """
+    if isinstance(method, str):
+        return method not in HARMLESS
+    return str(getattr(method, "__module__", "")).partition(".")[0] != "vllm"
+
 
 class WeightChanges:
-    """Follows vLLM's ways to change weights: loading them from files, and a trainer that sends them.
+    """Follows vLLM's ways to change weights: loading them from files, a trainer that sends them, a user's own code."""
 
-    Not seen: what a user's own worker extension does, and what ``apply_model`` is given.
-    """
-
-    METHODS = ("reload_weights", "start_weight_update", "start_draft_weight_update", "finish_weight_update")
-    """Of workers; each changes weights, or says whose will be changed."""
-
-    def __init__(self, digest_of_files: Callable[[str], str]) -> None:
+    def __init__(
+        self, digest_of_files: Callable[[str], str], forget_adapters: Callable[[], None], logger: Logger
+    ) -> None:
         self._digest_of_files = digest_of_files
+        self._forget_adapters = forget_adapters
+        """vLLM's workers drop them where they are given other weights of the model, and read them again."""
+        self._logger = logger
         self._weights = ChangedWeights()
         self._version = ""
-        self._of_draft = False
+        self._session = ""
+        """"model" or "draft", while a trainer sends weights of it; what is there of a model's names no prompt."""
         self._path = ""
+        self._own_word = uuid.uuid4().hex
+        self._noted: set[str] = set()
+        """The methods whose line was logged."""
 
     def started_with(self, model: str) -> None:
         """Where the engine loads its weights from."""
         self._path = model
         self._weights.started_with(self._digest_of_files(model))
 
-    def on_called(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, failed: bool = False) -> None:
-        """The workers have done it, or failed on the way: then what they compute with is not known."""
-        if method not in ("reload_weights", "finish_weight_update"):
-            self._of_draft = method == "start_draft_weight_update"
+    def on_called(
+        self, method: object, args: Sequence[Any], kwargs: Mapping[str, Any], fault: BaseException | None = None
+    ) -> None:
+        """The workers have done what may change weights, or failed on the way: what they have then is not known."""
+        failed = fault is not None
+        if failed and any(words.format(method) in str(fault) for words in NO_SUCH_METHOD):
+            return
+        if method in ("start_weight_update", "start_draft_weight_update"):
+            self._on_started(str(method), failed=failed)
+        elif method in ("update_weights", "finish_weight_update"):
+            self._on_sent(str(method), failed=failed)
+        elif method == "update_config":
+            self._path = ""  # another model's, or other files of the same: the next load says no more which
         elif failed:
-            self._weights.on_changed(self._version)
+            self._on_lost(method)
         elif method == "reload_weights":
             self._on_reloaded(args, kwargs)
-        elif not self._of_draft:
+        else:
+            self._note(method)
             self._weights.on_changed(self._version)
 
     def on_versioned(self, version: str) -> None:
@@ -50,9 +105,48 @@ class WeightChanges:
 
     def name(self) -> str:
         """What prompts are named by; "" for the weights of the start."""
-        return self._weights.name(self._version)
+        name = self._weights.name(self._version)
+        return f"{name}, being sent to {self._own_word}" if self._session == "model" else name
+
+    def _on_started(self, method: str, *, failed: bool) -> None:
+        """One that fails has changed nothing: vLLM refuses it where none is configured or one is under way."""
+        if not failed:
+            self._session = "draft" if method == "start_draft_weight_update" else "model"
+
+    def _on_sent(self, method: str, *, failed: bool) -> None:
+        """vLLM ends the update with the first part of it that fails, and refuses parts of none."""
+        ended = failed or method == "finish_weight_update"
+        if failed and self._session == "model":
+            self._on_lost(method)
+        elif ended and not failed and self._session != "draft":
+            self._weights.on_changed(self._version)
+            self._forget_adapters()
+        self._session = "" if ended else self._session or "model"
+
+    def _on_lost(self, method: object) -> None:
+        self._logger.warning(
+            "%s failed on the way: which weights this engine has is not known, and no prompt is exchanged with other"
+            " engines until reload_weights has loaded them from files or the engine is told their version"
+            " (/update_weight_version)",
+            method,
+        )
+        self._weights.on_lost(f"lost by {self._own_word}")
+
+    def _note(self, method: object) -> None:
+        name = str(getattr(method, "__qualname__", method))
+        if name not in self._noted:
+            self._noted.add(name)
+            self._logger.info(
+                "%s may have changed this engine's weights: requests with engines of which the same was not asked fail,"
+                " until both are told one version of their weights (/update_weight_version)",
+                name,
+            )
 
     def _on_reloaded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         iterated = bool(args) or kwargs.get("weights_iterator") is not None  # the first positional one is that
-        self._path = str(kwargs.get("weights_path") or self._path)
-        self._weights.on_loaded("" if iterated else self._digest_of_files(self._path), self._version)
+        path = kwargs.get("weights_path")
+        known = not iterated and bool(self._path)
+        if path and self._path:
+            self._path = str(path)
+        self._weights.on_loaded(self._digest_of_files(self._path) if known else "", self._version)
+        self._forget_adapters()

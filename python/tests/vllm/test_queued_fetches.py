@@ -48,11 +48,11 @@ def test_should_make_the_digest_of_a_prompt_once(engine: EngineMaker, monkeypatc
     """That of a long prompt takes milliseconds, in the scheduler's thread."""
     made: list[str] = []
 
-    def counted(request: Any, weights: str) -> str:
+    def counted(request: Any, *more: Any) -> str:
         made.append(request.request_id)
-        return digest_of(request, weights)
+        return digest_of(request, *more)
 
-    monkeypatch.setattr("kv_connector.vllm.scheduler_half.digest_of", counted)
+    monkeypatch.setattr("kv_connector.vllm.connector.digest_of", counted)
     decoder = engine("kv_consumer", chunk_tokens=0)
     aborted = "chatcmpl-aborted-00000000"
     decoder.add(REQUEST, 700, remote_prefill())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import logging
 import sys
 from collections.abc import Callable
@@ -14,9 +15,12 @@ import pytest
 from conftest import EngineMaker
 from release import Release
 from simulated_engine import SimulatedEngine, remote_decode, remote_prefill
+from test_adapter_digest import adapter
+from test_loaded_adapters import trained_again
 from test_weights_digest import trained, write
 
-from kv_connector.vllm.weight_changes import WeightChanges
+from kv_connector.vllm.loaded_adapters import LoadedAdapters
+from kv_connector.vllm.weight_changes import CHANGING, HARMLESS, NO_SUCH_METHOD, WeightChanges, may_change_weights
 from kv_connector.weights_digest import digest_of_weights
 
 CORE = "vllm.v1.engine.core"
@@ -28,7 +32,7 @@ def core_class(vllm_release: Release, monkeypatch: pytest.MonkeyPatch) -> type:
     """What vLLM's engine core does to weights, by its own source; the rest of the class wants torch."""
     tree = ast.parse((vllm_release.folder / "vllm/v1/engine/core.py").read_text())
     found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "EngineCore")
-    wanted = ("collective_rpc", "set_weight_version")
+    wanted = ("collective_rpc", "set_weight_version", "add_lora", "remove_lora")
     found.body = [node for node in found.body if isinstance(node, ast.FunctionDef) and node.name in wanted]
     assert len(found.body) == len(wanted), "vLLM changes weights in another way now"
     module = ModuleType(CORE)
@@ -66,11 +70,18 @@ def digests(core_class: type, engine: EngineMaker) -> Callable[..., tuple[str, s
 
 
 RELOAD, SENT = ("collective_rpc", "reload_weights"), ("collective_rpc", "finish_weight_update")
-DRAFTS = [("collective_rpc", "start_draft_weight_update"), SENT]
+STARTED, PART = ("collective_rpc", "start_weight_update"), ("collective_rpc", "update_weights")
+DRAFTS = [("collective_rpc", "start_draft_weight_update"), PART, SENT]
+OWN_CODE = [("collective_rpc", name) for name in ("reset_weights", "apply_model", "load_model", "update_weight")]
+"""The last is a method of a user's worker extension."""
+
+
+def of_a_user(worker: Any) -> None:
+    """Sent to the workers, where it does what it likes."""
 
 
 def test_should_tell_a_changed_engine_from_one_that_is_not(digests: Callable[..., tuple[str, str]]) -> None:
-    for change in (RELOAD, SENT, ("set_weight_version", "step 7")):
+    for change in (RELOAD, SENT, ("set_weight_version", "step 7"), *OWN_CODE, ("collective_rpc", of_a_user)):
         before, after = digests([], [change])
         assert before != after, change
         before, after = digests([change], [change])
@@ -86,11 +97,39 @@ def test_should_go_by_the_version_where_one_was_told(digests: Callable[..., tupl
 
 
 def test_should_leave_out_what_does_not_change_the_kv(digests: Callable[..., tuple[str, str]]) -> None:
-    for call in (("collective_rpc", "get_stats"), ("set_weight_version", "default")):
+    for call in (("collective_rpc", "check_health"), ("set_weight_version", "default")):
         one, other = digests([call], [])
         assert one == other
     one, other = digests(DRAFTS, [])
     assert one == other, "a draft's weights are its own"
+
+
+def test_should_fit_no_other_engine_while_a_trainer_sends(digests: Callable[..., tuple[str, str]]) -> None:
+    """Each has another part of them, and a trainer that went away never ends its update."""
+    for calls in ([STARTED], [STARTED, PART]):
+        for others in ([], calls, [STARTED, PART, SENT]):
+            one, other = digests(calls, others)
+            assert one != other, (calls, others)
+    one, other = digests([STARTED, PART, PART, SENT], [STARTED, PART, SENT])
+    assert one == other, "into how many parts they were cut says nothing"
+
+
+def test_should_not_take_the_word_for_no_version_for_one(digests: Callable[..., tuple[str, str]]) -> None:
+    """A trainer may pass vLLM's default on."""
+    named, unnamed = ("set_weight_version", "step 7"), ("set_weight_version", "default")
+    for before in ([], [named]):
+        one, other = digests([*before, STARTED, PART, SENT, unnamed], before)
+        assert one != other
+    one, other = digests([SENT, named, unnamed], [])
+    assert one != other, "what it has is not what it started with, whatever it is called"
+
+
+def test_should_not_know_what_files_are_loaded_after_other_settings(digests: Callable[..., tuple[str, str]]) -> None:
+    settings = ("collective_rpc", "update_config", None, ({"model_config": {"model": "/models/b"}},))
+    one, other = digests([settings], [])
+    assert one == other, "nothing was loaded yet"
+    one, other = digests([settings, RELOAD], [])
+    assert one != other
 
 
 def test_should_not_know_what_a_change_that_failed_has_left(core_class: type, engine: EngineMaker) -> None:
@@ -110,6 +149,67 @@ def test_should_not_know_what_a_change_that_failed_has_left(core_class: type, en
     assert one != other
 
 
+def test_should_not_take_two_failed_changes_for_the_same(core_class: type, engine: EngineMaker) -> None:
+    """One may have stopped at the first part and the other at the last. Files, or a version, end that."""
+    names: list[set[str]] = []
+    sides = [engine("kv_producer") for _ in range(2)]
+    answers: list[Any] = []
+
+    def rpc(*_: Any) -> list[Any]:
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return [None]
+
+    cores = [core_of(core_class, side, rpc) for side in sides]
+
+    def both(method: str, *outcome: Any) -> None:
+        answers[:] = outcome or [None]
+        for core in cores:
+            with contextlib.suppress(RuntimeError):
+                core.collective_rpc(method)
+        names.append({side.scheduler._weights.name() for side in sides})
+
+    both("start_weight_update")
+    both("update_weights", RuntimeError("the trainer has gone"))
+    both("start_weight_update", RuntimeError("not configured"))
+    both("reload_weights")
+    both("update_weights", RuntimeError("start_weight_update must be called before update_weights."))
+    for words in NO_SUCH_METHOD:
+        both("of_none", RuntimeError(f"Worker failed: {words.format('of_none')}."))
+    both("update_config", RuntimeError("no such setting"))
+    assert [len(of_both) for of_both in names] == [2, 2, 2, 1, 1, 1, 1, 1], names
+
+
+def test_should_know_each_method_of_vllm_s_workers(vllm_release: Release) -> None:
+    """One that is not known counts as a user's own, which may change weights."""
+    found: set[str] = set()
+    for file, name in (("worker_base", "WorkerBase"), ("gpu_worker", "Worker"), ("cpu_worker", "CPUWorker")):
+        tree = ast.parse((vllm_release.folder / f"vllm/v1/worker/{file}.py").read_text())
+        worker = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+        found |= {
+            node.name
+            for node in worker.body
+            if isinstance(node, ast.FunctionDef)
+            and not node.name.startswith("_")
+            and not any(isinstance(said, ast.Name) and said.id == "property" for said in node.decorator_list)
+        }
+    assert "update_weights" in found
+    assert sorted(found - CHANGING - HARMLESS) == []
+    assert not CHANGING & HARMLESS
+    assert all(may_change_weights(name) for name in CHANGING)
+
+
+def test_should_recognise_what_no_worker_has(vllm_release: Release) -> None:
+    """In the words of vLLM for one process, and of Python where a worker of several is asked for its attribute."""
+    text = (vllm_release.folder / "vllm/v1/serial_utils.py").read_text()
+    assert 'f"Method {method!r} is not implemented."' in text
+    text = (vllm_release.folder / "vllm/v1/executor/multiproc_executor.py").read_text()
+    assert "func = getattr(self.worker, method)" in text
+    with pytest.raises(AttributeError) as missing:
+        getattr(of_a_user, "no_such_" + "method")
+    assert NO_SUCH_METHOD[1].format("no_such_method") in str(missing.value)
+
+
 def test_should_tell_each_core_s_own_connectors(core_class: type, engine: EngineMaker) -> None:
     engine("kv_producer")
     told: list[str] = []
@@ -124,6 +224,28 @@ def test_should_tell_each_core_s_own_connectors(core_class: type, engine: Engine
     assert told == ["reload_weights"]
 
 
+def test_should_hear_which_adapters_a_core_has_loaded(core_class: type, engine: EngineMaker, tmp_path: Path) -> None:
+    """The files of both sides' adapter are written anew, and one core is told to load them again."""
+    folder = adapter(tmp_path / "sql")
+    sides = [engine("kv_producer", extra={"transports": ["tcp"]}) for _ in range(2)]
+    cores = [core_of(core_class, side) for side in sides]
+    loaded = SimpleNamespace(lora_name="sql", lora_int_id=1, lora_path=str(folder), load_inplace=False)
+    for core in cores:
+        core.model_executor = SimpleNamespace(add_lora=lambda _: True, remove_lora=lambda _: True)
+        core.scheduler.connector._adapters = LoadedAdapters(1, logging.getLogger(__name__))
+        assert core.add_lora(loaded) is True
+    trained_again(folder, 2)
+
+    def names() -> list[str]:
+        return [side.scheduler._adapters.identity(loaded) for side in sides]
+
+    assert len(set(names())) == 1
+    cores[0].add_lora(SimpleNamespace(**vars(loaded) | {"load_inplace": True}))
+    assert len(set(names())) == 2
+    cores[1].remove_lora(1)
+    assert len(set(names())) == 1, "read again when it is asked for"
+
+
 def test_should_call_weights_by_the_files_that_were_loaded(tmp_path: Path) -> None:
     for name, seed in (("start", 1), ("next", 2), ("copy", 2)):
         write(tmp_path / name / "model.safetensors", trained(seed))
@@ -133,7 +255,7 @@ def test_should_call_weights_by_the_files_that_were_loaded(tmp_path: Path) -> No
         return digest_of_weights(path, revision=None, cache_folder=None, load_format="auto", logger=logger)
 
     def changes() -> WeightChanges:
-        made = WeightChanges(digest_of)
+        made = WeightChanges(digest_of, lambda: None, logging.getLogger(__name__))
         made.started_with(str(tmp_path / "start"))
         return made
 
@@ -144,5 +266,8 @@ def test_should_call_weights_by_the_files_that_were_loaded(tmp_path: Path) -> No
     write(tmp_path / "copy" / "model.safetensors", trained(1))
     other.on_called("reload_weights", (), {})
     assert other.name() == "", "again from where it loaded last: it computes with what it started with"
+    other.on_called("update_config", ({"load_config": {"load_format": "pt"}},), {})
+    other.on_called("reload_weights", (), {})
+    assert other.name() not in ("", one.name()), "which files it reads by other settings is not known"
     one.on_called("reload_weights", (None, "/models/b"), {})
     assert one.name() not in ("", other.name())
