@@ -1,7 +1,7 @@
 """One prefiller, one decoder and SGLang's load balancer on this machine; prints whether the tokens are right.
 
-For each prompt: same tokens as a single SGLang and as transformers. The last line is the sum; the status is 0 when all
-are the same.
+For each prompt it prints whether the tokens are those of a single SGLang and of transformers. The last line is the
+total; the status is 0 when all are the same.
 
     make demo-sglang     or, with a wheel at hand:
     examples/setup/environment run sglang --wheel python/dist/<wheel> -- examples/sglang-1p1d/sglang_demo.py
@@ -46,14 +46,13 @@ def start(stack: ExitStack, model: Path, folder: Path) -> Server:
 def ask(front: Server, prompts: list[str], expected: list[list[str]]) -> int:
     """Asks each prompt through the load balancer; how many answers were the references'."""
     same_count = 0
+    print("prompt tokens   same tokens   time of the request", flush=True)
     for prompt, answer in zip(prompts, expected, strict=True):
         asked = time.monotonic()
         same = words_of(complete(front, prompt, ANSWER_TOKENS)) == answer
         took_ms = (time.monotonic() - asked) * 1e3
         same_count += same
-        print(
-            f"{len(prompt.split()):6d} tokens   same tokens: {'yes' if same else 'NO '}   {took_ms:8.1f} ms", flush=True
-        )
+        print(f"{len(prompt.split()):13d}{'yes' if same else 'NO':>14}{took_ms:19.1f} ms", flush=True)
     return same_count
 
 

@@ -1,7 +1,8 @@
 """One prefiller, one decoder and the stock router on this machine; prints whether the tokens are those of one vLLM.
 
-For each prompt: same tokens as a single vLLM, bytes moved, layers that had left before the forward pass that computed
-them ended, milliseconds from the last layer to ready. The last line is the sum; the status is 0 when all are the same.
+For each prompt it prints whether the tokens are those of a single vLLM, the bytes moved, how many layers left before
+the forward pass that computed them ended, and the time from the last layer to ready. The last line is the total; the
+status is 0 when all are the same.
 
     make demo            or, with a wheel at hand:
     examples/setup/environment run engine --wheel python/dist/<wheel> -- examples/vllm-1p1d/demo.py
@@ -65,12 +66,16 @@ def new_transfer(bed: Bed, known: set[str]) -> tuple[PrefillTimeline, FetchTimel
     return prefills(bed.prefiller.log())[transfer], fetches(bed.decoder.log())[transfer]
 
 
+HEADER = "prompt tokens   same tokens   bytes moved   layers sent early   last layer to ready"
+"""A layer is sent early if it had left before the forward pass that computed it ended."""
+
+
 def row(tokens: int, same: bool, prefill: PrefillTimeline, fetch: FetchTimeline) -> str:
+    """A line under the header: each value ends where its heading ends."""
     early, layers = prefill.left_early()
     return (
-        f"{tokens:6d} tokens   same tokens: {'yes' if same else 'NO '}   {fetch.length_bytes:12,d} bytes   "
-        f"{early:3d} of {layers:3d} layers left before their forward pass ended   "
-        f"{fetch.ready_ms_after(prefill):8.2f} ms from last layer to ready"
+        f"{tokens:13d}{'yes' if same else 'NO':>14}{fetch.length_bytes:14,d}{f'{early} of {layers}':>20}"
+        f"{fetch.ready_ms_after(prefill):19.2f} ms"
     )
 
 
@@ -81,6 +86,7 @@ def ask(bed: Bed, prompts: list[str], expected: list[list[str]]) -> int:
     words_of(complete(bed.router, random_prompt(5, SEED + 1), 1))
     new_transfer(bed, known)
     same_count = 0
+    print(HEADER, flush=True)
     for prompt, answer in zip(prompts, expected, strict=True):
         same = words_of(complete(bed.router, prompt, ANSWER_TOKENS)) == answer
         same_count += same
