@@ -95,13 +95,13 @@ class Options:
     engine_id: str
 
     listen_host: str = _text(
-        'Address on which a prefiller listens for decoders, and on which data paths are offered; "auto" is the one by'
-        " which this machine's default route leaves it.",
+        "Address on which a prefiller listens for decoders, and a decoder for data;"
+        ' "auto" is the address by which the machine\'s default route leaves it.',
         "127.0.0.1",
         boundary="listenHost",
     )
     listen_port: int = _integer(
-        "Control port on which a prefiller listens; 0 takes any free one.",
+        "Control port on which a prefiller listens; 0: any free port.",
         -1,
         boundary="listenPort",
         minimum=0,
@@ -109,7 +109,7 @@ class Options:
         default_said=f"vLLM's kv_port ({PREFILLER_PORT}) on a prefiller, 0 on a decoder",
     )
     data_port: int = _integer(
-        "Port on which data paths over tcp are listened for; 0 takes any free one.",
+        "Port on which data over tcp is received; 0: any free port.",
         0,
         boundary="dataPort",
         minimum=0,
@@ -122,31 +122,31 @@ class Options:
         default_said="listen_host",
     )
     data_hosts: tuple[str, ...] = _texts(
-        "Addresses of this machine, one for each network that KV over tcp is to take at once; at most 8. Peers are told"
-        " to dial each of them, and as many of theirs are dialled from the address of the same place in the list.",
+        "Addresses of this machine, one for each network that KV over tcp uses at once; at most 8. Peers dial each of"
+        " them; a peer's first is dialled from this machine's first, its second from the second, and so on.",
         (),
         boundary="dataHosts",
-        default_said="none: the address that peers are told, from the one that routing chooses",
+        default_said="none: one network, chosen by listen_host and routing",
     )
     metrics_host: str = _text("Address of the metrics and health pages.", "127.0.0.1", boundary="metricsHost")
     metrics_port: int = _integer(
-        "Port of the metrics and health pages; 0 takes any free one, -1 switches them off.",
+        "Port of the metrics and health pages; 0: any free port, -1: no pages.",
         0,
         boundary="metricsPort",
         minimum=-1,
         maximum=_PORT_MAX,
     )
     metrics_peers: int = _integer(
-        "Peers that have figures of their own on the metrics page, under the label peer; those of the rest are counted"
-        " as other. 0: no figure is told apart by peer.",
+        "How many peers have series of their own on the metrics page, under the label peer; the rest are counted as"
+        " other. 0: no metric has the label.",
         0,
         boundary="metricsPeers",
         minimum=0,
         maximum=_METRICS_PEERS_MAX,
     )
     shared_secret: str = _text(
-        "Secret that both sides must know; required, with 16 bytes or more, when listening beyond loopback."
-        " Engines log this configuration: prefer shared_secret_file.",
+        "Secret that both sides must have; required, with at least 16 bytes, when listening beyond loopback."
+        " Engines log their configuration: prefer shared_secret_file.",
         "",
         boundary="sharedSecret",
         default_said=f"the environment's {secrets.SECRET_VARIABLE}, else none",
@@ -158,61 +158,61 @@ class Options:
         default_said=f"the environment's {secrets.SECRET_FILE_VARIABLE}, else none",
     )
     tls_certificate: str = _text(
-        "PEM file with this engine's certificate, and its chain, for TLS on control links, by which KV over tcp is"
-        " encrypted too; the peer must have TLS as well.",
+        "PEM file with this engine's certificate and its chain, for TLS on control connections; KV over tcp is then"
+        " encrypted too. The peer must have TLS as well.",
         "",
         boundary="tlsCertificate",
         default_said="none: no TLS",
     )
     tls_key: str = _text(
-        "PEM file with the key of tls_certificate, unencrypted, in PKCS#8.",
+        "PEM file with the private key of tls_certificate, unencrypted, in PKCS#8.",
         "",
         boundary="tlsKey",
         default_said="none: no TLS",
     )
     tls_ca: str = _text(
-        "PEM file with the authorities that peers' certificates must be of; names in certificates are not compared.",
+        "PEM file with the authorities that may sign peers' certificates; names in certificates are not compared.",
         "",
         boundary="tlsCa",
         default_said="none: no TLS",
     )
     tcp_in_clear: bool = _flag(
-        "Leave KV over tcp in clear although control links have TLS; both sides must say the same.",
+        "Leave KV over tcp unencrypted although control connections have TLS; must be the same on both sides.",
         False,
         boundary="tcpInClear",
     )
     transports: tuple[str, ...] = _texts(
-        "Transports to offer, fastest first; a pair of engines takes the first that both have.",
+        "Transports to offer, fastest first; a pair of engines uses the first that both have.",
         TRANSPORTS_BY_DEFAULT,
         boundary="transports",
         choices=TRANSPORTS,
     )
     libfabric_provider: str = _text(
-        "Provider that the transport libfabric uses, as fi_info calls it; both sides must say the same.",
+        "Provider of the transport libfabric, by its name in fi_info; must be the same on both sides.",
         "",
         boundary="libfabricProvider",
         default_said="the first that libfabric offers",
     )
     libfabric_library: str = _text(
-        "Path of libfabric, for the transport of that name; a name is looked for by the loader.",
+        "Library of the transport libfabric: a path, or a name for the dynamic loader.",
         "",
         boundary="libfabricLibrary",
         default_said="libfabric.so.1",
     )
     verbs_devices: tuple[str, ...] = _texts(
-        "RDMA devices that the transport verbs uses at once, as ibv_devices calls them; at most 8. The first is"
-        " connected with the peer's first, the second with its second, and so on, again from the first where one side"
-        " has fewer.",
+        "RDMA devices that the transport verbs uses at once, by their names in ibv_devices; at most 8. The first is"
+        " connected with the peer's first, the second with its second, and so on; a side that has fewer starts again"
+        " with its first.",
         (),
         boundary="verbsDevices",
-        default_said="the fastest active ones, near the cores that the process is bound to if it is",
+        default_said="the fastest active ones; near the process's cores if it is bound to some",
     )
     verbs_device: str = _text(
-        "Older spelling of verbs_devices, with one device.", "", default_said="none: what verbs_devices says"
+        "Older spelling of verbs_devices, for one device.", "", default_said="none: verbs_devices applies"
     )
     dma_buf: bool = _flag(
-        "Let RDMA devices of the transport verbs read and write a GPU's memory by themselves where driver and device"
-        " can (dma-buf, which has run on no hardware: docs/hardware.md); otherwise it is staged through host memory.",
+        "Let RDMA devices of the transport verbs read and write a GPU's memory directly if driver and device can"
+        " (dma-buf, which has not run on hardware: docs/hardware.md); otherwise it is copied through host memory.",
         True,
         boundary="dmaBuf",
     )
@@ -224,8 +224,8 @@ class Options:
         maximum=16,
     )
     transfer_workers: int = _integer(
-        "Threads over which a messenger's peers are spread, each of which moves the bytes of its own; a single peer is"
-        " never spread. 0: one for every 8 cores, at most 4.",
+        "Threads that move bytes; each serves some of the messenger's peers, and one peer is served by one thread."
+        " 0: one for every 8 cores, at most 4.",
         0,
         boundary="transferWorkers",
         minimum=0,
@@ -237,60 +237,60 @@ class Options:
         boundary="grantWaitMillis",
     )
     fetch_limit_seconds: float = _seconds(
-        "A decoder's request fails when its KV has not arrived within this time. vLLM only; with SGLang its own"
-        " SGLANG_DISAGGREGATION_WAITING_TIMEOUT says so.",
+        "A decoder's request fails if its KV has not arrived within this time. vLLM only; with SGLang set its own"
+        " SGLANG_DISAGGREGATION_WAITING_TIMEOUT.",
         300.0,
         boundary="fetchLimitMillis",
     )
     connect_limit_seconds: float = _seconds(
-        "From dialling a prefiller to the end of the handshake.", 30.0, boundary="connectLimitMillis"
+        "Limit from dialling a prefiller to the end of the handshake.", 30.0, boundary="connectLimitMillis"
     )
     heartbeat_seconds: float = _seconds("Time between two heartbeats to a peer.", 1.0, boundary="heartbeatMillis")
     silence_limit_seconds: float = _seconds(
-        "A peer that sends nothing for this long, less half a heartbeat, is declared lost.",
+        "A peer that sends nothing for this long, minus half a heartbeat, is declared lost.",
         10.0,
         boundary="silenceLimitMillis",
     )
     page_checksum: str = _choice(
-        "What a decoder compares of the pages that arrive with those of the prefiller: nothing, one page in sixteen, or"
-        " all. A request whose pages arrived damaged fails.",
+        "Which arrived pages a decoder compares with the prefiller's: none, one in sixteen, or all. A request whose"
+        " pages arrived damaged fails.",
         "off",
         boundary="pageChecksum",
         choices=PAGE_CHECKSUMS,
     )
     on_messenger_lost: str = _choice(
         "What an engine does when its messenger has died: exit ends the engine, so that its health check fails and no"
-        " more requests come; stay lets it go on without moving any KV.",
+        " more requests come; stay lets it run on without moving any KV.",
         "exit",
         choices=ON_MESSENGER_LOST,
     )
     timelines: str = _choice(
-        "What is logged of the times of each transfer: nothing, one line of sums, or each chunk and layer as well.",
+        "What is logged about each transfer's times: nothing, one short line, or each chunk and layer as well.",
         "summary",
         boundary="timelines",
         choices=TIMELINES,
     )
     engine_api_url: str = _text(
-        "This prefiller's own HTTP API, through which prompts of decoder-first requests are enqueued.",
+        "URL of this prefiller's own HTTP API, to which the messenger sends the prompts of decoder-first requests.",
         "",
         boundary="engineApiUrl",
         default_said="none: decoder-first requests are refused",
     )
     messenger_per: str = _choice(
         "One messenger for all tensor-parallel ranks of a pipeline stage on a node, or one for each rank."
-        " Ranks whose KV memory cannot be shared have their own in any case.",
+        " Ranks whose KV memory cannot be shared always have their own.",
         "node",
         choices=MESSENGER_PER,
     )
     gpu: str = _choice(
-        "What an engine that computes on a GPU does: off ends its start; unproven lets it start with what has run"
-        " against a stand-in for the driver and on no GPU (docs/hardware.md).",
+        "Whether an engine that computes on a GPU may start: off refuses it; unproven lets it start with code that has"
+        " run against a stand-in for the driver and on no GPU (docs/hardware.md).",
         "off",
         choices=GPU,
     )
     model_id: str = _text(
-        "Name of the model to compare instead of the one that it was loaded by, and instead of its weights; both sides"
-        " must say the same. Its configuration and the format of its pages are compared in any case.",
+        "Name that is compared instead of the model's own name and instead of its weights; must be the same on both"
+        " sides. The model's configuration and the format of its pages are always compared.",
         "",
         default_said="the last part of the model's name",
     )
