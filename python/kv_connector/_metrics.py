@@ -6,12 +6,12 @@ COUNTERS = {
     "fetches_started": "Fetches that the decoder's engine asked for.",
     "fetches_arrived": "Fetches whose pages all arrived.",
     "fetches_failed": "Fetches that ended without their KV.",
-    "fetches_abandoned": "Fetches that the engine gave up before they had ended.",
+    "fetches_abandoned": "Fetches that the engine abandoned before they had ended.",
     "fetches_regranted": "Grants given again because the prefiller preempted the request.",
     "grants_sent": "Grants that the decoder sent to prefillers.",
-    "grants_received": "Grants that the prefiller got from decoders.",
+    "grants_received": "Grants that the prefiller received from decoders.",
     "grants_declined": "Grants that the prefiller answered with cannot-deliver.",
-    "cancels_sent": "Cancellations that the decoder asked for.",
+    "cancels_sent": "Cancellations that the decoder sent.",
     "cancels_confirmed": "Cancellations that a prefiller confirmed.",
     "prefills_started": "Prefills whose KV is to be sent.",
     "prefills_sent": "Prefills whose KV has left completely.",
@@ -21,15 +21,15 @@ COUNTERS = {
     "layers_sent_early": "Layer writes that left before the forward pass of their chunk ended.",
     "pages_sent": "Pages (of one layer each) that the prefiller has written.",
     "sent_bytes": "Bytes of KV that the prefiller has written.",
-    "strided_pieces_sent": "Pieces written token by token, because heads are split otherwise on the other side and the layout is NHD: HND needs fewer writes.",  # noqa: E501
+    "strided_pieces_sent": "Pieces written token by token, because the other side splits heads differently and the layout is NHD: HND needs fewer writes.",  # noqa: E501
     "pages_received": "Pages (of one layer each) of fetches that arrived.",
     "received_bytes": "Bytes of KV of fetches that arrived.",
     "pages_compared": "Pages, or parts of pages, compared by page_checksum after they arrived.",
     "checksums_different": "Fetches failed because pages arrived damaged: check the network and the memory of both hosts.",  # noqa: E501
-    "writes_refused": "Writes refused because they left their window or region.",
+    "writes_refused": "Writes refused because they were outside their window or region.",
     "writes_failed": "Writes that ended without completing.",
     "windows_overshot": "Fetches failed because more immediates arrived than expected.",
-    "back_pressured": "Writes put off because the queue to their peer was full.",
+    "back_pressured": "Writes delayed because the queue to their peer was full.",
     "links_opened": "Control links that completed their handshake.",
     "links_lost": "Control links that ended after their handshake.",
     "links_refused": "Control links refused in the handshake, by either side.",
@@ -38,18 +38,18 @@ COUNTERS = {
     "geometries_different": "Control links refused here because the peer's KV geometry does not match ours.",
     "handshakes_dropped": "Control links closed on arrival or in their handshake because they were too slow, or too many.",  # noqa: E501
     "frames_invalid": "Invalid control frames, each of which closed its link, and messages on data paths, which are not used.",  # noqa: E501
-    "faults_contained": "Bugs of the messenger itself that ended one fetch, one prefill or one control link and nothing else; the log has them.",  # noqa: E501
-    "heartbeats_missed": "Heartbeat periods in which nothing was heard from a connected peer.",
-    "peers_silent": "Peers declared lost because they were silent beyond the limit.",
+    "faults_contained": "Bugs of the messenger that ended one fetch, one prefill or one control link and nothing else; the log has each.",  # noqa: E501
+    "heartbeats_missed": "Heartbeat periods in which a connected peer sent nothing.",
+    "peers_silent": "Peers declared lost because they sent nothing for silence_limit_seconds.",
     "stale_identities": "Fetches that named an engine id that is no longer at its address.",
     "events_dropped": "Log lines and timelines dropped because the engine did not poll.",
     "transport_sent_bytes": "Payload bytes that transports have sent.",
     "transport_writes_refused": "Writes that a transport refused: outside a grant or a region.",
     "transport_back_pressured": "Requests that a transport did not admit because its queue was full.",
-    "transport_writes_sent": "Writes that transports have sent; pieces that lie side by side on both sides are one.",
-    "transport_writes_saved": "Writes saved because pieces that lie side by side on both sides travelled as one.",
+    "transport_writes_sent": "Writes that transports have sent; pieces that are adjacent on both sides are one.",
+    "transport_writes_saved": "Writes saved because pieces that are adjacent on both sides were sent as one.",
     "transport_writes_repeated": "Parts of writes that were sent again because the data path that had them broke.",
-    "strays": "Immediates that came for no open window.",
+    "strays": "Immediates that arrived for no open window.",
     "paths_opened": "Data paths to peers that were set up.",
     "paths_lost": "Data paths to peers that broke.",
     "paths_rejected": "Data sockets closed before they became a path: garbage, another version, a wrong key, or too slow.",  # noqa: E501
@@ -94,9 +94,9 @@ GAUGES = {
 HISTOGRAMS = {
     "connect_seconds": "From a decoder's first packet to a prefiller to the end of their handshake.",
     "grant_delay_seconds": "From the engine's fetch to its first grant: the wait for a connection and for an imm slot.",
-    "grant_queued_seconds": "From a grant's arrival at the prefiller to the first chunk of its prompt; next to nothing where that came first.",  # noqa: E501
-    "first_write_seconds": "From grant and prompt having met at the prefiller to the completion of the first write.",
-    "ready_poll_seconds": "From the arrival of a fetch's KV to the engine's poll that hears of it: the engine's share of the delay.",  # noqa: E501
+    "grant_queued_seconds": "From a grant's arrival at the prefiller to the first chunk of its prompt; nearly 0 if the chunk came first.",  # noqa: E501
+    "first_write_seconds": "From the moment at which the prefiller has both grant and prompt to the completion of the first write.",  # noqa: E501
+    "ready_poll_seconds": "From the arrival of a fetch's KV to the engine's poll that reports it: the engine's share of the delay.",  # noqa: E501
     "fetch_seconds": "From the engine's fetch to its last immediate.",
     "prefill_tail_seconds": "From the end of the last forward pass to the last write's completion.",
 }

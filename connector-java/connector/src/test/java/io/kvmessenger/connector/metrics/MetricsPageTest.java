@@ -32,14 +32,21 @@ class MetricsPageTest {
         StringBuilder page = new StringBuilder("""
                 # Metrics
 
-                Made from `MessengerMetric`; edit that, not this page. The pages are at `metrics_host:metrics_port`: `/metrics` in the
-                Prometheus format and `/health`, which answers 200, or 503 with a sentence; `/ready` does too, and says 503 as well from
-                [`drain`](operations.md#end-an-engine) on; `/` and `/state` show the messenger's host what it holds and waits for ([how](troubleshooting.md#a-request-waits)). A counter carries `_total` there, a histogram `_bucket`, `_sum` and `_count`. Totals
-                count from the moment the messenger was opened. `kv_messenger_build_info` is 1 and says in its labels which version, build and
-                protocol run, and on which Java.
+                Made from `MessengerMetric`; edit that, not this page. A messenger serves these pages at `metrics_host:metrics_port`:
 
-                vLLM's own page has the counters, with their reasons, the gauges and the histograms as `vllm:kv_messenger_…`, SGLang's, with
-                `--enable-metrics`, as `sglang:kv_messenger_…`: labels other than `reason` and the JVM's figures are on the messenger's page alone.
+                | page | answers |
+                | --- | --- |
+                | `/metrics` | the metrics below, in the Prometheus format |
+                | `/health` | 200, or 503 and the reason |
+                | `/ready` | the same, and 503 also after [`drain`](operations.md#end-an-engine) |
+                | `/`, `/state` | what it holds and waits for, for its own host only ([how](troubleshooting.md#a-request-waits)) |
+
+                On the page a counter ends with `_total`, a histogram with `_bucket`, `_sum` and `_count`. Totals
+                count from the moment at which the messenger was opened. `kv_messenger_build_info` is 1; its labels name the version, build,
+                protocol and Java runtime.
+
+                vLLM's own page has the counters with their reasons, the gauges and the histograms as `vllm:kv_messenger_…`; SGLang's, with
+                `--enable-metrics`, as `sglang:kv_messenger_…`. Only the messenger's page has labels other than `reason`, and the JVM's metrics.
 
                 Histograms have %d buckets from %s s on, each twice as wide as the one before.
 
@@ -65,13 +72,13 @@ class MetricsPageTest {
 
                 ## Peers
 
-                The label `peer` is the engine id of a peer whose handshake was completed. Figures with it are on the page when
-                [`metrics_peers`](options.md) says how many peers have series of their own; the rest are `other`. A peer that is gone keeps its
-                series until another needs the room: then what it counted is added to `other`.
+                The label `peer` is the engine id of a peer that has completed its handshake. [`metrics_peers`](options.md) sets how many
+                peers have series of their own; the rest are `other`. A peer that is gone keeps its
+                series until another peer needs it; then its counts are added to `other`.
 
                 ## Reasons
 
-                These counters are told apart by the label `reason`; each reason is a series from the start.
+                These counters have the label `reason`; each reason is a series from the start.
 
                 | of | reason | what it means |
                 | --- | --- | --- |

@@ -6,13 +6,13 @@ public enum FetchFailure implements CountedReason {
     CONNECTION_LOST("The prefiller fell silent, closed, or broke the protocol."),
     TIME_LIMIT("Its KV did not come within fetch_limit_seconds."),
     NEVER_CAME("The prefiller got no request with this transfer id within grant_wait_seconds."),
-    EXPIRED("The prefiller had given the pages up when the grant came."),
-    PREFILL_ABORTED("The prefiller's engine gave the prompt up."),
+    EXPIRED("The prefiller had already freed the pages when the grant came."),
+    PREFILL_ABORTED("The prefiller's engine aborted the prompt."),
     PATH_LOST("The prefiller lost its data path to this decoder."),
     PREFILLER_STOPPING("The prefiller's engine was ending."),
-    UNGRANTABLE("The pages asked for and what the prefiller sends do not fit together."),
-    DAMAGED("page_checksum found pages that are not like the prefiller's."),
-    ABANDONED("This engine gave the request up: its client went away, or it was aborted."),
+    UNGRANTABLE("The granted pages and what the prefiller sends do not fit."),
+    DAMAGED("page_checksum found pages that differ from the prefiller's."),
+    ABANDONED("This engine abandoned the request: its client went away, or it was aborted."),
     STOPPING("This engine was ending."),
     FAULT("A bug of the messenger, see kv_messenger_faults_contained_total.");
 

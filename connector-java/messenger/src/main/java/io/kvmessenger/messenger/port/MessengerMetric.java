@@ -8,13 +8,13 @@ public enum MessengerMetric {
     FETCHES_STARTED(Kind.COUNTER, "fetches_started", "Fetches that the decoder's engine asked for."),
     FETCHES_ARRIVED(Kind.COUNTER, "fetches_arrived", "Fetches whose pages all arrived."),
     FETCHES_FAILED(Kind.COUNTER, "fetches_failed", "Fetches that ended without their KV.", FetchFailure.values()),
-    FETCHES_ABANDONED(Kind.COUNTER, "fetches_abandoned", "Fetches that the engine gave up before they had ended."),
+    FETCHES_ABANDONED(Kind.COUNTER, "fetches_abandoned", "Fetches that the engine abandoned before they had ended."),
     FETCHES_REGRANTED(
             Kind.COUNTER, "fetches_regranted", "Grants given again because the prefiller preempted the request."),
     GRANTS_SENT(Kind.COUNTER, "grants_sent", "Grants that the decoder sent to prefillers."),
-    GRANTS_RECEIVED(Kind.COUNTER, "grants_received", "Grants that the prefiller got from decoders."),
+    GRANTS_RECEIVED(Kind.COUNTER, "grants_received", "Grants that the prefiller received from decoders."),
     GRANTS_DECLINED(Kind.COUNTER, "grants_declined", "Grants that the prefiller answered with cannot-deliver."),
-    CANCELS_SENT(Kind.COUNTER, "cancels_sent", "Cancellations that the decoder asked for."),
+    CANCELS_SENT(Kind.COUNTER, "cancels_sent", "Cancellations that the decoder sent."),
     CANCELS_CONFIRMED(Kind.COUNTER, "cancels_confirmed", "Cancellations that a prefiller confirmed."),
     PREFILLS_STARTED(Kind.COUNTER, "prefills_started", "Prefills whose KV is to be sent."),
     PREFILLS_SENT(Kind.COUNTER, "prefills_sent", "Prefills whose KV has left completely."),
@@ -38,7 +38,8 @@ public enum MessengerMetric {
     STRIDED_PIECES_SENT(
             Kind.COUNTER,
             "strided_pieces_sent",
-            "Pieces written token by token, because heads are split otherwise on the other side and the layout is NHD: HND needs fewer writes."),
+            "Pieces written token by token, because the other side splits heads differently and the layout is NHD:"
+                    + " HND needs fewer writes."),
     PAGES_RECEIVED(Kind.COUNTER, "pages_received", "Pages (of one layer each) of fetches that arrived."),
     BYTES_RECEIVED(Kind.COUNTER, "received_bytes", "Bytes of KV of fetches that arrived."),
     PAGES_COMPARED(
@@ -47,10 +48,10 @@ public enum MessengerMetric {
             Kind.COUNTER,
             "checksums_different",
             "Fetches failed because pages arrived damaged: check the network and the memory of both hosts."),
-    WRITES_REFUSED(Kind.COUNTER, "writes_refused", "Writes refused because they left their window or region."),
+    WRITES_REFUSED(Kind.COUNTER, "writes_refused", "Writes refused because they were outside their window or region."),
     WRITES_FAILED(Kind.COUNTER, "writes_failed", "Writes that ended without completing."),
     WINDOWS_OVERSHOT(Kind.COUNTER, "windows_overshot", "Fetches failed because more immediates arrived than expected."),
-    BACK_PRESSURED(Kind.COUNTER, "back_pressured", "Writes put off because the queue to their peer was full."),
+    BACK_PRESSURED(Kind.COUNTER, "back_pressured", "Writes delayed because the queue to their peer was full."),
     LINKS_OPENED(Kind.COUNTER, "links_opened", "Control links that completed their handshake."),
     LINKS_LOST(Kind.COUNTER, "links_lost", "Control links that ended after their handshake."),
     LINKS_REFUSED(Kind.COUNTER, "links_refused", "Control links refused in the handshake, by either side."),
@@ -73,10 +74,11 @@ public enum MessengerMetric {
     FAULTS_CONTAINED(
             Kind.COUNTER,
             "faults_contained",
-            "Bugs of the messenger itself that ended one fetch, one prefill or one control link and nothing else; the log has them."),
+            "Bugs of the messenger that ended one fetch, one prefill or one control link and nothing else; the log"
+                    + " has each."),
     HEARTBEATS_MISSED(
-            Kind.COUNTER, "heartbeats_missed", "Heartbeat periods in which nothing was heard from a connected peer."),
-    PEERS_SILENT(Kind.COUNTER, "peers_silent", "Peers declared lost because they were silent beyond the limit."),
+            Kind.COUNTER, "heartbeats_missed", "Heartbeat periods in which a connected peer sent nothing."),
+    PEERS_SILENT(Kind.COUNTER, "peers_silent", "Peers declared lost because they sent nothing for silence_limit_seconds."),
     STALE_IDENTITIES(
             Kind.COUNTER, "stale_identities", "Fetches that named an engine id that is no longer at its address."),
     EVENTS_DROPPED(Kind.COUNTER, "events_dropped", "Log lines and timelines dropped because the engine did not poll."),
@@ -92,18 +94,18 @@ public enum MessengerMetric {
             Kind.COUNTER,
             Label.TRANSPORT,
             "transport_writes_sent",
-            "Writes that transports have sent; pieces that lie side by side on both sides are one."),
+            "Writes that transports have sent; pieces that are adjacent on both sides are one."),
     TRANSPORT_WRITES_SAVED(
             Kind.COUNTER,
             Label.TRANSPORT,
             "transport_writes_saved",
-            "Writes saved because pieces that lie side by side on both sides travelled as one."),
+            "Writes saved because pieces that are adjacent on both sides were sent as one."),
     TRANSPORT_WRITES_REPEATED(
             Kind.COUNTER,
             Label.TRANSPORT,
             "transport_writes_repeated",
             "Parts of writes that were sent again because the data path that had them broke."),
-    STRAYS(Kind.COUNTER, "strays", "Immediates that came for no open window."),
+    STRAYS(Kind.COUNTER, "strays", "Immediates that arrived for no open window."),
     PATHS_OPENED(Kind.COUNTER, Label.TRANSPORT, "paths_opened", "Data paths to peers that were set up."),
     PATHS_LOST(Kind.COUNTER, Label.TRANSPORT, "paths_lost", "Data paths to peers that broke."),
     PATHS_REJECTED(
@@ -118,36 +120,39 @@ public enum MessengerMetric {
     PAGES_QUARANTINED(Kind.GAUGE, "pages_quarantined", "Pages that wait for proof that nothing can write to them."),
     REGIONS_OPEN(Kind.GAUGE, "regions_open", "Memory regions registered for transfer."),
     SESSIONS_OPEN(Kind.GAUGE, "sessions_open", "Peers with a completed handshake."),
-    JVM_HEAP_USED_BYTES(Kind.GAUGE, "jvm_heap_used_bytes", "Heap in use by the messenger's JVM, garbage included."),
-    JVM_HEAP_MAX_BYTES(Kind.GAUGE, "jvm_heap_max_bytes", "What that heap may grow to."),
-    JVM_GC_SECONDS(Kind.COUNTER, "jvm_gc_seconds", "Time that the messenger's JVM has stood still to collect garbage."),
+    JVM_HEAP_USED_BYTES(Kind.GAUGE, "jvm_heap_used_bytes", "Heap in use by the messenger's JVM, including garbage."),
+    JVM_HEAP_MAX_BYTES(Kind.GAUGE, "jvm_heap_max_bytes", "Size to which that heap may grow."),
+    JVM_GC_SECONDS(Kind.COUNTER, "jvm_gc_seconds", "Time for which the messenger's JVM was paused to collect garbage."),
     JVM_THREADS(
-            Kind.GAUGE, "jvm_threads", "Java threads of the messenger's JVM, the engine's that called it included."),
+            Kind.GAUGE, "jvm_threads", "Java threads of the messenger's JVM, including engine threads that called it."),
     PEER_BYTES_SENT(Kind.COUNTER, Label.PEER, "peer_sent_bytes", "Bytes of KV written to a decoder."),
-    PEER_LAYERS_SENT(Kind.COUNTER, Label.PEER, "peer_layers_sent", "Layer writes that left to a decoder."),
+    PEER_LAYERS_SENT(Kind.COUNTER, Label.PEER, "peer_layers_sent", "Layer writes that left for a decoder."),
     PEER_WRITES_FAILED(
             Kind.COUNTER, Label.PEER, "peer_writes_failed", "Writes to a decoder that ended without completing."),
     PEER_FETCHES_ARRIVED(
             Kind.COUNTER,
             Label.PEER,
             "peer_fetches_arrived",
-            "Fetches that arrived, counted at each prefiller they came from."),
+            "Fetches that arrived, counted for each prefiller they came from."),
     PEER_FETCHES_FAILED(
             Kind.COUNTER,
             Label.PEER,
             "peer_fetches_failed",
-            "Fetches that ended without their KV, those aside that the engine gave up, counted at each prefiller they were asked of."),
+            "Fetches that ended without their KV, counted for each prefiller they were asked of; without those that"
+                    + " the engine abandoned."),
     PEER_QUEUED_BYTES(Kind.GAUGE, Label.PEER, "peer_queued_bytes", "Bytes of writes to a decoder that have not ended."),
     PEER_SEND_RATE(
             Kind.GAUGE,
             Label.PEER,
             "peer_send_rate_bytes",
-            "Bytes a second at which writes to a decoder end while there are any, as measured last; 0 while unknown."),
+            "Bytes a second at which writes to a decoder complete while there are any, as last measured; 0 while"
+                    + " unknown."),
     PEER_QUEUE_SECONDS(
             Kind.GAUGE,
             Label.PEER,
             "peer_queue_seconds",
-            "How long what is queued to a decoder takes at that rate; NaN where there is some and the rate is not known."),
+            "Time that the bytes queued to a decoder take at that rate; NaN if there are some and the rate is"
+                    + " unknown."),
     CONNECT_SECONDS(
             Kind.HISTOGRAM,
             "connect_seconds",
@@ -159,15 +164,16 @@ public enum MessengerMetric {
     GRANT_QUEUED_SECONDS(
             Kind.HISTOGRAM,
             "grant_queued_seconds",
-            "From a grant's arrival at the prefiller to the first chunk of its prompt; next to nothing where that came first."),
+            "From a grant's arrival at the prefiller to the first chunk of its prompt; nearly 0 if the chunk came"
+                    + " first."),
     FIRST_WRITE_SECONDS(
             Kind.HISTOGRAM,
             "first_write_seconds",
-            "From grant and prompt having met at the prefiller to the completion of the first write."),
+            "From the moment at which the prefiller has both grant and prompt to the completion of the first write."),
     READY_POLL_SECONDS(
             Kind.HISTOGRAM,
             "ready_poll_seconds",
-            "From the arrival of a fetch's KV to the engine's poll that hears of it: the engine's share of the delay."),
+            "From the arrival of a fetch's KV to the engine's poll that reports it: the engine's share of the delay."),
     FETCH_SECONDS(Kind.HISTOGRAM, "fetch_seconds", "From the engine's fetch to its last immediate."),
     PREFILL_TAIL_SECONDS(
             Kind.HISTOGRAM,

@@ -4,7 +4,7 @@ package io.kvmessenger.messenger.port;
 public enum PrefillFailure implements CountedReason {
     UNWANTED("Its decoder declined or cancelled it."),
     EXPIRED("No grant came within grant_wait_seconds."),
-    ABORTED("This engine gave the prompt up, or told of it what makes no sense."),
+    ABORTED("This engine aborted the prompt, or reported contradictory facts about it."),
     PREEMPTED("This engine preempted the prompt and computes it again."),
     PATH_LOST("The connection or the data path to its decoder was lost."),
     UNGRANTABLE("The decoder's grant does not fit the prompt."),
