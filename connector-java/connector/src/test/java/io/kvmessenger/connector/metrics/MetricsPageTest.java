@@ -15,31 +15,6 @@ import org.junit.jupiter.api.Test;
 class MetricsPageTest {
     private static final Path PAGE = Path.of("../../docs/metrics.md");
 
-    private static final String HEAD = """
-            # Metrics
-
-            Made from `MessengerMetric`; edit that, not this page. A messenger serves these pages at `metrics_host:metrics_port`:
-
-            | page | answers |
-            | --- | --- |
-            | `/metrics` | the metrics below, in the Prometheus format |
-            | `/health` | 200, or 503 and the reason |
-            | `/ready` | the same, and 503 also after [`drain`](operations.md#end-an-engine) |
-            | `/`, `/state` | what it holds and waits for, for its own host only ([how](troubleshooting.md#a-request-waits)) |
-
-            On the page a counter ends with `_total`, a histogram with `_bucket`, `_sum` and `_count`. Totals
-            count from the moment at which the messenger was opened. `kv_messenger_build_info` is 1; its labels name the version, build,
-            protocol and Java runtime.
-
-            vLLM's own page has the counters with their reasons, the gauges and the histograms as `vllm:kv_messenger_…`; SGLang's, with
-            `--enable-metrics`, as `sglang:kv_messenger_…`. Only the messenger's page has labels other than `reason`, and the JVM's metrics.
-
-            Histograms have %d buckets from %s s on, each twice as wide as the one before.
-
-            | name | kind | unit | label | what it counts |
-            | --- | --- | --- | --- | --- |
-            """;
-
     @Test
     void shouldKeepTheMetricsPageLikeTheEnum() throws IOException {
         if (Boolean.getBoolean("kvmessenger.rewriteDocs")) {
@@ -54,11 +29,7 @@ class MetricsPageTest {
     }
 
     private static String page() {
-        StringBuilder page = new StringBuilder(HEAD.formatted(
-                        MessengerMetrics.BUCKET_COUNT,
-                        BigDecimal.valueOf(MessengerMetrics.FIRST_BUCKET_SECONDS)
-                                .stripTrailingZeros()
-                                .toPlainString()));
+        StringBuilder page = new StringBuilder(head());
         for (MessengerMetric metric : MessengerMetric.values()) {
             page.append("| `%s` | %s | %s | %s | %s |%n"
                     .formatted(
@@ -91,6 +62,37 @@ class MetricsPageTest {
                             .formatted(metric.metricName(), reason.label(), reason.sentence())));
         }
         return page.toString();
+    }
+
+    private static String head() {
+        return """
+                # Metrics
+
+                Made from `MessengerMetric`; edit that, not this page. A messenger serves these pages at `metrics_host:metrics_port`:
+
+                | page | answers |
+                | --- | --- |
+                | `/metrics` | the metrics below, in the Prometheus format |
+                | `/health` | 200, or 503 and the reason |
+                | `/ready` | the same, and 503 also after [`drain`](operations.md#end-an-engine) |
+                | `/`, `/state` | what it holds and waits for, for its own host only ([how](troubleshooting.md#a-request-waits)) |
+
+                On the page a counter ends with `_total`, a histogram with `_bucket`, `_sum` and `_count`. Totals
+                count from the moment at which the messenger was opened. `kv_messenger_build_info` is 1; its labels name the version, build,
+                protocol and Java runtime.
+
+                vLLM's own page has the counters with their reasons, the gauges and the histograms as `vllm:kv_messenger_…`; SGLang's, with
+                `--enable-metrics`, as `sglang:kv_messenger_…`. Only the messenger's page has labels other than `reason`, and the JVM's metrics.
+
+                Histograms have %d buckets from %s s on, each twice as wide as the one before.
+
+                | name | kind | unit | label | what it counts |
+                | --- | --- | --- | --- | --- |
+                """.formatted(
+                        MessengerMetrics.BUCKET_COUNT,
+                        BigDecimal.valueOf(MessengerMetrics.FIRST_BUCKET_SECONDS)
+                                .stripTrailingZeros()
+                                .toPlainString());
     }
 
     private static String unit(MessengerMetric metric) {

@@ -76,9 +76,9 @@ public enum MessengerMetric {
             "faults_contained",
             "Bugs of the messenger that ended one fetch, one prefill or one control link and nothing else; the log"
                     + " has each."),
-    HEARTBEATS_MISSED(
-            Kind.COUNTER, "heartbeats_missed", "Heartbeat periods in which a connected peer sent nothing."),
-    PEERS_SILENT(Kind.COUNTER, "peers_silent", "Peers declared lost because they sent nothing for silence_limit_seconds."),
+    HEARTBEATS_MISSED(Kind.COUNTER, "heartbeats_missed", "Heartbeat periods in which a connected peer sent nothing."),
+    PEERS_SILENT(
+            Kind.COUNTER, "peers_silent", "Peers declared lost because they sent nothing for silence_limit_seconds."),
     STALE_IDENTITIES(
             Kind.COUNTER, "stale_identities", "Fetches that named an engine id that is no longer at its address."),
     EVENTS_DROPPED(Kind.COUNTER, "events_dropped", "Log lines and timelines dropped because the engine did not poll."),
