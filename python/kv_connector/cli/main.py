@@ -1,4 +1,4 @@
-"""``kv-messenger``: what can be asked of an installed KV Messenger without an engine."""
+"""``kv-messenger``: checks, measurements and draining of an installed KV Messenger; no command starts an engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """What the command takes."""
     made = argparse.ArgumentParser(
-        prog="kv-messenger", description="Asks an installed KV Messenger, without an engine."
+        prog="kv-messenger", description="Checks, measures and drains KV Messenger; no command starts an engine."
     )
     made.add_argument("--version", action="version", version=f"KV Messenger {__version__}")
     commands = made.add_subparsers(dest="command", required=True)
@@ -49,47 +49,47 @@ def parser() -> argparse.ArgumentParser:
         commands.add_parser(
             "wait-idle",
             help="wait until messengers hold nothing for unfinished requests",
-            description="For the moment before an engine is ended, when no new requests come. The status is 0 when all"
-            " are at rest, 1 when the limit is over or a page cannot be read.",
+            description="Use it before you end an engine, when no new requests come. The status is 0 when all"
+            " messengers are idle, 1 when the limit is over or a page cannot be read.",
         )
     )
     add_pages(
         commands.add_parser(
             "drain",
-            help="let /ready say that no new requests are to come, and wait as wait-idle does",
-            description="From the engine's own host. /ready answers 503 from then on, /health as before; what is under"
-            " way goes on to its end, and requests that come all the same are served. It is not taken back.",
+            help="make /ready answer 503, so that no new requests come, then wait as wait-idle does",
+            description="Run it on the engine's own host. From then on /ready answers 503, and /health as before."
+            " Transfers in progress are completed, and requests that still come are served. It cannot be undone.",
         )
     )
     times = commands.add_parser(
         "timeline",
-        help="what engines' logs tell of the times of their transfers",
-        description="A table with a line for each side of each transfer. A picture needs the logs of both sides, on one"
-        ' machine since its clock has stamped them, and the option timelines "full".',
+        help="show from engines' logs where the time of each transfer went",
+        description="Prints a table with a line for each side of each transfer. A picture needs the logs of both sides,"
+        ' of one machine because its clock stamps them, and the option timelines "full".',
     )
     times.add_argument("logs", metavar="LOG", type=Path, nargs="+", help="an engine's log")
-    times.add_argument("--svg", metavar="FILE", type=Path, help="also draws one transfer")
-    times.add_argument("--transfer", metavar="NAME", default="", help="which is drawn (the longest prompt)")
-    times.add_argument("--perfetto", metavar="FILE", type=Path, help="also writes a trace, for ui.perfetto.dev")
+    times.add_argument("--svg", metavar="FILE", type=Path, help="also draw one transfer")
+    times.add_argument("--transfer", metavar="NAME", default="", help="the transfer to draw (the longest prompt)")
+    times.add_argument("--perfetto", metavar="FILE", type=Path, help="also write a trace for ui.perfetto.dev")
     looks = commands.add_parser(
         "doctor",
-        help="whether an engine would start here and could move KV",
-        description="One line for each thing looked at: ok, warn or fail, what it is, what was seen, what to do. The"
-        " status is 1 where a line says fail. A messenger is opened and closed, so run it before the engine starts.",
+        help="check whether an engine would start here and could move KV",
+        description="Prints one line for each check: ok, warn or fail, its name, what was seen, what to do. The"
+        " status is 1 if a line says fail. It opens and closes a messenger, so run it before the engine starts.",
     )
     add_engine(looks)
     pings = commands.add_parser(
         "ping",
-        help="whether a prefiller's and a decoder's hosts reach each other, and how fast",
-        description="Moves pages between two hosts by the engines' options and without engines. Begin with --answer on"
-        " the prefiller's host; it prints what to say on the decoder's. Every byte is compared. The status is 1 when no"
-        " page comes, with the sentence that an engine's log would have.",
+        help="test whether a prefiller's and a decoder's hosts reach each other, and how fast",
+        description="Moves pages between two hosts with the engines' options and without engines. Begin with --answer"
+        " on the prefiller's host; it prints the command for the decoder's. Every byte is compared. If no page comes,"
+        " the status is 1, and it prints the error that an engine's log would have.",
     )
     side = pings.add_mutually_exclusive_group(required=True)
     side.add_argument("--answer", action="store_true", help="answer as a prefiller would, until interrupted")
     side.add_argument("prefiller", metavar="HOST:PORT", nargs="?", help="where the other side answers")
     add_engine(pings)
-    commands.add_parser("bench", add_help=False, help="how fast pages move: kvperf, whose options bench --help lists")
+    commands.add_parser("bench", add_help=False, help="measure how fast pages move: kvperf, see bench --help")
     return made
 
 
@@ -102,14 +102,14 @@ def add_pages(command: argparse.ArgumentParser) -> None:
         required=True,
         help="a messenger's metrics page; may be repeated",
     )
-    command.add_argument("--limit-seconds", type=float, default=120.0, help="after which it is given up (120)")
+    command.add_argument("--limit-seconds", type=float, default=120.0, help="stop waiting after this time (120)")
 
 
 def add_engine(command: argparse.ArgumentParser) -> None:
     """The two ways to say an engine's options."""
     engine = command.add_mutually_exclusive_group()
     engine.add_argument(
-        said_options.ARGUMENT, metavar="JSON", help="what vllm serve is given, or the name of a file that holds it"
+        said_options.ARGUMENT, metavar="JSON", help="as for vllm serve, or the name of a file that holds it"
     )
     engine.add_argument(
         "--sglang",
