@@ -28,7 +28,7 @@ def java_variables_set_aside() -> Iterator[None]:
     found = {name: os.environ.pop(name) for name in JAVA_VARIABLES if name in os.environ}
     if found:
         logger.info(
-            "the messenger's JVM does not take %s from the environment: its own options go into jvm_options",
+            "the messenger's JVM does not take %s from the environment: put its options into jvm_options",
             " and ".join(found),
         )
     try:

@@ -52,5 +52,5 @@ def _digest(path: str, _stamps: tuple[_Stamp, ...]) -> str:
         scales = json.dumps({key: settings.get(key) for key in _SCALES}, sort_keys=True)
         return digest_of_files([folder / _WEIGHTS], scales)
     except Exception as unknown:
-        logger.info("the adapter in %s is told from others by its name alone: %s", path, unknown)
+        logger.info("the adapter in %s is identified by its name only: %s", path, unknown)
         return ""

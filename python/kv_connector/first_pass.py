@@ -57,7 +57,7 @@ class FirstPass:
         in_order = self._counter.steps_out_of_order == self._out_of_order
         self.is_right = counted == self._expected and in_order
         if self.is_right:
-            self._logger.info("the first forward pass was counted right: layers leave while the next ones run")
+            self._logger.info("the first forward pass was counted correctly: later layers leave while their pass runs")
             return
         self._logger.warning(
             "chunks leave after their forward pass: the first pass on this GPU counted %d %s%s, expected %d, each once"

@@ -63,7 +63,7 @@ def test_should_find_nothing_wrong_where_an_engine_would_start(
     assert f"jar build {jar.build_id} at {jar.path}" in said
     assert any(line.startswith("messenger opened and closed, version ") for line in said)
     assert "transport shm and tcp opened" in said
-    assert f"listen_port any free one on {LOOPBACK}" in said
+    assert f"listen_port any free port on {LOOPBACK}" in said
     assert any(line.startswith("threads bytes are moved by ") for line in said)
     assert not list((tmp_path / "cache").rglob("*.aot*")), "the doctor has left a class cache behind"
 
@@ -237,7 +237,7 @@ def test_should_let_go_of_the_ports() -> None:
         found = machine.port(held, "listen_port", "listen_host", LOOPBACK, 0)
         held.close()
         other.bind((LOOPBACK, 0))
-    assert found == Finding("ok", "listen_port", f"any free one on {LOOPBACK}")
+    assert found == Finding("ok", "listen_port", f"any free port on {LOOPBACK}")
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def port(held: ExitStack, option: str, host_option: str, host: str, number: int)
         if number and refused.errno == errno.EADDRINUSE:
             remedy = f"end the program that has it, or choose another {option}"
         return fail(option, f"{number} on {host}: {refused.strerror}", remedy)
-    return ok(option, f"{number or 'any free one'} on {host}")
+    return ok(option, f"{number or 'any free port'} on {host}")
 
 
 def rdma(options: Options, root: Path = rdma_topology.ROOT) -> Iterator[Finding]:

@@ -109,7 +109,7 @@ class TransferEndpoint(CommonEndpoint):
     def _watch_layers(self, messenger: MessengerPort, layer_names: Sequence[str]) -> None:
         if self._kind_beside in (engine_facts.WINDOWED, engine_facts.STATE):
             logger.info(
-                "chunks leave after their forward pass: only then SGLang says what the model's %s keeps of a prompt",
+                "chunks leave after their forward pass: SGLang reports only then which pages the model's %s needs",
                 self._kind_beside,
             )
             return
@@ -136,7 +136,7 @@ class TransferEndpoint(CommonEndpoint):
         if first_pass is None:
             logger.info("layers leave while the forward pass runs")
         else:
-            logger.info("layers leave while forward passes run, once the first on this GPU has been counted right")
+            logger.info("layers leave while forward passes run, once the first on this GPU was counted correctly")
 
     def _open_messenger(self) -> tuple[MessengerPort, list[str]]:
         facts = engine_facts.read(self._server_args, self.kv_args, self._mode)
@@ -367,7 +367,7 @@ class TransferEndpoint(CommonEndpoint):
                 f" {SETTLE_LIMIT_SECONDS:g} s, expected nothing: start it again in the role that it is to have"
             )
         if unsettled is not None:
-            logger.warning("peers wait for what will not come from this %s any more: %s", self._mode, unsettled)
+            logger.warning("peers still wait for transfers that this %s will not complete: %s", self._mode, unsettled)
         HOOKS.stop_counting()
         if self.steps is not None and self.steps.first_pass is not None:
             DEVICE.let_go()

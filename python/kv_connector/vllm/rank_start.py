@@ -234,7 +234,7 @@ class RankStart:
         counter, first_pass = LayerCounter(opened.layer_counter_address, names, word), None
         if word is not None:
             self._logger.info(
-                "layers leave while forward passes run, once the first on this GPU has been counted right"
+                "layers leave while forward passes run, once the first on this GPU was counted correctly"
             )
             first_pass = FirstPass(counter, self._counted_layers(names), "layers", self._logger)
         return WorkerHalf(

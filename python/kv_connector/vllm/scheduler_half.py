@@ -454,7 +454,7 @@ class SchedulerHalf:
             "pp_size": self._side.pp_size,
         }
         if not self._messengers:  # a decoder refuses that with a sentence; told nothing, it would compute in silence
-            self._logger.error("request %s cannot be fetched: no worker has said where its messenger is", request_id)
+            self._logger.error("request %s cannot be fetched: no worker has reported an address", request_id)
             return answer
         return answer | {
             "remote_engine_id": self._messengers[0].engine_id,

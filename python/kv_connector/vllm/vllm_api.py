@@ -185,7 +185,7 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
     if _HEARS in vars(core_class):
         return
     if any(not hasattr(core_class, name) for name in ("collective_rpc", *_TOLD_AFTER)):
-        logger.warning("weights that are changed while this engine runs are not seen: its core has no word for them")
+        logger.warning("weight changes in the running engine are not detected: its core does not report them")
         return
     call = core_class.collective_rpc
 

@@ -341,7 +341,7 @@ def test_should_tell_passes_when_the_first_that_computes_a_prompt_was_counted_ri
     with caplog.at_level(logging.INFO, LOGGER):
         first_passes.run(forward)
     assert first_passes.planned == 0
-    assert "the first forward pass was counted right" in caplog.text
+    assert "the first forward pass was counted correctly" in caplog.text
     first_passes.run(forward)
     assert first_passes.planned == 1
 

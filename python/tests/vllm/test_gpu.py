@@ -269,7 +269,7 @@ def test_should_tell_the_first_pass_when_it_is_over_and_later_ones_before(
         prefiller.end()
     assert prefiller.told() == ["step", "stepEnded"]
     assert prefiller.messenger.chunks_of("r1")[0]["endToken"] == 100
-    assert "the first forward pass was counted right" in caplog.text
+    assert "the first forward pass was counted correctly" in caplog.text
     prefiller.begin()
     assert prefiller.told() == ["step", "stepEnded", "step"]
 

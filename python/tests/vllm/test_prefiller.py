@@ -63,7 +63,7 @@ def test_should_not_leave_a_decoder_to_compute_in_silence_what_cannot_be_fetched
     prefiller.step()
     answer = prefiller.answers[REQUEST]
     assert answer["transfer_id"] == TRANSFER
-    assert "cannot be fetched: no worker has said where its messenger is" in caplog.text
+    assert "cannot be fetched: no worker has reported an address" in caplog.text
 
     decoder = engine("kv_consumer")
     decoder.add("cmpl-b-22222222", 200, remote_prefill(answer, remote_host=answer.get("remote_host")))
