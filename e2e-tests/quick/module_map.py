@@ -106,8 +106,8 @@ def node(package: str) -> str:
 
 def section(arrows: Arrows) -> str:
     legend = (
-        "An arrow leads from a package to one that it imports; one that follows from others is left out. The house\n"
-        "rules fail when an arrow goes back or closes a cycle, and when this picture is stale."
+        "An arrow leads from a package to one that it imports; arrows that follow from others are left out. The house\n"
+        "rules fail if an arrow leads to a module that is not allowed or closes a cycle, or if this picture is stale."
     )
     return f"{BEGIN}\n\n{mermaid(arrows)}\n\n{legend}\n\n{END}"
 

@@ -233,9 +233,7 @@ class RankStart:
         word = counting.word(opened.layer_counter_address) if counting is not None else None
         counter, first_pass = LayerCounter(opened.layer_counter_address, names, word), None
         if word is not None:
-            self._logger.info(
-                "layers leave while forward passes run, once the first on this GPU was counted correctly"
-            )
+            self._logger.info("layers leave while forward passes run, once the first on this GPU was counted correctly")
             first_pass = FirstPass(counter, self._counted_layers(names), "layers", self._logger)
         return WorkerHalf(
             messenger,
