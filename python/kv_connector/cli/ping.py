@@ -134,7 +134,8 @@ class Answering:
             case Timeline(_, times):
                 self._tell(times)
             case Log(level, message) if level != "info":
-                self._say(f"{level}: {message}\n")
+                # The end of a ping is a warning for an engine, but not here.
+                self._say(f"error: {message}\n" if level == "error" else f"{message}\n")
 
     def _tell(self, times: Mapping[str, Any]) -> None:
         """Once for each peer in a row."""
