@@ -66,7 +66,7 @@ def messenger(options: Options) -> Iterator[Finding]:
         return
     if setup.aot_cache is not None:
         unusable = setup.aot_cache.why_unusable()
-        yield ok("class cache", f"none yet ({unusable})" if unusable else str(setup.aot_cache.path))
+        yield ok("class cache", f"none yet, the first start makes one ({unusable})" if unusable else str(setup.aot_cache.path))
     yield from probed(probe(options), options)
 
 
