@@ -16,6 +16,7 @@ from conftest import PROCESS_LIMIT_SECONDS
 from sys_trees import dgx
 
 from kv_connector import OptionError, _preflight
+from kv_connector._aot_cache import AotCache
 from kv_connector.cli import doctor, machine, said_options
 from kv_connector.cli.findings import Finding
 from kv_connector.options import check_options
@@ -320,3 +321,13 @@ def test_should_say_which_rdma_devices_are_used_and_why(tmp_path: Path, monkeypa
     nothing = list(machine.rdma(options, tmp_path / "nothing"))
     assert [finding.level for finding in nothing] == ["warn"]
     assert list(machine.rdma(check_options({}), dgx(tmp_path / "again"))) == []
+
+
+def test_should_tell_a_class_cache_that_is_missing_from_one_that_is_not_trusted(tmp_path: Path) -> None:
+    cache = AotCache(_preflight.find_java(""), ["1"], [], tmp_path)
+    assert doctor.class_cache(cache) == f"none yet: the first start makes {cache.path}"
+    cache.path.write_bytes(b"")
+    cache.path.chmod(0o666)
+    assert doctor.class_cache(cache).startswith(f"not used: {cache.path} ")
+    cache.path.chmod(0o600)
+    assert doctor.class_cache(cache) == str(cache.path)

@@ -15,6 +15,7 @@ import pytest
 from conftest import PYTHON_ROOT
 
 from kv_connector import Options
+from kv_connector._facade import Log, Messenger
 from kv_connector.cli import ping
 from kv_connector.cli.main import main
 from kv_connector.exceptions import OptionError
@@ -103,3 +104,11 @@ def test_should_say_on_which_host_options_belong(capsys: pytest.CaptureFixture[s
     assert "these are a prefiller's options, and a prefiller answers" in capsys.readouterr().err
     assert main(["ping", "--answer", *config("kv_consumer")]) == 2
     assert "these are a decoder's options, and a decoder asks" in capsys.readouterr().err
+
+
+def test_should_not_call_the_end_of_a_ping_a_warning() -> None:
+    said: list[str] = []
+    answers = ping.Answering(Messenger.__new__(Messenger), said.append)
+    for event in (Log("info", "noise"), Log("warning", "the connection ended"), Log("error", "a bug")):
+        answers._take(event)
+    assert said == ["the connection ended\n", "error: a bug\n"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kv_connector import _preflight
+from kv_connector._aot_cache import AotCache
 from kv_connector._jvm import set_up
 from kv_connector.cli import machine
 from kv_connector.cli.findings import Finding, fail, ok, warn
@@ -57,6 +58,14 @@ def secret(options: Options) -> str:
     return "with a shared secret" if options.shared_secret else "no shared secret"
 
 
+def class_cache(cache: AotCache) -> str:
+    """Which is used, or why none is."""
+    if not cache.path.exists():
+        return f"none yet: the first start makes {cache.path}"
+    unusable = cache.why_unusable()
+    return f"not used: {unusable}" if unusable else str(cache.path)
+
+
 def messenger(options: Options) -> Iterator[Finding]:
     """What comes of opening one."""
     try:
@@ -65,8 +74,7 @@ def messenger(options: Options) -> Iterator[Finding]:
         yield fail("JVM", str(unfit))
         return
     if setup.aot_cache is not None:
-        unusable = setup.aot_cache.why_unusable()
-        yield ok("class cache", f"none yet, the first start makes one ({unusable})" if unusable else str(setup.aot_cache.path))
+        yield ok("class cache", class_cache(setup.aot_cache))
     yield from probed(probe(options), options)
 
 
