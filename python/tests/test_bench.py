@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +52,10 @@ def test_should_measure_between_a_side_that_listens_and_one_that_dials() -> None
             assert at
             ended = bench_of("--dial", at[1], "--transport", "tcp", *SHORT)
         finally:
-            subprocess.run(["pkill", "-INT", "-P", str(target.pid)], check=False)
+            target.terminate()
+        assert target.wait(PROCESS_LIMIT_SECONDS) != 0
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", int(at[1].rpartition(":")[2]))):
+        pass
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert json.loads(ended.stdout.splitlines()[-1])["transport"] == "tcp"
 

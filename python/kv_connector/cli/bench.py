@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
+import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from kv_connector import _preflight
 from kv_connector._java_variables import environment_of_java
 from kv_connector.exceptions import PreflightError
 
 MAIN = "io.kvmessenger.benchmarks.KvPerf"
-INTERRUPTED = 130
 
 
 def run(arguments: Sequence[str], complain: Callable[[str], object]) -> int:
-    """Kvperf with its own arguments; returns its exit code, 1 where it cannot be started."""
+    """Becomes kvperf with its own arguments; returns only where that cannot be started, 1."""
     try:
         jar = _preflight.check_jar()
         java = _preflight.find_java("")
     except PreflightError as missing:
         complain(f"{missing}\n")
-        return 1
-    command = [str(java.launcher), "--enable-native-access=ALL-UNNAMED", "-cp", str(jar.path), MAIN, *arguments]
-    try:
-        return subprocess.run(command, env=environment_of_java(), check=False).returncode
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    else:
+        become([str(java.launcher), "--enable-native-access=ALL-UNNAMED", "-cp", str(jar.path), MAIN, *arguments])
+    return 1
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """Replaces this process: a port on which a child listened would outlive a parent that is killed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command[0], list(command), environment_of_java())
