@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -111,23 +112,25 @@ def engines(stack: ExitStack, folder: Path) -> tuple[list[str], Load]:
 
 
 def requests(front: Server, seconds: float) -> None:
-    """Some clients at a time, each with one prompt after the other."""
+    """Some clients at a time, each with one prompt after the other; raises what one of them meets."""
     from prompts import random_prompt
 
     ends = time.monotonic() + seconds
+    stopped = threading.Event()
 
     def ask(seed: int) -> None:
         count = 0
-        while time.monotonic() < ends:
+        while not stopped.is_set() and time.monotonic() < ends:
             tokens = PROMPT_TOKENS[count % len(PROMPT_TOKENS)]
             complete(front, random_prompt(tokens, 1000 * seed + count), ANSWER_TOKENS)
             count += 1
 
-    clients = [threading.Thread(target=ask, args=(seed,)) for seed in range(CLIENTS)]
-    for client in clients:
-        client.start()
-    for client in clients:
-        client.join()
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        try:
+            for asked in as_completed([clients.submit(ask, seed) for seed in range(CLIENTS)]):
+                asked.result()
+        finally:
+            stopped.set()
 
 
 def named(legend: str, labels: Mapping[str, str]) -> str:
