@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,9 +38,10 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(PYTHON_ROOT)}
 
 @pytest.fixture(scope="module")
 def answering() -> Iterator[str]:
-    """Where it answers. It must say by which transport it sends, and end in good order."""
+    """Where it answers. It must say by which transport it sends, and end in good order, also in a script's background."""
     command = [*COMMAND, "--answer", *config("kv_producer", listen_port=0)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as side:
+    background = ["env", "--ignore-signal=INT", *command]
+    with subprocess.Popen(background, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as side:
         assert side.stdout is not None
         try:
             line = side.stdout.readline()
@@ -48,8 +50,11 @@ def answering() -> Iterator[str]:
             yield found[1]
         finally:
             side.send_signal(signal.SIGINT)
+            stuck = threading.Timer(LIMIT_SECONDS, side.kill)
+            stuck.start()
         rest = side.stdout.read()
-        assert side.wait(LIMIT_SECONDS) == 0, rest
+        stuck.cancel()
+        assert side.wait() == 0, rest
     assert re.search(r"^sends to .* over tcp$", rest, re.MULTILINE), rest
 
 

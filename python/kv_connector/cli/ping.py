@@ -71,7 +71,8 @@ def pages_to_send() -> HostPages:
 
 def answer(options: Options, say: Say) -> int:
     """Keeps pages ready for whichever peer asks, until it is interrupted; returns the exit code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a script's shell starts `ping --answer &` with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     pages = pages_to_send()
     try:
         messenger = Messenger.open(options, pages.geometry(PAGE_TOKENS))
