@@ -48,7 +48,7 @@ def engines() -> Iterator[Finding]:
             found = True
             yield engine(name, version, known)
     if not found:
-        yield warn("engine", "neither vLLM nor SGLang is in this environment", "install one, or run this in its own")
+        yield warn("engine", "neither vLLM nor SGLang is in this environment", "run this command where one is")
 
 
 def engine(name: str, version: str, known: tuple[str, ...]) -> Finding:
