@@ -21,19 +21,25 @@ import java.util.Optional;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import javax.net.ssl.SSLException;
 
 /**
  * Enqueues a prompt in this prefiller's own engine by its OpenAI-style completions endpoint, one token long: the engine
  * offers a connector no other way in.
  *
  * <p>Called by the messenger's thread, which only hands over: a daemon thread, which ends when there is nothing to do, makes
- * the request, and answers come back through the inbox. It does not retry.
+ * the request, and answers come back through the inbox. It retries once, where the engine has closed a connection that was
+ * kept, which vLLM does after five idle seconds: a request may be on its way by then, and is not read.
  */
 final class HttpIntake implements EngineIntake, AutoCloseable {
     /** What is shown of an answer that is no success: it travels to the decoder in one sentence. */
     static final int ANSWER_SHOWN_MAX = 300;
 
     private static final long IDLE_THREAD_SECONDS = 5;
+
+    /** How the JDK's client says that a connection ended where an answer was to begin. */
+    private static final String CLOSED_BEFORE_THE_ANSWER = "received no bytes";
+
     private static final String VERSION_PATH = "/v1";
 
     private final Optional<URI> completions;
@@ -100,16 +106,20 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
 
     @Override
     public void enqueue(TransferKey transfer, EngineCommand.Prompt prompt) {
+        enqueue(transfer, prompt, false);
+    }
+
+    private void enqueue(TransferKey transfer, EngineCommand.Prompt prompt, boolean again) {
         requests.execute(() -> {
             try {
-                send(transfer, prompt);
+                send(transfer, prompt, again);
             } catch (RuntimeException e) { // a decline, not a decoder that waits for its limit
                 failed(transfer, e.toString());
             }
         });
     }
 
-    private void send(TransferKey transfer, EngineCommand.Prompt prompt) {
+    private void send(TransferKey transfer, EngineCommand.Prompt prompt, boolean again) {
         HttpRequest.Builder request = HttpRequest.newBuilder(completions.orElseThrow())
                 .timeout(limit)
                 .header("Content-Type", "application/json")
@@ -119,17 +129,33 @@ final class HttpIntake implements EngineIntake, AutoCloseable {
         }
         var unused = client.orElseThrow()
                 .sendAsync(request.build(), BodyHandlers.ofString())
-                .whenComplete((answer, fault) -> onAnswer(transfer, answer, fault));
+                .whenComplete((answer, fault) -> {
+                    if (!again && String.valueOf(fault).contains(CLOSED_BEFORE_THE_ANSWER)) {
+                        enqueue(transfer, prompt, true);
+                    } else {
+                        onAnswer(transfer, answer, fault);
+                    }
+                });
     }
 
     private void onAnswer(TransferKey transfer, HttpResponse<String> answer, Throwable fault) {
         if (fault != null) {
-            failed(transfer, String.valueOf(fault.getMessage()));
+            failed(transfer, said(fault));
         } else if (answer.statusCode() == 401 || answer.statusCode() == 403) {
             failed(transfer, "status " + answer.statusCode() + ": set engine_api_key to the engine's --api-key");
         } else if (answer.statusCode() != 200) {
             failed(transfer, "status " + answer.statusCode() + ": " + answer.body());
         }
+    }
+
+    /** The JVM trusts its own authorities, and an engine's certificate is often of a company's, or its own. */
+    private static String said(Throwable fault) {
+        boolean tls = fault instanceof SSLException || fault.getCause() instanceof SSLException;
+        return (tls
+                        ? "no TLS with the engine: name a trust store that has its authority in jvm_options,"
+                                + " -Djavax.net.ssl.trustStore=FILE: "
+                        : "")
+                + fault.getMessage();
     }
 
     private void failed(TransferKey transfer, String why) {

@@ -6,20 +6,29 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 import com.fasterxml.jackson.jr.ob.JSON;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
+import com.sun.net.httpserver.HttpsConfigurator;
+import com.sun.net.httpserver.HttpsServer;
 import io.kvmessenger.connector.boot.RefusedException;
 import java.io.IOException;
+import java.io.InputStream;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 
 /** How a prefiller asks its own engine for a prompt that only a decoder was given, and what comes of its answer. */
 @Timeout(60)
@@ -63,9 +72,13 @@ class HttpIntakeTest {
     }
 
     private static void fetch(EngineDouble decoder, EngineDouble prefiller) {
+        fetch(decoder, prefiller, "d", "t");
+    }
+
+    private static void fetch(EngineDouble decoder, EngineDouble prefiller, String request, String transfer) {
         Map<String, Object> command = new HashMap<>(EngineDouble.fetchCommand(
-                "d",
-                "t",
+                request,
+                transfer,
                 List.of(Map.of("host", "127.0.0.1", "port", prefiller.opened.controlPort())),
                 PROMPT_TOKENS,
                 0,
@@ -113,6 +126,75 @@ class HttpIntakeTest {
             fetch(decoder, prefiller);
 
             assertThat((String) decoder.await("failed", "d").get("reason")).contains("status 401", "engine_api_key");
+        }
+    }
+
+    @Test
+    void shouldAskAgainWhereTheEngineHasClosedAConnectionThatWasKept() throws Exception {
+        CompletableFuture<Boolean> first = new CompletableFuture<>();
+        CompletableFuture<Boolean> second = new CompletableFuture<>();
+        try (ServerSocket engine = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
+            Thread.ofVirtual().start(() -> {
+                try (Socket kept = engine.accept()) {
+                    answerOne(kept);
+                    first.complete(true);
+                    readRequest(kept.getInputStream());
+                    kept.shutdownOutput();
+                    try (Socket another = engine.accept()) {
+                        answerOne(another);
+                        second.complete(true);
+                    }
+                } catch (IOException e) {
+                    second.completeExceptionally(e);
+                }
+            });
+            Map<String, Object> api = Map.of("engineApiUrl", "http://127.0.0.1:" + engine.getLocalPort());
+            try (EngineDouble prefiller = new EngineDouble("prefiller", api, Map.of());
+                    EngineDouble decoder = EngineDouble.of("decoder")) {
+                fetch(decoder, prefiller, "d", "t");
+                first.get(20, TimeUnit.SECONDS);
+                fetch(decoder, prefiller, "e", "u");
+
+                assertThat(second.get(20, TimeUnit.SECONDS)).isTrue();
+            }
+        }
+    }
+
+    private static void answerOne(Socket connection) throws IOException {
+        readRequest(connection.getInputStream());
+        connection
+                .getOutputStream()
+                .write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}".getBytes(StandardCharsets.US_ASCII));
+        connection.getOutputStream().flush();
+    }
+
+    /** All of it: a connection with bytes that were not read would be reset, not closed. */
+    private static void readRequest(InputStream from) throws IOException {
+        StringBuilder head = new StringBuilder();
+        while (!head.toString().endsWith("\r\n\r\n")) {
+            head.append((char) from.read());
+        }
+        Matcher length = Pattern.compile("(?i)content-length: (\\d+)").matcher(head);
+        assertThat(length.find()).isTrue();
+        from.readNBytes(Integer.parseInt(length.group(1)));
+    }
+
+    @Test
+    void shouldNameTheTrustStoreWhenTheEnginesCertificateIsNotTrusted(@TempDir Path folder) throws IOException {
+        HttpsServer secured = HttpsServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 1);
+        secured.setHttpsConfigurator(new HttpsConfigurator(
+                new TestCertificates(folder).authority("engine").serving()));
+        secured.start();
+        Map<String, Object> api = Map.of(
+                "engineApiUrl", "https://127.0.0.1:" + secured.getAddress().getPort());
+        try (EngineDouble prefiller = new EngineDouble("prefiller", api, Map.of());
+                EngineDouble decoder = EngineDouble.of("decoder")) {
+            fetch(decoder, prefiller);
+
+            assertThat((String) decoder.await("failed", "d").get("reason"))
+                    .contains("engine_api_url", "jvm_options", "-Djavax.net.ssl.trustStore=FILE", "PKIX");
+        } finally {
+            secured.stop(0);
         }
     }
 

@@ -13,6 +13,8 @@ import java.security.cert.Certificate;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
+import javax.net.ssl.KeyManagerFactory;
+import javax.net.ssl.SSLContext;
 
 /** Certificate authorities and what they have signed, made by the JDK's keytool into PEM files of one folder. */
 final class TestCertificates {
@@ -49,6 +51,21 @@ final class TestCertificates {
 
     String key(String name) {
         return folder.resolve(name + ".key").toString();
+    }
+
+    /** What a server with this certificate, the only one here, serves with. */
+    SSLContext serving() {
+        try (InputStream content = Files.newInputStream(store)) {
+            KeyStore keys = KeyStore.getInstance("PKCS12");
+            keys.load(content, PASSWORD.toCharArray());
+            KeyManagerFactory managers = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+            managers.init(keys, PASSWORD.toCharArray());
+            SSLContext context = SSLContext.getInstance("TLS");
+            context.init(managers.getKeyManagers(), null, null);
+            return context;
+        } catch (IOException | GeneralSecurityException e) {
+            throw new IllegalStateException(e);
+        }
     }
 
     private TestCertificates make(String name, String... more) {
