@@ -26,6 +26,8 @@ class SameIdTest extends MessengerPair {
     private static final String ID = "one-id";
     private static final TransferKey FIRST = new TransferKey(ID, "aa");
     private static final TransferKey SECOND = new TransferKey(ID, "bb");
+    private static final TransferKey THIRD = new TransferKey(ID, "cc");
+    private static final TransferKey FOURTH = new TransferKey(ID, "dd");
     private static final List<PrefillerAddress> PREFILLER = List.of(new PrefillerAddress("host", 7, ""));
     private static final int[] FIRST_PAGES = {5, 6};
     private static final int[] SECOND_PAGES = {7, 2};
@@ -265,6 +267,38 @@ class SameIdTest extends MessengerPair {
 
         assertThat(pagesSent()).containsExactlyInAnyOrder("5>1", "6>2", "7>3", "2>4");
         assertThat(prefiller.told).contains("released p1", "released p2").noneMatch(word -> word.startsWith("stopped"));
+    }
+
+    @Test
+    void shouldNotTakeLegsThatHaveJustComeForThoseThatWerePuzzlingBefore() {
+        fetch("d1", FIRST, 0);
+        announce("p2", SECOND);
+        pass(LIMITS.contradictionWaitNs() / 2);
+        announce("p1", FIRST);
+        fetch("d2", SECOND, 2);
+        pass(LIMITS.contradictionWaitNs() / 2 - LIMITS.heartbeatNs());
+        fetch("d3", THIRD, 4); // its prefill leg is a moment behind, as is the decode leg of the fourth
+        announce("p4", FOURTH);
+        pass(2 * LIMITS.heartbeatNs());
+        announce("p3", THIRD);
+        fetch("d4", FOURTH, 6);
+
+        assertThat(decoder.told).isEmpty();
+        assertThat(prefiller.told).noneMatch(word -> word.startsWith("stopped"));
+        assertThat(prefiller.messenger.held().grantsWaiting()).isZero();
+    }
+
+    @Test
+    void shouldEndNoLegsOfWhichSomeMayOnlyBeLate() {
+        announce("p2", SECOND);
+        announce("p3", THIRD);
+        fetch("d1", FIRST, 1);
+        pass(LIMITS.contradictionWaitNs() + LIMITS.heartbeatNs());
+
+        assertThat(decoder.lastFailure).as("its own limit").contains("grant_wait_seconds");
+        assertThat(prefiller.told)
+                .as("which of them the first contradicts is not known")
+                .isEmpty();
     }
 
     @Test

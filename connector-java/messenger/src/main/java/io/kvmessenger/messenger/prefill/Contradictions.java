@@ -2,20 +2,23 @@ package io.kvmessenger.messenger.prefill;
 
 import io.kvmessenger.messenger.port.EngineEvents;
 import io.kvmessenger.messenger.port.ProtocolLimits;
+import io.kvmessenger.messenger.port.TransferKey;
 import io.kvmessenger.messenger.session.Deadlines;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.function.BiConsumer;
 import java.util.function.Predicate;
+import java.util.stream.Stream;
 
 /**
  * Finds requests whose two legs name different prompts: under one transfer id a grant waits for a prompt that is not here,
  * and the engine has announced another one, which no decoder has asked for. Each would wait for the other's leg until its
  * own limit, though neither leg can come any more.
  *
- * <p>An id may be used for several prompts at once, whose legs come in any order. So it is looked at again after {@link
- * ProtocolLimits#contradictionWaitNs()}, and only then it is taken for what it looks like.
+ * <p>An id may be used for several prompts at once, and for one after the other, whose legs come in any order. So only legs that have
+ * each waited alone for {@link ProtocolLimits#contradictionWaitNs()} are taken for what they look like, and only where there
+ * are as many of one kind as of the other: of a larger number some may have legs that are late.
  *
  * <p>Owned by the messenger's thread. It declines grants and stops no prefill.
  */
@@ -48,7 +51,7 @@ final class Contradictions {
     }
 
     /**
-     * Ends both legs of all requests that have contradicted themselves for long enough. Returns how many requests.
+     * Ends both legs of all requests that have contradicted themselves for long enough. Returns how many ids.
      *
      * @param expected whether a decoder has said that it will ask for a prompt
      * @param stop is given each prompt that will not be asked for, and why
@@ -57,20 +60,39 @@ final class Contradictions {
         int ended = 0;
         for (String id = looks.takeOver(nowNs); id != null; id = looks.takeOver(nowNs)) {
             noted.remove(id);
-            List<PageGrant> grants = lonelyGrants(id);
-            List<Prefill> unasked = unaskedPrefills(id, expected);
-            if (!grants.isEmpty() && !unasked.isEmpty()) {
-                String sentence =
-                        "the two legs of transfer " + id + " name different prompts (their digests differ): send"
-                                + " both the same tokens and adapter, to engines with the same tokenizer, adapters, weights and"
-                                + " connector version";
-                engine.log(EngineEvents.Level.WARNING, sentence);
-                grants.forEach(grant -> waiting.decline(grant, sentence, nowNs));
-                unasked.forEach(prefill -> stop.accept(prefill, sentence));
+            List<PageGrant> grants = lonelyGrants(id).stream()
+                    .filter(grant -> isOld(grant.receivedNs(), nowNs))
+                    .toList();
+            List<Prefill> unasked = unaskedPrefills(id, expected).stream()
+                    .filter(prefill -> isOld(prefill.begunNs, nowNs))
+                    .toList();
+            long promptsWanted = count(grants.stream().map(PageGrant::transfer));
+            if (promptsWanted > 0 && promptsWanted == count(unasked.stream().map(Prefill::transfer))) {
+                end(id, grants, unasked, stop, nowNs);
                 ended++;
             }
+            note(id, nowNs);
         }
         return ended;
+    }
+
+    private boolean isOld(long sinceNs, long nowNs) {
+        return nowNs - sinceNs >= waitNs;
+    }
+
+    /** Several requests may be of one prompt, and each messenger of a decoder's engine grants it. */
+    private static long count(Stream<TransferKey> prompts) {
+        return prompts.distinct().count();
+    }
+
+    private void end(
+            String id, List<PageGrant> grants, List<Prefill> unasked, BiConsumer<Prefill, String> stop, long nowNs) {
+        String sentence = "the two legs of transfer " + id + " name different prompts (their digests differ): send"
+                + " both the same tokens and adapter, to engines with the same tokenizer, adapters, weights and"
+                + " connector version";
+        engine.log(EngineEvents.Level.WARNING, sentence);
+        grants.forEach(grant -> waiting.decline(grant, sentence, nowNs));
+        unasked.forEach(prefill -> stop.accept(prefill, sentence));
     }
 
     long earliestNs(long latestNs) {

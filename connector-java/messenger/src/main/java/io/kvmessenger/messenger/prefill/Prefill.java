@@ -22,6 +22,8 @@ import java.util.concurrent.CompletableFuture;
  */
 final class Prefill {
     final String request;
+    /** Since when the engine has told of it. */
+    final long begunNs;
     /** Its digest is "" while the engine has not told it, or makes none. */
     private TransferKey transfer;
     /** 0 until the engine has told: an announced prompt is not tokenised here. */
@@ -68,8 +70,9 @@ final class Prefill {
     /** Since when its last writes are waited for. */
     long fencedNs;
 
-    Prefill(String request, TransferKey transfer, List<KvGroup> groups) {
+    Prefill(String request, TransferKey transfer, List<KvGroup> groups, long begunNs) {
         this.request = request;
+        this.begunNs = begunNs;
         this.transfer = transfer;
         this.pages = groups.stream().map(PromptPages::new).toList();
     }

@@ -510,7 +510,7 @@ public final class Prefiller {
             return null;
         }
         tally.add(MessengerMetric.PREFILLS_STARTED, 1);
-        Prefill prefill = new Prefill(request, transfer, groups);
+        Prefill prefill = new Prefill(request, transfer, groups, clock.nowNs());
         prefill.rejected = words.rejected(transfer);
         prefills.add(prefill);
         return prefill;

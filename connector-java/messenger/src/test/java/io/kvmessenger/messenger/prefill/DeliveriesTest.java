@@ -40,7 +40,7 @@ class DeliveriesTest {
     private final RecordingTransferEngine transfer = new RecordingTransferEngine();
     private final KvGeometry geometry = geometry();
     private final LayerWriter writer = new LayerWriter(geometry, List.of(memory()), List.of(), transfer);
-    private final Prefill prefill = new Prefill("r", TRANSFER, geometry.groups());
+    private final Prefill prefill = new Prefill("r", TRANSFER, geometry.groups(), 0);
     private int looks;
     private final Delivery delivery = granted();
     private final Deliveries deliveries = new Deliveries(

@@ -25,7 +25,7 @@ class EndedTransfersTest {
 
     @Test
     void shouldTellALateAnswerFromANewTransferAsLongAsTheFetchMayLast() {
-        ended.remember(new Prefill("r", TRANSFER, Geometries.of("m").groups()), 0);
+        ended.remember(new Prefill("r", TRANSFER, Geometries.of("m").groups(), 0), 0);
 
         assertThat(ended.answerTo(grant(), PROMPT, FETCH_LIMIT_NS)).isInstanceOf(EndedTransfers.Answer.None.class);
         assertThat(ended.answerTo(grant(), PROMPT, FETCH_LIMIT_NS - 1)).isInstanceOf(EndedTransfers.Answer.Late.class);

@@ -82,7 +82,7 @@ class LayerWriterTest {
         decoder.attached(
                 peer.ranks().stream().map(rank -> memory().descriptors()).toList(), List.of());
         session.fits(decoder);
-        Prefill prefill = new Prefill("r", TRANSFER, own.groups());
+        Prefill prefill = new Prefill("r", TRANSFER, own.groups(), 0);
         prefill.promptTokens = promptTokens;
         prefill.pages.getFirst().add(new ChunkPages(0, pages(own, 0, promptTokens)));
         prefill.settledTokens = promptTokens;

@@ -61,7 +61,7 @@ class WaitingGrantsTest {
         assertThat(waiting.cancel(greedy, "t1", 1, 0)).isTrue();
         assertThat(taken(greedy, PAGES_EACH)).isTrue();
         assertThat(waiting.takeFor(new Prefill(
-                        "r", new TransferKey("t2", ""), Geometries.of("m").groups())))
+                        "r", new TransferKey("t2", ""), Geometries.of("m").groups(), 0)))
                 .isPresent();
         assertThat(taken(greedy, PAGES_EACH)).isTrue();
         assertThat(taken(greedy, PAGES_EACH)).isFalse();
