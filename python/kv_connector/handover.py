@@ -15,6 +15,7 @@ import array
 import contextlib
 import ctypes
 import hashlib
+import itertools
 import json
 import logging
 import mmap
@@ -187,6 +188,8 @@ class Lead:
                 connection.sendall(str(refusal).encode())
             connection.close()
             raise
+        on_device = [memory["kind"] == "cuda" for memory in mapped["memories"]]
+        _close(itertools.compress(descriptors, on_device))  # mapped: the driver keeps what it needs
         self._missing.discard(rank)
         self._followers[rank] = connection
         return [mapped]
@@ -252,7 +255,6 @@ class Lead:
                 f"the memory of {_named([rank])} cannot be mapped for the lead rank's GPU {reaching} ({fault}): set"
                 " messenger_per to 'rank'"
             ) from fault
-        os.close(descriptor)
         return {
             "kind": "cuda",
             "device": reaching,
@@ -262,13 +264,28 @@ class Lead:
         }
 
     def tell_fenced(self, step: int) -> None:
-        """Lets the followers overwrite the pages of requests that were preempted before this step."""
+        """Lets the followers overwrite the pages of requests that were preempted before this step.
+
+        Waits for one that is behind: it would take the end of the connection for that of this process, which reads
+        nothing any more then, and would wait for no later fence.
+        """
         for rank, connection in list(self._followers.items()):
-            connection.settimeout(_GREETING_LIMIT_SECONDS)
+            self._tell_fenced(rank, connection, _STEP.pack(_FENCED, step))
+
+    def _tell_fenced(self, rank: Rank, connection: socket.socket, message: bytes) -> None:
+        connection.settimeout(FENCE_NEWS_SECONDS)
+        while True:
             try:
-                connection.sendall(_STEP.pack(_FENCED, step))
+                connection.sendall(message)
+            except TimeoutError:
+                self._logger.error(
+                    "%s does not hear that preempted requests are read no more, waiting on", _named([rank])
+                )
             except OSError as fault:
                 self._lose(rank, fault)
+                return
+            else:
+                return
 
     def tell(self, votes: Votes) -> None:
         """Lets the followers say the same to the engine. Never waits: what has no room is told a step later."""

@@ -9,11 +9,13 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kv_connector import HandoverError, handover
+from kv_connector.cuda_driver import CudaError
 from kv_connector.handover import Follower, Lead, Votes, meeting_place
 
 LENGTH_BYTES = 3 * mmap.PAGESIZE
@@ -154,6 +156,39 @@ def test_should_refuse_memory_of_a_device(place: str, others: ThreadPoolExecutor
         follower.result()
 
 
+class OneMapping:
+    """A driver that maps one memory and has room for no other."""
+
+    def __init__(self) -> None:
+        self._mapped = 0
+
+    def take_in(self, _descriptor: int, length_bytes: int, _device: int) -> SimpleNamespace:
+        self._mapped += 1
+        if self._mapped > 1:
+            raise CudaError("cuMemMap: out of memory")
+        return SimpleNamespace(address=64, length_bytes=length_bytes)
+
+
+def test_should_say_which_memory_of_a_device_cannot_be_mapped(place: str, others: ThreadPoolExecutor) -> None:
+    memory = {"kind": "cuda", "device": 0, "address": 64, "lengthBytes": 64, "handleKind": "posixFd"}
+    follows, leads = ({**geometry(rank, KvMemory())["ranks"][0], "memories": 2 * [memory]} for rank in (1, 0))
+    brought = {**follows, "memories": 2 * [{**memory, "allocationBytes": 64}]}
+    own: Any = {"tpSize": 2, "ranks": [leads]}
+    waiting = others.submit(
+        Follower._hand_over,
+        place,
+        {**own, "ranks": [brought]},
+        [KvMemory().memfd, KvMemory().memfd],
+        LOGGER,
+        LIMIT_SECONDS,
+    )
+    lead = Lead(place, [(0, 1)], LOGGER, OneMapping())  # type: ignore[arg-type]
+    with pytest.raises(HandoverError, match="tensor-parallel rank 1 cannot be mapped"):
+        lead.gather(own, LIMIT_SECONDS)
+    with pytest.raises(HandoverError, match="cannot be mapped"):
+        waiting.result()
+
+
 @pytest.mark.parametrize("said", [b"{", b"{}", b'{"ranks":[]}', b"[1]", b'{"ranks":[{"tpRank":"x","ppRank":0}]}'])
 def test_should_not_hear_a_message_that_no_rank_sends(
     place: str, others: ThreadPoolExecutor, said: bytes, caplog: pytest.LogCaptureFixture
@@ -286,6 +321,28 @@ def test_should_not_wait_for_a_follower_that_is_behind(place: str, others: Threa
         if heard == names:
             break
     assert heard == names
+    lead.close()
+    follower.close()
+
+
+def test_should_keep_a_follower_that_hears_of_a_fence_late(
+    place: str, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without its connection it would overwrite pages at later fences that this messenger still reads."""
+    monkeypatch.setattr(handover, "FENCE_NEWS_SECONDS", 0.01)
+    monkeypatch.setattr(handover, "_GREETING_LIMIT_SECONDS", 0.01)
+    lead, follower = joined(place, others)
+    lead.tell(Votes({f"{'x' * 600}-{index}" for index in range(4000)}, set()))
+    telling = others.submit(lead.tell_fenced, 7)
+    while "waiting on" not in caplog.text and not telling.done():
+        pass
+    assert not telling.done()
+    follower.wait_fenced(7)
+    telling.result(LIMIT_SECONDS)
+    waiting = others.submit(follower.wait_fenced, 8)
+    lead.tell_fenced(8)
+    waiting.result(LIMIT_SECONDS)
+    assert "is gone" not in caplog.text
     lead.close()
     follower.close()
 
