@@ -16,9 +16,10 @@ import importlib
 import json
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SAMPLES_MAX = 256
 SAMPLE_BYTES = 4096
@@ -32,13 +33,14 @@ _OTHER_NAMING = "consolidated"
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
-    file: Path
-    begin: int
-    """In the file."""
-    end: int
+class Tensor:
+    """Of a file, or in memory."""
+
     said: str
-    """Type and shape."""
+    """Type and shape, as safetensors writes them."""
+    length_bytes: int
+    read: Callable[[int, int], bytes]
+    """So many bytes from a position on."""
 
 
 def digest_of_weights(
@@ -61,13 +63,18 @@ def weights_digest(folder: Path) -> str:
 
 def digest_of_files(files: Sequence[Path], settings: str = "") -> str:
     """16 hexadecimal digits of the tensors in these files, and of settings without which they mean nothing."""
-    tensors: dict[str, _Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for file in files:
         for name, tensor in _tensors_in(file).items():
             tensors.setdefault(name, tensor)
-    names = sorted(tensors)
-    if not names:
+    if not tensors:
         raise ValueError(f"no tensor in {', '.join(map(str, files)) or 'a .safetensors file'}")
+    return digest_of_tensors(tensors, settings)
+
+
+def digest_of_tensors(tensors: Mapping[str, Tensor], settings: str = "") -> str:
+    """As of files that hold these."""
+    names = sorted(tensors)
     digest = hashlib.sha256(settings.encode())
     for name in names:
         digest.update(f"{name} {tensors[name].said}\n".encode())
@@ -94,25 +101,28 @@ def _files_in(folder: Path) -> list[Path]:
     return [file for file in found if not file.name.startswith(_OTHER_NAMING)] or found
 
 
-def _tensors_in(file: Path) -> dict[str, _Tensor]:
+def _tensors_in(file: Path) -> dict[str, Tensor]:
     with file.open("rb") as content:
         (length,) = _LENGTH.unpack(content.read(_LENGTH.size))
         if length > HEADER_BYTES_MAX:
             raise ValueError(f"{file} begins with a header of {length} bytes, expected at most {HEADER_BYTES_MAX}")
         header = json.loads(content.read(length))
     start = _LENGTH.size + length
-    return {
-        name: _Tensor(
-            file, start + said["data_offsets"][0], start + said["data_offsets"][1], f"{said['dtype']} {said['shape']}"
-        )
-        for name, said in header.items()
-        if name != "__metadata__"
-    }
+    return {name: _tensor_in(file, start, said) for name, said in header.items() if name != "__metadata__"}
 
 
-def _sample(tensor: _Tensor) -> bytes:
+def _tensor_in(file: Path, start: int, said: Mapping[str, Any]) -> Tensor:
+    begin, end = said["data_offsets"]
+
+    def read(position: int, length: int) -> bytes:
+        with file.open("rb") as content:
+            content.seek(start + begin + position)
+            return content.read(length)
+
+    return Tensor(f"{said['dtype']} {said['shape']}", end - begin, read)
+
+
+def _sample(tensor: Tensor) -> bytes:
     """Of the middle: rows of tokens that nothing was trained on, and of padding, lie at the ends."""
-    length = min(SAMPLE_BYTES, tensor.end - tensor.begin)
-    with tensor.file.open("rb") as content:
-        content.seek(tensor.begin + (tensor.end - tensor.begin - length) // 2)
-        return content.read(length)
+    length = min(SAMPLE_BYTES, tensor.length_bytes)
+    return tensor.read((tensor.length_bytes - length) // 2, length)

@@ -10,8 +10,8 @@ import pytest
 
 from kv_connector.changed_weights import ChangedWeights
 from kv_connector.prompt_digest import prompt_digest
-from kv_connector.sglang import prompt_name
-from kv_connector.sglang.prompt_name import NO_DIGEST, digest_of, note_weights
+from kv_connector.sglang import weight_changes
+from kv_connector.sglang.prompt_name import NO_DIGEST, digest_of
 
 
 def request(**said: Any) -> Any:
@@ -64,7 +64,8 @@ def test_should_not_name_what_both_sides_may_describe_otherwise(field: str) -> N
 def test_should_count_an_update_without_a_version_of_its_own(said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """SGLang's word for no version is none, also where it is said with the weights."""
     weights = ChangedWeights()
-    monkeypatch.setattr(prompt_name, "WEIGHTS", weights)
-    monkeypatch.setattr(prompt_name, "_version", str)  # as it answers while SGLang's own is "default"
-    note_weights(lambda *_: SimpleNamespace(success=True, message=""), None, SimpleNamespace(weight_version=said))
+    monkeypatch.setattr(weight_changes, "WEIGHTS", weights)
+    monkeypatch.setattr(weight_changes, "_version", str)  # as it answers while SGLang's own is "default"
+    updater, update = SimpleNamespace(draft_worker=None), SimpleNamespace(weight_version=said)
+    weight_changes.note_update(lambda *_: SimpleNamespace(success=True, message=""), updater, update)
     assert weights.name("") != ""

@@ -26,10 +26,11 @@ from kv_connector.sglang.exchange import Exchange
 from kv_connector.sglang.layerwise import HOOKS, LayerwiseSteps, counted
 from kv_connector.sglang.metrics_page import MetricsPage
 from kv_connector.sglang.prefillers import LOOKUP_LIMIT_SECONDS, Prefillers, RankPlace
-from kv_connector.sglang.prompt_name import NO_DIGEST, WEIGHTS
+from kv_connector.sglang.prompt_name import NO_DIGEST
 from kv_connector.sglang.sglang_api import CommonEndpoint, PrefillServerInfo
 from kv_connector.sglang.state_tensors import STATE_TENSORS
 from kv_connector.sglang.twins import Twins
+from kv_connector.sglang.weight_changes import WEIGHTS
 from kv_connector.sglang.window_pages import WindowPages
 
 FIRST_CONTACT_WAIT_SECONDS = 0.05

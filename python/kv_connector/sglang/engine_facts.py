@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -84,12 +85,16 @@ def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
 
 
 def _weights_digest(server_args: Any) -> str:
+    return _digest_at_start(
+        server_args.model_path, server_args.revision, server_args.download_dir, str(server_args.load_format)
+    )
+
+
+@functools.cache
+def _digest_at_start(model: str, revision: str | None, cache_folder: str | None, load_format: str) -> str:
+    """Read once: an engine that changes its role asks again, and by then its files may be others than it has loaded."""
     return digest_of_weights(
-        server_args.model_path,
-        revision=server_args.revision,
-        cache_folder=server_args.download_dir,
-        load_format=str(server_args.load_format),
-        logger=logger,
+        model, revision=revision, cache_folder=cache_folder, load_format=load_format, logger=logger
     )
 
 

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from kv_connector.adapter_digest import adapter_identity
-from kv_connector.changed_weights import ChangedWeights
 from kv_connector.prompt_digest import Embeddings, prompt_digest
-from kv_connector.weights_digest import digest_of_weights
-
-logger = logging.getLogger("sglang.srt.kv_messenger")
+from kv_connector.sglang import weight_changes
+from kv_connector.sglang.loaded_adapters import ADAPTERS
 
 NO_DIGEST = ""
 """Of prompts that the two sides may well describe otherwise: with images or sounds, or with vectors of other kinds."""
-UNNAMED_VERSION = "default"
-"""SGLang's, of weights that have not been given a name."""
-_UNKNOWN_ADAPTER = "an adapter"
-_NOT_FLUSHED = "Weights were updated"
-"""How SGLang's message begins where it calls a change a failure, because its cache could not be flushed after it."""
-WEIGHTS = ChangedWeights()
-"""Of this process's scheduler."""
 
 
 def digest_of(request: Any, *, adapter: str = "", weights: str = "") -> str:
@@ -89,45 +78,9 @@ def name_receiver(queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None
 
 
 def _digest_in(scheduler: Any, request: Any) -> str:
-    return digest_of(request, adapter=_adapter(scheduler, request.lora_id), weights=_weights_name())
+    return digest_of(request, adapter=_adapter(scheduler, request.lora_id), weights=weight_changes.name())
 
 
 def _adapter(scheduler: Any, lora_id: str | None) -> str:
-    """SGLang numbers adapters, and each server by itself: what it was told of them is compared."""
-    if not lora_id:
-        return ""
-    manager = scheduler.tp_worker.model_runner.lora_manager
-    known = manager.lora_refs.get(lora_id) if manager is not None else None
-    return adapter_identity(known.lora_name or "", known.lora_path or "") if known is not None else _UNKNOWN_ADAPTER
-
-
-def note_weights(original: Callable[..., Any], updater: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around SGLang's ways to change the weights of a scheduler that runs: prompts are named by what it has now."""
-    result = original(updater, update, *args, **kwargs)
-    changed = result.success or _NOT_FLUSHED in result.message
-    if changed and update.weight_version is not None and (version := _version()):
-        WEIGHTS.on_versioned(version)
-    elif changed and hasattr(update, "model_path"):
-        WEIGHTS.on_loaded(_digest_of_files(update), _version())
-    elif changed:
-        WEIGHTS.on_changed(_version())
-    return result
-
-
-def _digest_of_files(update: Any) -> str:
-    load_format = str(update.load_format or "auto")
-    return digest_of_weights(
-        update.model_path, revision=None, cache_folder=None, load_format=load_format, logger=logger
-    )
-
-
-def _weights_name() -> str:
-    return WEIGHTS.name(_version())
-
-
-def _version() -> str:
-    """What SGLang was told with the weights, at its start (``--weight-version``) or when it was given others."""
-    from sglang.srt.runtime_context import get_serving
-
-    version = str(get_serving().weight_version or "")
-    return version if version != UNNAMED_VERSION else ""
+    """SGLang numbers adapters, and each server by itself: what it loaded of them is compared."""
+    return ADAPTERS.identity(scheduler.tp_worker.model_runner.lora_manager, lora_id) if lora_id else ""

@@ -1,6 +1,6 @@
 """Puts the backend beside SGLang's own, by SGLang's public list of choices and its plugins' hooks.
 
-Six hooks come before it is known which backend a process uses, and look for themselves; the others are put in place
+Eight hooks come before it is known which backend a process uses, and look for themselves; the others are put in place
 when this one is asked for. Nothing here starts anything: the JVM boots with the endpoint, in the scheduler's process.
 A plugin that raises is only logged by SGLang, so what may not fit is checked when the backend is asked for, where a
 refusal ends the start.
@@ -13,7 +13,15 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from kv_connector.sglang import BACKEND_NAME, layerwise, prompt_name, stages, state_tensors
+from kv_connector.sglang import (
+    BACKEND_NAME,
+    layerwise,
+    loaded_adapters,
+    prompt_name,
+    stages,
+    state_tensors,
+    weight_changes,
+)
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
@@ -24,8 +32,6 @@ _ALLOCATE_METADATA = "sglang.srt.disaggregation.utils.MetadataBuffers.__init__"
 _DESCRIBE_STATE = "sglang.srt.mem_cache.memory_pool.MambaPool.get_contiguous_buf_infos"
 _TRANSFER_QUEUE = "sglang.srt.disaggregation.decode.DecodeTransferQueue.__init__"
 _PREFILL_QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
-_WEIGHT_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
-_WEIGHT_SOURCES = ("disk", "distributed", "tensor", "ipc")
 _DECODE_QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 
@@ -49,6 +55,8 @@ def register_backend() -> None:
     HookRegistry.register(_LOAD_MODEL, layerwise.install_hooks, HookType.AFTER)
     HookRegistry.register(_TRANSFER_QUEUE, never_release_by_time, HookType.AFTER)
     HookRegistry.register(_DESCRIBE_STATE, state_tensors.note_tensors, HookType.AFTER)
+    HookRegistry.register(loaded_adapters.FROM_FILES, loaded_adapters.ADAPTERS.note_files, HookType.AROUND)
+    HookRegistry.register(loaded_adapters.FROM_TENSORS, loaded_adapters.ADAPTERS.note_tensors, HookType.AROUND)
 
 
 def hook_scheduler() -> None:
@@ -64,10 +72,8 @@ def hook_scheduler() -> None:
         f"{_PREFILL_QUEUE}.release_memory_occupation": (abort_queued, HookType.BEFORE),
         f"{_DECODE_QUEUE}._create_receiver_and_enqueue": (prompt_name.name_new_receiver, HookType.AFTER),
         f"{_DECODE_QUEUE}._send_kv_metadata": (prompt_name.name_receiver, HookType.BEFORE),
-        **{
-            f"{_WEIGHT_UPDATER}.update_weights_from_{source}": (prompt_name.note_weights, HookType.AROUND)
-            for source in _WEIGHT_SOURCES
-        },
+        **dict.fromkeys(weight_changes.SOURCES, (weight_changes.note_update, HookType.AROUND)),
+        weight_changes.END_OF_UPDATE: (weight_changes.note_end, HookType.AROUND),
     }
     for target, (hook, kind) in hooks.items():
         if all(known is not hook for _kind, known, _source in HookRegistry._hooks[target]):
@@ -76,7 +82,11 @@ def hook_scheduler() -> None:
                 HookRegistry._apply_target(target, [(kind, hook, None)])
     HookRegistry.apply_hooks()
     sglang_api.require_hooked(
-        (_LOAD_MODEL, _ALLOCATE_POOLS, _ALLOCATE_METADATA, _TRANSFER_QUEUE, _DESCRIBE_STATE, *hooks)
+        (
+            *(_LOAD_MODEL, _ALLOCATE_POOLS, _ALLOCATE_METADATA, _TRANSFER_QUEUE, _DESCRIBE_STATE),
+            *(loaded_adapters.FROM_FILES, loaded_adapters.FROM_TENSORS),
+            *hooks,
+        )
     )
 
 

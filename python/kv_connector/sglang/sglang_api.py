@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kv_connector import releases
 from kv_connector.exceptions import OptionError
+from kv_connector.sglang import loaded_adapters, weight_changes
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
@@ -99,8 +100,6 @@ __all__ = [
 ]
 
 _DISAGGREGATION = "sglang.srt.disaggregation"
-_WEIGHT_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
-_WEIGHT_SOURCES = ("disk", "distributed", "tensor", "ipc")
 _SIGNATURES = (
     (
         f"{_DISAGGREGATION}.common.conn.CommonKVManager.__init__",
@@ -143,7 +142,9 @@ _SIGNATURES = (
         "self, decode_req, kv_indices, page_size, state_indices, metadata_kwargs",
     ),
     ("sglang.srt.managers.scheduler.Scheduler.run_batch", "self, batch, pp_proxy_tensors"),
-    *((f"{_WEIGHT_UPDATER}.update_weights_from_{source}", "self, recv_req") for source in _WEIGHT_SOURCES),
+    *((source, "self, recv_req") for source in (*weight_changes.SOURCES, weight_changes.END_OF_UPDATE)),
+    (loaded_adapters.FROM_FILES, "self, lora_ref"),
+    (loaded_adapters.FROM_TENSORS, "self, lora_ref, tensors, config_dict, added_tokens_config"),
     ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", "self, input_len"),
     (f"{_DISAGGREGATION}.utils.get_kv_class", "transfer_backend, class_type"),
     (f"{_DISAGGREGATION}.utils.get_kv_transfer_buf_infos", "pool"),
@@ -179,8 +180,11 @@ _ATTRIBUTES = (
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.prefix_len"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.cache_salt"),
     ("sglang.srt.managers.schedule_batch.Req.__init__", "self.positional_embed_overrides"),
-    (f"{_WEIGHT_UPDATER}.flush_cache_after_weight_update", "Weights were updated"),
-    *((f"{_WEIGHT_UPDATER}.update_weights_from_{source}", "recv_req.weight_version") for source in _WEIGHT_SOURCES),
+    (f"{weight_changes.UPDATER}.flush_cache_after_weight_update", weight_changes.NOT_FLUSHED),
+    *((source, "recv_req.weight_version") for source in weight_changes.SOURCES),
+    (weight_changes.END_OF_UPDATE, "self._session.loaded_weights"),
+    ("sglang.srt.lora.lora_manager.LoRAManager.init_lora_adapters", "self._load_lora_adapter("),
+    ("sglang.srt.lora.lora_manager.LoRAManager.load_lora_adapter", "self._load_lora_adapter("),
     ("sglang.srt.model_executor.model_runner.ModelRunner.__init__", "self.is_draft_worker"),
     ("sglang.srt.model_executor.model_runner.ModelRunner.load_model", "self.sliding_window_size"),
     (f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin._send_kv_chunk", "self.sliding_window_size"),

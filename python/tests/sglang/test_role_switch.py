@@ -91,3 +91,22 @@ def test_should_not_end_a_role_in_which_kv_may_still_come(pair: Pair, monkeypatc
     for side in (pair.decoder, pair.prefiller):
         with pytest.raises(MessengerError, match=r"change its role and its requests still hold .* start it again"):
             side.endpoint.teardown()
+
+
+def test_should_say_of_its_weights_what_it_has_loaded_not_what_its_folder_has_since(pair: Pair, tmp_path: Path) -> None:
+    """A later training is put into the same folder; a peer that starts from it then must not take this one's KV."""
+    from test_weights_digest import trained, write
+
+    from kv_connector.sglang import engine_facts
+
+    def said() -> tuple[str, str]:
+        sides = (pair.prefiller, pair.decoder)
+        first, second = (
+            engine_facts.read(side.endpoint._server_args, side.endpoint.kv_args, side.endpoint._mode) for side in sides
+        )
+        return first.weights_digest, second.weights_digest
+
+    before = said()
+    write(tmp_path / "model.safetensors", trained(1))
+    pair.switch_roles()
+    assert said() == before

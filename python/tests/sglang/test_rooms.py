@@ -49,6 +49,13 @@ def test_should_name_the_prompt_of_a_request_of_sglangs_on_both_sides(pair: Pair
     receiver.abort()
 
 
+class HasLoaded:
+    """SGLang's of adapters, as far as it says what it has loaded."""
+
+    def __init__(self, loaded: dict[str, object]) -> None:
+        self.lora_refs = loaded
+
+
 def test_should_name_adapters_and_weights_as_sglang_was_told_of_them(pair: Pair, tmp_path: Path) -> None:
     from array import array
 
@@ -63,7 +70,7 @@ def test_should_name_adapters_and_weights_as_sglang_was_told_of_them(pair: Pair,
     from kv_connector.sglang.prompt_name import name_sender
 
     known = LoRARef(lora_name="sql", lora_path=str(adapter(tmp_path / "sql")))
-    manager = SimpleNamespace(lora_refs={known.lora_id: known})
+    manager = HasLoaded({known.lora_id: known})
     worker = SimpleNamespace(model_runner=SimpleNamespace(lora_manager=manager))
     queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint, scheduler=SimpleNamespace(tp_worker=worker))
     request = Req("r", "", array("q", [5, 6, 7]), SamplingParams(), lora_id=known.lora_id)
@@ -77,48 +84,6 @@ def test_should_name_adapters_and_weights_as_sglang_was_told_of_them(pair: Pair,
         get_context().override("a test's", weight_version="default")
     named = pair.prefiller.endpoint.take_prompt_digest()
     assert named == prompt_digest([5, 6, 7], lora=identity, weights="step 7")
-
-
-def test_should_name_weights_that_sglang_loaded_without_a_version(pair: Pair, tmp_path: Path) -> None:
-    """By SGLang's own updater, whose runner stands for one that loads what it is told to."""
-    from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
-    from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager
-    from test_weights_digest import trained, write
-
-    from kv_connector.sglang.prompt_name import WEIGHTS
-    from kv_connector.weights_digest import weights_digest
-
-    assert pair.prefiller.endpoint is not None, "the hooks are in place"
-    write(tmp_path / "model.safetensors", trained(2))
-    loaded, fits, flushes = [], [True], [True]
-
-    def load(path: str, *_: object, **__: object) -> tuple[bool, str]:
-        loaded.append(path)
-        return fits[0], "rolled back"
-
-    runner = SimpleNamespace(weight_updater=SimpleNamespace(update_weights_from_disk=load))
-    updater = SchedulerWeightUpdaterManager.__new__(SchedulerWeightUpdaterManager)
-    updater.tp_worker = SimpleNamespace(weight_update_runners=lambda: [("target", runner)])
-    updater.draft_worker = updater.metrics_collector = None
-    updater.flush_cache = lambda **_: flushes[0]
-    updater.scheduler = SimpleNamespace(record_weight_version_change=lambda **_: None)
-
-    def update(version: str | None = None) -> str:
-        updater.update_weights_from_disk(UpdateWeightFromDiskReqInput(model_path=str(tmp_path), weight_version=version))
-        return WEIGHTS.name("")
-
-    WEIGHTS.on_versioned("")
-    try:
-        fits[0] = False
-        assert update() == "", "SGLang has gone back to what it had"
-        fits[0] = True
-        assert update() == weights_digest(tmp_path)
-        assert update("step 7") == "", "the version says it"
-        flushes[0] = False
-        assert update() == weights_digest(tmp_path), "changed all the same"
-        assert len(loaded) == 4
-    finally:
-        WEIGHTS.on_versioned("")
 
 
 def test_should_name_the_prompt_of_a_receiver_that_ends_before_it_asks(pair: Pair) -> None:
