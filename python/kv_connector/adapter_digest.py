@@ -5,7 +5,7 @@ wrong tokens with the other, and the name does not tell. Read when a file is fir
 callable from any thread.
 
 Not covered: an adapter in other files than safetensors, or one that only the engine can reach (those are told apart by
-name alone), and a file that has changed before the engine loads it again.
+name alone), and a file that has changed before the engine loads it again, where its loads are not looked at (vLLM).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from kv_connector.changed_weights import ChangedWeights
 from kv_connector.prompt_digest import prompt_digest
 from kv_connector.sglang import weight_changes
-from kv_connector.sglang.prompt_name import NO_DIGEST, digest_of
+from kv_connector.sglang.prompt_name import digest_of
 
 
 def request(**said: Any) -> Any:
@@ -55,9 +55,48 @@ def test_should_tell_prompts_of_vectors_apart() -> None:
     assert digest_of(request(input_embeds=[[0.5, 1], [2, 0.1]])) == names[0]
 
 
-@pytest.mark.parametrize("field", ["multimodal_inputs", "input_embeds", "positional_embed_overrides"])
-def test_should_not_name_what_both_sides_may_describe_otherwise(field: str) -> None:
-    assert digest_of(request(**{field: [1.0]})) == NO_DIGEST
+def picture(content: int | None, first: int = 1, last: int = 2, kind: str = "IMAGE") -> Any:
+    return SimpleNamespace(modality=SimpleNamespace(name=kind), hash=content, offsets=[(first, last)])
+
+
+def prompt_of(*pictures: Any) -> Any:
+    """SGLang puts the same token ids in place of an image, or its hash, as its model has it."""
+    return request(multimodal_inputs=SimpleNamespace(mm_items=list(pictures)))
+
+
+def test_should_tell_images_behind_one_text_apart() -> None:
+    prompts = [
+        prompt_of(picture(1)),
+        prompt_of(picture(2)),
+        prompt_of(picture(1, 0, 1)),
+        prompt_of(picture(1), picture(2)),
+        prompt_of(picture(2), picture(1)),
+        prompt_of(picture(1, kind="AUDIO")),
+    ]
+    assert len({digest_of(request()), *map(digest_of, prompts)}) == 7
+    assert digest_of(prompt_of(picture(1))) == digest_of(prompts[0])
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        (request(input_embeds=[1.0]), request(input_embeds=[2.0])),
+        (request(positional_embed_overrides=[1.0]), request(positional_embed_overrides=[2.0])),
+        (prompt_of(picture(None)), prompt_of(picture(None, 0, 1))),
+    ],
+)
+def test_should_name_the_adapter_and_the_weights_of_what_both_sides_may_describe_otherwise(prompts: Any) -> None:
+    assert digest_of(prompts[0]) == digest_of(prompts[1]) != digest_of(request())
+    named = [
+        digest_of(prompts[0], adapter=adapter, weights=weights) for adapter in ("", "sql") for weights in ("", "7")
+    ]
+    assert len(set(named)) == 4
+
+
+def test_should_name_no_image_where_its_hash_may_be_another_on_the_other_side() -> None:
+    first, second = (digest_of(prompt_of(picture(n)), contents_alike=False) for n in (1, 2))
+    assert first == second
+    assert first != digest_of(prompt_of(picture(1)), weights="7", contents_alike=False)
 
 
 @pytest.mark.parametrize("said", ["default", None])

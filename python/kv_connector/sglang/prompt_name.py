@@ -7,27 +7,39 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from kv_connector.prompt_digest import Embeddings, prompt_digest
+from kv_connector.prompt_digest import Embeddings, Feature, prompt_digest
 from kv_connector.sglang import weight_changes
 from kv_connector.sglang.loaded_adapters import ADAPTERS
 
 NO_DIGEST = ""
-"""Of prompts that the two sides may well describe otherwise: with images or sounds, or with vectors of other kinds."""
+"""Of a request that has not been named."""
 
 
-def digest_of(request: Any, *, adapter: str = "", weights: str = "") -> str:
-    """The digest of what a prefiller computes for this request, the same on both sides; or NO_DIGEST.
+def digest_of(request: Any, *, adapter: str = "", weights: str = "", contents_alike: bool = True) -> str:
+    """The digest of what a prefiller computes for this request, the same on both sides.
 
-    A decoder that was paused wants what it has generated computed as well.
+    A decoder that was paused wants what it has generated computed as well. Where the two sides may well describe the
+    prompt otherwise, only the adapter and the weights are named: images and sounds unless ``contents_alike``, what
+    SGLang has no hash of, and vectors of other kinds.
     """
-    if request.multimodal_inputs is not None or request.positional_embed_overrides is not None:
-        return NO_DIGEST
-    embeddings = None
-    if request.input_embeds:
-        embeddings = _embeddings(request.input_embeds)
-        if embeddings is None:
-            return NO_DIGEST
-    return prompt_digest(_tokens(request), embeddings=embeddings, lora=adapter, weights=weights)
+    features = _features(request.multimodal_inputs) if contents_alike or request.multimodal_inputs is None else None
+    embeddings = _embeddings(request.input_embeds) if request.input_embeds else None
+    unread = request.input_embeds and embeddings is None
+    if features is None or unread or request.positional_embed_overrides is not None:
+        return prompt_digest(None, lora=adapter, weights=weights)
+    return prompt_digest(_tokens(request), embeddings=embeddings, lora=adapter, features=features, weights=weights)
+
+
+def _features(inputs: Any) -> list[Feature] | None:
+    """Images and sounds by SGLang's hashes of them, by which its own cache tells them apart; None without hashes."""
+    features = []
+    for item in inputs.mm_items if inputs is not None else ():
+        if item.hash is None:
+            return None
+        content = f"{item.modality.name} {item.hash:x}"
+        places = item.offsets or [(0, -1)]
+        features += [Feature(content, int(first), int(last) - int(first) + 1) for first, last in places]
+    return features
 
 
 def _embeddings(vectors: Sequence[Sequence[float]]) -> Embeddings | None:
@@ -78,7 +90,24 @@ def name_receiver(queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None
 
 
 def _digest_in(scheduler: Any, request: Any) -> str:
-    return digest_of(request, adapter=_adapter(scheduler, request.lora_id), weights=weight_changes.name())
+    return digest_of(
+        request,
+        adapter=_adapter(scheduler, request.lora_id),
+        weights=weight_changes.name(),
+        contents_alike=request.multimodal_inputs is None or _contents_are_alike(),
+    )
+
+
+def _contents_are_alike() -> bool:
+    """Whether the other side has the same hashes of the same images.
+
+    SGLang hashes what its processor has made of an image. Processors on two kinds of GPUs may round otherwise; those on
+    CPUs do the same. With SGLANG_MM_SKIP_COMPUTE_HASH its hashes are random numbers.
+    """
+    from sglang.srt.environ import envs
+    from sglang.srt.runtime_context import get_device
+
+    return get_device().device == "cpu" and not envs.SGLANG_MM_SKIP_COMPUTE_HASH.get()
 
 
 def _adapter(scheduler: Any, lora_id: str | None) -> str:

@@ -86,6 +86,31 @@ def test_should_name_adapters_and_weights_as_sglang_was_told_of_them(pair: Pair,
     assert named == prompt_digest([5, 6, 7], lora=identity, weights="step 7")
 
 
+def test_should_name_images_by_sglangs_own_hashes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    from array import array
+
+    import torch
+    from sglang.srt.managers.schedule_batch import Modality, MultimodalDataItem, MultimodalInputs, Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    from kv_connector.sglang.prompt_name import name_sender
+
+    queue = SimpleNamespace(kv_manager=pair.prefiller.endpoint, scheduler=None)
+
+    def named(pixels: torch.Tensor) -> str:
+        item = MultimodalDataItem(modality=Modality.IMAGE, feature=pixels, offsets=[(1, 2)])
+        item.set_pad_value()
+        request = Req("r", "", array("q", [5, 6, 7]), SamplingParams())
+        request.multimodal_inputs = MultimodalInputs(mm_items=[item])
+        name_sender(queue, request, 4)
+        return str(pair.prefiller.endpoint.take_prompt_digest())
+
+    one, other = torch.zeros(4, 3), torch.ones(4, 3)
+    assert named(one) == named(one.clone()) != named(other)
+    monkeypatch.setenv("SGLANG_MM_SKIP_COMPUTE_HASH", "1")
+    assert named(one) == named(one), "SGLang's hashes are random numbers then"
+
+
 def test_should_name_the_prompt_of_a_receiver_that_ends_before_it_asks(pair: Pair) -> None:
     from array import array
 
