@@ -38,7 +38,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(PYTHON_ROOT)}
 
 @pytest.fixture(scope="module")
 def answering() -> Iterator[str]:
-    """Where it answers. It must say by which transport it sends, and end in good order, also in a script's background."""
+    """Where it answers, in a script's background. It must say by which transport it sends, and end in good order."""
     command = [*COMMAND, "--answer", *config("kv_producer", listen_port=0)]
     background = ["env", "--ignore-signal=INT", *command]
     with subprocess.Popen(background, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as side:
