@@ -50,6 +50,10 @@ public enum Mutation {
     FREED_BEFORE_COPIED,
     /** What a device gathers is sent when its copies are queued. */
     SENT_BEFORE_GATHERED,
+    /** While a device copies, the worker does not look whether it is done. */
+    COPIES_NOT_LOOKED_AT(Weather.SOUND),
+    /** Each copy waits for the one before as for a message: what a device gathers is late, and all of it is there in the end. */
+    COPIES_AS_SLOW_AS_HOPS(Weather.SOUND),
     /** A stream that is closed does not wait for copies that have begun. */
     COPIES_OUTLIVE_STREAM,
     /** A fetch is reported arrived when the first of its sources has sent all. */

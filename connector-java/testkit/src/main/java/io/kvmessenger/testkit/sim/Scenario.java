@@ -14,6 +14,7 @@ import java.util.stream.IntStream;
 /**
  * Everything about a run that is drawn before it starts: shapes, limits, faults. A value.
  *
+ * @param weather which of its faults it has
  * @param prefillerGeometries one for each messenger of a prefiller's engine
  * @param decoderGeometries one for each messenger of a decoder's engine
  * @param announces whether prefillers announce prompts and wait for grants, as SGLang does
@@ -23,6 +24,7 @@ import java.util.stream.IntStream;
  */
 record Scenario(
         long seed,
+        Weather weather,
         int prefillerCount,
         int decoderCount,
         int requestCount,
@@ -111,9 +113,7 @@ record Scenario(
         FabricKind overNetwork = fabrics.nextInt(4) == 0 ? FabricKind.RDM : drawn;
         FabricKind fabric =
                 overNetwork == FabricKind.TCP && devices.nextInt(STAGED_ONE_IN) == 0 ? FabricKind.STAGED : overNetwork;
-        boolean devicesWrite = devices.nextInt(STAGED_ONE_IN) == 0
-                && shardable
-                && weather != Weather.SOUND; // how long a copy waits for room has no bound
+        boolean devicesWrite = devices.nextInt(STAGED_ONE_IN) == 0 && shardable;
         ChecksumMode checksumMode = List.of(ChecksumMode.values()).get(checksums.nextInt(ChecksumMode.values().length));
         int slotCount = random.nextInt(3) == 0 ? 2 + random.nextInt(4) : SLOTS_ENOUGH;
         boolean slotsReusedSoon = random.nextBoolean();
@@ -121,6 +121,7 @@ record Scenario(
         int queueLimit = Integer.highestOneBit(1 + random.nextInt(8));
         return new Scenario(
                 seed,
+                weather,
                 bothRoles ? 2 : prefillerCount,
                 decoderCount,
                 requestCount,
@@ -222,6 +223,7 @@ record Scenario(
     private Scenario with(FabricKind kind, ChecksumMode mode, boolean devices) {
         return new Scenario(
                 seed,
+                weather,
                 prefillerCount,
                 decoderCount,
                 requestCount,

@@ -13,7 +13,8 @@ import java.util.SplittableRandom;
 
 /**
  * What copies out of one process's pages where these are a device's: below the production staging, which has little room. Copies run
- * in their own time, also while the process stands still; they may be refused, and a stream may fail on the way.
+ * in their own time, also while the process stands still; they may be refused, and a stream may fail on the way. A sound device is fast
+ * and has as many slabs as in production, short ones.
  */
 final class SimulatedCopies implements DeviceAccess {
     private static final int SLAB_BYTES_MIN = 64;
@@ -21,12 +22,15 @@ final class SimulatedCopies implements DeviceAccess {
     private static final int SLABS_MAX = 8;
     /** As long as any page together. */
     private static final int LONG_BYTES = 1 << 14;
+    /** Half a copy of a sound device: a real one copies some hundred KB in it. */
+    static final long SOUND_COPY_NS_MAX = 10 * Scenario.MICRO;
 
     final SimulatedClock clock;
     final SimulatedNode node;
     final SimulatedFabric fabric;
     final SplittableRandom random;
 
+    private final boolean sound;
     private final WorldListener listener;
     private final List<MemorySegment> pinned = new ArrayList<>();
     /** By rank, then by kind of context row. */
@@ -39,18 +43,30 @@ final class SimulatedCopies implements DeviceAccess {
             SimulatedNode node,
             SimulatedFabric fabric,
             SplittableRandom random,
+            boolean sound,
             WorldListener listener) {
         this.clock = clock;
         this.node = node;
         this.fabric = fabric;
         this.random = random;
+        this.sound = sound;
         this.listener = listener;
     }
 
-    /** So little that writes of several pages, and peers beside each other, wait for room. */
+    /**
+     * With a faulty device so little that writes of several pages, and peers beside each other, wait for room.
+     */
     StagingLimits drawLimits() {
         int slabBytes = SLAB_BYTES_MIN << random.nextInt(4);
-        return new StagingLimits(slabBytes, random.nextInt(SLABS_MIN, SLABS_MAX + 1), LONG_BYTES / slabBytes);
+        int slabs = random.nextInt(SLABS_MIN, SLABS_MAX + 1);
+        return new StagingLimits(slabBytes, sound ? StagingLimits.STANDARD.slabCount() : slabs, LONG_BYTES / slabBytes);
+    }
+
+    /** How long the next half of a copy takes. */
+    long copyNs() {
+        return sound && fabric.mutation() != Mutation.COPIES_AS_SLOW_AS_HOPS
+                ? 1 + random.nextLong(SOUND_COPY_NS_MAX)
+                : fabric.delayNs();
     }
 
     /** Before anything is copied. */
@@ -89,6 +105,9 @@ final class SimulatedCopies implements DeviceAccess {
 
     /** A stream has come further. */
     void wakeWorkers() {
+        if (fabric.mutation() == Mutation.COPIES_NOT_LOOKED_AT) {
+            return;
+        }
         transport.ofEngine().forEach(SimulatedTransport::wakeWorker);
     }
 

@@ -75,7 +75,7 @@ final class SimulatedCopyStream implements CopyStream {
     }
 
     private void begin(Copy copy) {
-        copies.clock.after(copies.fabric.delayNs(), () -> advance(copy));
+        copies.clock.after(copies.copyNs(), () -> advance(copy));
     }
 
     private void advance(Copy copy) {

@@ -93,7 +93,8 @@ final class SimulatedProcess {
     private SimulatedCopies copies(Simulation world, WorldListener listener) {
         SplittableRandom own =
                 new SplittableRandom(world.scenario().seed() ^ node.process().hashCode());
-        return new SimulatedCopies(world.clock(), node, world.fabric(), own, listener);
+        boolean sound = world.scenario().weather() == Scenario.Weather.SOUND;
+        return new SimulatedCopies(world.clock(), node, world.fabric(), own, sound, listener);
     }
 
     private static Memory ofDevice(MemorySegment memory) {

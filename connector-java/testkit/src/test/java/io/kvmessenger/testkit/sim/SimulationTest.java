@@ -77,6 +77,16 @@ class SimulationTest {
         });
     }
 
+    @ParameterizedTest
+    @EnumSource(FabricKind.class)
+    void shouldEndEverythingSoonAfterItsCauseWhenDevicesHaveAllPagesThatLeave(FabricKind fabric) {
+        LongStream.rangeClosed(1, SEEDS_OF_DEVICES).parallel().forEach(seed -> {
+            Scenario scenario = Scenario.draw(seed, Weather.SOUND).with(fabric).with(true);
+            Simulation.Result result = Simulation.run(Weather.SOUND, scenario, Mutation.NONE);
+            assertThat(result.passed()).as(result.report()).isTrue();
+        });
+    }
+
     @Test
     void shouldGiveTheSameTraceForTheSameSeed() {
         for (long seed = 1; seed <= SEEDS_RUN_TWICE; seed++) {
