@@ -9,11 +9,11 @@ CONNECTOR_MODULE = "kv_connector.vllm.connector"
 
 
 def register() -> None:
-    """Tells vLLM's factory where the connector is; never raises.
+    """Registers the connector with vLLM's factory; never raises.
 
-    A general plugin: vLLM calls it unguarded in every process of every server of the environment, also where another
-    connector or none is configured. So a vLLM that this package does not fit costs one log line here, and an error
-    only when the connector is asked for (``vllm_api``).
+    As a general plugin it is called unguarded in every process of every server of the environment, even if another
+    connector or none is configured. So an unsupported vLLM costs one log line here, and is an error only when the
+    connector is loaded (``vllm_api``).
     """
     try:
         from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory

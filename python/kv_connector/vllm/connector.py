@@ -1,9 +1,10 @@
 """``KvMessengerConnector``: the class that vLLM loads, by name or by ``kv_connector_module_path``.
 
-One object in the scheduler's process, one in each worker's. It only passes calls on to the two halves, and lets no
-exception out once the engine runs: a fault becomes a logged sentence and a failed request, never a dead engine. Two
-faults end it: pages that may still be read cannot be given out again, and a messenger was lost (``on_messenger_lost``).
-A set-up that cannot work ends the start of the engine instead, with a sentence that names the remedy.
+There is one object in the scheduler's process and one in each worker's. It only delegates to the two halves, and no
+exception leaves it once the engine runs: a fault is logged and fails a request, it does not end the engine. There are
+two exceptions: pages that may still be read cannot be given out again, and a messenger was lost
+(``on_messenger_lost``). A configuration that cannot work is an error at the engine's start instead, and the message
+names the remedy.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def guarded(otherwise: Callable[[], object]) -> Callable[[Method], Method]:
-    """Makes a method answer ``otherwise()`` when it fails: vLLM ends the engine on any exception of a connector."""
+    """Makes a method return ``otherwise()`` when it raises: vLLM ends the engine on any exception of a connector."""
 
     def guard(method: Method) -> Method:
         @functools.wraps(method)
@@ -73,12 +74,16 @@ def guarded(otherwise: Callable[[], object]) -> Callable[[Method], Method]:
 
 
 class KvMessengerConnector(KVConnectorBase, SupportsHMA):
-    """Sends KV from prefillers and receives it on decoders, by the messenger in the worker's process."""
+    """vLLM's interface to the messenger: sends KV on prefillers and receives it on decoders.
+
+    vLLM calls each object from one thread: the engine core's in the scheduler's process, the worker's main thread in a
+    worker. It holds no state of requests; ``SchedulerHalf`` and ``WorkerHalf`` do.
+    """
 
     _cache_hit_source = CacheHitSource.P2P
 
     open_messenger: OpenMessenger = staticmethod(Messenger.open)
-    """How a worker gets its messenger."""
+    """Opens the worker's messenger."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -107,10 +112,10 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
-        """None: pages of every layout that both sides have are transferred, and other connectors may have a wish.
+        """None: any layout works if both sides use it, and another connector may require one.
 
-        vLLM asks on every device, when the model is loaded and before it measures how much memory is left for KV: what
-        was not refused before ends the start here.
+        vLLM calls this on every device, after the model is loaded and before it measures how much memory is left for
+        KV. So a wrong configuration that no earlier check has found raises here.
         """
         options = read_options(vllm_config)
         refuse_device(vllm_config.device_config.device_type, options.gpu)
@@ -119,11 +124,10 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        """No: what a whole graph counts is bounded by the step that it runs in (docs/decisions, 0026).
+        """False: what a full CUDA graph counts is bounded by the step that replays it (docs/decisions, 0026).
 
-        It is the only question that comes before the model is loaded: a wrong set-up ends the start here.
-
-        It comes where vLLM may capture whole graphs, on GPUs; elsewhere ``get_required_kvcache_layout`` is the first.
+        This is the only call before the model is loaded, so a wrong configuration raises here. vLLM makes it only where
+        it may capture full graphs, on GPUs; elsewhere ``get_required_kvcache_layout`` is the first call.
         """
         options = check_options(extra_config or {})
         refuse_device(own_device_type(), options.gpu)
@@ -132,12 +136,12 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:  # noqa: ARG003
-        """The messenger cannot follow the KV cache to another address."""
+        """False: the messenger cannot follow the KV cache to another address."""
         return False
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> MessengerStats:
-        """Figures that came from another process."""
+        """Wraps statistics that another process sent."""
         return MessengerStats(data=data or {})
 
     @classmethod
@@ -148,7 +152,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         labelnames: list[str],
         per_engine_labelvalues: dict[int, list[object]],
     ) -> MessengerPromMetrics:
-        """Figures on vLLM's metrics page."""
+        """The metrics on vLLM's metrics page."""
         return MessengerPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     # ---- worker: start and end
@@ -164,11 +168,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         return self._part.worker
 
     def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
-        """Puts the KV cache into memory that other processes of this host can map, where that is possible."""
+        """A context that allocates the KV cache in memory that peers and other ranks can map; None if not needed."""
         return self._starting().shareable_allocation()  # type: ignore[no-any-return]
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        """Opens the messenger over the KV cache; a set-up that cannot work ends the start of the engine here."""
+        """Opens the messenger over the KV cache; raises KvConnectorError, which ends the engine's start."""
         outer = outer_of(self)
         try:
             self._check_failure_policy(outer)
@@ -179,7 +183,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         self._part.every_rank_votes = all_ranks_vote(outer)
 
     def _check_failure_policy(self, outer: Any | None) -> None:
-        """vLLM has one for all loads: what is said of it inside MultiConnector would be passed over in silence."""
+        """vLLM has one failure policy for all loads and would silently ignore one that is set inside MultiConnector."""
         if outer is None:
             return
         said, heeded = load_failure_policy(self._config), load_failure_policy(outer._vllm_config)
@@ -191,33 +195,33 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @guarded(lambda: None)
     def get_handshake_metadata(self) -> MessengerAddress | None:
-        """Where this rank's messenger listens, if it has one; vLLM brings it to the scheduler's object."""
+        """The address of this rank's messenger, None if it has none; vLLM passes it to the scheduler's object."""
         return self._worker.address() if self._worker is not None else None
 
     @guarded(lambda: None)
     def shutdown(self) -> None:
-        """Ends the messenger, or this rank's part in it."""
+        """Closes the messenger, or this rank's part in it."""
         self._part.close()
 
     # ---- worker: each step
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
-        """Before blocks of preempted requests are overwritten.
+        """Waits until nothing reads the blocks of preempted requests, before they are overwritten.
 
-        The one call whose failure ends the engine: a messenger that can neither be fenced nor closed may still send
-        from these blocks, and a decoder would answer with another request's KV.
+        A failure of this call ends the engine: a messenger that can neither be fenced nor closed may still send from
+        these blocks, and a decoder would generate from another request's KV.
         """
         if isinstance(kv_connector_metadata, StepMetadata):
             self._part.fence(kv_connector_metadata)
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
-        """Before the forward pass: the messenger learns the chunks here, because start_load_kv comes after it."""
+        """Passes the chunks to the messenger, which needs them before the forward pass: start_load_kv is too late."""
         self._end_without_messenger()
         super().bind_connector_metadata(connector_metadata)
         self._begin(connector_metadata)
 
     def _end_without_messenger(self) -> None:
-        """Ends the engine if its messenger was lost: a healthy one that moves nothing would get the next requests."""
+        """Ends the engine if its messenger was lost: it would look healthy, and routers would send it more requests."""
         reason = self._part.lost_because
         if reason and self._facts.options.on_messenger_lost == "exit":
             raise MessengerError(
@@ -231,20 +235,20 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             self._part.begin(connector_metadata)
 
     def has_connector_metadata(self) -> bool:
-        """False switches the hooks of all layers off for a step in which nothing is to be sent.
+        """False switches the layer hooks off for a step that sends nothing.
 
-        While a graph is captured they are on: what they queue then, the graph repeats in each step that it runs in.
+        They stay on while a CUDA graph is captured: the graph repeats what they queue, in each step that replays it.
         """
         return self._worker is not None and self._worker.wants_layers
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Nothing: fetches started when the metadata was bound."""
+        """Does nothing: fetches start in ``bind_connector_metadata``."""
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing: a request is scheduled only when all its KV is there."""
+        """Does nothing: a request is scheduled only after all its KV has arrived."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Counts the layer."""
+        """Counts the layer as complete."""
         try:
             if self._worker is not None:
                 self._worker.layer_complete(layer_name)
@@ -253,19 +257,19 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @guarded(lambda: None)
     def finish_forward(self) -> None:
-        """The model's own layers are done, and a drafter's are not, if there is one."""
+        """The model's own layers are done; those of a drafter, if there is one, are not."""
         if self._worker is not None:
             self._worker.forward_over()
 
     @guarded(lambda: None)
     def wait_for_save(self) -> None:
-        """The forward pass is over; returns at once, because blocks are kept until they are sent."""
+        """Ends the step. Returns at once: blocks are kept until they are sent."""
         if self._worker is not None:
             self._worker.end()
 
     @guarded(KVConnectorTransferResults)
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:  # noqa: ARG002
-        """Requests that were sent, received, or failed since the last step."""
+        """The requests that were sent, received, or failed since the last call."""
         reports = self._part.collect()
         return KVConnectorTransferResults(
             finished_sending=reports.sent,
@@ -275,32 +279,32 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @guarded(lambda: (None, None))
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:  # noqa: ARG002
-        """The older form of get_transfer_results: failures are told by their blocks."""
+        """The older form of ``get_transfer_results``, in which a failure is reported by its blocks."""
         reports = self._part.collect()
         for blocks in reports.failed.values():
             self._legacy_failed_blocks.update(blocks)
         return reports.sent or None, reports.received or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        """Empty, unless the engine asks for results in the older form: it must not hear of a failure twice."""
+        """Empty unless vLLM uses ``get_finished``: a failure must not be reported twice."""
         blocks, self._legacy_failed_blocks = self._legacy_failed_blocks, set()
         return blocks
 
     @guarded(lambda: None)
     def get_kv_connector_stats(self) -> MessengerStats | None:
-        """Figures for vLLM's log and metrics; the scheduler's object has none."""
+        """Statistics for vLLM's log and metrics; None in the scheduler's process."""
         figures = self._worker.figures() if self._worker is not None else None
         return MessengerStats(data=figures) if figures is not None else None
 
     @guarded(lambda: None)
     def build_connector_worker_meta(self) -> WorkerNews | None:
-        """What the scheduler's object must know before it frees the blocks of what was just reported."""
+        """News that the scheduler's object needs before it frees the blocks of the requests just reported."""
         return self._worker.take_news() if self._worker is not None else None
 
     # ---- scheduler
 
     def get_finished_count(self) -> int:
-        """How many workers report each request: those that host a messenger, where no connector beside it wants all."""
+        """The number of workers that report each request: those with a messenger. Another connector may require all."""
         return self._facts.groups.messenger_count
 
     @property
@@ -311,11 +315,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @guarded(lambda: None)
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
-        """Where blocks are taken from that must wait longer than their request."""
+        """Takes the engine's block pool: some blocks must stay reserved longer than their request."""
         self._half.bind(gpu_block_pool)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
-        """All messengers' addresses; ends the start of the engine if they are not as many as will be waited for."""
+        """Takes the addresses of all messengers; raises if their number is not that of the expected reports."""
         self._check_addresses(metadata.values())
         expected = self._facts.groups.messenger_count
         if len(metadata) != expected:
@@ -323,7 +327,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         self._half.set_addresses(metadata)
 
     def _check_addresses(self, said: Iterable[object]) -> None:
-        """Inside MultiConnector all connectors are told what the first one that has anything to say has said."""
+        """MultiConnector passes the metadata of the first connector that has any to all of its connectors."""
         others = sorted({type(each).__name__ for each in said if not isinstance(each, MessengerAddress)})
         if others and self._facts.options.role != "decoder":
             raise OptionError(
@@ -333,7 +337,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             )
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
-        """All messengers' addresses, without pipeline ranks."""
+        """Takes the addresses of all messengers, by tensor-parallel rank."""
         self.set_xfer_handshake_metadata_pp_aware({(0, rank): address for rank, address in metadata.items()})
 
     @guarded(lambda: None)
@@ -345,17 +349,17 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
     def on_weights_called(
         self, method: object, args: Sequence[Any], kwargs: Mapping[str, Any], fault: BaseException | None
     ) -> None:
-        """The workers were told to do what may change the engine's weights."""
+        """The workers were called with a method that may change the engine's weights."""
         self._weights.on_called(method, args, kwargs, fault)
 
     @guarded(lambda: None)
     def on_weights_versioned(self, version: str) -> None:
-        """The engine was told which weights it has."""
+        """The engine was given the version of its weights."""
         self._weights.on_versioned(version)
 
     @guarded(lambda: None)
     def on_adapter_added(self, adapter: Any) -> None:
-        """The workers were given a LoRA adapter."""
+        """The workers have loaded a LoRA adapter."""
         self._adapters.on_added(adapter)
 
     @guarded(lambda: None)
@@ -368,11 +372,11 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @guarded(lambda: (0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """How much of the prompt will come from a prefiller."""
+        """How many tokens of the prompt will come from a prefiller, and whether they are loaded asynchronously."""
         return self._half.matched_tokens(request, num_computed_tokens)
 
     def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:  # noqa: ARG002
-        """A fetch fills the request's own blocks in every group that is transferred."""
+        """All groups that are transferred: a fetch fills the request's own blocks in each."""
         return tuple(self._caches.transfer_group_ids)
 
     @guarded(lambda: None)
@@ -382,17 +386,17 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
             self._half.allocated(request, blocks.get_block_ids(), num_external_tokens)
         except Exception:
             if num_external_tokens:
-                self._half.refuse(request.request_id)  # else it would wait for ever
+                self._half.refuse(request.request_id)  # otherwise it would wait forever
             raise
 
     @guarded(lambda: StepMetadata(step=0))
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
-        """The step's metadata; vLLM sends it to all workers."""
+        """The step's metadata, which vLLM sends to all workers."""
         return self._half.build(scheduler_output)
 
     @guarded(lambda: None)
     def update_connector_output(self, connector_output: Any) -> None:
-        """What all workers have reported."""
+        """Takes what all workers have reported."""
         self._half.reported(
             connector_output.finished_sending or (),
             connector_output.finished_recving or (),
@@ -401,7 +405,7 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
 
     @guarded(lambda: (True, None))
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:  # noqa: ARG002
-        """For engines with one group of KV caches."""
+        """``request_finished_all_groups`` for engines with one group of KV caches."""
         return self._half.finished(request)
 
     @guarded(lambda: (True, None))
@@ -410,17 +414,17 @@ class KvMessengerConnector(KVConnectorBase, SupportsHMA):
         request: Any,
         block_ids: tuple[list[int], ...],  # noqa: ARG002
     ) -> tuple[bool, dict[str, Any] | None]:
-        """The engine has ended the request; True keeps its blocks until it is reported.
+        """(whether the request's blocks are kept until it is reported, kv_transfer_params of its response).
 
-        Should it fail, the blocks are kept: blocks that something may still read or write are never given back.
+        If it fails, the blocks are kept: blocks that may still be read or written are never freed.
         """
         return self._half.finished(request)
 
     @guarded(lambda: False)
     def has_pending_push_work(self) -> bool:
-        """Keeps the engine stepping until all that it waits for is reported."""
+        """Whether the engine must go on stepping, because reports are outstanding."""
         return self._half.has_work()
 
     def reset_cache(self) -> bool:
-        """True: nothing is cached here."""
+        """True: there is no cache to reset."""
         return True

@@ -1,9 +1,10 @@
-"""Speculative decoding whose draft has KV of its own: its layers lie in the model's pages and go with them. Pure.
+"""Speculative decoding with a draft that has KV of its own. Pure.
 
-A drafter runs behind each forward pass, over the same tokens, and then for each further token that it guesses. What it
-writes of a prompt is right behind the first of these passes. EAGLE's layers keep of a token what follows from the next
-one: for the prompt's last token that is the first of the answer. The decoder computes the last token again and its
-drafter runs behind that, with the token that was sampled there, so this place too is its own.
+The draft's layers lie in the same pages as the model's and are transferred with them. A drafter runs after each forward
+pass over the same tokens, and then once for each further token that it proposes; the KV that it writes for a prompt is
+correct after the first of these runs. EAGLE's layers compute a token's KV from the token that follows it, which for
+the prompt's last token is the first token of the answer. The decoder computes the last token again, and its drafter
+then runs with the token that was sampled there, so that this KV is correct too.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from kv_connector.model_fingerprint import fingerprint
 from kv_connector.vllm.kv_groups import KvGroup
 
 _WITHOUT_KV = ("ngram", "ngram_gpu", "suffix")
-"""Ways of speculative decoding that need no KV of their own."""
+"""Methods of speculative decoding that need no KV of their own."""
 _MODULES = "mtp"
-"""vLLM's word for the multi-token prediction of all model families: the model's own checkpoint has the draft."""
+"""vLLM's name for multi-token prediction in all model families: the model's own checkpoint contains the draft."""
 _SERVED = ("draft_model", "eagle", "eagle3", _MODULES)
-"""Those with KV with which a decoder was shown to guess as well as a single engine does."""
+"""Methods with KV for which tests show that a decoder's acceptance rate is that of a single engine."""
 
 
 def refuse_unserved_method(speculative_config: Any) -> None:
-    """Ends the start with a sentence where a draft is of a kind that was not shown; raises OptionError."""
+    """Raises OptionError if the method of speculative decoding is not supported."""
     method = _method(speculative_config)
     if method and method not in _WITHOUT_KV + _SERVED:
         raise OptionError(
@@ -34,7 +35,7 @@ def refuse_unserved_method(speculative_config: Any) -> None:
 
 
 def refuse_unserved_layers(vllm_config: Any, groups: Sequence[KvGroup]) -> None:
-    """Ends the start where the layers of a draft are not kept as the model's are; raises OptionError."""
+    """Raises OptionError if the layers of a draft are not kept as the model's are."""
     draft = draft_with_kv(vllm_config)
     if draft is None:
         return
@@ -59,7 +60,7 @@ def refuse_unserved_layers(vllm_config: Any, groups: Sequence[KvGroup]) -> None:
 
 
 def named_with(model: str, speculative_config: Any, *, model_id: str) -> str:
-    """The model's fingerprint, with that of the draft whose KV lies in the same pages."""
+    """The model's fingerprint, extended by that of a draft whose KV lies in the same pages."""
     draft = _with_kv(speculative_config)
     if draft is None:
         return model

@@ -1,8 +1,8 @@
-"""What a worker does in steps that compute nothing: it waits a little for the messenger.
+"""Short waits in steps that compute nothing.
 
-vLLM steps without a pause as long as a transfer is open. With several ranks the workers of an idle engine then spin on
-every core they have, and where engines share cores they take those of the messengers, theirs and the peer's, from which
-they wait to hear. Waiting here costs nothing: the step has nothing to do but to ask what has arrived.
+vLLM steps without a pause as long as a transfer is open. The workers of an idle engine with several ranks then spin on
+all their cores. Where engines share cores, this takes CPU time from the very messengers, local and remote, that they
+wait for. Waiting here costs nothing: such a step only asks what has arrived.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable
 from kv_connector.exceptions import MessengerError
 
 WAIT_MAX_SECONDS = 0.005
-"""So long at most a request that has just come waits for an empty step to end."""
+"""The longest time for which a new request may wait for an empty step to end."""
 WAIT_SHARE = 1 / 8
-"""The wait is this part of the time that has passed without news: short transfers are noticed as fast as before."""
+"""The wait as a fraction of the time since the last news, so that the end of a short transfer is hardly delayed."""
 
 
 class EmptySteps:
-    """Knows since when steps were empty, and waits in them. Used by the worker's main thread only."""
+    """Tracks how long steps have been empty, and waits in them. Used by the worker's main thread only."""
 
     def __init__(
         self, now_seconds: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -29,14 +29,14 @@ class EmptySteps:
         self._since_seconds = now_seconds()
 
     def interrupted(self) -> None:
-        """A step computes, or there is news: what follows is waited for anew."""
+        """Restarts the measurement: a step computes, or there is news."""
         self._since_seconds = self._now_seconds()
 
     def wait(self, look: Callable[[], bool], pause: Callable[[float], object]) -> None:
-        """Returns when ``look`` has found something, or the step has waited long enough.
+        """Returns when ``look`` returns True, or the step has waited long enough.
 
-        ``pause`` is given what is left of the wait in seconds, and ends early where ``look`` may find something. Where
-        it fails, as that of a closed messenger does, the wait ends by the clock.
+        ``pause`` is called with the rest of the wait, in seconds, and returns early if ``look`` may find something. If
+        it raises MessengerError, as that of a closed messenger does, the rest of the wait is a sleep.
         """
         now_seconds = self._now_seconds()
         deadline_seconds = now_seconds + min(WAIT_MAX_SECONDS, WAIT_SHARE * (now_seconds - self._since_seconds))

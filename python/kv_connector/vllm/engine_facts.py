@@ -1,4 +1,4 @@
-"""What the connector needs to know of the engine it runs in, read once from vLLM's configuration objects."""
+"""What the connector needs to know about its engine, read once from vLLM's configuration objects."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _ROLES: Mapping[str, Role] = {"kv_producer": "prefiller", "kv_consumer": "decode
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """The engine's side of the story; the same in the scheduler's process and in all workers'."""
+    """The engine's configuration as the connector uses it; equal in the scheduler's and in all workers' processes."""
 
     options: Options
     groups: RankGroups
     first_messenger_index: int
-    """How many messengers the engine's data-parallel twins before it have: they may share its host."""
+    """The number of messengers of all lower data-parallel ranks, whose engines may share this host."""
     not_shared_because: str
-    """Why ranks that might share a messenger do not; "" if they do, or they were not asked to."""
+    """Why ranks that could share a messenger do not; "" if they do, or if the options do not ask for it."""
     kv_groups: tuple[KvGroup, ...]
     layer_names: tuple[str, ...]
-    """Layers of all groups, in the order in which the model was built, as far as known; those with state come last.
+    """Layers of all groups in the order in which the model was built, as far as known; layers with state come last.
 
-    vLLM calls hooks for layers that attend to tokens only, in that order; the end of the step releases the others.
+    vLLM calls the hooks of attention layers only, in that order; the end of the step releases the other layers.
     """
 
 
 def read_options(vllm_config: Any) -> Options:
-    """The user's options; raises OptionError."""
+    """Parses the user's options; raises OptionError."""
     transfer = vllm_config.kv_transfer_config
     role = _ROLES.get(transfer.kv_role)
     if role is None:
@@ -59,7 +59,7 @@ def read_options(vllm_config: Any) -> Options:
 
 
 def refuse_device(device_type: str, gpu: str) -> None:
-    """Ends the start with a sentence on a device that is not served; ``gpu`` is the option. Raises OptionError."""
+    """Raises OptionError if the device is not supported; ``gpu`` is the value of the option of that name."""
     if device_type == "cpu" or (device_type == "cuda" and gpu == "unproven"):
         return
     hint = ", or set gpu to 'unproven' to try what has run on no GPU" if device_type == "cuda" else ""
@@ -71,7 +71,7 @@ def refuse_device(device_type: str, gpu: str) -> None:
 
 
 def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
-    """Reads and checks; raises OptionError with a sentence on a set-up that cannot work."""
+    """Reads and checks the configuration; raises OptionError if it cannot work."""
     parallel = vllm_config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
@@ -103,17 +103,17 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> EngineFacts:
 
 
 def _ranks_that_share(vllm_config: Any, options: Options) -> tuple[int, str]:
-    """(how many tensor-parallel ranks have one messenger, why not more).
+    """(how many tensor-parallel ranks share a messenger, why not more).
 
-    The scheduler's process decides how many votes end a request, and the workers who votes; so both must come to the
-    same answer by themselves, before any memory is allocated.
+    The scheduler's process decides how many reports end a request, and each worker whether it reports. So both must
+    derive the same answer independently, before any memory is allocated.
     """
     parallel = vllm_config.parallel_config
     if parallel.tensor_parallel_size == 1 or options.messenger_per == "rank":
         return 1, ""
     if parallel.distributed_executor_backend not in ("mp", "uni"):
         return 1, f"with executor {parallel.distributed_executor_backend!r} ranks may be on any node"
-    # A GPU's driver is not asked: the scheduler's process may fork the workers, which could not use it then.
+    # The GPU's driver is not called: the scheduler's process may fork the workers, in which CUDA would then not work.
     if vllm_config.device_config.device_type == "cpu" and (reason := why_memory_cannot_be_shared()):
         return 1, reason
     # Ranks are numbered stage by stage and fill one node after the other.
@@ -121,12 +121,12 @@ def _ranks_that_share(vllm_config: Any, options: Options) -> tuple[int, str]:
 
 
 def options_of_messenger(options: Options, messenger_index: int) -> Options:
-    """The options of one of the engine's messengers: ports that are fixed count up."""
+    """The options of one of the engine's messengers: each gets the next of the fixed ports."""
     return options.of_rank(messenger_index)
 
 
 def digest_of_model(vllm_config: Any, logger: logging.Logger, model: str) -> str:
-    """Of the files that this engine loads a model's weights from; "" where that cannot be known."""
+    """The digest of the files from which this engine loads a model's weights; "" if it cannot be determined."""
     load = vllm_config.load_config
     return digest_of_weights(
         model,
@@ -138,5 +138,5 @@ def digest_of_model(vllm_config: Any, logger: logging.Logger, model: str) -> str
 
 
 def adapters_kept_max(vllm_config: Any) -> int:
-    """How many LoRA adapters this engine keeps in memory; 0 where it serves none."""
+    """The number of LoRA adapters that this engine keeps in memory; 0 without LoRA."""
     return int(getattr(getattr(vllm_config, "lora_config", None), "max_cpu_loras", None) or 0)

@@ -1,23 +1,23 @@
-"""Keeps prompts that are not computed yet from filling the decoder's pool.
+"""Avoids a deadlock between the two pools: prompts that are not computed yet must not fill the decoder's pool.
 
-Pages that a decoder gives to a prompt before it is computed wait for the prefiller. Computed prompts keep pages of the
-prefiller until the decoder has room for them. With both pools full the two would wait for each other: the decoder's
-pages for prompts that the prefiller cannot begin, the prefiller's for prompts that the decoder cannot take in. So
-prompts that are not computed get pages only where these leave room for the longest prompt that there can be. Whatever
-the prefiller has computed then finds room here as soon as requests that run have ended, and leaves the prefiller's
-pool, in which the others begin. A request that has to wait is let in when its prefiller says that it is computed.
+If a decoder allocates pages for a prompt before it is computed, these pages wait for the prefiller. Computed prompts
+hold pages of the prefiller until the decoder has room for them. If both pools were full, each would wait for the other:
+the decoder's pages for prompts that the prefiller cannot begin, the prefiller's for prompts that the decoder cannot
+admit. So a prompt that is not computed gets pages only if they leave room for the longest possible prompt. Any computed
+prompt then finds room here once running requests have ended, and frees pages of the prefiller's pool, in which the
+others can begin. A request that has to wait is admitted when its prefiller reports that its prompt is computed.
 
-Assumed of vLLM: the pool has room for one request of ``max_model_len``, as its start checks; requests that run end
-without pages of those that wait, since they are preempted for each other; a request for which this gate has no answer
-is passed over, and those behind it go on.
+Assumed of vLLM: the pool has room for one request of ``max_model_len``, which vLLM checks at its start; running
+requests end without the pages of waiting ones, because they are preempted for each other; a request for which this gate
+returns None is skipped, and those behind it are scheduled.
 
-A prompt that came to the decoder only cannot be computed by its prefiller before it has pages. Where it never leaves
-such room it is let in alone, as long as all requests came like that: then the prefiller holds no prompt without pages
-here. Once one came to both sides, the decoder computes it itself.
+The prefiller of a decoder-first prompt cannot compute it before it has pages here. A prompt that is too long to leave
+that much room is admitted alone as long as all requests were decoder first, since the prefiller then holds no prompt
+that lacks pages here. Once a request has been sent to both sides, the decoder computes such a prompt itself.
 
-Not covered: engines that prefill for each other (both pools may fill with computed prompts), a pool of which much is in
-quarantine, and the first request that comes to both sides while one that was let in alone waits. These end by the
-limits.
+Not covered: engines that prefill for each other (both pools may fill with computed prompts), a pool of which a large
+part is in quarantine, and the first request that is sent to both sides while one that was admitted alone waits. The
+time limits end these cases.
 
 Used by the engine core's thread only.
 """
@@ -32,14 +32,14 @@ from dataclasses import dataclass
 @dataclass(slots=True)
 class _Queued:
     transfer: Hashable
-    """None when no prefiller hears of it before it has pages."""
+    """None for a decoder-first request: no prefiller knows of it before it has pages."""
     needed_blocks: int
     since_seconds: float
     computed: bool = False
 
 
 class FetchGate:
-    """Knows which prompts are computed, and how many blocks those hold that are not."""
+    """Tracks which prompts are computed, and how many blocks are held for those that are not."""
 
     def __init__(
         self, reserved_blocks: int, wait_limit_seconds: float, now_seconds: Callable[[], float] = time.monotonic
@@ -51,31 +51,31 @@ class FetchGate:
         self._queued: dict[str, _Queued] = {}
         """Requests without pages."""
         self._of_transfer: dict[Hashable, set[str]] = {}
-        """Those that hear of their prompts; several may name one transfer."""
+        """The queued requests of each transfer, waiting for the news that it is computed; several may share one."""
         self._held: dict[str, int] = {}
-        """Blocks of requests that got them before their prompts were computed, until these have arrived."""
+        """Blocks of requests that got them before their prompts were computed, until the KV has arrived."""
         self._held_count = 0
         self._any_came_to_both = False
 
     def size(self, pool_blocks: int) -> None:
-        """How many blocks requests may have; before any request.
+        """Sets how many blocks all requests together may have; called before any request.
 
-        vLLM starts with no pool into which the longest request does not fit. A scheduler alone may have one, as in
-        vLLM's own tests: room for that request cannot be left there, and what tried to would hold back all others.
+        vLLM does not start with a pool that is too small for the longest request. A scheduler alone may have one, as in
+        vLLM's own tests: the reserve would then hold back all requests, so there is none.
         """
         self._pool_blocks = pool_blocks
         if self._reserved_blocks > pool_blocks:
             self._reserved_blocks = 0
 
     def queued(self, request: str, transfer: Hashable, needed_blocks: int) -> None:
-        """The engine will fetch it."""
+        """The engine has queued a request that will be fetched."""
         self._queued[request] = _Queued(transfer, needed_blocks, self._now_seconds())
         if transfer is not None:
             self._any_came_to_both = True
             self._of_transfer.setdefault(transfer, set()).add(request)
 
     def computes_here(self, request: str) -> bool:
-        """Whether no prefiller may compute the request: it came to the decoder only, and is too long for this pool."""
+        """Whether the decoder must compute the prompt itself: it is decoder first and too long for this pool."""
         queued = self._queued.get(request)
         return (
             queued is not None
@@ -85,7 +85,7 @@ class FetchGate:
         )
 
     def holds_back(self, request: str) -> bool:
-        """Whether the request has to wait; bounded, should its prefiller's word be lost."""
+        """Whether the request has to wait for its prefiller; bounded, because the prefiller's report may be lost."""
         queued = self._queued.get(request)
         if queued is None or queued.computed:
             return False
@@ -96,23 +96,23 @@ class FetchGate:
         return self._now_seconds() - queued.since_seconds < self._wait_limit_seconds
 
     def begun(self, request: str) -> None:
-        """The request has pages, and is fetched."""
+        """The request has its pages and is being fetched."""
         queued = self._take(request)
         if queued is None:
             return
         if not queued.computed:
             self._held[request] = queued.needed_blocks
             self._held_count += queued.needed_blocks
-        self.computed([queued.transfer])  # its prefiller tells one request of a transfer, and this one is none any more
+        self.computed([queued.transfer])  # the one report of a transfer goes to this request: do not wait for it
 
     def computed(self, transfers: Iterable[Hashable]) -> None:
-        """Prefillers need not do anything more before these can be fetched; or they will not be heard of."""
+        """These transfers are computed, or no report about them will come."""
         for transfer in transfers:
             for request in self._of_transfer.pop(transfer, ()):
                 self._queued[request].computed = True
 
     def gone(self, request: str) -> None:
-        """The request has its KV, or will not be fetched."""
+        """The request has its KV, or will not be fetched any more."""
         self._take(request)
         self._held_count -= self._held.pop(request, 0)
 

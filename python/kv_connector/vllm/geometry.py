@@ -16,7 +16,7 @@ PageLayout = Literal["HND", "NHD", "LATENT"]
 
 
 class KvTensor(Protocol):
-    """What is read of a torch tensor."""
+    """The part of a torch tensor's interface that is used here."""
 
     @property
     def shape(self) -> Sequence[int]:
@@ -28,7 +28,7 @@ class KvTensor(Protocol):
 
     @property
     def device(self) -> Any:
-        """Where it lives."""
+        """The device that holds it."""
 
     def stride(self) -> Sequence[int]:
         """Strides, in elements."""
@@ -40,7 +40,7 @@ class KvTensor(Protocol):
         """Bytes of an element."""
 
     def untyped_storage(self) -> Any:
-        """The allocation it views."""
+        """The allocation of which it is a view."""
 
 
 def describe(
@@ -54,12 +54,12 @@ def describe(
     tp: tuple[int, int],
     pp: tuple[int, int],
 ) -> tuple[Geometry, list[GroupPages]]:
-    """The geometry of one rank, and whose blocks its groups' pages are; ``tp`` and ``pp`` are (rank, size).
+    """The geometry of one rank, and for each of its groups the engine's group to which its pages belong.
 
-    A group of the engine whose layers have other numbers of heads than each other is several here, with the same
-    blocks. ``cache_dtype`` is the engine's own name of the number format, "auto" resolved where the checkpoint says
-    one. ``layer_names`` are those of all groups in their order; tensors of other layers are aliases and left out.
-    Raises OptionError if pages cannot be addressed.
+    ``tp`` and ``pp`` are (rank, size). A group of the engine whose layers differ in their number of heads becomes
+    several groups here, which share its blocks. ``cache_dtype`` is the engine's name of the number format, with "auto"
+    resolved if the checkpoint names a format. ``layer_names`` are the layers of all groups in order; tensors of other
+    layers are aliases and are left out. Raises OptionError if pages cannot be addressed.
     """
     owned = {name: tensors[name] for name in layer_names if name in tensors}
     if not owned:
@@ -100,7 +100,7 @@ def describe(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Layers of one of the engine's groups that are alike."""
+    """Layers of one of the engine's groups that have the same number of heads."""
 
     table: int
     """The index of the engine's group."""
@@ -112,7 +112,7 @@ class _Part:
 def _parts(
     table: int, group: KvGroup, tensors: Mapping[str, KvTensor], kv_head_counts: HeadCounts, tp_size: int
 ) -> list[_Part]:
-    """A group's layers by their numbers of heads, the smallest first: an order that both sides find."""
+    """Splits a group by number of heads, in ascending order, so that both sides get the same order."""
     names = [name for name in group.layer_names if name in tensors]
     if not names:
         raise OptionError(
@@ -133,7 +133,7 @@ def _parts(
 
 
 def _described(part: _Part, tensors: Mapping[str, KvTensor], cache_dtype: str, tp_size: int) -> Group:
-    """What the layers of a part have alike."""
+    """The geometry's group for a part; raises OptionError if its layers differ."""
     group = part.group
     owned = {name: tensors[name] for name in group.layer_names}
     first_name, first = next(iter(owned.items()))
@@ -160,9 +160,10 @@ def _described(part: _Part, tensors: Mapping[str, KvTensor], cache_dtype: str, t
 
 
 def _state_group(group: KvGroup, owned: Mapping[str, KvTensor], tp_size: int) -> Group:
-    """Layers that keep one state of all tokens in a slot, whose inside is the engine's own business.
+    """A group of layers that keep one state for all tokens in a slot, whose contents are opaque here.
 
-    So a rank's part of it is what a head is elsewhere: it goes whole to the same rank of an engine with as many.
+    So a rank's part of the state is treated like a head: it is sent whole, to the same rank of an engine with as many
+    ranks.
     """
     first_name, first = next(iter(owned.items()))
     for name, tensor in owned.items():
@@ -192,14 +193,14 @@ def _state_group(group: KvGroup, owned: Mapping[str, KvTensor], tp_size: int) ->
 
 
 def _number_format(cache_dtype: str, tensor_dtype: object) -> str:
-    """How elements are to be read. Tensors of many formats are plain bytes, so the engine's name goes before theirs."""
+    """The number format. Tensors of many formats are registered as bytes, so the engine's name takes precedence."""
     tensor_format = str(tensor_dtype).removeprefix("torch.")
     plain = tensor_format in ("bfloat16", "float16", "float32", "float64")
     return tensor_format if plain or cache_dtype == "auto" else cache_dtype
 
 
 def _check_alike(name: str, tensor: KvTensor, first_name: str, first: KvTensor, latent: bool) -> None:
-    """One group can say all its layers only if they differ in nothing but their place."""
+    """Raises OptionError unless two layers differ in their offset only: a group describes all its layers at once."""
     if tensor.dtype != first.dtype or tensor.shape[0] != first.shape[0]:
         raise OptionError(
             f"layer {name!r} has {tensor.shape[0]} pages of {tensor.dtype}, expected {first.shape[0]} of"
@@ -213,7 +214,7 @@ def _check_alike(name: str, tensor: KvTensor, first_name: str, first: KvTensor, 
 
 
 def _page_layout(name: str, tensor: KvTensor, latent: bool) -> tuple[PageLayout, int, int]:
-    """(layout, heads, tokens) of a page; a page must be one run of bytes."""
+    """(layout, heads, tokens) of a page; raises OptionError unless a page is one contiguous run of bytes."""
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     if len(shape) != 4:
         raise OptionError(f"the KV of layer {name!r} has shape {shape}, expected (pages, heads, tokens, content)")
@@ -237,7 +238,7 @@ def _dense(sizes: tuple[int, int, int], strides: tuple[int, int, int]) -> tuple[
 
 
 def _unless_one(size: int, stride: int) -> int:
-    """The stride of a dimension of size one means nothing."""
+    """The stride, or 0 for a dimension of size one, whose stride means nothing."""
     return 0 if size == 1 else stride
 
 

@@ -1,10 +1,10 @@
-"""How many KV heads a layer has over all tensor-parallel ranks, where layers differ. Pure.
+"""How many KV heads a layer has over all tensor-parallel ranks, in models whose layers differ. Pure.
 
-A rank's tensor says how many heads the rank has. Where that is one, a head may be on several ranks: then the layer has
-fewer heads than there are ranks, and only the model's configuration says how many. vLLM knows it of each layer where
-transformers does (Gemma 4). Other models with other numbers in other layers (MiMo-V2, Step-3.5, a draft beside its
-model) name them in fields of their own, and only their code knows which is whose. So the numbers are collected, and a
-layer's is the one that fits.
+The shape of a rank's tensor gives the number of heads on that rank. If it is one, the head may be replicated: the layer
+then has fewer heads than there are ranks, and only the model's configuration gives the number. vLLM knows the number
+for each layer if transformers does (Gemma 4). Other models whose layers differ (MiMo-V2, Step-3.5, a model with a
+draft) have it in configuration fields of their own, and only their code knows which field belongs to which layer. So
+all numbers in such fields are collected, and a layer has the one that fits its tensor.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from typing import Any
 from kv_connector.exceptions import OptionError
 
 _NAMES = ("kv_heads", "key_value_heads", "num_attention_groups")
-"""What is in the names of fields that hold a number of KV heads, in the models that vLLM 0.33 reads."""
+"""Substrings of the names of fields that hold a number of KV heads, in the models that vLLM 0.33 supports."""
 _VLLM_NAME = "total_num_kv_heads"
 
 
 @dataclass(frozen=True, slots=True)
 class HeadCounts:
-    """The numbers of KV heads over all ranks that layers may have."""
+    """The possible numbers of KV heads of layers, over all ranks."""
 
     named: frozenset[int]
-    """Those that the configurations of the model and of its draft name, for whichever layer."""
+    """All numbers in the configurations of the model and of its draft, not assigned to layers."""
     by_layer: tuple[int, ...] = ()
-    """Of each of the model's layers, where vLLM knows it."""
+    """The number of each of the model's layers, if vLLM knows it."""
 
     @classmethod
     def read(cls, model: Any, draft: Any) -> HeadCounts:
-        """Those of vLLM's ``ModelConfig`` of a model and of the draft beside it, which is None where there is none."""
+        """Reads vLLM's ``ModelConfig`` of a model and of its draft, which is None if there is none."""
         models = [model] if draft is None else [model, draft]
         said = {int(each.get_total_num_kv_heads()) for each in models}
         named = frozenset(said.union(*(_named(_fields(each.hf_text_config)) for each in models)))
         differing = getattr(getattr(model, "model_arch_config", None), "per_layer_overrides", None) or ()
         total = int(model.get_total_num_kv_heads())
-        # Layers of a draft have numbers of their own, which may be those of the model's.
+        # A draft's layers have indices of their own, which may be those of the model's layers too.
         return cls(named, tuple(int(each.get(_VLLM_NAME, total)) for each in differing) if draft is None else ())
 
     def of(self, name: str) -> frozenset[int]:
-        """Those that this layer may have."""
+        """The numbers that the layer of this name may have."""
         numbers = [int(part) for part in name.split(".") if part.isdigit()]
         known = len(numbers) == 1 and numbers[0] < len(self.by_layer)
         return frozenset({self.by_layer[numbers[0]]}) if known else self.named
@@ -52,7 +52,7 @@ def _fields(config: Any) -> Any:
 
 
 def _named(fields: Any) -> Iterator[int]:
-    """The numbers in fields of such names, at any depth: a list has one for each layer."""
+    """The numbers in fields with such names, at any depth; a list has one for each layer."""
     if not isinstance(fields, Mapping):
         return
     for name, value in fields.items():
@@ -63,7 +63,7 @@ def _named(fields: Any) -> Iterator[int]:
 
 
 def heads_of_layer(name: str, on_rank: int, counts: Collection[int], tp_size: int) -> int:
-    """How many a layer with ``on_rank`` on one rank has over all; raises OptionError where that cannot be known."""
+    """The heads over all ranks of a layer with ``on_rank`` heads on one; raises OptionError if that is ambiguous."""
     fitting = sorted({count for count in counts if max(1, count // tp_size) == on_rank})
     if len(fitting) == 1:
         return fitting[0]

@@ -1,7 +1,7 @@
-"""vLLM's groups of KV caches: layers that get their blocks together, and which tokens of a prompt they need. Pure.
+"""vLLM's KV cache groups: layers that share a block table, and the tokens of a prompt that they need. Pure.
 
-Every group has block ids from one pool, and a request has a table of blocks in each. Where a group has a sliding
-window, vLLM puts its null block into the places of the table that lie before the window.
+The block ids of all groups come from one pool, and a request has a block table in each group. In a group with a sliding
+window, the entries of the table that lie before the window are vLLM's null block.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ _CHUNKED = ("ChunkedLocalAttentionSpec",)
 _LATENT = ("MLAAttentionSpec",)
 _STATE = ("MambaSpec",)
 _STATES_SHOWN = ("SHORT_CONV", "MAMBA2", "GDN_ATTN")
-"""Of vLLM's names of what computes a state: those with which both engines were shown to go on from the same one."""
+"""The kinds of state, by vLLM's names, for which tests show that both engines continue from the same state."""
 
 STATE_PAGE_TOKENS = 1 << 30
-"""How many tokens a slot of state is said to hold: more than any prompt has."""
+"""The number of tokens that a slot of state is declared to hold: more than any prompt has."""
 
 NULL_BLOCK = 0
-"""vLLM's block that is no place for KV: it takes the first one of the pool for that."""
+"""The id of vLLM's null block, the first of the pool, which never holds KV."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvGroup:
-    """Layers that get their blocks together."""
+    """Layers that share a block table."""
 
     layer_names: tuple[str, ...]
-    """Those that own KV."""
+    """The layers that own KV."""
     block_tokens: int
     window_tokens: int = 0
-    """How many of the last tokens a token attends to, itself included; 0 = all."""
+    """The number of last tokens to which a token attends, itself included; 0 = all."""
     chunked: bool = False
-    """A token attends to those of its chunk only: chunks of ``window_tokens`` tokens follow each other."""
+    """Whether a token attends only to its own chunk of ``window_tokens`` tokens (chunked local attention)."""
     latent: bool = False
-    """Every tensor-parallel rank has all of it."""
+    """Whether the KV is replicated on all tensor-parallel ranks."""
     state: bool = False
-    """What is kept of all tokens together: a request has one block of it."""
+    """Whether the layers keep one state for all tokens; a request then has one block."""
     state_format: str = ""
-    """Which numbers a slot of state holds: vLLM registers it as bytes."""
+    """The types and shapes in a slot of state, which vLLM registers as bytes."""
 
     @property
     def kind(self) -> Literal["full", "window", "chunk", "state"]:
-        """Which tokens of a prompt the layers need, as the geometry says it."""
+        """The group's kind in the geometry, which tells the tokens of a prompt that the layers need."""
         if self.state:
             return "state"
         if self.chunked:
@@ -56,7 +56,7 @@ class KvGroup:
         return "window" if self.window_tokens else "full"
 
     def blocks_of(self, tokens: int) -> int:
-        """How many blocks these tokens fill, the last one perhaps in part."""
+        """The number of blocks that hold this many tokens; the last one may be partly filled."""
         return -(-tokens // self.block_tokens)
 
     def first_needed(self, first_token: int, prompt_tokens: int) -> int:
@@ -68,12 +68,12 @@ class KvGroup:
         return max(first_token, prompt_tokens - self.window_tokens)
 
     def needed(self, first_token: int, prompt_tokens: int) -> slice:
-        """The places, in a request's table, of the blocks that are transferred of these tokens."""
+        """The range of a request's block table that is transferred for tokens ``[first_token, prompt_tokens)``."""
         first = self.first_needed(first_token, prompt_tokens) // self.block_tokens
         return slice(first, self.blocks_of(prompt_tokens))
 
     def loses_first_needed(self, loaded_tokens: int) -> bool:
-        """Whether vLLM drops a block that the last of these tokens needs once it takes them all as computed."""
+        """Whether vLLM drops a block that the last of these tokens needs when all of them count as computed."""
         if self.chunked:
             return loaded_tokens % self.window_tokens == 0
         beyond = loaded_tokens - self.window_tokens + 1
@@ -82,12 +82,12 @@ class KvGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupPages:
-    """A group's blocks as pages of the messenger: a block is several that follow each other."""
+    """A group's blocks as pages of the messenger: a block is one page or several consecutive ones."""
 
     group: KvGroup
     page_tokens: int
     table: int
-    """The index of the engine's group: which of a request's tables of blocks they are in."""
+    """The index of the engine's group, and so of the request's block table."""
 
     @property
     def per_block(self) -> int:
@@ -100,7 +100,7 @@ class GroupPages:
         return [block * ratio + page for block in blocks for page in range(ratio)]
 
     def needed(self, blocks: Sequence[int], first_token: int, prompt_tokens: int) -> list[int]:
-        """Those of ``group.needed``'s blocks that are transferred of tokens ``[first_token, prompt_tokens)``."""
+        """The pages to transfer for tokens ``[first_token, prompt_tokens)``; ``blocks`` as in ``group.needed``."""
         needed = self.group.first_needed(first_token, prompt_tokens)
         block_start = needed // self.group.block_tokens * self.group.block_tokens
         first = (needed - block_start) // self.page_tokens
@@ -108,46 +108,46 @@ class GroupPages:
 
 
 def transferred_blocks(groups: Sequence[KvGroup], first_token: int, prompt_tokens: int) -> int:
-    """How many blocks of the pool the transfer of these tokens fills."""
+    """The number of blocks of the pool that a transfer of tokens ``[first_token, prompt_tokens)`` fills."""
     needed = [group.needed(first_token, prompt_tokens) for group in groups]
     return sum(each.stop - each.start for each in needed)
 
 
 def longest_request_blocks(kv_cache_config: Any, vllm_config: Any) -> int:
-    """How many blocks of the pool vLLM counts, when it starts, for one request of ``max_model_len``.
+    """The number of blocks that vLLM reckons with, at its start, for one request of ``max_model_len``.
 
-    A transfer of it may fill fewer: of a window it needs the last one only, and a request that is computed here, such
-    as one with ``prompt_logprobs``, all that a forward pass writes.
+    A transfer of such a request may fill fewer, because it needs only the last window. A request that is computed here,
+    such as one with ``prompt_logprobs``, needs all blocks that a forward pass writes.
     """
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
     return sum(-(-spec.max_memory_usage_bytes(vllm_config) // spec.page_size_bytes) for spec in specs)
 
 
 def has_state(groups: Sequence[KvGroup]) -> bool:
-    """Whether some layers keep one state of all tokens."""
+    """Whether some layers keep one state for all tokens."""
     return any(group.state for group in groups)
 
 
 def last_token_rule(groups: Sequence[KvGroup]) -> LastTokenRule:
-    """What the two sides share of a prompt's end. A draft of one module takes no more back than the model does."""
+    """How the two sides divide the last tokens of a prompt. A draft with one module needs no other rule."""
     return STATE if has_state(groups) else FULL_ATTENTION
 
 
 def transferred_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
-    """How many of the prompt's tokens are transferred, from the first one on.
+    """The number of the prompt's tokens that are transferred, counted from the first one.
 
-    The decoder computes the last one again. Pages take that; a state would have it in it twice, so there the prefiller
-    leaves it out.
+    The decoder computes the last token again. Pages are simply overwritten; a state would contain the token twice, so
+    with state the prefiller leaves it out.
     """
     return last_token_rule(groups).sent_tokens(prompt_tokens)
 
 
 def loaded_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
-    """How many of the prompt's tokens vLLM is told to take as loaded; the rest it computes. 0: all of it.
+    """The number of the prompt's tokens that are reported to vLLM as loaded; it computes the rest. 0: all of it.
 
-    vLLM computes the last token in any case, but drops blocks as if the next one came first: where a window's first
-    token is the last one of its block, or a prompt ends with its chunk, the last prompt token would attend to the null
-    block. There it is told one token less.
+    vLLM computes the last token in any case, but drops blocks as if the next token came first. If a window's first
+    token is the last one of its block, or a prompt ends with a chunk, the last prompt token would attend to the null
+    block. Then one token less is reported.
     """
     rule = last_token_rule(groups)
     if rule.leaves_out:
@@ -155,12 +155,12 @@ def loaded_tokens(groups: Sequence[KvGroup], prompt_tokens: int) -> int:
     if not any(group.loses_first_needed(prompt_tokens) for group in groups):
         return prompt_tokens
     if any(group.blocks_of(prompt_tokens - 1) < group.blocks_of(prompt_tokens) for group in groups):
-        return 0  # vLLM would give the last token no block before the load
+        return 0  # vLLM would not allocate the last token's block before the load
     return prompt_tokens - 1
 
 
 def read_groups(kv_cache_config: Any) -> tuple[KvGroup, ...]:
-    """The engine's groups; raises OptionError with a sentence on one that is not served."""
+    """Reads the engine's groups; raises OptionError if one is not supported."""
     groups = kv_cache_config.kv_cache_groups
     if not groups:
         raise OptionError("the model has no KV caches, expected at least one: there is nothing to transfer")
@@ -169,7 +169,7 @@ def read_groups(kv_cache_config: Any) -> tuple[KvGroup, ...]:
 
 
 def _behind_the_last(group: KvGroup) -> KvGroup:
-    """What the token needs that comes after those that are transferred: it has a place in its window itself."""
+    """The group as the next token, after the transferred ones, needs it: that token takes one place of its window."""
     if group.chunked:
         raise OptionError(
             f"layers {_worded(group.layer_names)} have chunked local attention and others state, expected one of the"
@@ -233,9 +233,9 @@ def _read_state(group: Any, specs: Sequence[Any], where: str) -> KvGroup:
 
 
 def _state_format(spec: Any) -> str:
-    """What the state is made of, in the order in which a slot holds it: a convolution's inputs and the rest.
+    """The types and shapes in a slot of state, in their order: a convolution's inputs, then the rest.
 
-    vLLM counts the bytes of a slot by the same pairs, and by no shape that has no type.
+    vLLM computes the size of a slot from the same pairs, and ignores shapes without a type.
     """
     kind = str(getattr(spec.mamba_type, "name", spec.mamba_type))
     types = [str(dtype).removeprefix("torch.") for dtype in spec.dtypes]
@@ -243,7 +243,7 @@ def _state_format(spec: Any) -> str:
 
 
 def _window(spec: Any) -> int:
-    """What vLLM keeps behind the next token, and that token; or the length of a chunk; 0 = all tokens."""
+    """The tokens that vLLM keeps before the next one, plus that one; or the length of a chunk; 0 = all tokens."""
     if type(spec).__name__ in _CHUNKED:
         return int(spec.attention_chunk_size)
     if type(spec).__name__ not in _WINDOWED:

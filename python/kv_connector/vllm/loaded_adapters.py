@@ -1,9 +1,8 @@
-"""Names the LoRA adapters that an engine computes with, as they were when it loaded them. The core's thread only.
+"""Identifies LoRA adapters by the contents that the engine has loaded. Used by the engine core's thread only.
 
-Adapters are trained again and written over their files, which both sides may share; vLLM goes on with what it has read
-until it is told to read them again (``/v1/load_lora_adapter`` with ``load_inplace``), and so one side may have other
-weights than the other and than the files. vLLM keeps adapters by their number, at most ``max_cpu_loras`` of them, and
-reads one again that it had to drop.
+Retraining overwrites an adapter's files, which both sides may share. vLLM keeps using the weights it has read until it
+is asked to load them again (``/v1/load_lora_adapter`` with ``load_inplace``), so one side's weights may differ from the
+other's and from the files. vLLM keeps at most ``max_cpu_loras`` adapters, by number, and reads an evicted one again.
 """
 
 from __future__ import annotations
@@ -16,35 +15,35 @@ from kv_connector.adapter_digest import KNOWN_MAX, adapter_identity
 
 
 class LoadedAdapters:
-    """Those of one engine, by vLLM's ``LoRARequest``."""
+    """The adapters of one engine, each given by vLLM's ``LoRARequest``."""
 
     def __init__(self, kept_max: int, logger: logging.Logger) -> None:
         self._kept_max = kept_max
         self._logger = logger
         self._loaded: dict[int, str] = {}
-        """What was loaded under each number; it may have been dropped since."""
+        """The identity loaded under each number; vLLM may have evicted it since."""
         self._warned: set[int] = set()
         self._own_word = uuid.uuid4().hex
 
     def on_added(self, adapter: Any) -> None:
-        """The workers have it; one that they had, they have read again only where they were told to."""
+        """The workers have the adapter. If they had it already, only ``load_inplace`` makes them read it again."""
         if adapter.load_inplace:
             self.on_removed(adapter.lora_int_id)
         self._first(adapter, adapter_identity(adapter.lora_name, adapter.lora_path))
 
     def on_removed(self, number: int) -> None:
-        """The workers have dropped it."""
+        """The workers have dropped the adapter of this number."""
         self._loaded.pop(number, None)
         self._warned.discard(number)
 
     def forget(self) -> None:
-        """The workers have dropped all: they do where the model's own weights are replaced."""
+        """The workers have dropped all adapters, as they do when the model's own weights are replaced."""
         self._loaded.clear()
         self._warned.clear()
 
     def identity(self, adapter: Any) -> str:
-        """The name and the digest of what a request with this adapter is computed with."""
-        if adapter.load_inplace:  # vLLM keeps that with the adapter's requests, and reads it for each pass
+        """The name and digest of the adapter weights with which a request is computed."""
+        if adapter.load_inplace:  # the flag stays in the adapter's requests: vLLM reads the files for each pass
             self.on_removed(adapter.lora_int_id)
         now = adapter_identity(adapter.lora_name, adapter.lora_path)
         loaded = self._first(adapter, now)

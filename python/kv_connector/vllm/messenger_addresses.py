@@ -1,7 +1,7 @@
-"""How the addresses of an engine's messengers are said in ``kv_transfer_params``. Pure.
+"""How ``kv_transfer_params`` carry the addresses of an engine's messengers. Pure.
 
-Routers hand on a host and a port, a string and a number, and do not look into them. An engine with one messenger says
-just these; one with several says ``host:port,host:port,…`` as its host.
+Routers pass on a host and a port, a string and a number, without parsing them. An engine with one messenger gives
+exactly these; one with several gives ``host:port,host:port,…`` as its host.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MESSENGERS_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where one messenger listens."""
+    """The address at which one messenger listens."""
 
     host: str
     port: int
@@ -29,12 +29,12 @@ Messengers = tuple[Address, ...]
 
 
 def said_as_host(addresses: Sequence[Address]) -> str:
-    """What goes into ``remote_host``; the port of the first goes into ``remote_port``."""
+    """The value of ``remote_host``; the port of the first goes into ``remote_port``."""
     return addresses[0].host if len(addresses) == 1 else ",".join(map(str, addresses))
 
 
 def read_list(text: str) -> Messengers:
-    """``host:port``, or several of them between commas; empty when one of them is not an address."""
+    """Parses one ``host:port`` or several, separated by commas; empty if one of them is not an address."""
     read = [_read_one(part) for part in text.split(",", MESSENGERS_MAX)]
     return tuple(address for address in read if address) if all(read) else ()
 

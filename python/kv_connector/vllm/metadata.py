@@ -1,4 +1,4 @@
-"""What travels between the two halves of the connector: plain values, pickled by vLLM."""
+"""The messages between the two halves of the connector: plain values, which vLLM pickles."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PrefillOutcome = Literal["finished", "aborted", "failed"]
 
 
 class PlacedBlocks(NamedTuple):
-    """Blocks of the engine that follow each other in a request's table of one KV cache group."""
+    """Consecutive entries of a request's block table in one KV cache group."""
 
     first: int
-    """The place of the first of them."""
+    """The index of the first entry in the table."""
     blocks: Sequence[int]
 
 
@@ -35,7 +35,7 @@ class Chunk:
     first_token: int
     end_token: int
     groups: Sequence[PlacedBlocks]
-    """Blocks of each KV cache group that were not told yet."""
+    """New blocks in each KV cache group, which no earlier chunk named."""
     prompt_digest: str = ""
 
 
@@ -49,7 +49,7 @@ class Announce:
 
 
 class Transfer(NamedTuple):
-    """What a transfer is known by on both sides: clients use ids twice, also at the same moment."""
+    """A transfer's name on both sides. The id alone is not unique: clients reuse ids, even at the same time."""
 
     id: str
     prompt_digest: str
@@ -57,7 +57,7 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """The engine has queued a request that will fetch: its prefiller keeps the pages as long as this engine lives."""
+    """The engine has queued a request that will fetch: its prefiller keeps the pages as long as this engine runs."""
 
     transfer: Transfer
     messengers: Messengers
@@ -82,19 +82,19 @@ class Fetch:
     prompt_tokens: int
     first_token: int
     groups: Sequence[Sequence[int]]
-    """The blocks that are to be filled in each KV cache group."""
+    """The blocks to fill in each KV cache group."""
     prompt_token_ids: Sequence[int] | None = None
-    """Present when the prefiller has to enqueue the prompt itself."""
+    """The prompt, in a decoder-first request, whose prefiller has to enqueue it."""
     other_prefillers: Sequence[Messengers] = ()
-    """Whom to ask, in this order, when the KV does not come from the first one."""
+    """The prefillers to ask, in this order, if the KV does not come from the first one."""
     prompt_digest: str = ""
     cache_salt: str = ""
-    """Like the priority, for a prefiller that has to enqueue the prompt."""
+    """Used, like the priority, by a prefiller that has to enqueue the prompt."""
     priority: int = 0
 
     @property
     def blocks(self) -> list[int]:
-        """Those of all groups."""
+        """The blocks of all groups."""
         return [block for blocks in self.groups for block in blocks]
 
 
@@ -108,7 +108,7 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A request that the engine never had, and the ids that its transfer may have: its prefiller waits but a moment."""
+    """A request that never reached the engine, with the possible ids of its transfer: its prefiller stops waiting."""
 
     transfer_ids: Sequence[str]
     messengers: Messengers
@@ -124,19 +124,19 @@ class Refusal:
 
 @dataclass
 class StepMetadata(KVConnectorMetadata):
-    """All that one step means for the workers."""
+    """Everything that the workers must know about one step."""
 
     step: int
     computes: bool = False
     """Whether the step has a forward pass."""
     layers_are_right: bool = False
-    """Whether each messenger has counted a first pass right, where GPUs count: none tells a pass before that."""
+    """Whether each messenger has checked its first pass, where GPUs count layers; none begins a step early before."""
     preempted: list[str] = field(default_factory=list)
     announces: list[Announce] = field(default_factory=list)
     given_up: list[str] = field(default_factory=list)
-    """Prefills that stay in the engine and are not sent any further."""
+    """Prefills that continue in the engine but are not sent any further."""
     expects: dict[str, Expect] = field(default_factory=dict)
-    """By request; not told any more when the request ends before the step."""
+    """By request; removed again if the request ends before the step."""
     prefill_ends: list[PrefillEnd] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
@@ -148,19 +148,19 @@ class StepMetadata(KVConnectorMetadata):
 
 @dataclass
 class WorkerNews(KVConnectorWorkerMetadata):
-    """What the scheduler must know beside the results of transfers; each messenger names a request once."""
+    """What the scheduler must know besides the results of transfers; each messenger reports a request once."""
 
     taken_in: list[str] = field(default_factory=list)
-    """Requests that are reported as failed in this step, and whose blocks may still be written to."""
+    """Requests that are reported as failed in this step although their blocks may still be written to."""
     let_go: list[str] = field(default_factory=list)
-    """Requests taken in earlier, whose blocks nothing can write to any more."""
+    """Requests in earlier ``taken_in`` lists, to whose blocks nothing can write any more."""
     computed: list[Transfer] = field(default_factory=list)
-    """Expected transfers that need nothing more of their prefiller's engine; a fetch of them moves or fails."""
+    """Expected transfers whose prefiller has computed the prompt, or whose fetch would fail at once."""
     counted_right: int = 0
-    """Messengers that have seen a GPU count its first pass right."""
+    """The number of messengers that have found their GPU's first pass counted correctly."""
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerNews:
-        """The news of several messengers."""
+        """Merges the news of several messengers."""
         assert isinstance(other, WorkerNews)
         return WorkerNews(
             self.taken_in + other.taken_in,
@@ -172,7 +172,7 @@ class WorkerNews(KVConnectorWorkerMetadata):
 
 @dataclass
 class MessengerAddress(KVConnectorHandshakeMetadata):
-    """Where one of the engine's messengers is reached."""
+    """The address of one of the engine's messengers."""
 
     engine_id: str
     address: Address

@@ -1,4 +1,4 @@
-"""What the KV of one of vLLM's requests is computed from. Reads requests; one function changes one."""
+"""The digest of what the KV of a vLLM request is computed from. Only ``leave_out_last_token`` changes a request."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kv_connector.last_token import LastTokenRule
 from kv_connector.prompt_digest import Embeddings, Feature, prompt_digest
 
 _MADE_UP_IDENTITY = re.compile(r"renderer\d+-mm-\d+-")
-"""With both of its caches off, vLLM hashes no multimodal content and numbers it instead: each side by itself.
+"""With both of its caches off, vLLM does not hash multimodal content but numbers it, differently on each side.
 
-Assumed of vLLM: with both off it sends the processed content to its scheduler each time.
+Assumed of vLLM: with both off, each request brings the processed content to the scheduler.
 """
 
 
@@ -23,7 +23,7 @@ def _identity_in_files(adapter: Any) -> str:
 
 
 def digest_of(request: Any, weights: str = "", adapter_of: Callable[[Any], str] = _identity_in_files) -> str:
-    """The digest of the request's prompt, and of the weights where they were changed in the running engine."""
+    """The digest of the request's prompt, and of ``weights`` if they were changed in the running engine."""
     lora = getattr(request, "lora_request", None)
     return prompt_digest(
         request.prompt_token_ids,
@@ -45,7 +45,7 @@ def _features(request: Any) -> Iterator[Feature]:
 
 
 def _content_identity(arguments: Mapping[str, Any]) -> str:
-    """32 hexadecimal digits of what the model's processor made of an image, a sound or the like, by argument."""
+    """A digest, 32 hexadecimal digits, of the processor's output for an image, audio, etc.; by argument name."""
     digest = hashlib.sha256()
 
     def add(value: Any) -> None:
@@ -74,7 +74,7 @@ def _embeddings(request: Any) -> Embeddings | None:
 
 
 def _bytes_of(tensor: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """(dtype, shape, the numbers) of a torch tensor."""
+    """(dtype, shape, bytes) of a torch tensor."""
     import torch
 
     numbers = tensor.detach().cpu().contiguous()
@@ -83,17 +83,17 @@ def _bytes_of(tensor: Any) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def leave_out_last_token(request: Any, rule: LastTokenRule) -> int:
-    """Makes the prefiller end where the rule says; how many tokens the prompt has then.
+    """Cuts the prompt on the prefiller as the rule says; returns the number of tokens that it has then.
 
-    The token that the engine answers with then means nothing: it is asked for one, and no more. A prompt of one token
-    is left alone, and one with ``prompt_logprobs``, of which a decoder loads nothing.
+    The token that the engine generates is meaningless, so ``max_tokens`` becomes 1. A prompt of one token stays
+    unchanged, and so does one with ``prompt_logprobs``, for which a decoder loads nothing.
     """
     tokens = int(request.num_prompt_tokens)
     kept = rule.sent_tokens(tokens)
     if kept == tokens or request.get_skip_reading_prefix_cache():
         return tokens
     if request.prompt_token_ids is not None:
-        request.prompt_token_ids = request.prompt_token_ids[:kept]  # the list may be another choice's too
+        request.prompt_token_ids = request.prompt_token_ids[:kept]  # a copy: another choice may share the list
     else:
         request.prompt_embeds = request.prompt_embeds[:kept]
     del request._all_token_ids[kept:]

@@ -1,4 +1,4 @@
-"""Blocks that the engine must not use again yet: the request is over, and a peer may still write to them."""
+"""Blocks that the engine must not reuse yet: their request is over, but a peer may still write to them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class _Held:
 
 
 class Quarantine:
-    """Takes references of its own to blocks in the engine's pool, and gives them back when all ranks have proof.
+    """Holds references to blocks of the engine's pool, and releases them when all ranks have proof.
 
-    Used by the engine core's thread only. It does not know when a peer can write no more: the messengers do.
+    Used by the engine core's thread only. It does not decide when a peer can no longer write: the messengers do.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -26,11 +26,11 @@ class Quarantine:
         self._held: dict[str, _Held] = {}
 
     def bind(self, block_pool: Any) -> None:
-        """Where the engine's blocks are; before any request."""
+        """Sets the engine's block pool; called before any request."""
         self._pool = block_pool
 
     def take_in(self, request_id: str, block_ids: Iterable[int]) -> None:
-        """A rank's messenger says that these blocks may still be written to; called while the request holds them."""
+        """Holds blocks that a rank's messenger reports as writable by a peer; called while the request holds them."""
         held = self._held.get(request_id)
         if held is not None:
             held.rank_count += 1
@@ -45,7 +45,7 @@ class Quarantine:
         )
 
     def let_go(self, request_id: str) -> None:
-        """A rank's messenger has proof that nothing writes to them any more."""
+        """A rank's messenger has proof that nothing writes to the blocks; the last rank's proof frees them."""
         held = self._held[request_id]
         held.rank_count -= 1
         if held.rank_count == 0:

@@ -1,4 +1,4 @@
-"""Which ranks of an engine share a messenger. Pure; the same answer in the scheduler's process and in all workers'."""
+"""Which ranks of an engine share a messenger. Pure: the scheduler's and all workers' processes get equal results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class RankGroup:
     """The ranks of one messenger; they are tensor-parallel ranks of one pipeline stage, on one node."""
 
     index: int
-    """The place of the messenger among the engine's."""
+    """The index of the messenger among those of the engine."""
     pp_rank: int
     tp_ranks: range
 
@@ -29,8 +29,8 @@ class RankGroup:
 class RankGroups:
     """All messengers of an engine.
 
-    Ranks of different pipeline stages never share one: that a layer is complete is known where it is computed, and a
-    stage's worker hears nothing of the end of another stage's forward pass.
+    Ranks of different pipeline stages never share one: only the worker that computes a layer knows that it is complete,
+    and it does not learn when another stage's forward pass ends.
     """
 
     tp_size: int
@@ -39,7 +39,7 @@ class RankGroups:
 
     @property
     def messenger_count(self) -> int:
-        """How many messengers the engine has; each one votes on the end of each request."""
+        """The number of the engine's messengers; each one reports the end of each request."""
         return self.pp_size * -(-self.tp_size // self.tp_ranks_per_messenger)
 
     def of(self, tp_rank: int, pp_rank: int) -> RankGroup:

@@ -1,7 +1,7 @@
-"""A worker's way from its KV cache to its part in a messenger: it hosts one, or hands its memory to the rank that does.
+"""A worker's start: it opens a messenger over its KV cache, or hands its memory to the rank that hosts one.
 
-Used by the worker's main thread, once, while the engine starts. A set-up that cannot work ends that start with one
-sentence.
+Used by the worker's main thread, once, while the engine starts. A configuration that cannot work raises
+KvConnectorError, which ends the engine's start.
 """
 
 from __future__ import annotations
@@ -40,29 +40,32 @@ class OpenMessenger(Protocol):
     """Opens a messenger over the memory of all its ranks."""
 
     def __call__(self, options: Options, geometry: Geometry, *, layer_counter_lag: int) -> MessengerPort:
-        """The open messenger; raises KvConnectorError."""
+        """Returns the open messenger; raises KvConnectorError."""
 
 
 @dataclass
 class OwnPart:
-    """What a worker has once it has started: a messenger with or without other ranks', or the way to its lead."""
+    """A worker's part in a messenger after its start: it hosts one, alone or as lead of other ranks, or is a follower.
+
+    Used by the worker's main thread only.
+    """
 
     worker: WorkerHalf | None = None
     lead: Lead | None = None
     follower: Follower | None = None
     every_rank_votes: bool = False
-    """Whether the engine waits for followers too, to say that a request is over."""
+    """Whether the engine waits for followers too until they report that a request is over."""
     _empty_steps: EmptySteps = field(default_factory=EmptySteps)
-    """A follower's; a worker has its own."""
+    """Used by a follower; ``WorkerHalf`` has its own."""
     _step_computes: bool = False
 
     @property
     def lost_because(self) -> str:
-        """Why the messenger of this rank's process was given up; "" while it works, or another process has it."""
+        """Why the messenger in this process was given up; "" while it works, or if another process hosts it."""
         return self.worker.lost_because if self.worker is not None else ""
 
     def begin(self, meta: StepMetadata) -> None:
-        """Before the forward pass."""
+        """Passes on the step's metadata, before the forward pass."""
         if self.worker is not None:
             self.worker.begin(meta)
             return
@@ -71,7 +74,7 @@ class OwnPart:
             self._empty_steps.interrupted()
 
     def collect(self) -> Reports:
-        """What is to be reported. A follower waits in empty steps as long as its lead may, and reports the same."""
+        """The reports since the last call. A follower waits in empty steps as its lead does, and reports the same."""
         if self.worker is not None:
             reports = self.worker.collect()
             if self.every_rank_votes and self.lead is not None:
@@ -84,7 +87,7 @@ class OwnPart:
         if not self.every_rank_votes:
             return Reports()
         votes = self.follower.take_votes()
-        return Reports(sent=votes.sent, received=votes.received)  # that one failed, the lead has said
+        return Reports(sent=votes.sent, received=votes.received)  # the lead has reported those that failed
 
     def _wait(self, follower: Follower) -> None:
         if self.every_rank_votes:
@@ -93,7 +96,7 @@ class OwnPart:
             self._empty_steps.wait(lambda: False, time.sleep)
 
     def fence(self, meta: StepMetadata) -> None:
-        """Before blocks of preempted requests are overwritten, here or on any other rank of the messenger."""
+        """Waits until blocks of preempted requests may be overwritten, on this and all other ranks of the messenger."""
         if self.worker is not None:
             self.worker.fence(meta)
         if meta.preempted and self.lead is not None:
@@ -102,14 +105,14 @@ class OwnPart:
             self.follower.wait_fenced(meta.step)
 
     def close(self) -> None:
-        """Ends it; the messenger first, because it touches the other ranks' memory."""
+        """Closes all parts; the messenger first, because it accesses the other ranks' memory."""
         for part in (self.worker, self.lead, self.follower):
             if part is not None:
                 part.close()
 
 
 class RankStart:
-    """Allocates, describes, hands over, opens."""
+    """Allocates and describes the KV memory, hands it to the lead rank or opens the messenger. The main thread only."""
 
     def __init__(
         self, vllm_config: Any, facts: EngineFacts, open_messenger: OpenMessenger, logger: logging.Logger
@@ -121,10 +124,10 @@ class RankStart:
         self.device_counting: Callable[[], DeviceCounting] = DeviceCounting.checked
         self._logger = logger
         self.allocation: Any = None
-        """Where the KV cache was put, if others can map it."""
+        """The allocation of the KV cache, if other processes can map it."""
 
     def shareable_allocation(self) -> Any:
-        """A context that puts the KV cache where peers and the lead rank can map it; None where that is not needed."""
+        """A context that allocates the KV cache in memory that peers and the lead rank can map; None if not needed."""
         mapped_by_peers = not {"cuda", "shm"}.isdisjoint(self._facts.options.transports)
         wanted = mapped_by_peers or self._facts.groups.tp_ranks_per_messenger > 1
         if not wanted:
@@ -141,7 +144,7 @@ class RankStart:
         return self.allocation
 
     def take_part(self, kv_caches: Mapping[str, Any]) -> OwnPart:
-        """Opens the messenger if this rank is its lead, else gives the lead the memory; raises KvConnectorError."""
+        """Opens the messenger if this rank is its lead, or hands the memory to the lead; raises KvConnectorError."""
         tp_rank, pp_rank = own_ranks()
         group = self._facts.groups.of(tp_rank, pp_rank)
         own, pages = self._describe(kv_caches, tp_rank, pp_rank)
@@ -194,13 +197,13 @@ class RankStart:
         return named_with(named, getattr(self._config, "speculative_config", None), model_id=model_id)
 
     def _weights_digest(self) -> str:
-        """What its files say; with a ``model_id`` the user has said what is the same."""
+        """The digest of the weight files; "" with a ``model_id``, by which the user vouches for equal weights."""
         if self._facts.options.model_id:
             return ""
         return digest_of_model(self._config, self._logger, self._config.model_config.model)
 
     def _counting(self) -> DeviceCounting | None:
-        """How layers are counted on a GPU; None on a CPU, and where no layer is sent."""
+        """How layers are counted on a GPU; None on a CPU, and on a decoder, which sends no layer."""
         if self._config.device_config.device_type == "cpu":
             return None
         self._logger.warning(
@@ -244,7 +247,7 @@ class RankStart:
         )
 
     def _counted_layers(self, names: Sequence[str]) -> int:
-        """How many a pass of the model counts: no hook is called for a state, and a draft's layers run behind it."""
+        """The layers that a pass of the model counts: no hook is called for a state, and a draft's layers run later."""
         states = {name for group in self._facts.kv_groups if group.state for name in group.layer_names}
         draft = draft_with_kv(self._config)
         drafted = 0 if draft is None else int(draft.get_total_num_hidden_layers())
@@ -252,13 +255,13 @@ class RankStart:
 
 
 def _reach(memories: Sequence[Memory | DeviceMemory]) -> str:
-    """Whether other processes can map them, as a line of the log says it."""
+    """Whether other processes can map the memories, as worded in the log."""
     shareable = [m["memfd"] >= 0 if m["kind"] == "host" else m["handleKind"] != "none" for m in memories]
     return "shareable" if all(shareable) else "private"
 
 
 def _worded(groups: Sequence[Group], group_of_layers: Sequence[int]) -> str:
-    """The pages of each group as a line of the log says them."""
+    """The pages of each group, as worded in the log."""
     return ", ".join(
         f"{group['pageCount']} pages of {group['pageTokens']} tokens in {group_of_layers.count(index)} layers"
         f"{' with a window of ' + str(group['windowTokens']) if group['windowTokens'] else ''}, {group['layout']}"

@@ -1,13 +1,13 @@
-"""What vLLM's request ids say of the HTTP request they come from. Pure.
+"""Parses vLLM's request ids, which tell what the two legs of an HTTP request have in common. Pure.
 
-One HTTP request may become several of the engine's: each prompt of a list gets ``-`` and its place appended (of
-``cmpl-`` requests always, also a single one), then all get ``-`` and 8 hexadecimal digits that are made up on each
-side, and the choices of ``n`` > 1 get their place and ``_`` in front. The rest is the same on both legs of a transfer,
-because a router gives both the same X-Request-ID.
+One HTTP request may become several requests of the engine. Each prompt of a list gets the suffix ``-`` and its index
+(``cmpl-`` requests always, even with one prompt); then each id gets ``-`` and 8 random hexadecimal digits, which differ
+between the sides; the choices of ``n`` > 1 get their index and ``_`` as a prefix. The rest is the same on both legs of
+a transfer, because a router gives both the same X-Request-ID.
 
-Assumed of vLLM: its Responses API alone does not look at that header. Unless the body says a ``request_id``, its ids
-are ``resp_`` and 16 hexadecimal digits that are made up on each side, ``_``, and the place of the turn: where the model
-calls a built-in tool, the server puts the result behind the prompt and generates again, with the same parameters.
+Assumed of vLLM: only its Responses API ignores that header. Unless the body has a ``request_id``, its ids are
+``resp_``, 16 random hexadecimal digits, which differ between the sides, ``_``, and the index of the turn: if the model
+calls a built-in tool, the server appends the result to the prompt and generates again, with the same parameters.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import re
 from dataclasses import dataclass
 
 TRANSFER_ID_LENGTH_MAX = 512
-"""In UTF-16 units, as the protocol counts."""
+"""In UTF-16 code units, as in the protocol."""
 
 BY_PROMPT = ""
-"""In place of a transfer's id: the prompt is to name it."""
+"""Stands for a transfer id that is derived from the prompt's digest."""
 
 _PREFIXES = ("cmpl-", "chatcmpl-", "generate-tokens-")
-"""What vLLM's completions, chat completions and token-in-token-out put in front of the X-Request-ID."""
+"""The prefixes that vLLM's completions, chat completions and token-in-token-out put before the X-Request-ID."""
 _CHOICE = re.compile(r"(\d{1,5})_(.+)", re.DOTALL)
 _SIDE_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 _ITEM = re.compile(r"(cmpl-.+)-(\d{1,9})", re.DOTALL)
@@ -32,22 +32,22 @@ _RESPONSE = re.compile(r"resp_[0-9a-f]{16}_(\d{1,9})")
 
 @dataclass(frozen=True, slots=True)
 class RequestName:
-    """A request id, taken apart."""
+    """The parts of a request id."""
 
     shared: str
-    """What both legs have in common, for all prompts of a list: the id of the first."""
+    """The part that both legs have in common, for all prompts of a list: that of the first prompt."""
     item: int
-    """The prompt's place in a list of prompts."""
+    """The prompt's index in a list of prompts."""
     choice: int
-    """Which of the choices of ``n`` > 1 it is; they have one prompt."""
+    """The index among the choices of ``n`` > 1, which share a prompt."""
     first_choice: str
-    """The request id of the first one."""
+    """The request id of the first choice."""
     response_turn: int | None = None
-    """Which turn of a response it is, where ``shared`` is made up on each side; None where both legs have it."""
+    """The index of a response's turn if ``shared`` differs between the sides; None if both legs have the same."""
 
 
 def read_name(request_id: str) -> RequestName:
-    """Takes a request id apart; any text is one."""
+    """Parses a request id; any string is valid."""
     choice, parent = 0, request_id
     if found := _CHOICE.fullmatch(request_id):
         choice, parent = int(found[1]), found[2]
@@ -59,7 +59,7 @@ def read_name(request_id: str) -> RequestName:
 
 
 def possible_names(said: str) -> tuple[str, ...]:
-    """What both legs of a request may have in common, given its id on one side, or its X-Request-ID."""
+    """The possible common parts of both legs, given a request id of one side or the X-Request-ID."""
     shared = read_name(said).shared
     if shared.startswith(_PREFIXES):
         return (shared,)
@@ -69,17 +69,17 @@ def possible_names(said: str) -> tuple[str, ...]:
 def transfer_of(base: str, item: int) -> str:
     """The transfer id of one prompt of a list; ``base`` is that of the first.
 
-    An id that no frame may carry, because a client's X-Request-ID is too long or has control characters in it, is
-    replaced by its digest, which both sides make alike.
+    An id that is not valid in a frame, because a client's X-Request-ID is too long or has control characters, is
+    replaced by its digest, which is the same on both sides.
     """
     said = f"{base}#{item}" if item else base
     return said if is_transfer_id(said) else f"sha256-{hashlib.sha256(said.encode(errors='surrogatepass')).hexdigest()}"
 
 
 def or_of_prompt(transfer: str, digest: str) -> str:
-    """The transfer id, or one made of the prompt where both legs have nothing else in common (``BY_PROMPT``).
+    """The transfer id, or one made from the prompt if both legs have nothing else in common (``BY_PROMPT``).
 
-    Requests of one prompt then share it: the KV of each serves whichever decoder asks (docs/decisions, 0008).
+    Requests with the same prompt then share it: the KV of each serves any decoder that asks (docs/decisions, 0008).
     """
     return f"prompt-{digest}" if transfer == BY_PROMPT else transfer
 

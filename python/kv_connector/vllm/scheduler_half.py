@@ -1,4 +1,4 @@
-"""The connector in the scheduler's process: turns what the scheduler decides into the step's metadata.
+"""The connector in the scheduler's process: translates the scheduler's decisions into the step's metadata.
 
 It owns no thread, no socket and no JVM, and is called by the engine core's thread only.
 """
@@ -48,38 +48,41 @@ _FINISHED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION"
 
 @dataclass(slots=True)
 class _Prefill:
-    """A request whose KV is to be sent."""
+    """The state of a request whose KV is sent."""
 
     request: Any
-    """As the engine keeps it."""
+    """The engine's own object."""
     transfer: str
     base: str
     prompt_tokens: int
     digest: str
     told: bool = False
-    """Whether the workers know it: it was announced, or a chunk of it was told."""
+    """Whether the workers know it, from an announcement or a chunk."""
     given_up: bool = False
-    """It stays in the engine and is not sent any further."""
+    """Whether it continues in the engine but is not sent any further."""
     tables: list[list[int]] = field(default_factory=list)
-    """Its blocks in each KV cache group, as they were given out; the engine may have dropped those before a window."""
+    """Its blocks in each KV cache group, as allocated; the engine may have freed those before a window."""
     sent_tokens: int = 0
-    """Tokens ``[0, sent_tokens)`` were told to the workers; 0 before the first chunk."""
+    """The workers have got chunks of tokens ``[0, sent_tokens)``; 0 before the first chunk."""
 
     def extend(self, group_blocks: Sequence[Sequence[int]]) -> None:
-        """It was given more blocks."""
+        """Appends newly allocated blocks."""
         if not self.tables:
             self.tables = [[] for _ in group_blocks]
-        for table, blocks in zip(self.tables, group_blocks, strict=False):  # none at all where it was given none
+        for table, blocks in zip(self.tables, group_blocks, strict=False):  # empty if no block was allocated
             table.extend(blocks)
 
     def forget_progress(self) -> None:
-        """Its blocks are gone; it starts again."""
+        """Resets it after it has lost its blocks."""
         self.tables.clear()
         self.sent_tokens = 0
 
 
 class SchedulerHalf:
-    """Keeps, for each request with a transfer, what the workers have been told."""
+    """Keeps, for each request with a transfer, what the workers know, and builds the metadata of each step.
+
+    Used by the engine core's thread only. Whether KV has arrived or was sent is decided by the workers.
+    """
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class SchedulerHalf:
     ) -> None:
         self._side = side
         self._digest_of = digest_of
-        """Of a request's prompt, and of the weights that the engine computes it with."""
+        """The digest of a request's prompt and of the weights with which the engine computes it."""
         self._gate = gate
         self._groups = groups
         self._logger = logger
@@ -99,35 +102,35 @@ class SchedulerHalf:
         self._step = 0
         self._prefills: dict[str, _Prefill] = {}
         self._held: set[str] = set()
-        """Ended prefills whose blocks wait for the workers' word."""
+        """Ended prefills whose blocks are kept until the workers report them as sent."""
         self._awaited: dict[str, list[int]] = {}
-        """Requests for which the workers owe a received or failed, with the blocks that are to be filled."""
+        """Requests that the workers have yet to report as received or failed, with the blocks to fill."""
         self._digests: dict[str, str] = {}
-        """Of the prompts of queued requests that will fetch: a long prompt's takes milliseconds, so it is made once."""
+        """Digests of queued requests that will fetch; cached, because a long prompt's takes milliseconds."""
         self._loading_first: set[str] = set()
-        """First choices of ``n``, until they run: the other choices wait for the KV that is fetched for the first."""
+        """First choices of ``n`` > 1 until they run; the others wait for the KV that is fetched for the first."""
         self._quarantine = Quarantine(logger)
         self._window_blocks = WindowBlocks()
         self._pending = StepMetadata(step=0)
         self._counted_right = 0
-        """How many messengers have seen a GPU count its first pass right."""
+        """The number of messengers that have found their GPU's first pass counted correctly."""
 
     # ---- start
 
     def set_addresses(self, addresses: Mapping[tuple[int, int], object]) -> None:
-        """Takes the addresses of all messengers; decoders are told them in the order of their ranks."""
+        """Takes the addresses of all messengers; responses list them in the order of the ranks."""
         self._messengers = [m for _, m in sorted(addresses.items()) if isinstance(m, MessengerAddress)]
 
     def bind(self, block_pool: Any) -> None:
-        """Where blocks are taken from; before any request."""
+        """Sets the engine's block pool; called before any request."""
         self._quarantine.bind(block_pool)
         self._window_blocks.bind(block_pool)
-        self._gate.size(len(block_pool.blocks) - 1)  # vLLM keeps one, the null block, for itself
+        self._gate.size(len(block_pool.blocks) - 1)  # one block, the null block, is reserved by vLLM
 
     # ---- a request comes
 
     def queued(self, request: Any) -> None:
-        """The engine has taken the request in; it may wait long before it has blocks."""
+        """The engine has queued the request; it may wait for a long time before it has blocks."""
         request_id = request.request_id
         ask = read(request.kv_transfer_params, request_id, self._side)
         if isinstance(ask, Send):
@@ -156,7 +159,7 @@ class SchedulerHalf:
         return _Prefill(request, transfer, base, request.num_prompt_tokens, digest)
 
     def _reject(self, request: Any, ask: object) -> None:
-        """What stands for a request that the API server rejected, or whose client left before the engine had it."""
+        """Handles vLLM's stand-in for a request that the API server rejected, or whose client left too early."""
         if isinstance(ask, Receive) and not ask.decoder_first:
             transfer_ids = rejected_transfers(request.kv_transfer_params, request.request_id)
             self._pending.rejections.append(Rejection(transfer_ids, ask.messengers))
@@ -165,11 +168,12 @@ class SchedulerHalf:
             )
 
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
-        """How many tokens beyond the computed ones will come, None while that is not known; changes nothing.
+        """(tokens beyond the computed ones that will be loaded, whether asynchronously); changes no state.
 
-        A request that will be refused is taken in like one that will be served, because a failed load is the one way
-        to end it with an error. A further choice of ``n`` waits until the first one's KV is in the prefix cache:
-        what it does not find there it computes itself. A prompt that is not computed yet may have to wait for the pool.
+        The number is None while the request has to wait. A request that will be refused is admitted like one that will
+        be served, because only a failed load ends it with an error. A further choice of ``n`` waits until the first
+        one's KV is in the prefix cache, and computes whatever is missing there. A prompt that is not computed yet may
+        have to wait until the pool has room (``FetchGate``).
         """
         ask = read(request.kv_transfer_params, request.request_id, self._side)
         if isinstance(ask, Sibling) and not ask.sends and ask.first_choice in self._loading_first:
@@ -184,13 +188,13 @@ class SchedulerHalf:
         return (missing, True) if missing > 0 else (0, False)
 
     def allocated(self, request: Any, block_ids: tuple[list[int], ...], external_tokens: int) -> None:
-        """The scheduler gave the request its blocks; called again, with 0 tokens, once they are filled."""
+        """The scheduler has allocated the request's blocks; called again, with 0 tokens, once they are filled."""
         ask = read(request.kv_transfer_params, request.request_id, self._side)
         if isinstance(ask, Send):
             if request.request_id not in self._prefills:
                 self._prefills[request.request_id] = self._begin(request, ask)
         elif isinstance(ask, Receive | Refused):
-            # Not changed in place: requests that were split from one share the object.
+            # A copy: requests that were split from one share the object.
             request.kv_transfer_params = {
                 **(request.kv_transfer_params if isinstance(request.kv_transfer_params, dict) else {}),
                 "do_remote_prefill": False,
@@ -200,8 +204,8 @@ class SchedulerHalf:
             self._digests.pop(request.request_id, None)
 
     def _take_in(self, request: Any, ask: Receive | Refused, block_ids: tuple[list[int], ...], tokens: int) -> None:
-        """Asks the workers for a fetch, or for a failure; if nothing is to be loaded the prompt is computed here."""
-        self._pending.expects.pop(request.request_id, None)  # what follows says more
+        """Asks the workers for a fetch or a failure; if nothing is to be loaded, the prompt is computed here."""
+        self._pending.expects.pop(request.request_id, None)  # the fetch or decline below replaces it
         if tokens <= 0:  # all is cached, another connector loads it, or the engine wants it computed here
             if isinstance(ask, Refused):
                 self._logger.warning("request %s is computed here: %s", request.request_id, ask.reason)
@@ -251,7 +255,7 @@ class SchedulerHalf:
         )
 
     def _decline(self, request: Any, ask: object) -> None:
-        """There will be no fetch: with both legs sent, a prefiller would keep the pages until its limit."""
+        """Tells the prefiller that no fetch will come; otherwise it would keep the pages until its time limit."""
         if isinstance(ask, Receive) and not ask.decoder_first and not _stands_for_rejected(request):
             self._pending.declines.append(Decline(self._transfer(request, ask), ask.messengers))
 
@@ -263,11 +267,11 @@ class SchedulerHalf:
         return transferred_tokens(self._groups, request.num_prompt_tokens)
 
     def _digest(self, request: Any) -> str:
-        """What the prefiller knows the prompt by."""
+        """The digest by which the prefiller identifies the prompt."""
         return self._digests.get(request.request_id) or self._digest_of(request)
 
     def refuse(self, request_id: str) -> None:
-        """Ends a request that waits for a load as a failed one, after a fault on this side."""
+        """Fails a request that waits for a load, after an error on this side."""
         if not any(fetch.request == request_id for fetch in self._pending.fetches):
             self._pending.expects.pop(request_id, None)
             self._awaited[request_id] = []
@@ -305,7 +309,7 @@ class SchedulerHalf:
     # ---- a step
 
     def build(self, scheduler_output: Any) -> StepMetadata:
-        """Everything that the workers have not been told yet, and this step's chunks."""
+        """The step's metadata: everything that the workers do not know yet, and this step's chunks."""
         self._step += 1
         self._loading_first.difference_update(scheduler_output.num_scheduled_tokens)
         meta, self._pending = self._pending, StepMetadata(step=0)
@@ -333,8 +337,8 @@ class SchedulerHalf:
         return meta
 
     def _preempt(self, request_id: str, meta: StepMetadata) -> None:
-        """Its blocks are overwritten next; it stays announced."""
-        self._window_blocks.let_go(request_id)  # they may be given out from the next step on, after this one's fence
+        """Handles a preemption: the request's blocks are overwritten next, but it stays announced."""
+        self._window_blocks.let_go(request_id)  # reallocated in the next step at the earliest, after this one's fence
         prefill = self._prefills.get(request_id)
         if prefill is not None and (prefill.sent_tokens or prefill.given_up):
             self._restart(prefill)
@@ -343,10 +347,10 @@ class SchedulerHalf:
             meta.preempted.append(request_id)
 
     def _restart(self, prefill: _Prefill) -> None:
-        """Its prompt is computed again.
+        """Prepares it for its prompt to be computed again.
 
-        Assumed of vLLM: tokens that it decoded are in the prefix cache too. A hit on those would bring the last window
-        of what was decoded in place of the prompt's, which is still to be sent.
+        Assumed of vLLM: decoded tokens are in the prefix cache too. A hit on them would restore the last window of the
+        decoded tokens instead of the prompt's last window, which must still be sent.
         """
         prefill.request.skip_reading_prefix_cache |= any(group.window_tokens for group in self._groups)
         prefill.forget_progress()
@@ -377,9 +381,9 @@ class SchedulerHalf:
             self._keep_windows(request_id, prefill)
         prefill.sent_tokens = end_token
         prefill.told = True
-        # Assumed of vLLM: it commits a block to the prefix cache when it schedules the pass that will fill it, so a hit
-        # may name blocks that hold nothing yet, and another request of this pass, or of a pass still running, fills
-        # them. The first chunk therefore begins at token 0: a layer's pages leave when the pass has written that layer.
+        # Assumed of vLLM: it commits a block to the prefix cache when it schedules the pass that will fill it. So a hit
+        # may name blocks that are still empty, which another request fills in this pass or in one that still runs. The
+        # first chunk therefore begins at token 0: a layer's pages are sent when the pass has written that layer.
         return Chunk(
             request=request_id,
             transfer=prefill.transfer,
@@ -392,7 +396,7 @@ class SchedulerHalf:
         )
 
     def _keep_windows(self, request_id: str, prefill: _Prefill) -> None:
-        """The last window of the prompt is sent, and the engine's own moves on with each token that it decodes."""
+        """Keeps the blocks of the prompt's last window for sending: the engine's window moves on as it decodes."""
         windows = []
         for group, table in zip(self._groups, prefill.tables, strict=True):
             if group.window_tokens:
@@ -403,7 +407,7 @@ class SchedulerHalf:
         self._window_blocks.keep(request_id, windows)
 
     def _give_up(self, request_id: str, prefill: _Prefill, meta: StepMetadata) -> None:
-        """Stops sending a request that stays in the engine: its decoder is told, its end releases its blocks."""
+        """Stops sending a request that continues in the engine: its decoder is told, its end releases its blocks."""
         if prefill.told:
             prefill.given_up = True
             meta.given_up.append(request_id)
@@ -413,27 +417,27 @@ class SchedulerHalf:
     # ---- a request ends
 
     def finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
-        """(whether the blocks must be kept, what the client is told)."""
+        """(whether the blocks must be kept, kv_transfer_params of the response)."""
         request_id = request.request_id
         self._loading_first.discard(request_id)
         prefill = self._prefills.pop(request_id, None)
         if prefill is not None:
             return self._finished_prefill(request, prefill)
         if request_id in self._awaited:
-            self._digests.pop(request_id, None)  # it is here still where the fetch could not be planned
+            self._digests.pop(request_id, None)  # left over if the fetch could not be planned
             self._pending.abandoned.append(request_id)
             return True, None
         self._pending.expects.pop(request_id, None)
         self._gate.gone(request_id)
         ask = read(request.kv_transfer_params, request_id, self._side)
         if isinstance(ask, Sibling) and ask.sends and request.status.name in _FINISHED:
-            return False, self._answer(ask.base, request_id)  # the client is told what the choice that ends last says
-        self._decline(request, ask)  # still asking for a load: it ended before it was given blocks
+            return False, self._answer(ask.base, request_id)  # the response carries the params of the last choice
+        self._decline(request, ask)  # only if it still asks for a load: it ended before it had blocks
         self._digests.pop(request_id, None)
         return False, None
 
     def _finished_prefill(self, request: Any, prefill: _Prefill) -> tuple[bool, dict[str, Any] | None]:
-        """The workers tell the decoder how it ended, also when it had no chunk yet, and say when it is sent."""
+        """Has the workers tell the decoder how the prefill ended, even without a chunk, and report when it is sent."""
         request_id = request.request_id
         if not prefill.told and all(each.request != request_id for each in self._pending.announces):
             return False, None
@@ -443,7 +447,7 @@ class SchedulerHalf:
         return True, self._answer(prefill.base, request_id) if outcome == "finished" else None
 
     def _answer(self, base: str, request_id: str) -> dict[str, Any]:
-        """What the stock router needs to send the next requests' legs at once, and any proxy to send this one's."""
+        """What vLLM's own router needs to send later requests to both sides at once, and a proxy for the second leg."""
         answer: dict[str, Any] = {
             "transfer_mode": "push",
             "do_remote_prefill": True,
@@ -453,7 +457,7 @@ class SchedulerHalf:
             "tp_size": self._side.tp_size,
             "pp_size": self._side.pp_size,
         }
-        if not self._messengers:  # a decoder refuses that with a sentence; told nothing, it would compute in silence
+        if not self._messengers:  # the decoder then refuses with an error instead of silently computing
             self._logger.error("request %s cannot be fetched: no worker has reported an address", request_id)
             return answer
         return answer | {
@@ -463,7 +467,7 @@ class SchedulerHalf:
         }
 
     def reported(self, sent: Iterable[str], received: Iterable[str], news: object = None) -> None:
-        """All workers have reported these requests; the engine frees their blocks when this returns."""
+        """Takes the requests that all workers have reported; the engine frees their blocks when this returns."""
         if isinstance(news, WorkerNews):
             for request_id in news.let_go:
                 self._quarantine.let_go(request_id)
@@ -481,13 +485,13 @@ class SchedulerHalf:
                 self._pending.abandoned.remove(request_id)
 
     def has_work(self) -> bool:
-        """Whether the engine must go on stepping although it may have no request left."""
+        """Whether the engine must go on stepping even if it has no request left."""
         pending = self._pending
         told = pending.prefill_ends or pending.abandoned or pending.refusals or pending.declines or pending.rejections
         return bool(self._held or told)
 
     def is_idle(self) -> bool:
-        """Whether nothing at all is remembered; for leak checks at rest."""
+        """Whether no state is left; for leak checks at rest."""
         pending = self._pending.fetches or self._pending.expects
         remembered = self._prefills or self._held or self._awaited or self._loading_first or self._digests or pending
         kept = (self._quarantine, self._window_blocks, self._gate)
@@ -495,7 +499,7 @@ class SchedulerHalf:
 
 
 def _placed(group: KvGroup, table: Sequence[int], sent_tokens: int, end_token: int) -> PlacedBlocks:
-    """The blocks that hold tokens ``[0, end_token)`` and were not told with ``[0, sent_tokens)``."""
+    """The blocks of tokens ``[0, end_token)`` that are not among those of ``[0, sent_tokens)``."""
     first, needed = group.blocks_of(sent_tokens), group.blocks_of(end_token)
     if len(table) < needed:
         raise ValueError(f"{len(table)} blocks hold the tokens before {end_token}, expected {needed}")
@@ -503,7 +507,7 @@ def _placed(group: KvGroup, table: Sequence[int], sent_tokens: int, end_token: i
 
 
 def _scheduled(scheduler_output: Any) -> Iterator[tuple[str, Sequence[Sequence[int]], bool, int]]:
-    """(request, blocks by group, whether they are its whole tables, first token) of each request in the step."""
+    """(request, blocks by group, whether these are its whole tables, first token) of each request in the step."""
     for new in scheduler_output.scheduled_new_reqs:
         yield new.req_id, new.block_ids, True, new.num_computed_tokens
     cached = scheduler_output.scheduled_cached_reqs
@@ -514,9 +518,9 @@ def _scheduled(scheduler_output: Any) -> Iterator[tuple[str, Sequence[Sequence[i
 
 
 def _stands_for_rejected(request: Any) -> bool:
-    """Whether the request is none that vLLM will serve: it tells connectors of one that it does not let in.
+    """Whether this is vLLM's stand-in that notifies connectors of a request which it did not admit.
 
-    Such a request has the kv_transfer_params of the other, an id and a prompt that are made up, and is ended at once.
+    It has the kv_transfer_params of that request, a made-up id and prompt, and is aborted at once.
     """
     return getattr(request, "abort_immediately", False) is True
 

@@ -1,8 +1,8 @@
-"""KV memory that other processes of this host can map: the engine's one allocation is put into a memfd.
+"""KV memory that other processes of this host can map: the engine's KV cache is allocated in a memfd.
 
-vLLM asks the connector for a context in which it allocates the KV cache. Inside it, the one call
-``torch.zeros(n, dtype=torch.int8)`` that makes the backing buffer is answered with a mapping of a memfd; everything
-else goes its usual way, and so does that call if the mapping cannot be made. Only for KV in host memory.
+vLLM allocates the KV cache inside a context that the connector provides. In it, the one call
+``torch.zeros(n, dtype=torch.int8)`` that allocates the backing buffer returns a mapping of a memfd. All other calls are
+unchanged, and so is this one if the mapping fails. For KV in host memory only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kv_connector.memfd import map_memfd
 if TYPE_CHECKING:
 
     class TorchFunctionMode:
-        """What torch calls while the mode is entered."""
+        """Torch's hook for all of its functions while the context is active."""
 
         def __enter__(self) -> Any: ...
         def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None: ...
@@ -27,7 +27,7 @@ else:
 
 
 class ShareableAllocation(TorchFunctionMode):
-    """A context for one allocation. The memory lives as long as the process: the engine never frees its KV cache."""
+    """A context for one allocation. The memory is never freed: the engine keeps its KV cache until the process ends."""
 
     def __init__(self, torch: Any, logger: logging.Logger) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class ShareableAllocation(TorchFunctionMode):
         self.memfd = -1
 
     def memfd_of(self, address: int, length_bytes: int) -> int:
-        """The descriptor that is mapped at this address, or -1 if the engine's memory is not ours."""
+        """The descriptor that is mapped at this address, or -1 if the engine allocated the memory elsewhere."""
         mapped = len(self._memory) if self._memory is not None else 0
         return self.memfd if address == self._address and 0 < length_bytes <= mapped else -1
 
@@ -49,7 +49,7 @@ class ShareableAllocation(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Answers the allocation of the backing buffer; torch calls it for every function."""
+        """Replaces the allocation of the backing buffer; torch calls this for every function."""
         said = dict(kwargs or {})
         if func is self._torch.zeros and self._memory is None and self._is_backing_buffer(args, said):
             try:

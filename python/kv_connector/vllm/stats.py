@@ -1,4 +1,4 @@
-"""The messenger's figures on vLLM's own log line and metrics page."""
+"""The messenger's statistics in vLLM's own log line and on its metrics page."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ SECTIONS = ("counters", "reasons", "histograms", "gauges")
 
 @dataclass
 class MessengerStats(KVConnectorStats):
-    """What counters and histograms gained since the last report, and gauges as they are, by messenger and name.
+    """What counters and histograms gained since the last report, and the current gauges by messenger and name.
 
-    vLLM adds reports up by one method over messengers and over time; so gauges keep saying whose they are.
+    vLLM aggregates reports over messengers and over time with the same method, so gauges stay keyed by messenger.
     """
 
     def __post_init__(self) -> None:
-        """Vllm makes it empty, or around data that came from another process."""
+        """Fills in the sections if vLLM creates it without data from another process."""
         if not self.data:
             self.reset()
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Removes all values."""
         self.data = {section: {} for section in SECTIONS}
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
-        """Adds another report: what was gained adds up, of a messenger's gauges the later ones stay."""
+        """Adds another report: gains are summed, and a messenger's later gauges replace its earlier ones."""
         add_gains(self.data, other.data)
         self.data.setdefault("gauges", {}).update(other.data.get("gauges", {}))
         return self
 
     def reduce(self) -> dict[str, int | float]:
-        """What vLLM logs of an interval."""
+        """The values that vLLM logs for an interval."""
         counters = {short(name): gain for name, gain in self.data["counters"].items()}
         said: dict[str, int | float] = {}
         for name in ("prefills_sent", "fetches_arrived", "fetches_failed", "layers_sent", "layers_sent_early"):
@@ -52,7 +52,7 @@ class MessengerStats(KVConnectorStats):
 
 
 class MessengerPromMetrics(KVConnectorPromMetrics):
-    """The figures on vLLM's metrics page; in the API server's process, where no messenger runs."""
+    """The metrics on vLLM's metrics page. Lives in the API server's process, in which no messenger runs."""
 
     def __init__(
         self,
@@ -72,5 +72,5 @@ class MessengerPromMetrics(KVConnectorPromMetrics):
         self._engines = {index: page.of(*values) for index, values in per_engine_labelvalues.items()}
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
-        """Takes one report of an engine; a gauge is the sum over its messengers. Unknown names are passed over."""
+        """Takes one report of an engine; a gauge is the sum over its messengers. Unknown names are ignored."""
         self._engines[engine_idx].take(transfer_stats_data, transfer_stats_data.get("gauges", {}))

@@ -1,6 +1,6 @@
-"""The forward passes of one worker, as its messenger is told of them: when the pass begins, or when it is over.
+"""Reports the forward passes of one worker to its messenger: when a pass begins, or when it is over.
 
-The worker's main thread only. It never waits, but once for the GPU, whose first pass that is sent is a check.
+Used by the worker's main thread only. It waits only once, for the GPU's first pass that is sent: that pass is checked.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from kv_connector.layer_counter import LayerCounter
 
 
 class StepEnd(enum.Enum):
-    """How the messenger took a step's end."""
+    """The result of reporting a step's end to the messenger."""
 
     TOLD = enum.auto()
     LOST = enum.auto()
-    """What the step computed is not sent."""
+    """The KV that the step computed is not sent."""
     REFUSED = enum.auto()
-    """It was told the step, and does not know that it is over."""
+    """The messenger knows of the step but not that it is over."""
 
 
 class ToldSteps:
-    """Steps that compute what is to be sent. Each that has begun is ended before the next one begins."""
+    """The steps that compute KV to be sent. Each step that has begun is ended before the next one begins."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ToldSteps:
         first_pass: FirstPass | None,
         logger: logging.Logger,
     ) -> None:
-        """``submit`` tells the messenger, False if it refuses; ``first_pass`` is None where this thread counts."""
+        """``submit`` returns False if the messenger refuses a command; ``first_pass`` is None if this thread counts."""
         self._submit = submit
         self._counter = counter
         self._layer_names = frozenset(layer_names)
@@ -45,28 +45,28 @@ class ToldSteps:
         self._logger = logger
         self._step = 0
         self._chunks_to_tell: Sequence[Command] = ()
-        """Those of a step that is told when it is over."""
+        """The chunks of a step that is reported when it is over."""
         self._hooks_count = False
-        """Whether layers of the step are counted."""
+        """Whether the step's layers are counted."""
         self._forward_over = False
-        """Whether the model's own layers are done; a drafter's follow, if there is one."""
+        """Whether the model's own layers are done; those of a drafter, if there is one, follow."""
         self._said_out_of_order = False
 
     @property
     def first_pass_is_right(self) -> bool:
-        """Whether the GPU has counted a pass as it should; False where this thread counts, and none is checked."""
+        """Whether the GPU has counted a pass correctly; False if this thread counts, since nothing is checked then."""
         return self._first_pass is not None and self._first_pass.is_right
 
     @property
     def wants_layers(self) -> bool:
-        """Whether the forward pass computes KV that is to be sent and counts it, or a graph is captured that will."""
+        """Whether this pass counts layers of KV to be sent, or a graph is being captured whose replays will."""
         return self._hooks_count or self._counter.is_capturing
 
     def begin(self, step: int, chunks: Sequence[Command], *, layers_are_right: bool) -> bool:
-        """Before the forward pass; False = what it computes is not sent.
+        """Begins a step, before its forward pass; False: the KV that it computes is not sent.
 
-        ``layers_are_right``: whether every messenger of the engine has counted a first pass right, on GPUs. Until then
-        a step is told when it is over: its layers leave together, and later.
+        ``layers_are_right``: whether every messenger of the engine has found its GPU's first pass counted correctly.
+        Until then a step is reported when it is over, so that its layers are sent together, and later.
         """
         self._step = step
         self._forward_over = False
@@ -91,17 +91,17 @@ class ToldSteps:
         return False
 
     def layer_complete(self, layer_name: str) -> None:
-        """The KV of a layer is written. Layers that share another's KV are passed over.
+        """The KV of a layer is written. Layers that share another's KV are ignored.
 
-        So are a drafter's, whose hooks fire in each of its passes: the end of the step releases them.
+        So are a drafter's layers, whose hooks fire in each of its passes: the end of the step releases them.
         """
         if layer_name in self._layer_names and (not self._forward_over or self._counter.is_capturing):
             self._counter.layer_complete(layer_name)
 
     def forward_over(self) -> None:
-        """The model's own layers are done, or have failed: a check counts no more, also of what a drafter's graphs do.
+        """The model's own layers are done, or have failed: ends a check, so that it does not count a drafter's graphs.
 
-        vLLM says so before it ends the step where a drafter runs, and in any order with the end where none does.
+        With a drafter, vLLM calls this before the end of the step; without one, before or after it.
         """
         self._forward_over = True
         if self._first_pass is None or not self._first_pass.is_running:
@@ -113,7 +113,7 @@ class ToldSteps:
             self._first_pass.fail()
 
     def end(self) -> StepEnd:
-        """Behind the forward pass. If it failed, its pages hold nothing that may be sent."""
+        """Ends the step, after the forward pass. If the pass failed, its pages hold nothing that may be sent."""
         self.forward_over()
         self._hooks_count = False
         chunks, self._chunks_to_tell = self._chunks_to_tell, ()
@@ -144,7 +144,7 @@ class ToldSteps:
             self._logger.exception("a step that failed cannot be ended on the device")
 
     def _say_if_out_of_order(self) -> None:
-        """vLLM switches hooks off in its dummy passes, so the first step that is told shows their order."""
+        """vLLM calls no hooks in its dummy passes, so the first step that is reported shows their order."""
         if self._counter.steps_out_of_order and not self._said_out_of_order:
             self._said_out_of_order = True
             self._logger.warning(

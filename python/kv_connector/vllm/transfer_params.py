@@ -1,4 +1,4 @@
-"""Reads ``kv_transfer_params``: what one request asks of this engine. Pure; anything a client can write comes here."""
+"""Parses ``kv_transfer_params``: what one request asks of this engine. Pure; the input is untrusted."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ PREFILLERS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """The request is not about transfers."""
+    """The request asks for no transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """The request's KV is to be sent to the decoder that asks for the transfer."""
+    """The request's KV is sent to the decoder that asks for the transfer."""
 
     transfer: str
     base: str
-    """What the client is told: the transfer of the first prompt of a list. Each decoder's prompt adds its own place."""
+    """The id in the response: that of a list's first prompt. The decoder adds the index of each prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """The request's KV is to be fetched from a prefiller."""
+    """The request's KV is fetched from a prefiller."""
 
     transfer: str
     messengers: Messengers
     engine_id: str
     decoder_first: bool
     other_prefillers: tuple[Messengers, ...] = ()
-    """Decoder first only: whom to ask when the KV does not come from the first one."""
+    """Decoder first only: the prefillers to ask if the KV does not come from the first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
-    """A further choice of a request with ``n`` > 1. The KV of the first choice is transferred, once, and serves all.
+    """A further choice of a request with ``n`` > 1. The first choice's KV is transferred once and serves all choices.
 
     So the two legs need not have the same ``n``.
     """
 
     first_choice: str
-    """The request id of the first one."""
+    """The request id of the first choice."""
     sends: bool
     base: str
-    """As of the first choice."""
+    """That of the first choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ NOTHING = Nothing()
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What this engine is, as far as requests must fit it."""
+    """The properties of this engine that requests must fit."""
 
     role: Role
     tp_size: int
@@ -83,7 +83,7 @@ class Side:
 
 
 def read(params: object, request_id: str, side: Side) -> Ask:
-    """What the request asks for; never raises."""
+    """What the request asks for; Refused if it is invalid. Never raises."""
     if params is None:
         return NOTHING
     if not isinstance(params, Mapping):
@@ -111,12 +111,12 @@ def read(params: object, request_id: str, side: Side) -> Ask:
         return _refused("transfer_id", transfer, f"a string of 1 to {TRANSFER_ID_LENGTH_MAX} characters, or nothing")
     name = read_name(request_id)
     if name.response_turn:
-        return NOTHING  # no other engine has what a tool has said
+        return NOTHING  # no other engine has the output of the tool
     by_prompt = transfer is None and name.response_turn is not None
     base = BY_PROMPT if by_prompt else transfer or transfer_of(name.shared, 0)
     ask: Ask = Send(_item_of(base, name.item), base)
     if receive:
-        # Of a decoder-first transfer no other engine knows yet: its id may keep what makes it unique on this side.
+        # No other engine knows a decoder-first transfer yet: its id may keep the part that is unique to this side.
         decoder_first = params.get("prefiller") is not None
         own = transfer_of(transfer, name.item) if transfer else transfer_of(request_id, 0)
         ask = _read_receive(params, own if decoder_first else _item_of(base, name.item), side)
@@ -130,9 +130,10 @@ def _item_of(base: str, item: int) -> str:
 
 
 def rejected_transfers(params: Mapping[str, Any], request_id: str) -> tuple[str, ...]:
-    """The ids that the transfer of a request may have that the engine never had; of a list's, that of the first prompt.
+    """The possible transfer ids of a request that never reached the engine; for a list, those of the first prompt.
 
-    Its own id is not known; a router that sends both legs at once gives its part of it as ``remote_request_id``.
+    The request's own id is not known. A router that sends both legs at once gives its part of it in
+    ``remote_request_id``.
     """
     if is_transfer_id(transfer := params.get("transfer_id")):
         return (str(transfer),)

@@ -1,6 +1,6 @@
-"""Everything that is taken from vLLM, and what differs between its versions. No other module here imports it.
+"""All uses of vLLM's API, and the differences between its versions. No other module of this package imports vLLM.
 
-Runs with vLLM 0.32 and 0.33. What mypy sees of vLLM is written out below, so that types are checked without it.
+Supports vLLM 0.32 and 0.33. The declarations under ``TYPE_CHECKING`` let mypy check types without vLLM.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KNOWN_RELEASES = releases.VLLM
 
 
 def unfit_release(missing: ImportError) -> str:
-    """One sentence for a user whose vLLM lacks what the connector needs."""
+    """The error message for a vLLM that lacks something which the connector needs."""
     made_for = f"KV Messenger {__version__} is made for vLLM {' and '.join(KNOWN_RELEASES)}"
     if missing.name == "vllm":
         return f"{made_for}, and this Python has no vLLM: install one of these releases into it"
@@ -40,17 +40,17 @@ def _installed_release() -> str:
 
 
 PAGE_FORMATS = {"0.32": 1, "0.33": 2}
-"""What the bytes of a page mean, by release of vLLM; releases share a number when they were shown to mean the same."""
+"""The page format by release of vLLM; releases share a number if tests show that their pages have the same format."""
 
 
 def page_format(release: str) -> str:
-    """Names the meaning of a page's bytes in this release; an unknown release shares its own with nothing else."""
+    """The name of a release's page format; an unknown release has a name of its own."""
     minor = ".".join(release.split(".")[:2])
     return f"pages{PAGE_FORMATS[minor]}" if minor in PAGE_FORMATS else f"pages of vLLM {release}"
 
 
 def own_page_format() -> str:
-    """That of the vLLM that is installed here."""
+    """The page format of the installed vLLM."""
     return page_format(_installed_release())
 
 
@@ -67,34 +67,34 @@ if TYPE_CHECKING:
             """Forgets the step's metadata."""
 
     class SupportsHMA:
-        """Says that a connector copes with several groups of KV caches."""
+        """Marks a connector that supports several groups of KV caches."""
 
     class KVConnectorMetadata:
-        """What the scheduler's connector sends to the workers' in each step."""
+        """Sent by the scheduler's connector to the workers' in each step."""
 
     class KVConnectorHandshakeMetadata:
-        """What a worker's connector sends to the scheduler's once."""
+        """Sent once by a worker's connector to the scheduler's."""
 
     class KVConnectorWorkerMetadata:
-        """What a worker's connector sends to the scheduler's after a step."""
+        """Sent by a worker's connector to the scheduler's after a step."""
 
         def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
-            """Both as one."""
+            """Merges two into one."""
 
     class KVConnectorRole(enum.Enum):
-        """Which half of a connector an object is."""
+        """The process in which a connector object works."""
 
         SCHEDULER = 0
         WORKER = 1
 
     class CacheHitSource(enum.Enum):
-        """Where tokens that were not computed came from."""
+        """The origin of tokens that were not computed."""
 
         P2P = "p2p"
 
     @dataclass
     class KVConnectorTransferResults:
-        """What a worker has to report in a step."""
+        """A worker's reports in a step."""
 
         finished_sending: set[str] = field(default_factory=set)
         finished_recving: set[str] = field(default_factory=set)
@@ -102,12 +102,12 @@ if TYPE_CHECKING:
 
     @dataclass
     class KVConnectorStats:
-        """Figures on their way from a worker to the logger and the metrics page."""
+        """Statistics that travel from a worker to the logger and the metrics page."""
 
         data: dict[str, Any] = field(default_factory=dict)
 
     class KVConnectorPromMetrics:
-        """A connector's figures on vLLM's metrics page."""
+        """A connector's metrics on vLLM's metrics page."""
 
         _counter_cls: Any
         _gauge_cls: Any
@@ -119,7 +119,7 @@ if TYPE_CHECKING:
         ) -> None: ...
 
     def init_logger(name: str) -> logging.Logger:
-        """A logger whose lines go where vLLM's go."""
+        """A logger that writes to vLLM's log."""
 else:
     try:
         from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -169,14 +169,14 @@ _TOLD_AFTER = {
     "add_lora": "on_adapter_added",
     "remove_lora": "on_adapter_removed",
 }
-"""What connectors are told when an engine core has done it, with its one argument."""
+"""Methods of the engine core, and the connector's method that is called after each, with the same argument."""
 
 
 def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger) -> None:
-    """Lets connectors hear what changes an engine core's weights, of which vLLM itself tells them nothing.
+    """Patches the engine core so that connectors are notified of weight changes; vLLM does not notify them itself.
 
-    Each connector of a core is told, on the core's thread, what its workers were told that ``may_change`` weights, by
-    ``on_weights_called``, and what stands above.
+    After each worker method for which ``may_change`` is true, ``on_weights_called`` of each of the core's connectors is
+    called, and after the methods above, those listed with them. All calls are made on the core's thread.
     """
     module = sys.modules.get("vllm.v1.engine.core")
     if module is None:
@@ -212,7 +212,7 @@ def hear_of_weights(may_change: Callable[[object], bool], logger: logging.Logger
 
 
 def _telling(original: Callable[..., Any], told: str) -> Callable[..., Any]:
-    """The method of an engine core, and ``told`` of its connectors when it has not failed."""
+    """Wraps a method of the engine core: after it succeeds, ``told`` is called on each of the core's connectors."""
 
     @functools.wraps(original)
     def call(core: Any, argument: Any) -> Any:
@@ -225,38 +225,38 @@ def _telling(original: Callable[..., Any], told: str) -> Callable[..., Any]:
 
 
 def _own_connectors(core: Any) -> list[Any]:
-    """This package's in an engine core, alone or inside a MultiConnector."""
+    """This package's connectors in an engine core, alone or inside a MultiConnector."""
     outer = getattr(getattr(core, "scheduler", None), "connector", None)
     found = getattr(outer, "_connectors", None) or [outer]
     return [connector for connector in found if hasattr(connector, "on_weights_called")]
 
 
 def outer_of(connector: object) -> Any | None:
-    """What vLLM calls in this worker and passes its calls on to ``connector``; None where it calls that itself."""
+    """The connector through which vLLM calls ``connector`` in this worker; None if vLLM calls it directly."""
     from vllm.distributed.kv_transfer.kv_transfer_state import get_kv_transfer_group, has_kv_transfer_group
 
     if not has_kv_transfer_group():
         return None
     called = get_kv_transfer_group()
-    # One of its own class passes nothing on: where several ranks run in one process, it is another rank's.
+    # One of the same class is no wrapper but another rank's connector: several ranks may run in one process.
     return None if type(called) is type(connector) else called
 
 
 def all_ranks_vote(outer: Any | None) -> bool:
-    """Whether vLLM waits for every rank to say that a request is over, and not for as many as a connector says.
+    """Whether vLLM waits for all ranks to report that a request is over, instead of the number a connector gives.
 
-    MultiConnector has all ranks waited for where one of its connectors names no number.
+    Inside MultiConnector it waits for all ranks if one of the connectors gives no number.
     """
     return outer is not None and outer.get_finished_count() is None
 
 
 def load_failure_policy(vllm_config: Any) -> str:
-    """What becomes of a request whose KV did not come, as this configuration has it."""
+    """The configured policy for a request whose KV did not arrive."""
     return str(getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "fail"))
 
 
 def own_device_type() -> str:
-    """Of the platform that this vLLM was built for."""
+    """The device type of the platform for which this vLLM was built."""
     from vllm.platforms import current_platform
 
     return str(current_platform.device_type)
@@ -270,9 +270,9 @@ def own_ranks() -> tuple[int, int]:
 
 
 def attention_packing(attention_layers: Mapping[str, Any], names: Sequence[str]) -> str:
-    """How the attention backend orders the bytes inside a page, as far as it says: "backend" or "backend:packing".
+    """The order of bytes inside a page, as far as the attention backend reveals it: "backend" or "backend:packing".
 
-    On CPU the packing follows the instruction set, so that equal shapes do not mean equal bytes.
+    On CPU the packing depends on the instruction set, so equal shapes do not imply equal bytes.
     """
     said = set()
     for name in names:

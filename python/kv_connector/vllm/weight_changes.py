@@ -1,4 +1,4 @@
-"""Hears what an engine's workers are told to do to its weights. The engine core's thread only."""
+"""Follows weight changes by the methods called on an engine's workers. Used by the engine core's thread only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from kv_connector.changed_weights import ChangedWeights
 
 _NO_VERSION = "default"
-"""vLLM's, of weights that have not been given one."""
+"""vLLM's version of weights to which none was given."""
 
 CHANGING = frozenset(
     {
@@ -18,7 +18,7 @@ CHANGING = frozenset(
         *("start_weight_update", "start_draft_weight_update", "update_weights", "finish_weight_update"),
     }
 )
-"""Of vLLM's own workers; each changes weights, or says which will be changed. ``apply_model`` may only look at them."""
+"""Methods of vLLM's workers that change weights or announce a change; ``apply_model`` may merely read them."""
 
 HARMLESS = frozenset(
     {
@@ -37,16 +37,16 @@ HARMLESS = frozenset(
         *("sleep", "wake_up", "discard"),
     }
 )
-"""The others of vLLM's own workers, with which a test compares both lists: what is in neither is a user's."""
+"""The other methods of vLLM's workers. A test checks that the two lists are complete: any other method is a user's."""
 
 NO_SUCH_METHOD = ("Method {!r} is not implemented", "object has no attribute {!r}")
-"""How vLLM's executors say, in one process and in several, that a worker has none of that name: nothing was done."""
+"""The errors of vLLM's executors, in one process and in several, for a method that does not exist: nothing ran."""
 
 
 def may_change_weights(method: object) -> bool:
-    """Whether workers that are told to do this may have other weights afterwards: whatever is not known to keep them.
+    """Whether this method may change the workers' weights: true for each one that is not known to keep them.
 
-    vLLM's own functions keep them; those of a user are sent to the workers to do anything.
+    A function of vLLM keeps them; a user's function, which the workers run, may do anything.
     """
     if isinstance(method, str):
         return method not in HARMLESS
@@ -54,33 +54,33 @@ def may_change_weights(method: object) -> bool:
 
 
 class WeightChanges:
-    """Follows vLLM's ways to change weights: loading them from files, a trainer that sends them, a user's own code."""
+    """Names the engine's current weights, through reloads from files, updates by a trainer, and a user's own code."""
 
     def __init__(
         self, digest_of_files: Callable[[str], str], forget_adapters: Callable[[], None], logger: Logger
     ) -> None:
         self._digest_of_files = digest_of_files
         self._forget_adapters = forget_adapters
-        """vLLM's workers drop them where they are given other weights of the model, and read them again."""
+        """Called when the model's weights are replaced: vLLM's workers then drop all adapters and read them again."""
         self._logger = logger
         self._weights = ChangedWeights()
         self._version = ""
         self._session = ""
-        """"model" or "draft", while a trainer sends weights of it; what is there of a model's names no prompt."""
+        """"model" or "draft" while a trainer sends its weights; half-updated weights of the model name no prompt."""
         self._path = ""
         self._own_word = uuid.uuid4().hex
         self._noted: set[str] = set()
         """The methods whose line was logged."""
 
     def started_with(self, model: str) -> None:
-        """Where the engine loads its weights from."""
+        """Sets the path from which the engine loads its weights."""
         self._path = model
         self._weights.started_with(self._digest_of_files(model))
 
     def on_called(
         self, method: object, args: Sequence[Any], kwargs: Mapping[str, Any], fault: BaseException | None = None
     ) -> None:
-        """The workers have done what may change weights, or failed on the way: what they have then is not known."""
+        """The workers have run a method that may change weights; if it failed, their weights are unknown."""
         failed = fault is not None
         if failed and any(words.format(method) in str(fault) for words in NO_SUCH_METHOD):
             return
@@ -89,7 +89,7 @@ class WeightChanges:
         elif method in ("update_weights", "finish_weight_update"):
             self._on_sent(str(method), failed=failed)
         elif method == "update_config":
-            self._path = ""  # another model's, or other files of the same: the next load says no more which
+            self._path = ""  # another model or other files: the files of the next load are unknown
         elif failed:
             self._on_lost(method)
         elif method == "reload_weights":
@@ -99,22 +99,22 @@ class WeightChanges:
             self._weights.on_changed(self._version)
 
     def on_versioned(self, version: str) -> None:
-        """vLLM was told which weights it has."""
+        """vLLM was given the version of its weights."""
         self._version = "" if version == _NO_VERSION else version
         self._weights.on_versioned(self._version)
 
     def name(self) -> str:
-        """What prompts are named by; "" for the weights of the start."""
+        """The name of the weights in prompt digests; "" for those of the start."""
         name = self._weights.name(self._version)
         return f"{name}, being sent to {self._own_word}" if self._session == "model" else name
 
     def _on_started(self, method: str, *, failed: bool) -> None:
-        """One that fails has changed nothing: vLLM refuses it where none is configured or one is under way."""
+        """A failed start has changed nothing: vLLM refuses if updates are not configured or one is in progress."""
         if not failed:
             self._session = "draft" if method == "start_draft_weight_update" else "model"
 
     def _on_sent(self, method: str, *, failed: bool) -> None:
-        """vLLM ends the update with the first part of it that fails, and refuses parts of none."""
+        """vLLM ends an update at its first part that fails, and refuses parts without an update."""
         ended = failed or method == "finish_weight_update"
         if failed and self._session == "model":
             self._on_lost(method)
@@ -143,7 +143,7 @@ class WeightChanges:
             )
 
     def _on_reloaded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        iterated = bool(args) or kwargs.get("weights_iterator") is not None  # the first positional one is that
+        iterated = bool(args) or kwargs.get("weights_iterator") is not None  # the first argument
         path = kwargs.get("weights_path")
         known = not iterated and bool(self._path)
         if path and self._path:

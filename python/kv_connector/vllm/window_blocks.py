@@ -1,4 +1,4 @@
-"""Blocks of a window that are being sent: the engine drops them when the window moves on, and they must not change."""
+"""Blocks of a window that are being sent: they must not change, although the engine's window moves on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class WindowBlocks:
-    """Takes references of its own to blocks in the engine's pool, for prompts that the engine may decode on.
+    """Holds references to blocks of the engine's pool, for prompts that the engine may go on to decode.
 
-    Used by the engine core's thread only. Blocks of full attention need none: a request keeps them to its end.
+    Used by the engine core's thread only. Blocks of full attention need none: a request keeps them until it ends.
     """
 
     def __init__(self) -> None:
@@ -17,18 +17,18 @@ class WindowBlocks:
         self._kept: dict[str, Sequence[Any]] = {}
 
     def bind(self, pool: Any) -> None:
-        """Where the engine's blocks are; before any request."""
+        """Sets the engine's block pool; called before any request."""
         self._pool = pool
 
     def keep(self, request_id: str, block_ids: Iterable[int]) -> None:
-        """While the request holds them."""
+        """Holds these blocks; called while the request holds them."""
         blocks = [self._pool.blocks[block_id] for block_id in block_ids]
         if blocks:
             self._pool.touch(blocks)
             self._kept[request_id] = blocks
 
     def let_go(self, request_id: str) -> None:
-        """The request's blocks are sent, or will be overwritten after the messenger was fenced; harmless for others."""
+        """Releases the blocks, once they are sent or before a fence; does nothing for other requests."""
         blocks = self._kept.pop(request_id, ())
         if blocks:
             self._pool.free_blocks(reversed(blocks))

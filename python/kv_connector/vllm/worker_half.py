@@ -1,6 +1,6 @@
-"""The connector in a worker's process: hands the step's metadata to the messenger and its events to the engine.
+"""The connector in a worker's process: passes the step's metadata to the messenger, and its events to the engine.
 
-Called by the worker's main thread only. It never blocks on a transfer, but for the fence before pages are overwritten.
+Called by the worker's main thread only. It blocks on a transfer only in the fence before pages are overwritten.
 """
 
 from __future__ import annotations
@@ -47,46 +47,46 @@ from kv_connector.vllm.metadata import (
 from kv_connector.vllm.told_steps import StepEnd, ToldSteps
 
 FENCE_LIMIT_SECONDS = 10.0
-"""One wait for the fence; it is repeated, because pages that are still read must not be overwritten."""
+"""The limit of one wait for the fence, which is repeated: pages that are still read must not be overwritten."""
 FENCE_ATTEMPTS_MAX = 6
 PROOF_WAIT_SECONDS = 1.0
-"""A request that another prefiller may serve waits this long for proof that the first one writes to its pages no more;
-it comes in milliseconds from one that is dead, and not at all from one that hangs."""
+"""How long a request that another prefiller may serve waits for proof that the first one no longer writes to its pages.
+The proof takes milliseconds if that prefiller is dead, and never comes if it hangs."""
 STATS_INTERVAL_SECONDS = 1.0
 POLL_FAILURES_MAX = 3
-"""So many polls that fail one after the other mean that the messenger is lost; a single one may be about one event."""
+"""The number of consecutive failed polls after which the messenger is lost; one may be due to a single event."""
 
 Item = TypeVar("Item")
 
 
 @dataclass
 class Reports:
-    """What the engine is to be told after a step."""
+    """The requests to report to the engine after a step."""
 
     sent: set[str] = field(default_factory=set)
     received: set[str] = field(default_factory=set)
     failed: dict[str, Sequence[int]] = field(default_factory=dict)
-    """Those of ``received`` whose KV did not come, with their blocks."""
+    """The requests in ``received`` whose KV did not arrive, with their blocks."""
 
 
 @dataclass(slots=True)
 class _Fetching:
-    """A request that waits for KV."""
+    """The state of a request that waits for KV."""
 
     blocks: Sequence[int]
     fetch: Fetch | None = None
-    """What the messenger was asked; None for one that is refused."""
+    """The fetch given to the messenger; None for a request that is refused."""
     other_prefillers: list[Messengers] = field(default_factory=list)
-    """Whom to ask next, should this one fail."""
+    """The prefillers to ask next, if this one fails."""
     deadline_seconds: float = 0.0
     quarantine_reason: str = ""
-    """Why it is to be quarantined, while it waits for the proof until ``proof_deadline_seconds``."""
+    """Why its pages need quarantine if no proof comes until ``proof_deadline_seconds``; "" if they do not."""
     proof_deadline_seconds: float = 0.0
-    logged_as: int = logging.ERROR  # its failure, should it come to that
+    logged_as: int = logging.ERROR  # the level at which a failure is logged
 
 
 class WorkerHalf:
-    """One messenger's side of all transfers. Every request given to it is reported exactly once, whatever fails."""
+    """One messenger's side of all transfers. Each request is reported exactly once, whatever fails."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class WorkerHalf:
         fetch_limit_seconds: float,
         logger: logging.Logger,
     ) -> None:
-        """``make_steps`` is given what submits one command to the messenger."""
+        """``make_steps`` is called with the function that submits one command to the messenger."""
         self._messenger = messenger
         self._steps = make_steps(self._submit)
         self._groups = groups
@@ -106,29 +106,29 @@ class WorkerHalf:
         self._empty_steps = EmptySteps()
         self._step_computes = False
         self._open_step: StepMetadata | None = None
-        """The step whose forward pass runs, if it has chunks."""
+        """The step whose forward pass is running, if it has chunks."""
         self._told_counted_right = False
         self._sending: set[str] = set()
-        """Prefills of which the messenger knows, announced or begun, whose end it has not been told."""
+        """Prefills that the messenger knows, announced or begun, and that have not ended."""
         self._ended: set[str] = set()
-        """Prefills whose end the messenger was told, and the engine waits."""
+        """Ended prefills that the messenger has not released; the engine waits for them."""
         self._lost: set[str] = set()
-        """Prefills that this side ended with the messenger; the engine has not ended them yet."""
+        """Prefills that were given up here, but that the engine has not ended yet."""
         self._released_early: set[str] = set()
-        """Those of ``_lost`` that the messenger has released."""
+        """The prefills in ``_lost`` that the messenger has released."""
         self._fetching: dict[str, _Fetching] = {}
         self._expected: set[Transfer] = set()
-        """Transfers of queued requests, until the messenger says that they are computed."""
+        """Transfers of queued requests, until the messenger reports that they are computed."""
         self._quarantined: set[str] = set()
         """Requests that were reported as failed while their blocks may still be written to."""
         self._reports = Reports()
         self._news = WorkerNews()
         self._failed_polls = 0
-        """How many failed one after the other."""
+        """The number of consecutive failures."""
         self._dead = ""
         """Why the messenger was given up; "" while it works."""
         self._closed = False
-        """Whether it is sure that nothing touches the pages any more."""
+        """Whether the messenger is closed, so that nothing accesses the pages any more."""
         self._gains = GainMeter()
         self._told_gauges: dict[str, float] = {}
         self._stats_due = time.monotonic()
@@ -136,9 +136,9 @@ class WorkerHalf:
     # ---- a step begins
 
     def fence(self, meta: StepMetadata) -> None:
-        """Returns when nothing reads the blocks of preempted requests: they are overwritten next.
+        """Returns when nothing reads the blocks of preempted requests, which are overwritten next.
 
-        Raises MessengerError when that cannot be reached by any means.
+        Raises MessengerError if the messenger can neither be fenced nor closed.
         """
         waiting = [request for request in meta.preempted if request in self._sending or request in self._lost]
         for _ in range(FENCE_ATTEMPTS_MAX):
@@ -162,7 +162,7 @@ class WorkerHalf:
         self._released_early.update(self._lost.intersection(meta.preempted))
 
     def begin(self, meta: StepMetadata) -> None:
-        """Tells the messenger everything that is new, before the forward pass starts."""
+        """Submits everything that is new to the messenger, before the forward pass starts."""
         self._step_computes = meta.computes
         if meta.fetches or meta.prefill_ends:
             self._empty_steps.interrupted()
@@ -182,7 +182,7 @@ class WorkerHalf:
     def _each(
         self, items: Iterable[Item], tell: Callable[[Item], None], otherwise: Callable[[Item], None] | None = None
     ) -> None:
-        """Tells the messenger of each; a fault of one of them harms its own request only."""
+        """Calls ``tell`` for each item; an error affects the request of that item only."""
         for item in items:
             try:
                 tell(item)
@@ -205,7 +205,7 @@ class WorkerHalf:
         if self._submit({"do": "expect", **_worded(expect)}):
             self._expected.add(expect.transfer)
         else:
-            self._news.computed.append(expect.transfer)  # no word will come: it may fail at once
+            self._news.computed.append(expect.transfer)  # no event will come: let the fetch fail at once
 
     def _decline(self, decline: Decline) -> None:
         self._expected.discard(decline.transfer)
@@ -279,7 +279,7 @@ class WorkerHalf:
         return self._submit(command)
 
     def _ask_another(self, request: str, reason: str) -> bool:
-        """Asks the next prefiller that the router named; False when there is none, or no time."""
+        """Asks the next prefiller that the router named; False if there is none, or no time left."""
         waiting = self._fetching[request]
         left_seconds = waiting.deadline_seconds - time.monotonic()
         if waiting.fetch is None or not waiting.other_prefillers or left_seconds < 0.001:
@@ -292,7 +292,7 @@ class WorkerHalf:
         return self._ask(waiting.fetch, messengers, left_seconds)
 
     def _refuse(self, refusal: Refusal) -> None:
-        """The scheduler's half has said why."""
+        """Fails a request; the scheduler's half has logged the reason."""
         self._fetching[refusal.request] = _Fetching(refusal.blocks)
         self._fail(refusal.request, "")
 
@@ -315,12 +315,12 @@ class WorkerHalf:
             self._declare_dead("it did not take the end of a prefill")
 
     def _lose(self, chunks: Iterable[Chunk]) -> None:
-        """These requests cannot be sent any more."""
+        """Gives up the requests of these chunks."""
         for chunk in chunks:
             self._give_up(chunk.request)
 
     def _give_up(self, request: str) -> None:
-        """Nothing more is sent of the request: its decoder is told, the engine ends it in its own time."""
+        """Stops sending a request: its decoder is notified, and the engine ends it later."""
         if request in self._lost or self._dead:
             return
         self._sending.discard(request)
@@ -337,7 +337,7 @@ class WorkerHalf:
 
     @property
     def wants_layers(self) -> bool:
-        """Whether the hooks of layers are to be called."""
+        """Whether the layer hooks must be called."""
         return self._steps.wants_layers
 
     def layer_complete(self, layer_name: str) -> None:
@@ -345,7 +345,7 @@ class WorkerHalf:
         self._steps.layer_complete(layer_name)
 
     def forward_over(self) -> None:
-        """The model's own layers are done. vLLM tells it before a drafter runs, or does not: collect() says it too."""
+        """The model's own layers are done. vLLM need not call this before a drafter runs, so collect() does it too."""
         self._steps.forward_over()
 
     def end(self) -> None:
@@ -365,9 +365,9 @@ class WorkerHalf:
     # ---- what has happened
 
     def collect(self) -> Reports:
-        """Takes all that is to be reported now; in a step that computes nothing, with a little patience.
+        """Takes all reports; waits for some for a short time in a step that computes nothing.
 
-        vLLM asks when the model's forward pass is over, and before it ends the step where a drafter runs.
+        vLLM calls this after the model's forward pass; with a drafter, before the end of the step.
         """
         self._steps.forward_over()
         if self._has_news() or self._step_computes:
@@ -392,14 +392,14 @@ class WorkerHalf:
                 self._take_in(request, waiting.quarantine_reason)
 
     def take_news(self) -> WorkerNews | None:
-        """What goes to the scheduler's half together with what was collected last."""
+        """Takes the news for the scheduler's half, which go with the last reports; None if there are none."""
         if self._news == WorkerNews():
             return None
         news, self._news = self._news, WorkerNews()
         return news
 
     def figures(self) -> dict[str, dict[str, Any]] | None:
-        """What the counters have gained since the last call and what the gauges say; None when it is not time."""
+        """What counters have gained since the last call, and the gauges; None if unchanged or within the interval."""
         now = time.monotonic()
         if self._dead or now < self._stats_due:
             return None
@@ -412,12 +412,12 @@ class WorkerHalf:
         return gains | {"gauges": {self._messenger.opened.incarnation: dict(stats.gauges)}}
 
     def address(self) -> MessengerAddress:
-        """Where decoders reach this messenger."""
+        """The address at which decoders reach this messenger."""
         opened = self._messenger.opened
         return MessengerAddress(opened.engine_id, Address(opened.control_host, opened.control_port))
 
     def held(self) -> dict[str, int]:
-        """How many requests of each kind are remembered; for leak checks at rest."""
+        """The number of requests in each state; for leak checks at rest."""
         kinds = {
             "sending": self._sending,
             "ended": self._ended,
@@ -430,7 +430,7 @@ class WorkerHalf:
         return {name: len(requests) for name, requests in kinds.items() if requests}
 
     def close(self) -> None:
-        """Ends the messenger."""
+        """Closes the messenger."""
         self._messenger.close()
 
     # ---- inside
@@ -493,7 +493,7 @@ class WorkerHalf:
             self._take_in(request, reason)
 
     def _take_in(self, request: str, reason: str) -> None:
-        """The request need not wait until its pages are safe; they are kept out of use instead."""
+        """Fails the request at once, and has its pages kept out of use until they are safe."""
         self._quarantined.add(request)
         self._news.taken_in.append(request)
         self._fail(request, reason)
@@ -501,7 +501,7 @@ class WorkerHalf:
     def _let_go(self, request: str) -> None:
         self._quarantined.discard(request)
         if request in self._news.taken_in:
-            self._news.taken_in.remove(request)  # the proof came before the scheduler heard of it
+            self._news.taken_in.remove(request)  # the proof came before the scheduler was notified
         else:
             self._news.let_go.append(request)
 
@@ -523,10 +523,10 @@ class WorkerHalf:
         return True
 
     def _declare_dead(self, reason: str) -> None:
-        """Ends a messenger that does not answer.
+        """Gives up a messenger that does not respond.
 
-        Once it is closed it reads no page any more. Pages that wait for KV are uncertain: a peer on this host may
-        have them mapped, and stand still. They stay out of use until this engine is restarted.
+        Once it is closed it no longer reads any page. Pages that wait for KV are not safe even then: a peer on this
+        host may have them mapped and write to them later. They stay out of use until this engine is restarted.
         """
         if self._dead:
             return
@@ -557,5 +557,5 @@ def _worded(of: Decline | Expect) -> dict[str, Any]:
 
 
 def _named(messengers: Messengers, engine_id: str = "") -> list[dict[str, Any]]:
-    """The messengers of a prefiller as a command names them."""
+    """The messengers of a prefiller, in the form of a command."""
     return [{"host": each.host, "port": each.port, "engineId": engine_id} for each in messengers]
