@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 BACKEND_NAME = "kv_messenger"
-"""What ``--disaggregation-transfer-backend`` is told."""
+"""The value of ``--disaggregation-transfer-backend``."""
 
 
 def register() -> None:
-    """Makes the backend known. A plugin: SGLang runs it in every process, also in those that move no KV."""
+    """Registers the backend. As a plugin it runs in every process of SGLang, even in those that move no KV."""
     from kv_connector.sglang.registration import register_backend
 
     register_backend()

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a descriptor maps from offset 0; tensors lie in it."""
+    """Memory that holds tensors, and that a descriptor maps from offset 0."""
 
     address: int
     length_bytes: int
     memfd: int
-    """-1 where a descriptor is made when it is asked for, or cannot be."""
+    """-1 if the descriptor is exported on demand, or cannot be."""
     device: int | None = None
-    """The GPU whose memory it is; None = it is the host's."""
+    """The GPU that has the memory; None = host memory."""
 
     def holds(self, address: int, length_bytes: int) -> bool:
-        """Whether so many bytes from there on lie in it."""
+        """Whether it contains the whole range."""
         return self.address <= address and address + length_bytes <= self.address + self.length_bytes
 
 
 ALLOCATIONS: list[Allocation] = []
-"""Those whose tensors live: pools and metadata do as long as the process."""
+"""The allocations of existing tensors; pools and metadata exist until the process ends."""

@@ -1,6 +1,6 @@
-"""What SGLang keeps of a prompt beside its pages of full attention, in a pool of its own. Pure.
+"""What a second pool holds of a prompt, besides the pages of full attention. Pure.
 
-SGLang gives a list of that pool's pages with the decoder's request, and another with the prefiller's last chunk.
+SGLang gives the page list of that pool with the decoder's request, and with the prefiller's last chunk.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ from typing import ClassVar, Protocol
 from kv_connector.sglang.page_list import Pages
 
 _NO_SLOT = 0
-"""SGLang's slot for what is padded; no request has it."""
+"""SGLang's slot for padding, which no request has."""
 
 
 class BesidePages(Protocol):
-    """Of one prompt."""
+    """The part of one prompt that is in the second pool."""
 
     @property
     def has_group(self) -> bool:
-        """Whether it is a group of its own; if not, it goes with the pages of full attention."""
+        """Whether the pool is a group of its own; if not, its pages go with those of full attention."""
 
     @property
     def prompt_tokens(self) -> int:
-        """As both sides count them."""
+        """The prompt's length as both sides count it."""
 
     def misfit(self, full: Pages, given: Sequence[int]) -> str:
         """Why these pages of full attention, and these of the other pool, are not the prompt's; "" if they are."""
 
     def readable_end(self, end_page: int) -> int:
-        """Which of the full layers' pages may be told before the last chunk, if those before ``end_page`` are there."""
+        """How many pages of full attention can be sent before the last chunk, of those before ``end_page``."""
 
     def beside(self, of_full: Pages, given: Sequence[int]) -> Pages:
-        """What is told of the other pool with these pages of full attention; it is given with the last chunk only."""
+        """The pages of the second pool that go with ``of_full``; ``given`` is empty before the last chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateSlot:
-    """Of a model whose layers keep one state of all tokens: a request has one slot of it.
+    """The slot of a request in a model whose layers keep one state for all tokens.
 
-    SGLang computes every token of a prompt on the prefiller, and its decoder goes on with the token behind them, which
-    comes with the metadata. So the state is that of all tokens, and no token is computed twice.
+    SGLang's prefiller computes all tokens of a prompt, and its decoder continues with the next token, which comes with
+    the metadata. So the state is that after all tokens, and no token is computed twice.
     """
 
     prompt_tokens: int
     has_group: ClassVar[bool] = True
 
     def misfit(self, full: Pages, given: Sequence[int]) -> str:  # noqa: ARG002 - a state has no pages of tokens
-        """A request has one slot."""
+        """An error unless exactly one slot is given."""
         if len(given) == 1 and given[0] != _NO_SLOT:
             return ""
         return (
@@ -57,23 +57,23 @@ class StateSlot:
         )
 
     def readable_end(self, end_page: int) -> int:
-        """All: none of them depends on the state."""
+        """All of them: none depends on the state."""
         return end_page
 
     def beside(self, of_full: Pages, given: Sequence[int]) -> Pages:  # noqa: ARG002 - wherever they are
-        """The slot, once it is given."""
+        """The slot, if it is given."""
         return Pages(0, list(given))
 
 
 @dataclass(frozen=True, slots=True)
 class IndexPages:
-    """Of a model with an indexer (DeepSeek sparse attention): its keys lie in pages of the same numbers as the KV."""
+    """The keys of an indexer (DeepSeek sparse attention), which are in pages with the same numbers as the KV."""
 
     prompt_tokens: int
     has_group: ClassVar[bool] = False
 
     def misfit(self, full: Pages, given: Sequence[int]) -> str:
-        """They are the same pages."""
+        """An error unless the pages are those of the KV."""
         if list(given) == full.pages:
             return ""
         return (
@@ -82,9 +82,9 @@ class IndexPages:
         )
 
     def readable_end(self, end_page: int) -> int:
-        """All: they are told with the KV."""
+        """All of them: the keys go with the KV."""
         return end_page
 
     def beside(self, of_full: Pages, given: Sequence[int]) -> Pages:  # noqa: ARG002 - the same
-        """What holds the KV holds the indexer's keys."""
+        """The same pages: they hold the KV and the keys."""
         return of_full

@@ -1,7 +1,7 @@
-"""What SGLang on a GPU has before there is a messenger: KV that peers can map, and graphs whose passes count layers.
+"""The preparations on a GPU before the messenger exists: KV memory that peers can map, and graphs that count layers.
 
-SGLang captures the graphs of its passes first and asks for a messenger last. So bumps are captured before there is a
-counter, and add nothing until one is there.
+SGLang captures its CUDA graphs before it creates a KV manager. So the counter's increments are captured before there is
+a counter, and have no effect until there is one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger("sglang.srt.kv_messenger")
 
 
 class DeviceSide:
-    """This process's part of a GPU. The scheduler's thread only, on which the engine's context is current."""
+    """This process's use of its GPU. Used by the scheduler's thread only, on which the engine's context is current."""
 
     def __init__(self) -> None:
         self.cuda_driver: Callable[[], CudaDriver] = CudaDriver
@@ -35,10 +35,10 @@ class DeviceSide:
         self._allocation: DeviceAllocation | None = None
         self._word: DeviceWord | None = None
         self.graph_layers: GraphLayers | None = None
-        """What counts layers into graphs; None where no layer is counted."""
+        """Adds the counting of layers to captured graphs; None if no layer is counted."""
 
     def allocating(self, options: Options, torch: Any) -> AbstractContextManager[Any]:
-        """A context that puts pools where peers and other processes of this host can map them, if one has to."""
+        """A context that allocates pools in memory that peers and other processes can map, if that is needed."""
         if {"cuda", "shm"}.isdisjoint(options.transports):
             return contextlib.nullcontext()
         try:
@@ -50,7 +50,7 @@ class DeviceSide:
         return self._allocation
 
     def allocations(self, device: int) -> list[Allocation]:
-        """What of the pools' memory can be passed on, whole."""
+        """The allocations on this device that can be exported as a whole."""
         if self._allocation is None:
             return []
         ranges = self._allocation.memories.ranges()
@@ -59,7 +59,7 @@ class DeviceSide:
         ]
 
     def prepare_graphs(self, pool: Any) -> None:
-        """Before graphs are captured: from now on hooks that fire in a capture count the layers of this pool."""
+        """Called before graphs are captured: from now on, hooks in a capture count the layers of this pool."""
         if self._word is not None:
             return
         try:
@@ -73,7 +73,7 @@ class DeviceSide:
         self.graph_layers = GraphLayers(self._word, names)
 
     def aim(self, address: int, names: Sequence[str]) -> DeviceWord | None:
-        """The word at the messenger's counter; None, with a line of the log, where passes would miscount its layers."""
+        """Directs captured increments to the counter at this address; None, with a warning, if they would miscount."""
         if self._word is None or self.graph_layers is None:
             logger.warning("chunks leave after their forward pass: layers are not counted on this GPU")
             return None
@@ -95,7 +95,7 @@ class DeviceSide:
         return self._word
 
     def let_go(self) -> None:
-        """Before the counter goes with its messenger; the graphs stay, and add nothing. A refusal is logged."""
+        """Called before the messenger frees the counter: the graphs remain, without effect. An error is only logged."""
         if self._word is None:
             return
         try:
@@ -105,11 +105,11 @@ class DeviceSide:
 
 
 DEVICE = DeviceSide()
-"""This process's."""
+"""The one of this process."""
 
 
 def _layer_names(pool: Any) -> list[str]:
-    """The names that the endpoint will give the pool's buffers; [] where chunks leave after their pass anyway."""
+    """The names that the endpoint will give the pool's buffers; [] if chunks are sent after their pass anyway."""
     from sglang.srt.disaggregation.utils import get_kv_transfer_buf_infos, is_mla_backend, setup_state_kv_args
 
     told = SimpleNamespace(num_draft_entries=0, prefill_start_layer=pool.start_layer)

@@ -1,6 +1,6 @@
-"""What SGLang calls a KV manager: one for each scheduler process, with the messenger in it.
+"""The KV manager in SGLang's terms: one for each scheduler process, which hosts the messenger.
 
-SGLang's own base keeps the topology and registers the rank; all that moves bytes or waits for peers is the messenger's.
+SGLang's base class keeps the topology and registers the rank; the messenger moves all bytes and waits for peers.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from kv_connector.sglang.weight_changes import WEIGHTS
 from kv_connector.sglang.window_pages import WindowPages
 
 FIRST_CONTACT_WAIT_SECONDS = 0.05
-"""The scheduler's thread waits this long, once for each prefiller: SGLang asks again only a second later."""
+"""How long the scheduler's thread waits, once per prefiller, because SGLang repeats the call only after a second."""
 UNFIT_MEMORY_SECONDS = 5.0
-"""A prefiller that does not match is asked again after this time."""
+"""How long a prefiller that does not match is not asked again."""
 SETTLE_LIMIT_SECONDS = 10.0
-"""An engine that is to change its role is idle: what its last requests hold is let go in milliseconds."""
+"""An engine is idle when it changes its role: the resources of its last requests are released in milliseconds."""
 BATCHES_IN_FLIGHT_MAX = 2
-"""On each pipeline stage: SGLang's overlap scheduler launches one while it waits for the result of another."""
+"""Per pipeline stage: SGLang's overlap scheduler launches one batch while it waits for the result of another."""
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
@@ -48,31 +48,34 @@ OpenMessenger = Callable[[Options, Geometry, Sequence[ContextRow]], MessengerPor
 
 
 class TransferEndpoint(CommonEndpoint):
-    """The rank's messenger, and where other ranks' are. The scheduler's thread only."""
+    """Opens the rank's messenger and finds those of prefillers. Used by the scheduler's thread only.
+
+    Single requests are the business of ``Sender`` and ``Receiver``.
+    """
 
     supports_deferred_decode_kv_release = True
     supports_role_switch = True
     reports_transfer_latency = True
 
     open_messenger: OpenMessenger = staticmethod(Messenger.open)
-    """How the rank gets its messenger."""
+    """Opens the rank's messenger."""
 
     def __init__(self, args: Any, mode: Any, server_args: Any, is_mla_backend: bool | None = False) -> None:
         self.exchange: Exchange
         self.metrics_page: MetricsPage | None = None
         self.steps: LayerwiseSteps | None = None
-        """A prefiller's forward passes; None when chunks leave after them."""
+        """A prefiller's forward passes; None if chunks are sent after their pass."""
         self.prefillers = Prefillers()
         self.next_prompt_digest = NO_DIGEST
         self.next_prompt_tokens = 0
         self._kind_beside = ""
-        """SGLang's word for what the model keeps beside its pages of full attention; "" = nothing."""
+        """SGLang's name of the pool besides that of full attention; "" = there is none."""
         self._window_tokens = 0
         self._server_args = server_args
         self._exit_when_lost = True
         self._latent = bool(is_mla_backend or getattr(args, "is_hybrid_mla_backend", False))
         self._kv_head_counts: tuple[int, ...] = ()
-        """Of the whole model; 1 where KV is latent."""
+        """The KV heads of each pool over all ranks; 1 for latent KV."""
         self._mode = mode.value
         self._first_contacts: dict[str, concurrent.futures.Future[bool]] = {}
         self._waited_for: set[str] = set()
@@ -83,14 +86,14 @@ class TransferEndpoint(CommonEndpoint):
             engine_facts.refuse_unsupported(args, each)
         self._device = engine_facts.device_of(args)
         super().__init__(args, mode, server_args, is_mla_backend)
-        self.server_socket.close(linger=0)  # nothing is sent to it: peers meet at the messenger
+        self.server_socket.close(linger=0)  # unused: peers connect to the messenger
         if self._mode == "decode":
             self._open()
 
     # ---- start
 
     def register_to_bootstrap(self) -> None:
-        """Tells the bootstrap server where this rank's messenger listens."""
+        """Opens the messenger and registers its address with the bootstrap server."""
         self._open()
         super().register_to_bootstrap()
 
@@ -205,7 +208,11 @@ class TransferEndpoint(CommonEndpoint):
         return [full]
 
     def beside_pages(self, page_count: int, said_tokens: int, first_token: int) -> BesidePages | None:
-        """What goes with so many pages of a prompt whose first tokens the decoder has; None where nothing does."""
+        """What a second pool holds of a prompt of ``page_count`` pages; None if there is none.
+
+        The decoder already has the tokens before ``first_token``. ``said_tokens`` is the prompt's length, which only a
+        model with sliding windows needs.
+        """
         page_tokens = int(self.kv_args.page_size)
         match self._kind_beside:
             case engine_facts.WINDOWED:
@@ -219,7 +226,7 @@ class TransferEndpoint(CommonEndpoint):
     # ---- prefiller
 
     def place_room(self, bootstrap_addr: str, room: int, dp_rank_is_known: bool) -> str:
-        """Lets decoders find the data-parallel rank that computes a room; returns why they could not, or ""."""
+        """Lets decoders find the data-parallel rank that computes a room; returns an error message, or ""."""
         from sglang.srt.environ import envs
         from sglang.srt.runtime_context import get_parallel
 
@@ -241,33 +248,33 @@ class TransferEndpoint(CommonEndpoint):
         )
 
     def take_prompt_digest(self) -> str:
-        """Of the request whose sender is being made."""
+        """Takes the prompt digest of the request whose sender is being created."""
         digest, self.next_prompt_digest = self.next_prompt_digest, NO_DIGEST
         return digest
 
     def take_prompt_tokens(self) -> int:
-        """How many that request has; 0 = not said."""
+        """Takes the number of tokens of that request's prompt; 0 = unknown."""
         tokens, self.next_prompt_tokens = self.next_prompt_tokens, 0
         return tokens
 
     def tell_stages(self, room: int, state: int) -> None:
-        """Lets the first pipeline stage know what has become of a room on this one."""
+        """Reports a room's state on this pipeline stage to the first stage."""
         if self.pp_size > 1:
             self.request_status[room] = state
 
     def forget_room(self, room: int) -> None:
-        """The stages have nothing more to tell each other of it."""
+        """Removes a room on whose state the stages need not agree any more."""
         if self.pp_size > 1:
             self.request_status.pop(room, None)
 
     def agreed_state(self, room: int, state: int) -> int:
-        """What all pipeline stages agree on, where this is the first of them; `state` where it is the only one."""
+        """The state on which all pipeline stages agree; called on the first. With one stage it is ``state``."""
         return int(self.check_status_pp_consensus(room)) if self.pp_size > 1 else state
 
     # ---- decoder
 
     def try_ensure_parallel_info(self, bootstrap_addr: str) -> bool:
-        """Whether the prefiller's topology is known; asks for it elsewhere, so that the scheduler goes on."""
+        """Whether the prefiller's topology is known; if not, requests it on another thread."""
         if bootstrap_addr in self.prefill_info_table:
             return True
         ask = super().try_ensure_parallel_info
@@ -283,7 +290,7 @@ class TransferEndpoint(CommonEndpoint):
         fault = contact.exception()
         if fault is None:
             return contact.result()
-        # Raised here it would end the scheduler; remembered, it fails the requests that name this prefiller.
+        # Raised here, the error would end the scheduler; stored, it fails the requests that name this prefiller.
         self._unfit[bootstrap_addr] = (str(fault), time.monotonic())
         self.prefill_info_table[bootstrap_addr] = PrefillServerInfo(
             attn_tp_size=1,
@@ -297,25 +304,25 @@ class TransferEndpoint(CommonEndpoint):
         return True
 
     def ask_again(self, bootstrap_addr: str) -> concurrent.futures.Future[Any]:
-        """The topology of a prefiller that may have come back with another one; None if it does not say."""
+        """Requests a prefiller's topology again, since it may have restarted with another one; None if it has none."""
         question = self._asked_again.get(bootstrap_addr)
         if question is None or question.done():
             question = self._asked_again[bootstrap_addr] = self.prefillers.run(lambda: self._topology(bootstrap_addr))
         return question
 
     def _topology(self, bootstrap_addr: str) -> Any:
-        """Asks as SGLang does, into a table that the scheduler's thread does not read."""
+        """Requests the topology as SGLang does, but into a table that the scheduler's thread does not read."""
         beside = copy.copy(self)
         beside.prefill_info_table = {}
         CommonEndpoint.try_ensure_parallel_info(beside, bootstrap_addr)
         return beside.prefill_info_table.get(bootstrap_addr)
 
     def learn(self, bootstrap_addr: str, topology: Any) -> None:
-        """The answer to ``ask_again``."""
+        """Stores the result of ``ask_again``."""
         self.prefill_info_table[bootstrap_addr] = topology
 
     def places(self, bootstrap_addr: str, dp_rank: int) -> list[RankPlace] | str:
-        """The prefiller's ranks that hold this rank's KV, or why there are none."""
+        """The prefiller's ranks that hold this rank's KV, or an error message."""
         if bootstrap_addr in self._unfit:
             sentence, since = self._unfit[bootstrap_addr]
             if time.monotonic() - since > UNFIT_MEMORY_SECONDS:
@@ -340,25 +347,25 @@ class TransferEndpoint(CommonEndpoint):
         return [RankPlace(dp_rank, 0, tp_rank, stage) for tp_rank in tp_ranks for stage in range(info.pp_size)]
 
     def forget_prefiller(self, bootstrap_addr: str) -> None:
-        """Its topology is asked for again by the next request."""
+        """Drops what is known about a prefiller, so that the next request looks it up again."""
         self._unfit.pop(bootstrap_addr, None)
         self._waited_for.discard(bootstrap_addr)
         self.prefill_info_table.pop(bootstrap_addr, None)
         self.prefillers.forget(bootstrap_addr)
 
     def on_scheduler_thread(self) -> bool:
-        """Whether the caller may touch transfers: SGLang gives a recompute up on threads of its own."""
+        """Whether the caller may access transfers: SGLang aborts a failed recompute on threads of its own."""
         return threading.get_ident() == self._scheduler_thread
 
     def is_abort_release_safe(self, bootstrap_room: int, required_acks: int) -> bool:  # noqa: ARG002 - SGLang's word
-        """Whether nothing can write any more to the pages of a request that has failed."""
+        """Whether nothing can write to the pages of a failed request any more."""
         return self.exchange.is_quiet(bootstrap_room)
 
     def teardown(self) -> None:
-        """Ends this role, so that another endpoint can be made in this process; the JVM stays.
+        """Ends this role, so that another endpoint can be created in this process; the JVM keeps running.
 
-        SGLang calls it when the engine is idle, frees the metadata's memory afterwards and goes on with the KV's. So
-        it raises where KV may still come to a page: SGLang then takes no more requests until it is started again.
+        SGLang calls it when the engine is idle, then frees the metadata's memory and reuses that of the KV. So it
+        raises MessengerError if KV may still be written: SGLang then accepts no request until it is restarted.
         """
         begun = time.monotonic()
         unsettled = self.exchange.settle(SETTLE_LIMIT_SECONDS)
@@ -374,7 +381,7 @@ class TransferEndpoint(CommonEndpoint):
             DEVICE.let_go()
         self.steps = None
         self.close()
-        recomputes = getattr(self, "_prefill_recompute_executor", None)  # a decoder's
+        recomputes = getattr(self, "_prefill_recompute_executor", None)  # only a decoder has one
         if recomputes is not None:
             recomputes.shutdown(wait=False)
         logger.info(
@@ -385,7 +392,7 @@ class TransferEndpoint(CommonEndpoint):
         )
 
     def close(self) -> None:
-        """Ends the messenger."""
+        """Closes the messenger and everything that uses it."""
         self.prefillers.close()
         if self.metrics_page is not None:
             self.metrics_page.close()
@@ -396,7 +403,7 @@ class TransferEndpoint(CommonEndpoint):
 
 
 def _is_shareable(memory: Memory | DeviceMemory) -> bool:
-    """Whether other processes can map it."""
+    """Whether other processes can map the memory."""
     return memory["memfd"] >= 0 if memory["kind"] == "host" else memory["handleKind"] != "none"
 
 

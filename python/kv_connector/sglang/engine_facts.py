@@ -1,4 +1,4 @@
-"""What the backend needs to know of the SGLang it runs in, and which set-ups it refuses."""
+"""What the backend needs to know about SGLang's configuration, and which configurations it refuses."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kv_connector.weights_digest import digest_of_weights
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
 OPTIONS_VARIABLE = SGLANG_OPTIONS_VARIABLE
-"""SGLang has no argument for a backend's own options, so they come as JSON in this variable."""
+"""The environment variable with the options as JSON: SGLang has no argument for a backend's own options."""
 
 WINDOWED = "swa"
-"""SGLang's word for pages of layers with a sliding window."""
+"""SGLang's name of the pages of layers with a sliding window."""
 STATE = "mamba"
-"""SGLang's word for what layers keep of all tokens together, whatever computes it."""
+"""SGLang's name of a state that layers keep for all tokens, of whatever kind."""
 INDEXED = "dsa"
-"""SGLang's word for the keys by which sparse attention chooses the tokens that it reads."""
+"""SGLang's name of the keys by which sparse attention selects tokens."""
 
 _LEFT_TO_SGLANG: Mapping[str, tuple[str | None, str]] = {
     "messenger_per": ("rank", "each of SGLang's ranks has a messenger of its own"),
@@ -36,7 +36,7 @@ _LEFT_TO_SGLANG: Mapping[str, tuple[str | None, str]] = {
         "SGLang says how long a decoder waits for its KV: set SGLANG_DISAGGREGATION_WAITING_TIMEOUT instead",
     ),
 }
-"""Options that say nothing here, the one value that is true of SGLang, and why."""
+"""Options without effect here: the only accepted value, None if there is none, and why."""
 
 _UNKNOWN_RANK = SimpleNamespace(system_dp_rank=0, pp_rank=0, engine_rank=0)
 
@@ -45,18 +45,18 @@ _ROLES: Mapping[str, Role] = {"prefill": "prefiller", "decode": "decoder"}
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """The engine's side of the story."""
+    """The engine's configuration as the backend uses it."""
 
     options: Options
     model: str
     weights_digest: str
-    """What peers compare; "" where the user says what is the same."""
+    """The digest that peers compare; "" with a ``model_id``, by which the user vouches for equal weights."""
     loaded_digest: str
     dtype: str
     element_bytes: int
     kv_head_count: int
     windowed_kv_head_count: int
-    """Of layers with a sliding window, in a pool of their own."""
+    """The KV heads, over all ranks, of layers with a sliding window, which have a pool of their own."""
 
 
 def read(server_args: Any, kv_args: Any, mode: str) -> EngineFacts:
@@ -92,14 +92,14 @@ def _weights_digest(server_args: Any) -> str:
 
 @functools.cache
 def _digest_at_start(model: str, revision: str | None, cache_folder: str | None, load_format: str) -> str:
-    """Read once: an engine that changes its role asks again, and by then its files may be others than it has loaded."""
+    """Cached: an engine calls this again when it changes its role, and its files may have been replaced by then."""
     return digest_of_weights(
         model, revision=revision, cache_folder=cache_folder, load_format=load_format, logger=logger
     )
 
 
 def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.environ) -> Options:
-    """The user's options; raises OptionError."""
+    """Parses the user's options; raises OptionError."""
     text = environment.get(OPTIONS_VARIABLE, "")
     try:
         said = json.loads(text) if text else {}
@@ -121,7 +121,7 @@ def read_options(mode: str, kv_args: Any, environment: Mapping[str, str] = os.en
 
 
 def early_options(mode: str) -> Options:
-    """The user's options where SGLang allocates, before it says which rank this is; raises OptionError."""
+    """Parses the user's options when SGLang allocates memory, before the rank is known; raises OptionError."""
     return read_options(mode, _UNKNOWN_RANK)
 
 
@@ -133,7 +133,7 @@ def _parse(said: dict[str, Any], mode: str, engine_id: str, environment: Mapping
 
 
 def refuse_device(device: str, gpu: str) -> None:
-    """Ends the start with a sentence on a device that is not served; ``gpu`` is the option. Raises OptionError."""
+    """Raises OptionError if the device is not supported; ``gpu`` is the value of the option of that name."""
     if device == "cpu" or (device == "cuda" and gpu == "unproven"):
         return
     hint = f"; set gpu to 'unproven' in {OPTIONS_VARIABLE} to try what has run on no GPU" if device == "cuda" else ""
@@ -144,19 +144,19 @@ def refuse_device(device: str, gpu: str) -> None:
 
 
 def device_of(kv_args: Any) -> int | None:
-    """The GPU that this rank computes on, as this process counts them; None = it computes on the CPU."""
+    """The index, in this process, of the GPU that this rank uses; None = it computes on the CPU."""
     from sglang.srt.runtime_context import get_device
 
     return None if get_device().device == "cpu" else int(kv_args.gpu_id or 0)
 
 
 def modes(mode: str, server_args: Any) -> tuple[str, ...]:
-    """SGLang's words for what the engine is, and for what it may become: a switch that fails ends it."""
+    """SGLang's names of the engine's role and of those it may switch to, all checked now: a failed switch ends it."""
     return ("prefill", "decode") if getattr(server_args, "enable_pd_role_switch", False) else (mode,)
 
 
 def refuse_unsupported(kv_args: Any, mode: str) -> None:
-    """Ends the start with a sentence where a set-up cannot work."""
+    """Raises OptionError if the configuration cannot work."""
     from sglang.srt.environ import envs
     from sglang.srt.runtime_context import get_device, get_disagg, get_parallel
 
@@ -193,7 +193,7 @@ def refuse_unsupported(kv_args: Any, mode: str) -> None:
 
 
 def _refuse_on_device() -> None:
-    """What SGLang offers on a GPU only, and what would move KV that is not there, or not there yet."""
+    """Raises OptionError for GPU-only features that free KV memory, or with which KV would be sent too early."""
     from sglang.srt.runtime_context import get_disagg, get_exec
 
     given_back = "a messenger would go on with a GPU's memory that SGLang has given back"
@@ -204,7 +204,7 @@ def _refuse_on_device() -> None:
 
 
 def _refuse_beside(kinds: list[str], kv_args: Any, mode: str) -> None:
-    """What a model keeps beside its pages of full attention, and what goes with that."""
+    """Raises OptionError for pools besides that of full attention, or their options, that are not supported."""
     from sglang.srt.runtime_context import get_disagg, get_parallel
 
     served = (WINDOWED, STATE, INDEXED)
@@ -227,9 +227,10 @@ def _refuse_beside(kinds: list[str], kv_args: Any, mode: str) -> None:
 
 
 def refuse_unnamed_state(model: Any, kinds: list[str]) -> None:
-    """Raises OptionError for a model with states that SGLang does not name to its backends.
+    """Raises OptionError for a model with states that SGLang does not pass to its backends.
 
-    0.5.23 names only the windows of one that has both (Inkling): its states would stay behind, its answers be wrong.
+    For a model with windows and states (Inkling), 0.5.23 passes the windows only: without its states the decoder's
+    answers would be wrong.
     """
     from sglang.srt.configs.hybrid_arch import mambaish_config
 
@@ -242,12 +243,12 @@ def refuse_unnamed_state(model: Any, kinds: list[str]) -> None:
 
 
 def kinds_beside(kv_args: Any) -> list[str]:
-    """SGLang's words for the pools that the model has beside that of full attention."""
+    """SGLang's names of the model's pools besides that of full attention."""
     return [str(getattr(kind, "value", kind)) for kind in kv_args.state_types]
 
 
 def kind_beside(kv_args: Any) -> str:
-    """The one that is served; "" = there is none."""
+    """The one such pool that is supported; "" = there is none."""
     return next(iter(kinds_beside(kv_args)), "")
 
 

@@ -1,7 +1,7 @@
-"""All transfers of one SGLang rank with its messenger; knows nothing of SGLang.
+"""All transfers of one SGLang rank through its messenger; independent of SGLang.
 
-Called by the scheduler's thread only. It never blocks, but for the fence after a failure. What a transfer has come to
-is read from its own object; ``drain`` brings the objects up to date.
+Called by the scheduler's thread only. It blocks only in the fence after a failure, and in ``settle``. A transfer's
+progress is read from its own object; ``drain`` brings the objects up to date.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from kv_connector._facade import (
 from kv_connector.sglang.page_list import Pages
 
 DRAIN_INTERVAL_SECONDS = 0.0002
-"""One look at the messenger serves all the requests that a scheduler polls in one round."""
+"""The shortest time between two polls of the messenger, so that one serves all requests of a scheduler's round."""
 SETTLE_INTERVAL_SECONDS = 0.001
 FENCE_LIMIT_SECONDS = 1.0
-"""Reached only where a peer hangs while it takes a metadata row: all KV of the request has left then."""
+"""Reached only if a peer hangs while it receives a metadata row; all KV of the request has been sent by then."""
 
 _NANOS = 1e9
 
@@ -47,20 +47,20 @@ class Outgoing:
     prompt_digest: str = ""
     granted: Granted | None = None
     failure: str = ""
-    """Why it will not be sent; "" while it may be."""
+    """Why it will not be sent; "" if it may be."""
     ended: bool = False
-    """The messenger was told that the engine has ended it."""
+    """Whether the messenger knows that the engine has ended it."""
     released: bool = False
-    """Nothing reads its pages any more."""
+    """Whether nothing reads its pages any more."""
     bytes_sent: int = 0
-    """To all ranks of the decoder."""
+    """The bytes sent to all ranks of the decoder."""
     tail_seconds: float | None = None
-    """From the end of the last forward pass until all had left, for the decoder's rank that waited longest."""
+    """The time from the end of the last forward pass until everything was sent, to the slowest rank of the decoder."""
 
 
 @dataclass(slots=True, eq=False)
 class Incoming:
-    """A request whose KV comes to this rank."""
+    """A request whose KV this rank receives."""
 
     request: str
     room: int
@@ -69,13 +69,13 @@ class Incoming:
 
     @property
     def ended(self) -> bool:
-        """Nothing writes to its pages any more."""
+        """Whether nothing writes to its pages any more."""
         return self.arrived or bool(self.failure)
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillerAddress:
-    """Where the messenger of a prefiller's rank listens."""
+    """The address of the messenger of one of a prefiller's ranks."""
 
     host: str
     port: int
@@ -83,12 +83,12 @@ class PrefillerAddress:
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """What was still held when there was no more time."""
+    """What was still held when the time limit was reached."""
 
     of_requests: Mapping[str, int]
     """Transfers of this rank's own requests."""
     of_messenger: Mapping[str, int]
-    """All that the messenger holds, for peers too."""
+    """Everything that the messenger holds, including what peers wait for."""
 
     def __str__(self) -> str:
         held = {**self.of_messenger, **self.of_requests}
@@ -96,11 +96,11 @@ class Unsettled:
 
 
 class MessengerLostError(Exception):
-    """The messenger has died. Raised on the scheduler's thread, it ends the engine, which could move no more KV."""
+    """The messenger is lost. Raised on the scheduler's thread, it ends the engine, which could not move KV any more."""
 
 
 class Exchange:
-    """Sends and receives; every transfer given to it ends exactly once, whatever fails."""
+    """Sends and receives KV. Each transfer ends exactly once, whatever fails. Used by the scheduler's thread only."""
 
     def __init__(
         self,
@@ -119,12 +119,12 @@ class Exchange:
         self._drain_due = clock()
         self._exit_when_lost = exit_when_lost
         self._dead = ""
-        """Why the messenger was given up."""
+        """Why the messenger was given up; "" while it works."""
 
     # ---- prefiller
 
     def announce(self, room: int, prompt_digest: str = "") -> Outgoing:
-        """A request is queued: its decoder's grant is waited for."""
+        """Announces a queued request, which then waits for its decoder's grant."""
         out = Outgoing(f"{room}#{next(self._count)}", str(room), prompt_digest)
         self._outgoing[out.request] = out
         named = {"request": out.request, "transfer": out.transfer, "promptDigest": prompt_digest}
@@ -133,18 +133,18 @@ class Exchange:
         return out
 
     def computed(self, out: Outgoing, prompt_tokens: int, end_token: int, told: Sequence[Pages]) -> None:
-        """Tokens before ``end_token`` are in place, in each group's pages."""
+        """The KV of the tokens before ``end_token`` is complete; ``told`` has the new pages of each group."""
         if out.ended:
             return
         if not self._submit([{"do": "computed", **chunk_fields(out, prompt_tokens, end_token, told)}]):
             self._lose(out)
 
     def step(self, step: int, counter_start: int, chunks: Sequence[Command]) -> bool:
-        """A forward pass begins that computes these chunks; False if they must be told when it is over."""
+        """Begins a forward pass that computes these chunks; False if they must be reported after it instead."""
         return self._submit([{"do": "step", "step": step, "counterStart": counter_start, "chunks": list(chunks)}])
 
     def step_failed(self, step: int) -> None:
-        """It failed: nothing more of what it was to compute is sent."""
+        """The forward pass failed: nothing of it that was not sent yet is sent."""
         if not self._submit([{"do": "stepFailed", "step": step}]):
             self._give_up("it did not take the end of a step")
 
@@ -154,22 +154,23 @@ class Exchange:
             self._give_up("it did not take the end of a step")
 
     def finish(self, out: Outgoing, context_slot: int) -> None:
-        """The whole prompt is in place and its context row is written: it is all that the decoder needs."""
+        """The whole prompt is computed and its context row is written, which is all that the decoder needs."""
         if not out.ended:
             self._end(out, {"outcome": "finished", "contextSlot": context_slot})
 
     def abort(self, out: Outgoing, reason: str) -> None:
-        """The engine gives the request up; what was told of it may still be read until ``released``."""
+        """Aborts a request; pages that the messenger knows may be read until ``released``."""
         if out.released:
             return
         out.failure = out.failure or reason
         self._end(out, {"outcome": "aborted"})
 
     def fence(self, out: Outgoing) -> None:
-        """Returns when nothing of an aborted request leaves any more that would make its decoder take it.
+        """Returns when an aborted request can no longer complete on its decoder.
 
-        That is one duty cycle of the messenger, unless its metadata rows are on their way: then all its KV has left,
-        and they are waited for. KV that is still read goes to pages that the decoder will not take without the rows.
+        This takes one duty cycle of the messenger, unless the metadata rows are being sent: all KV has left by then,
+        and the fence waits for the rows. KV that is still being read goes to pages that the decoder will not use
+        without the rows.
         """
         if out.released:
             return
@@ -211,9 +212,9 @@ class Exchange:
         limit_seconds: float,
         prompt_digest: str = "",
     ) -> Incoming:
-        """Asks all ranks that hold some of it for the KV of tokens ``[first_token, prompt_tokens)``.
+        """Requests the KV of tokens ``[first_token, prompt_tokens)`` from all ranks that hold a part of it.
 
-        The pages, a list for each group, may be written to until it has ended.
+        The pages, one list for each group, may be written to until the transfer has ended.
         """
         incoming = Incoming(f"{room}#{next(self._count)}", room)
         command = {
@@ -235,24 +236,24 @@ class Exchange:
         return incoming
 
     def abandon(self, incoming: Incoming) -> None:
-        """The engine gives the request up; its pages stay held until it has ended."""
+        """Abandons a request; its pages must be kept until it has ended."""
         if not incoming.ended:
             self._submit([{"do": "abandon", "request": incoming.request}])
 
     def decline(self, room: int, prefillers: Sequence[PrefillerAddress], prompt_digest: str = "") -> None:
-        """There will be no fetch of this prompt for this room."""
+        """Tells the prefillers that this room will not fetch the prompt."""
         named = {"transfer": str(room), "promptDigest": prompt_digest, "prefillers": _named(prefillers)}
         self._submit([{"do": "decline", **named}])
 
     def is_quiet(self, room: int) -> bool:
-        """Whether nothing writes to pages of this room any more."""
+        """Whether nothing writes to this room's pages any more."""
         self.drain()
         return all(incoming.room != room for incoming in self._incoming.values())
 
     # ---- what has happened
 
     def drain(self) -> None:
-        """Brings all transfers up to date. Raises MessengerLostError when the messenger has died."""
+        """Brings all transfers up to date. Raises MessengerLostError if a lost messenger is to end the engine."""
         now = self._clock()
         if not self._dead and now >= self._drain_due:
             self._drain_due = now + DRAIN_INTERVAL_SECONDS
@@ -267,7 +268,7 @@ class Exchange:
             raise MessengerLostError(self._dead)
 
     def held(self) -> dict[str, int]:
-        """How many transfers are remembered; for leak checks at rest."""
+        """The number of transfers in each state; for leak checks at rest."""
         kinds = {"outgoing": len(self._outgoing), "incoming": len(self._incoming)}
         return {name: count for name, count in kinds.items() if count}
 
@@ -276,7 +277,7 @@ class Exchange:
         return self._messenger.leak_check()
 
     def settle(self, limit_seconds: float) -> Unsettled | None:
-        """Waits until nothing is held for any request; returns what is when the time is over. Blocks meanwhile."""
+        """Blocks until nothing is held for any request; returns what is still held after the limit, else None."""
         deadline = self._clock() + limit_seconds
         while True:
             self.drain()
@@ -288,7 +289,7 @@ class Exchange:
             time.sleep(SETTLE_INTERVAL_SECONDS)
 
     def close(self) -> None:
-        """Ends the messenger."""
+        """Closes the messenger."""
         self._messenger.close()
 
     # ---- inside
@@ -335,7 +336,7 @@ class Exchange:
         return True
 
     def _give_up(self, reason: str) -> None:
-        """Ends a messenger that does not answer. Only once it is closed nothing can touch its pages any more."""
+        """Closes a messenger that does not respond; only after that can nothing access the pages any more."""
         if self._dead:
             return
         self._dead = f"the messenger was given up: {reason}"
@@ -354,7 +355,7 @@ class Exchange:
 
 
 def chunk_fields(out: Outgoing, prompt_tokens: int, end_token: int, told: Sequence[Pages]) -> dict[str, Any]:
-    """What both commands that tell of a chunk say of it."""
+    """The fields of a chunk that both commands with chunks have."""
     return {
         "request": out.request,
         "transfer": out.transfer,

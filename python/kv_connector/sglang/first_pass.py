@@ -1,4 +1,4 @@
-"""Checks the first pass that SGLang runs to compute a prompt: its own warm-up request, unless that is switched off."""
+"""Checks SGLang's first pass that computes a prompt: its own warm-up request, unless that is switched off."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kv_connector.first_pass import FirstPass
 def run_checked(
     first_pass: FirstPass, forward: Callable[[], Any], on_stream: Callable[[], AbstractContextManager[Any]]
 ) -> Any:
-    """Runs a pass that computes a prompt, and checks it if none was; ``on_stream`` as for one that is told.
+    """Runs a pass that computes a prompt, and checks it if none was checked; returns the result of ``forward``.
 
-    The scheduler's thread only.
+    ``on_stream`` is a context in which work is queued on the stream of the pass. Used by the scheduler's thread only.
     """
     if not first_pass.is_due:
         return forward()

@@ -12,7 +12,7 @@ from kv_connector.exceptions import OptionError
 from kv_connector.sglang.allocations import Allocation
 
 STATE_PAGE_TOKENS = 1 << 30
-"""How many tokens a slot of state is said to hold: more than any prompt has."""
+"""The number of tokens that a slot of state is declared to hold: more than any prompt has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Buffers whose pages are alike and are given out together."""
+    """Buffers whose pages have the same shape and are allocated together."""
 
     buffers: Sequence[Buffer]
     group: Group
@@ -35,7 +35,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which part of the model this rank holds."""
+    """The part of the model that a rank holds."""
 
     tp_size: int
     tp_rank: int
@@ -44,10 +44,10 @@ class Place:
 
 
 def ranks_with_heads_of(place: Place, kv_head_counts: Iterable[int], source_tp_size: int) -> list[int]:
-    """The prefiller's TP ranks that hold a head of this rank's; of ranks that hold the same ones, all.
+    """The prefiller's TP ranks that hold a head of this rank; replicas are all included.
 
-    ``kv_head_counts`` are those of each pool. Empty where the heads of one cannot be split so. Latent KV is one head,
-    which every rank holds.
+    ``kv_head_counts`` has the number of each pool. Empty if the heads of one cannot be divided by the number of ranks.
+    Latent KV counts as one head, which every rank holds.
     """
     of_pools = [_ranks_with_heads_of(place, count, source_tp_size) for count in kv_head_counts]
     return sorted(set().union(*of_pools)) if all(of_pools) else []
@@ -66,7 +66,7 @@ def _heads(tp_rank: int, tp_size: int, kv_head_count: int) -> set[int]:
 
 
 def kv_buffers(kv_args: Any, latent: bool) -> list[Buffer]:
-    """The pools' buffers in the order in which the forward pass fills them: K before V, layer by layer."""
+    """The buffers of the KV pool in the order in which a forward pass fills them: K before V, layer by layer."""
     count = len(kv_args.kv_data_ptrs)
     draft_count = kv_args.num_draft_entries
     first_layer = getattr(kv_args, "prefill_start_layer", 0) or 0
@@ -83,7 +83,7 @@ def kv_buffers(kv_args: Any, latent: bool) -> list[Buffer]:
 
 
 def _names(kind: str, count: int, latent: bool, first: int) -> Iterable[tuple[tuple[bool, int, int], str]]:
-    """((draft or not, layer, part), name) of each entry: first all K, then all V."""
+    """((whether draft, layer, part), name) of each entry: first all K, then all V."""
     draft = kind == "draft"
     if latent:
         return [((draft, layer, 0), f"{kind}.{first + layer}") for layer in range(count)]
@@ -95,7 +95,7 @@ def _names(kind: str, count: int, latent: bool, first: int) -> Iterable[tuple[tu
 
 
 def windowed_buffers(kv_args: Any) -> list[Buffer]:
-    """The buffers of the pool that layers with a sliding window have of their own."""
+    """The buffers of the separate pool of layers with a sliding window."""
     count = len(kv_args.state_data_ptrs[0])
     names = _names("window", count, count % 2 == 1, 0)
     order = {name: place for place, name in names}
@@ -103,7 +103,7 @@ def windowed_buffers(kv_args: Any) -> list[Buffer]:
 
 
 def state_buffers(kv_args: Any) -> list[Buffer]:
-    """The tensors in which layers keep one state of all tokens: one or more of a layer, each with a slot a request."""
+    """The tensors with the states of layers: one or more per layer, each with one slot per request."""
     layers = kv_args.state_layer_ids[0] or range(len(kv_args.state_data_ptrs[0]))
     seen: Counter[int] = Counter()
     names = []
@@ -114,14 +114,14 @@ def state_buffers(kv_args: Any) -> list[Buffer]:
 
 
 def index_buffers(kv_args: Any) -> list[Buffer]:
-    """The keys of layers with an indexer of their own; a layer that reads what another has chosen has none."""
+    """The keys of layers with an indexer of their own; a layer that reuses another's selection has none."""
     first_layer = getattr(kv_args, "prefill_start_layer", 0) or 0
     names = [f"index.{first_layer + layer}" for layer in range(len(kv_args.state_data_ptrs[0]))]
     return [buffer for buffer in _buffers_beside(kv_args, names) if buffer.length_bytes]
 
 
 def _buffers_beside(kv_args: Any, names: Sequence[str]) -> list[Buffer]:
-    """Of the one pool beside the KV pages that is served."""
+    """The buffers of the one supported pool besides the KV pages."""
     described = zip(
         names, kv_args.state_data_ptrs[0], kv_args.state_data_lens[0], kv_args.state_item_lens[0], strict=True
     )
@@ -129,7 +129,7 @@ def _buffers_beside(kv_args: Any, names: Sequence[str]) -> list[Buffer]:
 
 
 def metadata_buffers(kv_args: Any) -> list[Buffer]:
-    """The metadata's buffers in SGLang's order, in which the room's word is behind all that it announces."""
+    """The buffers of the metadata in SGLang's order: the word that makes a room valid follows everything it covers."""
     described = zip(kv_args.aux_data_ptrs, kv_args.aux_data_lens, kv_args.aux_item_lens, strict=True)
     return [
         Buffer(f"metadata.{index}", int(address), int(length), int(item))
@@ -140,7 +140,7 @@ def metadata_buffers(kv_args: Any) -> list[Buffer]:
 def full_pool(
     buffers: Sequence[Buffer], *, dtype: str, element_bytes: int, page_tokens: int, latent: bool, kv_head_count: int
 ) -> Pool:
-    """The pages of layers that attend to all tokens."""
+    """The pool of layers that attend to all tokens."""
     if not buffers:
         raise OptionError("SGLang registered no KV buffers, expected one or more: this model has nothing to transfer")
     group = Group(
@@ -157,7 +157,7 @@ def full_pool(
 
 
 def window_pool(full: Pool, buffers: Sequence[Buffer], window_tokens: int, kv_head_count: int) -> Pool:
-    """The pages of layers that attend to a prompt's last tokens: as many tokens as in those of the other layers."""
+    """The pool of layers that attend to a prompt's last tokens; its pages hold as many tokens as those of ``full``."""
     if not window_tokens:
         raise OptionError(
             "SGLang has a pool for layers with a sliding window and says no window's length, expected one:"
@@ -170,9 +170,9 @@ def window_pool(full: Pool, buffers: Sequence[Buffer], window_tokens: int, kv_he
 
 
 def state_pool(buffers: Sequence[Buffer], formats: Sequence[str], tp_size: int) -> Pool:
-    """The slots of layers that keep one state of all tokens: bytes that go to their twin among as many ranks.
+    """The pool of layers that keep one state for all tokens: opaque bytes, sent to the same rank among as many ranks.
 
-    ``formats`` says what each buffer holds: sides whose slots hold something else are refused.
+    ``formats`` describes the contents of each buffer; sides with different formats refuse each other.
     """
     of_layers: defaultdict[str, list[str]] = defaultdict(list)
     for buffer, held in zip(buffers, formats, strict=True):
@@ -191,9 +191,9 @@ def state_pool(buffers: Sequence[Buffer], formats: Sequence[str], tp_size: int) 
 
 
 def indexed_pool(full: Pool, keys: Sequence[Buffer]) -> Pool:
-    """Pages of latent KV with an indexer's keys, which SGLang gives out together.
+    """The pool of latent KV and an indexer's keys, whose pages SGLang allocates together.
 
-    A page of keys has all of them before all of their scales: so no page is cut, by tokens least of all.
+    A page of keys has all keys before all of their scales, so it cannot be split, in particular not by tokens.
     """
     buffers = [*full.buffers, *keys]
     group = full.group.copy()
@@ -203,7 +203,7 @@ def indexed_pool(full: Pool, keys: Sequence[Buffer]) -> Pool:
 
 
 def by_layer(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """Layer by layer; those of one layer stay in their order."""
+    """Sorts buffers by layer; those of one layer keep their order."""
     return sorted(buffers, key=lambda buffer: int(buffer.name.split(".")[1]))
 
 
@@ -217,8 +217,8 @@ def describe(
 ) -> Geometry:
     """The geometry of one rank; the first pool is that of full attention.
 
-    Buffers that lie in one of ``allocations`` share its memory; each other one is a memory by itself, which ``shm``
-    does not reach. ``device``: the GPU in whose memory they are; None = they are in the host's.
+    Buffers inside one of ``allocations`` share its memory; each other buffer is a memory of its own, which ``shm``
+    does not reach. ``device`` is the index of the GPU that has the buffers; None = they are in host memory.
     """
     buffers = [(buffer, index) for index, pool in enumerate(pools) for buffer in pool.buffers]
     held = [_holder(buffer, allocations, device) for buffer, _ in buffers]
@@ -257,7 +257,7 @@ def _memory(holder: Allocation, shareable: bool) -> Memory | DeviceMemory:
 
 
 def _holder(buffer: Buffer, allocations: Sequence[Allocation], device: int | None) -> Allocation:
-    """What the buffer lies in; nothing but itself where others cannot map it."""
+    """The allocation that holds the buffer, or one of the buffer alone if other processes cannot map it."""
     alone = Allocation(buffer.address, buffer.length_bytes, -1, device)
     return next(
         (allocation for allocation in allocations if allocation.holds(buffer.address, buffer.length_bytes)), alone
@@ -265,7 +265,7 @@ def _holder(buffer: Buffer, allocations: Sequence[Allocation], device: int | Non
 
 
 def _page_count(pool: Sequence[Buffer]) -> int:
-    """Of every buffer of a pool."""
+    """The number of pages of each buffer of a pool."""
     counts = {buffer.length_bytes // buffer.item_bytes for buffer in pool}
     if len(counts) != 1 or any(buffer.length_bytes % buffer.item_bytes for buffer in pool):
         raise OptionError(
@@ -276,7 +276,7 @@ def _page_count(pool: Sequence[Buffer]) -> int:
 
 
 def context_rows(metadata: Sequence[Buffer], allocations: Sequence[Allocation] = ()) -> list[ContextRow]:
-    """The metadata as rows that go with a transfer; ``allocations`` as in :func:`describe`."""
+    """The metadata as the context rows of a transfer; ``allocations`` as in :func:`describe`."""
     memfd_of = {allocation.address: allocation.memfd for allocation in allocations}
     return [
         ContextRow(

@@ -1,12 +1,13 @@
-"""Sends layers while the forward pass still runs: the chunk plan before it, the layer counter during it.
+"""Sends layers while the forward pass still runs: chunks are planned before it, layers are counted during it.
 
 SGLang itself sends a chunk after its forward pass. Here a hook around ``Scheduler.run_batch`` tells the messenger which
-pages the pass will fill, and a hook on each attention layer counts it when its KV is written. What SGLang sends
-afterwards is then known already. Where the hooks do not fit, chunks leave as SGLang sends them, and a line of the log
-says so.
+pages the pass will fill, and a hook on each attention layer counts it when its KV is written. The pages that SGLang
+sends afterwards are then known already. If the hooks cannot be used, chunks are sent when SGLang sends them, and a
+warning is logged.
 
-The scheduler's thread only: on CPU it runs the forward pass itself. On a GPU it queues it, on a stream of its own where
-SGLang overlaps passes: there a step's begin and end are queued too, and a layer counts when its decoder layer is over.
+Used by the scheduler's thread only. On a CPU that thread runs the forward pass itself. On a GPU it queues the pass, on
+a separate stream if SGLang overlaps passes; the begin and end of a step are then queued on that stream too, and a layer
+is counted at the end of its decoder layer.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from kv_connector.sglang.first_pass import run_checked
 from kv_connector.sglang.twins import Computed, Twins
 
 _COUNTED = ("layer", "index")
-"""Which buffers are complete when their layer's attention is: an indexer writes its keys before that."""
+"""The kinds of buffers that are complete when their layer's attention is: an indexer writes its keys before it."""
 
 logger = logging.getLogger("sglang.srt.kv_messenger")
 
 
 class AttentionHooks:
-    """Tells one counter that an attention layer is done. Installed when the model is loaded, before anything counts."""
+    """Reports completed attention layers to a counter. Installed when the model is loaded, before any counter."""
 
     def __init__(self) -> None:
         self._counter: LayerCounter | None = None
@@ -41,9 +42,9 @@ class AttentionHooks:
         self._names: dict[int, Sequence[str]] = {}
         self._refused = False
         self.layers: set[int] = set()
-        """Layers whose attention is hooked."""
+        """The layers whose attention has a hook."""
         self.window_tokens = 0
-        """What the model's sliding windows keep behind a token; 0 = it has none."""
+        """The number of tokens that the model's sliding windows keep before a token; 0 = no windows."""
 
     def install(self, model: Any) -> None:
         """Hooks every attention layer of a model."""
@@ -51,7 +52,7 @@ class AttentionHooks:
             self._install(module, [layer_id])
 
     def install_at_layer_ends(self, model: Any) -> None:
-        """Hooks the decoder layer around each attention: kernels beside its attention may still write KV before."""
+        """Hooks the decoder layer around each attention: kernels outside of the attention may write KV too."""
         around: dict[str, list[int]] = {}
         for path, (_module, layer_id) in _attention_of(model).items():
             around.setdefault(_decoder_layer_of(path), []).append(layer_id)
@@ -63,21 +64,21 @@ class AttentionHooks:
         module.register_forward_hook(self._hook(layer_ids))
 
     def count_into(self, counter: LayerCounter, names: Iterable[str]) -> None:
-        """From now on layers are counted under these names of the geometry."""
+        """Sets the counter, and the geometry's names under which layers are counted."""
         self._names = _by_layer(names)
         self._counter = counter
 
     def count_into_graphs(self, graph_layers: GraphLayers) -> None:
-        """From now on layers that fire in a capture are counted by its graph."""
+        """Makes graphs that are captured from now on count their layers."""
         self._names = _by_layer(graph_layers.names)
         self._graph_layers = graph_layers
 
     def stop_counting(self) -> None:
-        """Before the counter's memory goes with its messenger."""
+        """Called before the messenger frees the counter's memory."""
         self._counter = None
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Layers of the geometry that no hook will count."""
+        """The layers of the geometry that no hook counts."""
         return [name for name in names if name.split(".")[0] in _COUNTED and int(name.split(".")[1]) not in self.layers]
 
     def _hook(self, layer_ids: Sequence[int]) -> Callable[..., None]:
@@ -97,14 +98,14 @@ class AttentionHooks:
         return layer_done
 
     def _say_refused(self) -> None:
-        """The counter has stopped by itself: the next layer comes out of order for it."""
+        """Logs a failed count once. The counter stops by itself: the next layer is out of order for it."""
         if not self._refused:
             self._refused = True
             logger.exception("a layer cannot be counted on the GPU: what is behind it leaves when its pass is over")
 
 
 def _attention_of(model: Any) -> dict[str, tuple[Any, int]]:
-    """The attention layers of a model, by their places in it."""
+    """The attention modules of a model and their layer ids, by path."""
     from sglang.srt.layers.radix_attention import RadixAttention
 
     return {
@@ -113,14 +114,14 @@ def _attention_of(model: Any) -> dict[str, tuple[Any, int]]:
 
 
 def _decoder_layer_of(path: str) -> str:
-    """ "model.layers.3" of "model.layers.3.self_attn.attn"; the attention itself where no layer is numbered."""
+    """ "model.layers.3" for "model.layers.3.self_attn.attn"; the path itself if it has no layer number."""
     parts = path.split(".")
     numbered = next((place for place, part in enumerate(parts) if part.isdecimal()), len(parts) - 1)
     return ".".join(parts[: numbered + 1])
 
 
 def counted(names: Iterable[str]) -> int:
-    """How many of these names a pass counts."""
+    """The number of these names that a pass counts."""
     return sum(len(of_layer) for of_layer in _by_layer(names).values())
 
 
@@ -134,7 +135,7 @@ def _by_layer(names: Iterable[str]) -> dict[int, Sequence[str]]:
 
 
 HOOKS = AttentionHooks()
-"""This process's: the model is loaded before the endpoint is made."""
+"""The one of this process: the model is loaded before the endpoint exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +143,20 @@ class PlannedChunk:
     """One request's part of a forward pass."""
 
     told: Command
-    """As the messenger hears it."""
+    """The chunk in the command to the messenger."""
     on_told: Callable[[], None]
-    """To be called when it has."""
+    """Called when the messenger has accepted it."""
 
 
 class LayerwiseSteps:
-    """The forward passes of one prefiller."""
+    """Reports the forward passes of one prefiller to the messenger. Used by the scheduler's thread only."""
 
     def __init__(
         self, exchange: Exchange, counter: LayerCounter, twins: Twins, first_pass: FirstPass | None = None
     ) -> None:
         self.twins = twins
         self.first_pass = first_pass
-        """What none is told before; None where this thread counts by itself, and not a GPU."""
+        """The check that must succeed before a pass is reported early; None if this thread counts, not a GPU."""
         self._exchange = exchange
         self._counter = counter
         self._step = 0
@@ -167,9 +168,9 @@ class LayerwiseSteps:
         forward: Callable[[], Any],
         on_stream: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> Any:
-        """Runs a forward pass; what it computes of the planned chunks leaves meanwhile.
+        """Runs a forward pass, during which its planned chunks are sent; returns the result of ``forward``.
 
-        ``on_stream``: a context in which work is queued where the pass will be.
+        ``on_stream`` is a context in which work is queued on the stream of the pass.
         """
         try:
             chunks = plan()
@@ -225,9 +226,9 @@ class LayerwiseSteps:
 
 
 def install_hooks(_result: None, runner: Any) -> None:
-    """After ``ModelRunner.load_model``, before any graph is captured.
+    """Runs after ``ModelRunner.load_model``, before any graph is captured.
 
-    The model of a decoder that stays one tells of its windows only.
+    In an engine that is always a decoder it only reads the size of the windows.
     """
     from sglang.srt.runtime_context import get_device, get_disagg
 
@@ -236,7 +237,7 @@ def install_hooks(_result: None, runner: Any) -> None:
     disaggregation = get_disagg()
     if disaggregation.disaggregation_transfer_backend != BACKEND_NAME:
         return
-    if runner.is_draft_worker:  # its layers have the numbers of the target's
+    if runner.is_draft_worker:  # its layers have the same numbers as the target's
         return
     HOOKS.window_tokens = runner.sliding_window_size or 0
     if not _prefills(disaggregation):
@@ -248,7 +249,7 @@ def install_hooks(_result: None, runner: Any) -> None:
 
 
 def count_into_graphs(_result: None, runner: Any, *_args: Any, **_named: Any) -> None:
-    """After ``ModelRunner.alloc_memory_pool``, before any graph is captured: on a GPU its layers are to be counted."""
+    """Runs after ``ModelRunner.alloc_memory_pool``, before any graph is captured: graphs on a GPU must count layers."""
     from sglang.srt.runtime_context import get_device, get_disagg
 
     from kv_connector.sglang import BACKEND_NAME
@@ -271,7 +272,7 @@ def _prefills(disaggregation: Any) -> bool:
 
 
 def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: Any, **named: Any) -> Any:
-    """Around ``Scheduler.run_batch``: the batch has its pages, and is computed next."""
+    """Wraps ``Scheduler.run_batch``: the batch has its pages and is computed next."""
     queue = getattr(scheduler, "disagg_prefill_bootstrap_queue", None)
     steps = getattr(getattr(queue, "kv_manager", None), "steps", None)
     if steps is None:
@@ -294,7 +295,7 @@ def run_batch(original: Callable[..., Any], scheduler: Any, batch: Any, *more: A
 
 
 def _plan(scheduler: Any, batch: Any, twins: Twins) -> list[PlannedChunk]:
-    """One chunk for each request of the batch that is being sent."""
+    """Plans a chunk for each request of the batch that is being sent."""
     if not batch.forward_mode.is_extend():
         return []
     if scheduler.tree_cache.supports_prefix_sharing():
@@ -304,10 +305,10 @@ def _plan(scheduler: Any, batch: Any, twins: Twins) -> list[PlannedChunk]:
 
 
 class _Unsent:
-    """Of a request that another backend sends, as SGLang's warm-up."""
+    """Stands for the sender of a request that this backend does not send, such as SGLang's warm-up."""
 
     def leave_to_send(self) -> None:
-        """It is not sent from here at all."""
+        """Does nothing: the request is not sent from here."""
 
 
 def _computed(request: Any) -> Computed:

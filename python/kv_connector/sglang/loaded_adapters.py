@@ -1,8 +1,8 @@
-"""Names the LoRA adapters of a scheduler as they were when SGLang loaded them. Imports nothing of SGLang's.
+"""Identifies a scheduler's LoRA adapters by the contents that SGLang has loaded. Needs no import of SGLang.
 
-A file that is replaced after the load says nothing of what the engine computes with: two servers of which only one has
-loaded it again would both be named by the new file. Adapters that come as tensors, from a trainer, have no file. So
-each load is looked at when it happens; SGLang gives each an id of its own. The scheduler's thread only.
+The files do not identify them: if a file is replaced and only one of two servers loads it again, both would be named by
+the new file. Adapters that a trainer sends as tensors have no file. So each load is observed when it happens; SGLang
+gives each load an id of its own. Used by the scheduler's thread only.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from kv_connector.sglang import BACKEND_NAME
 
 _MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
 FROM_FILES = f"{_MANAGER}._load_lora_adapter"
-"""Of the start, and of later; public is only the second."""
+"""Loads at the start and later ones; the public method has only the later ones."""
 FROM_TENSORS = f"{_MANAGER}.load_lora_adapter_from_tensors"
 _UNKNOWN = "an adapter"
 
 
 class LoadedAdapters:
-    """Those of one scheduler, by SGLang's managers of them: a draft has one of its own."""
+    """The adapters of one scheduler, for each of SGLang's LoRA managers: a draft has its own."""
 
     def __init__(self) -> None:
         self._by_manager: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 
     def note_files(self, original: Callable[..., Any], manager: Any, adapter: Any) -> Any:
-        """Around what loads an adapter from a folder."""
+        """Wraps the method that loads an adapter from a folder."""
         if not _is_compared():
             return original(manager, adapter)
         before = _identity_of_files(adapter)
         result = original(manager, adapter)
         after = _identity_of_files(adapter)
-        changing = "" if after == before else f"\n{adapter.lora_id}"  # of which of the two it is, nothing is known
+        changing = "" if after == before else f"\n{adapter.lora_id}"  # which of the two was read is unknown
         self._keep(manager, adapter, after + changing)
         return result
 
@@ -48,7 +48,7 @@ class LoadedAdapters:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Around what loads an adapter from tensors."""
+        """Wraps the method that loads an adapter from tensors."""
         if not _is_compared():
             return original(manager, adapter, tensors, settings, *args, **kwargs)
         identity = identity_of_tensors(adapter.lora_name or "", tensors, settings)
@@ -57,7 +57,7 @@ class LoadedAdapters:
         return result
 
     def identity(self, manager: Any, adapter_id: str) -> str:
-        """What two servers compare of an adapter that SGLang has by this id."""
+        """What two servers compare of the adapter to which SGLang gave this id."""
         known = manager.lora_refs.get(adapter_id) if manager is not None else None
         if known is None:
             return _UNKNOWN
@@ -70,7 +70,7 @@ class LoadedAdapters:
 
 
 def _is_compared() -> bool:
-    """Whether this server has peers that this backend speaks to."""
+    """Whether this server uses this backend, so that peers compare adapters."""
     from sglang.srt.runtime_context import get_disagg
 
     return bool(get_disagg().disaggregation_transfer_backend == BACKEND_NAME)
@@ -81,4 +81,4 @@ def _identity_of_files(adapter: Any) -> str:
 
 
 ADAPTERS = LoadedAdapters()
-"""Of this process's scheduler."""
+"""The adapters of this process's scheduler."""

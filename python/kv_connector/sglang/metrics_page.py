@@ -1,4 +1,4 @@
-"""The messenger's figures on SGLang's own metrics page, where ``--enable-metrics`` asks for one."""
+"""The messenger's metrics on SGLang's own metrics page, if ``--enable-metrics`` is set."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kv_connector.page_figures import EngineFigures, PageFigures
 
 INTERVAL_SECONDS = 1.0
 LABELS = ("model_name", "engine_type")
-"""SGLang's own, but for those of the rank: what several ranks have is added up."""
+"""SGLang's own labels, except those of the rank: the values of several ranks are added up."""
 
 
 class MetricsPage:
-    """Shows one messenger's figures, each second, from a thread of its own: an idle scheduler asks for nothing.
+    """Updates one messenger's metrics each second on a thread of its own, because an idle scheduler would not.
 
-    A page is that of all ranks of the server: SGLang's processes share files, whose values are summed for it.
+    The page shows all ranks of the server: SGLang's processes share files, whose values are summed.
     """
 
     def __init__(self, messenger: MessengerPort, model_name: str, engine_type: str) -> None:
@@ -29,11 +29,11 @@ class MetricsPage:
         self._thread = threading.Thread(target=self._run, name="kv-messenger-figures", daemon=True)
 
     def start(self) -> None:
-        """Begins to show them."""
+        """Starts the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Shows them once more, and then no more."""
+        """Updates the metrics a last time and ends the thread."""
         self._ended.set()
         self._thread.join()
 
@@ -44,14 +44,14 @@ class MetricsPage:
             try:
                 stats = self._messenger.stats()
             except KvConnectorError:
-                return  # it is closed, or it has died, which the scheduler hears of by itself
+                return  # closed, or lost, which the scheduler notices by itself
             self._shown.take(self._gains.gains(stats), {self._messenger.opened.incarnation: stats.gauges})
 
 
 @functools.cache
 def _page() -> PageFigures:
-    """One for a process: a library for metrics takes each name once."""
-    # The library looks for SGLang's folder when it is imported: only a scheduler process has it.
+    """One for each process: the metrics library registers each name once."""
+    # The library reads SGLang's folder from the environment when it is imported: only a scheduler process has it.
     from prometheus_client import Counter, Gauge, Histogram
 
     gauge = functools.partial(Gauge, multiprocess_mode="livesum")

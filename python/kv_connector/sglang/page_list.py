@@ -1,4 +1,4 @@
-"""The pages of one prompt, by their positions: what SGLang has given, and what the messenger knows. Pure."""
+"""The pages of one prompt by position: those that SGLang has given, and those that the messenger knows. Pure."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from dataclasses import dataclass
 
 
 class PagesMovedError(Exception):
-    """SGLang gives another page for a position whose page the messenger already reads."""
+    """SGLang gave a different page for a position whose page the messenger already reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Pages of a prompt from a position on."""
+    """Consecutive pages of a prompt."""
 
     first_page: int
     pages: list[int]
 
     @property
     def end_page(self) -> int:
-        """The position behind the last one."""
+        """The position after the last page."""
         return self.first_page + len(self.pages)
 
 
 class PageList:
-    """Position k of the prompt is page k, whichever call says it first: an early plan, or the pages SGLang gives.
+    """The pages of a prompt by position, from plans before a forward pass and from the pages that SGLang gives.
 
-    The first positions are those of pages that the decoder has: they are counted, and no page is ever named for them.
+    The first positions are pages that the decoder already has: they count, but no page is ever named for them.
     """
 
     def __init__(self, decoders_count: int, count: int) -> None:
         self.total = decoders_count + count
-        """Pages of the whole prompt."""
+        """The number of pages of the whole prompt."""
         self.given = decoders_count
-        """SGLang has given the pages before this position; it gives each once, in their order."""
+        """SGLang has given the pages before this position; it gives each page once, in order."""
         self.told = decoders_count
-        """The messenger knows the pages before this position; more than are given where a plan ran ahead."""
+        """The messenger knows the pages before this position; after a plan these may be more than are given."""
         self._first = decoders_count
         self._pages: list[int] = []
 
     @property
     def known_pages(self) -> Pages:
-        """All that a call has said."""
+        """All pages known from plans or from SGLang."""
         return Pages(self._first, list(self._pages))
 
     @property
     def complete(self) -> bool:
-        """Whether SGLang has given all."""
+        """Whether SGLang has given all pages."""
         return self.given == self.total
 
     def give(self, pages: Sequence[int]) -> None:
-        """SGLang's next pages. Raises PagesMovedError if one differs from what a plan has told of its position."""
+        """Takes SGLang's next pages. Raises PagesMovedError if one is not the page that a plan had at its position."""
         end = self.given + len(pages)
         if end > self.total:
             raise AssertionError(f"{len(pages)} pages from position {self.given} of a prompt of {self.total}")
@@ -64,15 +64,15 @@ class PageList:
         self.given = end
 
     def unreported(self, end_page: int) -> Pages:
-        """What the messenger does not know yet of the positions before ``end_page``, all of which are here."""
+        """The pages before ``end_page`` that the messenger does not know yet; all of them must be known here."""
         if end_page > self._known:
             raise AssertionError(f"position {end_page} of {self._known} known")
         return Pages(self.told, self._from(self.told, end_page))
 
     def plan(self, end_page: int, pages_of: Callable[[int, int], list[int]]) -> Pages | None:
-        """What to tell so that the messenger knows the positions before ``end_page``; None if it does.
+        """The pages before ``end_page`` that the messenger does not know yet; None if it knows all.
 
-        Changes nothing: that is ``on_told``'s. ``pages_of`` gives the pages between two positions.
+        Changes no state; ``on_told`` does. ``pages_of`` gives the pages between two positions.
         """
         known = self._known
         if end_page <= known:
@@ -83,7 +83,7 @@ class PageList:
         return Pages(self.told, self._from(self.told, known) + ahead)
 
     def on_told(self, told: Pages) -> None:
-        """The messenger has taken these."""
+        """The messenger has accepted these pages."""
         if told.first_page > self.told:
             raise AssertionError(f"told from position {told.first_page} on, known are {self.told}")
         self._pages[told.first_page - self._first : told.end_page - self._first] = told.pages

@@ -1,6 +1,6 @@
-"""Finds the messengers of a prefiller's ranks by SGLang's bootstrap server, without ever blocking the scheduler.
+"""Finds the messengers of a prefiller's ranks through SGLang's bootstrap server, without blocking the scheduler.
 
-A prefiller registers its messenger's address where other backends register the port of their own sockets.
+A prefiller registers its messenger's address in place of the socket's port that other backends register.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from kv_connector.sglang.exchange import PrefillerAddress
 
 LOOKUPS_AT_ONCE_MAX = 32
-"""Of all prefillers. Threads appear as they are needed, and one that does not answer is asked each question once."""
+"""For all prefillers together. Threads start on demand; an unanswered request to a server is not repeated."""
 LOOKUP_LIMIT_SECONDS = 5.0
 
 _Answer = TypeVar("_Answer")
@@ -23,7 +23,7 @@ GetJson = Callable[[str, Mapping[str, int]], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """One rank of a prefiller, as the bootstrap server names it."""
+    """One rank of a prefiller, as the bootstrap server identifies it."""
 
     dp_rank: int
     cp_rank: int
@@ -33,14 +33,14 @@ class RankPlace:
 
 @dataclass(slots=True, eq=False)
 class Lookup:
-    """An answer that is here, or will come. Read it by ``done``, then ``addresses`` or ``failure``."""
+    """A result that may be pending. Check ``done``, then read ``failure`` or ``addresses``."""
 
     addresses: tuple[PrefillerAddress, ...] = ()
     failure: str = ""
     _waiting: list[Future[PrefillerAddress]] = field(default_factory=list)
 
     def done(self) -> bool:
-        """Whether it has come; never waits."""
+        """Whether the result is there; never blocks."""
         if not self._waiting:
             return True
         if not all(future.done() for future in self._waiting):
@@ -54,7 +54,7 @@ class Lookup:
 
 
 def get_json(url: str, query: Mapping[str, int]) -> Mapping[str, Any]:
-    """One question to a bootstrap server; raises on anything but an answer."""
+    """Sends one GET request to a bootstrap server; raises unless it gets a JSON answer."""
     import requests
 
     response = requests.get(url, params=dict(query), timeout=LOOKUP_LIMIT_SECONDS)
@@ -65,7 +65,7 @@ def get_json(url: str, query: Mapping[str, int]) -> Mapping[str, Any]:
 
 
 class Prefillers:
-    """Addresses by bootstrap server and rank. Methods are called by the scheduler's thread; questions run on others."""
+    """Addresses by bootstrap server and rank. Used by the scheduler's thread only; requests run on other threads."""
 
     def __init__(self, ask: GetJson = get_json) -> None:
         self._ask = ask
@@ -75,7 +75,7 @@ class Prefillers:
         self._questions: dict[tuple[str, RankPlace], Future[PrefillerAddress]] = {}
 
     def find(self, bootstrap_addr: str, places: Sequence[RankPlace]) -> Lookup:
-        """Where these ranks listen, as far as known; asks for the others."""
+        """The addresses of these ranks; requests those that are not known."""
         with self._lock:
             known = [self._known.get((bootstrap_addr, place)) for place in places]
         if all(known):
@@ -83,11 +83,11 @@ class Prefillers:
         return self.find_again(bootstrap_addr, places)
 
     def find_again(self, bootstrap_addr: str, places: Sequence[RankPlace]) -> Lookup:
-        """Asks where these ranks listen, although it may be known. A question that is under way is not asked twice."""
+        """Requests the addresses of these ranks even if they are known; reuses a request that is in progress."""
         return Lookup(_waiting=[self._asked(bootstrap_addr, place) for place in places])
 
     def forget(self, bootstrap_addr: str) -> None:
-        """What was known of this bootstrap server's ranks."""
+        """Drops the known addresses of this bootstrap server's ranks."""
         with self._lock:
             for key in [key for key in self._known if key[0] == bootstrap_addr]:
                 del self._known[key]
@@ -100,11 +100,11 @@ class Prefillers:
         return question
 
     def run(self, question: Callable[[], _Answer]) -> Future[_Answer]:
-        """Runs something else that would block."""
+        """Runs another blocking function on one of the threads."""
         return self._pool.submit(question)
 
     def close(self) -> None:
-        """Takes no more questions; those under way end by their own limit."""
+        """Accepts no more requests; those in progress end by their own time limits."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _find(self, bootstrap_addr: str, place: RankPlace) -> PrefillerAddress:

@@ -1,4 +1,4 @@
-"""What the KV of one of SGLang's requests is computed from. Reads a request and its scheduler; changes neither."""
+"""The digest of what the KV of an SGLang request is computed from. Reads requests and their scheduler only."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kv_connector.sglang import weight_changes
 from kv_connector.sglang.loaded_adapters import ADAPTERS
 
 NO_DIGEST = ""
-"""Of a request that has not been named."""
+"""Stands for the digest of a request that has none yet."""
 
 
 def digest_of(request: Any, *, adapter: str = "", weights: str = "", contents_alike: bool = True) -> str:
-    """The digest of what a prefiller computes for this request, the same on both sides.
+    """The digest of what a prefiller computes for this request; equal on both sides.
 
-    A decoder that was paused wants what it has generated computed as well. Where the two sides may well describe the
-    prompt otherwise, only the adapter and the weights are named: images and sounds unless ``contents_alike``, what
-    SGLang has no hash of, and vectors of other kinds.
+    A decoder that was paused has its generated tokens computed again too. If the two sides may describe an equal prompt
+    differently, the digest covers the adapter and the weights only: for images and audio unless ``contents_alike``, for
+    content without a hash of SGLang's, and for vectors of other kinds.
     """
     features = _features(request.multimodal_inputs) if contents_alike or request.multimodal_inputs is None else None
     embeddings = _embeddings(request.input_embeds) if request.input_embeds else None
@@ -31,7 +31,7 @@ def digest_of(request: Any, *, adapter: str = "", weights: str = "", contents_al
 
 
 def _features(inputs: Any) -> list[Feature] | None:
-    """Images and sounds by SGLang's hashes of them, by which its own cache tells them apart; None without hashes."""
+    """Images and audio by SGLang's hashes, by which its own cache distinguishes them; None without hashes."""
     features = []
     for item in inputs.mm_items if inputs is not None else ():
         if item.hash is None:
@@ -43,7 +43,7 @@ def _features(inputs: Any) -> list[Feature] | None:
 
 
 def _embeddings(vectors: Sequence[Sequence[float]]) -> Embeddings | None:
-    """A prompt given as vectors, by the numbers that the client sent; None of what is no list of vectors."""
+    """A prompt given as vectors, by the numbers that the client sent; None if it is not a list of vectors."""
     numbers = array("d")
     try:
         for vector in vectors:
@@ -57,7 +57,7 @@ def _embeddings(vectors: Sequence[Sequence[float]]) -> Embeddings | None:
 
 
 def length_of(request: Any) -> int:
-    """How many tokens a prefiller computes for this request."""
+    """The number of tokens that a prefiller computes for this request."""
     return len(_tokens(request))
 
 
@@ -67,7 +67,7 @@ def _tokens(request: Any) -> Any:
 
 
 def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before ``PrefillBootstrapQueue.create_sender``, which gives the sender nothing of its request but the room."""
+    """Runs before ``PrefillBootstrapQueue.create_sender``, which passes only the room of the request to the sender."""
     from kv_connector.sglang.endpoint import TransferEndpoint
 
     if isinstance(queue.kv_manager, TransferEndpoint):
@@ -76,12 +76,12 @@ def name_sender(queue: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 def name_new_receiver(waiting: Any, queue: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``DecodePreallocQueue._create_receiver_and_enqueue``: what is declined has a name as well."""
+    """Runs after ``DecodePreallocQueue._create_receiver_and_enqueue``: a decline needs a digest too."""
     name_receiver(queue, waiting)
 
 
 def name_receiver(queue: Any, waiting: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before ``DecodePreallocQueue._send_kv_metadata``: a decoder that was paused may want more by now."""
+    """Runs before ``DecodePreallocQueue._send_kv_metadata``: a paused decoder may need more tokens by now."""
     from kv_connector.sglang.receiver import Receiver
 
     if isinstance(waiting.kv_receiver, Receiver):
@@ -99,10 +99,10 @@ def _digest_in(scheduler: Any, request: Any) -> str:
 
 
 def _contents_are_alike() -> bool:
-    """Whether the other side has the same hashes of the same images.
+    """Whether both sides have equal hashes of equal images.
 
-    SGLang hashes what its processor has made of an image. Processors on two kinds of GPUs may round otherwise; those on
-    CPUs do the same. With SGLANG_MM_SKIP_COMPUTE_HASH its hashes are random numbers.
+    SGLang hashes the output of an image's processor. Processors on two kinds of GPUs may round differently; those on
+    CPUs give equal results. With SGLANG_MM_SKIP_COMPUTE_HASH the hashes are random numbers.
     """
     from sglang.srt.environ import envs
     from sglang.srt.runtime_context import get_device
@@ -111,5 +111,5 @@ def _contents_are_alike() -> bool:
 
 
 def _adapter(scheduler: Any, lora_id: str | None) -> str:
-    """SGLang numbers adapters, and each server by itself: what it loaded of them is compared."""
+    """The adapter's identity by its contents: each server gives adapters ids of its own."""
     return ADAPTERS.identity(scheduler.tp_worker.model_runner.lora_manager, lora_id) if lora_id else ""

@@ -1,4 +1,4 @@
-"""One request on the decoder, in SGLang's terms. The scheduler's thread only, but for `abort`; nothing here blocks."""
+"""One request on the decoder, in SGLang's terms. The scheduler's thread only, except ``abort``; nothing blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ABORTED = "Aborted by AbortReq."
 
 
 class Receiver(BaseKVReceiver):
-    """Finds the prefiller, grants it pages, and ends when all has come or nothing can come any more."""
+    """Finds the prefiller, fetches the KV, and ends when all of it has arrived or none can arrive any more."""
 
     supports_host_destination = False
 
@@ -30,24 +30,24 @@ class Receiver(BaseKVReceiver):
         self.require_staging = False
         self.prompt_digest = NO_DIGEST
         self.prompt_tokens = 0
-        """Said where the model has sliding windows; of others whole pages are counted."""
+        """Used only if the model has sliding windows; otherwise whole pages are counted."""
         self.abort_notified = False
-        """Whether the pages may still be written to although the request has failed: SGLang holds them then."""
+        """Whether pages of the failed request may still be written to; SGLang then keeps them."""
         self.bootstrap_infos: Sequence[PrefillerAddress] = ()
         self._dp_rank = 0
         self._places: Sequence[RankPlace] = ()
         self._lookup: Lookup | None = None
         self._ask: dict[str, Any] | None = None
-        """What was asked for, to ask again at another address."""
+        """The arguments of the fetch, to repeat it at another address."""
         self._incoming: Incoming | None = None
         self._topology: Future[Any] | None = None
-        """What was asked for when the fetch had failed."""
+        """The topology that was requested after the fetch had failed."""
         self._asked_again = False
         self._failure = ""
         self._abort_asked = False
-        """By another thread."""
+        """Whether another thread has called ``abort``."""
         self._lifecycle_lock = threading.RLock()
-        """SGLang's base takes it where it ends a request on a thread of its own."""
+        """Taken by SGLang's base class when it ends a request on a thread of its own."""
 
     # ---- finding the prefiller
 
@@ -86,7 +86,7 @@ class Receiver(BaseKVReceiver):
         destination: Any = None,
         device_kv_indices: Any = None,
     ) -> None:
-        """The request has pages and a metadata slot: asks for its KV."""
+        """Fetches the KV: the request has its pages and a metadata slot."""
         if self.conclude_state is not None:
             return
         if device_kv_indices is not None or getattr(destination, "value", "device") != "device":
@@ -128,7 +128,7 @@ class Receiver(BaseKVReceiver):
         self._incoming = self.kv_mgr.exchange.fetch(self.bootstrap_room, self.bootstrap_infos, **self._ask)
 
     def poll(self) -> int:
-        """SGLang's state of the transfer; Success means that all has come, metadata included."""
+        """The state of the transfer, a KVPoll; Success means that everything has arrived, including the metadata."""
         if self._abort_asked and self.conclude_state is None:
             self._abort_as_asked()
         if self.conclude_state is not None:
@@ -143,9 +143,9 @@ class Receiver(BaseKVReceiver):
         return self._poll_retry(incoming.failure) if incoming.failure else KVPoll.Transferring
 
     def _poll_retry(self, failure: str) -> int:
-        """A prefiller that was restarted may listen elsewhere, with other ranks: what was known is asked for once more.
+        """Looks the prefiller up once more: after a restart it may have other addresses and other ranks.
 
-        The topology first, then its ranks' addresses; if neither has changed, the failure stands.
+        First the topology is requested, then the addresses of its ranks; if neither has changed, the failure is final.
         """
         if self._asked_again:
             return self._fail(failure)
@@ -169,7 +169,7 @@ class Receiver(BaseKVReceiver):
         return KVPoll.Transferring
 
     def _places_again(self) -> list[RankPlace] | str:
-        """Where the prefiller's ranks are by its newest topology, or why that is not known."""
+        """The prefiller's ranks in its latest topology, or an error message."""
         if self._topology is None:
             raise AssertionError("the topology was not asked for")
         fault = self._topology.exception()
@@ -183,9 +183,9 @@ class Receiver(BaseKVReceiver):
     # ---- its end
 
     def abort(self) -> None:
-        """The engine gives the request up; its pages are held until nothing can write to them.
+        """Aborts the request; its pages are kept until nothing can write to them.
 
-        SGLang says so on other threads as well, when a recompute could not be asked for; the next poll acts on it then.
+        SGLang also calls this on other threads, after a recompute request failed; the next poll then does the work.
         """
         if not self.kv_mgr.on_scheduler_thread():
             self._abort_asked = True
@@ -195,13 +195,13 @@ class Receiver(BaseKVReceiver):
         self.ensure_abort_notified()
 
     def _abort_as_asked(self) -> None:
-        """SGLang holds the lock until it has said why."""
+        """Aborts for another thread, under the lock that SGLang holds until it has recorded the reason."""
         with self._lifecycle_lock:
             self._failure = self.kv_mgr.failure_records.pop(self.bootstrap_room, _ABORTED)
         self.abort()
 
     def ensure_abort_notified(self, *, force_arm: bool = False) -> None:  # noqa: ARG002 - SGLang's word
-        """Cancels what is under way; afterwards SGLang asks the endpoint when the pages are safe."""
+        """Cancels the transfer in progress; SGLang then asks the endpoint until the pages are safe."""
         if self.abort_notified:
             return
         if self._incoming is not None:
@@ -211,13 +211,13 @@ class Receiver(BaseKVReceiver):
             self.kv_mgr.exchange.decline(self.bootstrap_room, self.bootstrap_infos, self.prompt_digest)
 
     def _fail(self, reason: str) -> int:
-        # The messenger's own name of the limit is no option here.
+        # The messenger's own option is not available here; the limit is one of SGLang's.
         self._failure = reason.replace("fetch_limit_seconds", "SGLANG_DISAGGREGATION_WAITING_TIMEOUT")
         self.conclude_state = KVPoll.Failed
         return KVPoll.Failed
 
     def failure_exception(self) -> None:
-        """Raises the reason."""
+        """Raises KVTransferError with the reason of the failure."""
         self._failure = self.kv_mgr.failure_records.pop(self.bootstrap_room, self._failure)
         own = bool(self._failure)
         self.conclude_state = KVPoll.Failed
@@ -228,6 +228,6 @@ class Receiver(BaseKVReceiver):
         )
 
     def clear(self) -> None:
-        """The scheduler forgets the request."""
+        """Called when the scheduler drops the request."""
         if self._incoming is not None:
             self.kv_mgr.exchange.abandon(self._incoming)

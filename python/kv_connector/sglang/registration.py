@@ -1,9 +1,9 @@
-"""Puts the backend beside SGLang's own, by SGLang's public list of choices and its plugins' hooks.
+"""Registers the backend with SGLang, through its public list of choices and its plugin hooks.
 
-Eight hooks come before it is known which backend a process uses, and look for themselves; the others are put in place
-when this one is asked for. Nothing here starts anything: the JVM boots with the endpoint, in the scheduler's process.
-A plugin that raises is only logged by SGLang, so what may not fit is checked when the backend is asked for, where a
-refusal ends the start.
+Eight hooks must be installed before it is known which backend a process uses, and each checks that itself; the others
+are installed when this backend is requested. Nothing is started here: the JVM starts with the endpoint, in the
+scheduler's process. SGLang only logs an exception of a plugin, so compatibility is checked when the backend is
+requested, where an exception ends the start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DECODE_QUEUE = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 
 def register_backend() -> None:
-    """Adds the choice, the enum's member and the classes. Harmless a second time."""
+    """Adds the choice, the enum's member and the classes. A second call does nothing."""
     from sglang.srt.arg_groups import choices
     from sglang.srt.disaggregation import utils
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -60,7 +60,7 @@ def register_backend() -> None:
 
 
 def hook_scheduler() -> None:
-    """The hooks of a scheduler that uses this backend; one with another backend runs without them."""
+    """Installs the hooks of a scheduler that uses this backend; others run without them."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from kv_connector.sglang import sglang_api
@@ -78,7 +78,7 @@ def hook_scheduler() -> None:
     for target, (hook, kind) in hooks.items():
         if all(known is not hook for _kind, known, _source in HookRegistry._hooks[target]):
             HookRegistry.register(target, hook, kind)
-            if target in HookRegistry._patched:  # with another plug-in's hook, at which SGLang would leave it
+            if target in HookRegistry._patched:  # SGLang skips a target that another plugin has patched
                 HookRegistry._apply_target(target, [(kind, hook, None)])
     HookRegistry.apply_hooks()
     sglang_api.require_hooked(
@@ -91,14 +91,14 @@ def hook_scheduler() -> None:
 
 
 def allocate_shared(original: Callable[..., Any], *args: Any, **said: Any) -> Any:
-    """Around what allocates SGLang's pools and metadata; torch is loaded by then."""
+    """Wraps the allocation of SGLang's pools and metadata; torch is loaded by then."""
     from kv_connector.sglang import shared_memory
 
     return shared_memory.allocate_shared(original, *args, **said)
 
 
 def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: Any) -> Any:
-    """The backend's class for one of SGLang's nouns; asks ``original`` for those of other backends."""
+    """This backend's class of the given type; calls ``original`` for other backends."""
     if transfer_backend.value != BACKEND_NAME or class_type.value == "kvargs":
         return original(transfer_backend, class_type)
     from kv_connector.sglang import sglang_api
@@ -119,7 +119,7 @@ def kv_class(original: Callable[..., Any], transfer_backend: Any, class_type: An
 
 
 def abort_queued(queue: Any) -> None:
-    """Before ``PrefillBootstrapQueue.release_memory_occupation``, which drops what is queued without a word."""
+    """Runs before ``PrefillBootstrapQueue.release_memory_occupation``, which silently drops queued requests."""
     from kv_connector.sglang.sender import Sender
 
     for request in queue.queue:
@@ -128,10 +128,10 @@ def abort_queued(queue: Any) -> None:
 
 
 def never_release_by_time(_result: None, queue: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Keeps pages of an aborted transfer until it is proven that nothing writes to them, however long that takes.
+    """Keeps pages of an aborted transfer until there is proof that nothing writes to them, however long that takes.
 
-    SGLang gives them up after ``SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT``, and would then hand pages
-    to another request while the prefiller may still write to them.
+    SGLang would release them after ``SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT`` and give them to
+    another request while the prefiller may still write to them.
     """
     from sglang.srt.runtime_context import get_disagg
 

@@ -1,4 +1,4 @@
-"""One request on the prefiller, in SGLang's terms. The scheduler's thread only; nothing here blocks."""
+"""One request on the prefiller, in SGLang's terms. The scheduler's thread only; only a fence may block."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from kv_connector.sglang.sglang_api import BaseKVSender, KVPoll, KVTransferError
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Pages before this position may be read when the event is over."""
+    """A chunk: pages before ``end_page`` may be read once the event has completed."""
 
     end_page: int
     last: bool
     beside: Sequence[int]
-    """Pages of a pool beside that of full attention; they come with the last chunk."""
+    """Pages of the second pool; they come with the last chunk."""
     wait_event: Any
-    """Of the device; None when they are complete."""
+    """The device's event; None if the pages are complete."""
 
 
 class Sender(BaseKVSender):
-    """Waits for the decoder's grant, tells the messenger what is computed, and ends when nothing reads the pages."""
+    """Waits for the decoder's grant, reports computed pages to the messenger, and ends when nothing reads them."""
 
     def __init__(
         self,
@@ -45,20 +45,20 @@ class Sender(BaseKVSender):
         self._since = time.monotonic()
         self._pages = PageList(0, 0)
         self._begun = False
-        """Whether SGLang has said how many pages it will give."""
+        """Whether the number of pages that SGLang will give is known."""
         self._context_slot = -1
         self._sent = False
         self._chunks: deque[_Chunk] = deque()
-        """Given, but not readable yet."""
+        """Chunks that SGLang has given but that are not readable yet."""
         self._kept = False
-        """Whether SGLang's cache may put other pages in place of those that it computes; see ``leave_to_send``."""
+        """Whether SGLang's cache may replace the pages that a pass computes; see ``leave_to_send``."""
         self._told_state: int | None = None
-        """What the first pipeline stage knows of it."""
+        """The state that was last reported to the first pipeline stage."""
         self._with_stages = True
-        """Whether the stages have yet to agree that it is computed, or is not."""
+        """Whether the stages have not agreed yet on whether the request is computed."""
         self._said_tokens = mgr.take_prompt_tokens()
         self._beside: BesidePages | None = None
-        """Of a model with a pool beside that of full attention."""
+        """The part of the prompt in a second pool, if the model has one."""
         self._outgoing = mgr.exchange.announce(bootstrap_room, mgr.take_prompt_digest())
         self._tell_stages(KVPoll.Bootstrapping)
         refusal = mgr.place_room(bootstrap_addr, bootstrap_room, req_has_disagg_prefill_dp_rank)
@@ -68,12 +68,12 @@ class Sender(BaseKVSender):
     # ---- before the forward pass
 
     def pop_decode_prefix_len(self) -> int:
-        """Tokens that the decoder has in its own cache."""
+        """The number of tokens that the decoder has in its own cache."""
         granted = self._outgoing.granted
         return granted.first_token if granted is not None else 0
 
     def init(self, num_kv_indices: int, aux_index: int | None = None) -> None:
-        """The scheduler has a metadata slot for the request and will send that many pages."""
+        """The scheduler has a metadata slot for the request and will give this many pages."""
         self._leave_stages()
         decoders_count = self.pop_decode_prefix_len() // self.kv_mgr.kv_args.page_size
         self._pages = PageList(decoders_count, num_kv_indices)
@@ -84,11 +84,11 @@ class Sender(BaseKVSender):
     # ---- chunks
 
     def get_max_transfer_tokens(self) -> int | None:
-        """No limit: the messenger splits."""
+        """None, no limit: the messenger splits transfers."""
         return None
 
     def should_send_kv_chunk(self, num_pages: int, last_chunk: bool) -> bool:
-        """The last one is sent even when it has no pages: its metadata is what the decoder waits for."""
+        """True also for a last chunk without pages: the decoder waits for its metadata."""
         return num_pages > 0 or last_chunk
 
     def send(
@@ -98,7 +98,7 @@ class Sender(BaseKVSender):
         num_kv_tokens: int | None = None,  # noqa: ARG002 - whole pages are sent
         indices_event: Any = None,
     ) -> None:
-        """The next pages of the request hold their KV, once ``wait_event`` is over."""
+        """Gives the next pages of the request, which hold their KV once the wait event has completed."""
         wait_event, self._early_send_wait_event = self._early_send_wait_event, None
         if indices_event is not None:
             raise AssertionError("page indices on the device were not asked for")
@@ -119,7 +119,7 @@ class Sender(BaseKVSender):
         self._flush()
 
     def _flush(self) -> None:
-        """Tells the messenger all chunks that may be read, in order."""
+        """Reports all readable chunks to the messenger, in order."""
         while self._chunks and _is_over(self._chunks[0].wait_event):
             chunk = self._chunks.popleft()
             self._tell(chunk)
@@ -127,7 +127,7 @@ class Sender(BaseKVSender):
                 self.kv_mgr.exchange.finish(self._outgoing, self._context_slot)
 
     def _tell(self, chunk: _Chunk) -> None:
-        """What a pool beside that of full attention holds of the prompt is named with the last chunk."""
+        """Reports a chunk; pages of a second pool are named with the last chunk."""
         beside, end_page = self._beside, chunk.end_page
         if beside is not None and not chunk.last:
             end_page = max(self._pages.told, beside.readable_end(end_page))
@@ -138,26 +138,26 @@ class Sender(BaseKVSender):
         self._pages.on_told(told)
 
     def leave_to_send(self) -> None:
-        """SGLang's cache may have these pages already, and may then free what a pass computes before it is read.
+        """Has the prompt sent after its passes, from the pages that SGLang gives.
 
-        Such a prompt leaves after its passes, from the pages that SGLang gives.
+        SGLang's cache may have the same pages already, and would then free those that a pass computes before they are
+        read.
         """
         self._kept = True
 
     def plan(
         self, end_token: int, prompt_tokens: int, pages_of: Callable[[int, int], list[int]]
     ) -> PlannedChunk | None:
-        """The chunk that the next forward pass computes, which then leaves layer by layer; None if it waits for send.
+        """The chunk that the next forward pass computes, to be sent layer by layer; None if it is sent after the pass.
 
-        Nothing is changed before the messenger has taken it: a plan that comes to nothing is sent afterwards.
-
+        No state changes before the messenger has accepted the chunk, so an unused plan is simply sent afterwards.
         ``pages_of`` gives the pages between two positions of the prompt.
         """
         out = self._outgoing
         if self.conclude_state is not None or out.ended or out.failure or not self._begun or self._kept:
             return None
         if self._beside is not None and self._beside.has_group:
-            return None  # SGLang says what the other pool holds of the prompt when the pass is over
+            return None  # SGLang gives the pages of the second pool after the pass
         page_tokens = self.kv_mgr.kv_args.page_size
         end_page = self._pages.total if end_token >= prompt_tokens else end_token // page_tokens
         planned = self._pages.plan(end_page, pages_of)
@@ -168,7 +168,7 @@ class Sender(BaseKVSender):
         return PlannedChunk(told, lambda: self._pages.on_told(planned))
 
     def _prompt_tokens(self) -> int:
-        """Both sides count whole pages, but where a window's first page depends on the last token's place."""
+        """Whole pages, as on the decoder; exact tokens with a window, whose first page depends on the last token."""
         return self._tokens(self._pages.total) if self._beside is None else self._beside.prompt_tokens
 
     def _tokens(self, page_count: int) -> int:
@@ -177,7 +177,7 @@ class Sender(BaseKVSender):
     # ---- what has become of it
 
     def poll(self) -> int:
-        """SGLang's state of the transfer; Success and Failed mean that nothing reads the pages any more."""
+        """The state of the transfer, a KVPoll; Success and Failed mean that nothing reads the pages any more."""
         state = self._own_state()
         self._tell_stages(state)
         return state
@@ -190,7 +190,7 @@ class Sender(BaseKVSender):
         out = self._outgoing
         waits_for_release = (
             out.ended and not out.released
-        )  # its metadata was given away, so it ends by the release only
+        )  # its metadata was sent already, so that only its release ends it
         if out.failure and not waits_for_release:
             self.conclude_state = KVPoll.Failed
         elif out.released:
@@ -202,9 +202,9 @@ class Sender(BaseKVSender):
         return self.conclude_state
 
     def poll_pp_consensus(self) -> int:
-        """The state on all pipeline stages; the first stage asks, and the others do as it says.
+        """The state on which all pipeline stages agree; called on the first stage, whose decision the others follow.
 
-        So no stage computes before each has its own grant, and with it what the decoder has cached.
+        So no stage computes before each has its own grant, which also tells what the decoder has cached.
         """
         return self.kv_mgr.agreed_state(self.bootstrap_room, self.poll())
 
@@ -229,9 +229,9 @@ class Sender(BaseKVSender):
         return KVPoll.Failed
 
     def get_transfer_metric(self) -> Any:
-        """Bytes that left to all ranks of the decoder, and how long the decoder waited for them after the last pass.
+        """The bytes sent to all ranks of the decoder, and how long it waited for them after the last pass.
 
-        Waiting for the decoder's pages comes before the pass here: it is SGLang's bootstrap time already.
+        The wait for the decoder's pages precedes the pass here and is part of SGLang's bootstrap time.
         """
         out = self._outgoing
         return KVTransferMetric(
@@ -241,10 +241,10 @@ class Sender(BaseKVSender):
     # ---- its end
 
     def abort(self) -> None:
-        """The engine gives the request up.
+        """Aborts the request.
 
-        Its pages may be reused at once although they are still read: the decoder takes nothing without the metadata,
-        which goes last, and is not sent any more. Once the metadata was given away the request waits for its release.
+        Its pages may be reused at once although they may still be read: the decoder uses nothing without the metadata,
+        which is sent last and will not be sent now. If it was sent already, the request waits for its release.
         """
         out = self._outgoing
         finished = out.ended and not out.failure
@@ -258,7 +258,7 @@ class Sender(BaseKVSender):
         self.conclude_state = KVPoll.Failed
 
     def failure_exception(self) -> None:
-        """Raises the reason. The scheduler frees the pages next, also when only another rank has failed."""
+        """Raises KVTransferError. The scheduler then frees the pages, even if only another rank has failed."""
         out = self._outgoing
         own = bool(out.failure)
         self._leave_stages()
@@ -271,7 +271,7 @@ class Sender(BaseKVSender):
         raise KVTransferError(self.bootstrap_room, out.failure, is_from_another_rank=not own)
 
     def clear(self) -> None:
-        """The scheduler forgets the request."""
+        """Called when the scheduler drops the request."""
         self.kv_mgr.exchange.abort(self._outgoing, "the scheduler dropped the request")
 
 

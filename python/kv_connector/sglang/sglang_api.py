@@ -1,4 +1,4 @@
-"""The one place that imports SGLang's own classes, and the check that they are those this backend was made for."""
+"""SGLang's base classes, and the check that they are those for which this backend was made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KNOWN_VERSIONS = releases.SGLANG
 if TYPE_CHECKING:
 
     class CommonEndpoint:
-        """What every backend's manager begins with."""
+        """SGLang's base class of KV managers."""
 
         kv_args: Any
         local_ip: str
@@ -36,34 +36,34 @@ if TYPE_CHECKING:
         pp_rank: int
         prefill_info_table: dict[str, Any]
         request_status: Any
-        """Of a prefiller with pipeline stages a PPConsensusStore: replicated to the first of them."""
+        """On a prefiller with pipeline stages a PPConsensusStore, which is replicated to the first stage."""
         failure_records: dict[int, str]
-        """Why SGLang itself has ended a room."""
+        """Reasons for which SGLang itself has ended rooms."""
         waiting_timeout: float
         bootstrap_timeout: float
         enable_deferred_decode_kv_release: bool
 
         def __init__(self, args: Any, mode: Any, server_args: Any, is_mla_backend: bool | None = False) -> None: ...
         def register_to_bootstrap(self) -> None:
-            """Tells the bootstrap server this rank's address."""
+            """Registers this rank's address with the bootstrap server."""
 
         def try_ensure_parallel_info(self, bootstrap_addr: str) -> bool:
-            """Asks for a prefiller's topology; blocks."""
+            """Requests a prefiller's topology; blocks."""
 
         def check_status_pp_consensus(self, bootstrap_room: int) -> int:
-            """The lowest state of a room on all pipeline stages; asked on the first only."""
+            """The lowest state of a room over all pipeline stages; called on the first only."""
 
     class CommonKVBootstrapServer:
         """The HTTP registry of a prefiller's ranks."""
 
     class BaseKVSender:
-        """What every backend's sender begins with."""
+        """SGLang's base class of senders."""
 
     class BaseKVReceiver:
-        """What every backend's receiver begins with."""
+        """SGLang's base class of receivers."""
 
     class KVPoll:
-        """States of a transfer; ranks agree on the lowest."""
+        """The states of a transfer; ranks agree on the lowest."""
 
         Failed = 0
         Bootstrapping = 1
@@ -189,12 +189,12 @@ _ATTRIBUTES = (
     ("sglang.srt.model_executor.model_runner.ModelRunner.load_model", "self.sliding_window_size"),
     (f"{_DISAGGREGATION}.prefill.SchedulerDisaggregationPrefillMixin._send_kv_chunk", "self.sliding_window_size"),
 )
-"""Attributes that the backend reads or sets, and functions that must name them: setting one that has gone harms nothing
-that would be seen, but the KV."""
+"""Functions of SGLang and the text that their source must contain, mostly attributes that the backend reads or sets:
+setting an attribute that SGLang no longer uses would raise nothing and corrupt KV."""
 
 
 def check() -> None:
-    """Refuses an SGLang whose private interfaces are not those this backend was made for."""
+    """Raises if SGLang's private interfaces are not those for which this backend was made."""
     installed = importlib.metadata.version("sglang")
     if installed not in KNOWN_VERSIONS:
         logger.warning("SGLang %s was not tested with KV Messenger; %s was", installed, ", ".join(KNOWN_VERSIONS))
@@ -209,7 +209,7 @@ def check() -> None:
 
 
 def require_hooked(targets: Iterable[str]) -> None:
-    """Refuses an SGLang in which a hook could not be put in place, which SGLang itself only logs."""
+    """Raises if a hook could not be installed, which SGLang itself only logs."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
     for target in targets:

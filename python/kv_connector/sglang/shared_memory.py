@@ -1,8 +1,8 @@
 """SGLang's pools and metadata in memory that other processes of this host can map, so that ``shm`` reaches them.
 
-SGLang allocates them by ``torch.zeros``, and asks a backend nothing before. So two hooks stand around the places where
-it does, and answer these calls with mappings of memfds. A mapping that cannot be made leaves the call to torch, and
-what it makes to ``tcp``. A GPU's memory comes from a pool of torch's own, see ``device_side``.
+SGLang allocates them with ``torch.zeros`` without calling the backend first. So two hooks wrap the functions that
+allocate, in which such calls return mappings of memfds. If a mapping fails, torch allocates the memory, which is then
+sent over ``tcp``. For a GPU's memory see ``device_side``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kv_connector.sglang.allocations import ALLOCATIONS, Allocation
 if TYPE_CHECKING:
 
     class TorchFunctionMode:
-        """What torch calls while the mode is entered."""
+        """Torch's hook for all of its functions while the context is active."""
 
         def __enter__(self) -> Any: ...
         def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None: ...
@@ -34,7 +34,7 @@ logger = logging.getLogger("sglang.srt.kv_messenger")
 
 
 class SharedZeros(TorchFunctionMode):
-    """A context in which ``torch.zeros`` in host memory gives memory that others can map."""
+    """A context in which ``torch.zeros`` in host memory returns memory that other processes can map."""
 
     def __init__(self, torch: Any) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class SharedZeros(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Answers an allocation; torch calls it for every function."""
+        """Replaces an allocation; torch calls this for every function."""
         said = dict(kwargs or {})
         if func is self._torch.zeros and self._possible:
             shape = _shape(args, said)
@@ -69,7 +69,7 @@ class SharedZeros(TorchFunctionMode):
     def _mapped(self, shape: tuple[int, ...], dtype: Any) -> Any:
         length_bytes: int = functools.reduce(operator.mul, shape, dtype.itemsize)
         memfd, memory = map_memfd(length_bytes)
-        flat = self._torch.frombuffer(memory, dtype=self._torch.uint8)  # which keeps the mapping
+        flat = self._torch.frombuffer(memory, dtype=self._torch.uint8)  # keeps the mapping alive
         allocation = Allocation(flat.data_ptr(), length_bytes, memfd)
         ALLOCATIONS.append(allocation)
         weakref.finalize(memory, _forget, allocation)
@@ -77,20 +77,20 @@ class SharedZeros(TorchFunctionMode):
 
 
 def _forget(allocation: Allocation) -> None:
-    """Before a tensor's memory goes: what comes to the same address is another's."""
+    """Called before a tensor's memory is freed: the next allocation at its address is a different one."""
     ALLOCATIONS.remove(allocation)
     os.close(allocation.memfd)
 
 
 def _shape(args: tuple[Any, ...], said: Mapping[str, Any]) -> tuple[int, ...]:
-    """What ``torch.zeros`` is asked for: numbers, or one sequence of them; () where it is something else."""
+    """The shape requested from ``torch.zeros``, as numbers or as one sequence; () if the call has another form."""
     given = args or (said.get("size", ()),)
     sizes = given[0] if len(given) == 1 and not isinstance(given[0], int) else given
     return tuple(int(size) for size in sizes)
 
 
 def allocate_shared(original: Callable[..., Any], *args: Any, **said: Any) -> Any:
-    """Around what allocates pools or metadata, in an engine that uses this backend."""
+    """Wraps the allocation of pools or metadata, in an engine that uses this backend."""
     from sglang.srt.runtime_context import get_device, get_disagg
 
     from kv_connector.sglang import BACKEND_NAME
@@ -104,7 +104,7 @@ def allocate_shared(original: Callable[..., Any], *args: Any, **said: Any) -> An
 
 
 def _on_device(torch: Any) -> contextlib.AbstractContextManager[Any]:
-    """Where an engine on a GPU allocates; raises OptionError on one that is not served."""
+    """The allocation context of an engine on a GPU; raises OptionError if the device is not supported."""
     from sglang.srt.runtime_context import get_device, get_disagg
 
     from kv_connector.sglang import engine_facts

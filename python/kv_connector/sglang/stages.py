@@ -1,8 +1,9 @@
 """Lets the pipeline stages of a prefiller begin a request together.
 
-SGLang's first stage decides for all when a queued request is computed: it reads what the others have put into a store
-that is replicated to it, and sends its word down the pipeline. The others never poll what is queued, since SGLang's own
-backends learn of grants in threads of theirs. Here the scheduler's thread of each stage looks itself, once a round.
+SGLang's first stage decides for all stages when a queued request is computed: it reads the states that the others have
+put into a store replicated to it, and sends its decision down the pipeline. The other stages never poll queued
+requests, because SGLang's own backends receive grants on their own threads. Here the scheduler's thread of each stage
+polls them, once a round.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 
 def poll_queued(queue: Any) -> None:
-    """Before ``PrefillBootstrapQueue.pop_bootstrapped``: tells the first stage what has become of each request here."""
+    """Runs before ``PrefillBootstrapQueue.pop_bootstrapped``: reports the state of each request to the first stage."""
     if queue.pp_rank == 0:
         return
     from kv_connector.sglang.sender import Sender

@@ -1,8 +1,8 @@
-"""What the tensors of SGLang's states hold: SGLang tells a backend their addresses and lengths only.
+"""The formats of SGLang's state tensors, of which SGLang tells a backend the addresses and lengths only.
 
-Two sides may have slots of the same length with other numbers in them (``--mamba-ssm-dtype``), or in another order: on
-a CPU with AMX SGLang turns its convolutions' inputs round. So each side names its tensors, and different names are
-refused.
+Slots of equal length may have different number formats on the two sides (``--mamba-ssm-dtype``) or a different order:
+on a CPU with AMX, SGLang transposes the inputs of convolutions. So each side describes its tensors, and sides with
+different descriptions refuse each other.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from kv_connector.exceptions import OptionError
 
 
 class StateTensors:
-    """Of all pools of this process, by address."""
+    """The formats of the state tensors of all pools of this process, by address."""
 
     def __init__(self) -> None:
         self._formats: dict[int, str] = {}
 
     def note(self, pool: Any) -> None:
-        """Remembers the tensors that a pool offers to backends."""
+        """Records the tensors that a pool offers to backends."""
         for _field, tensor, _axis, _layer in pool._iter_transfer_state_entries():
             self._formats[tensor.data_ptr()] = _format(tensor)
 
     def formats(self, addresses: Sequence[int]) -> list[str]:
-        """What the tensors at these addresses hold in a slot. Raises OptionError on one that is not known."""
+        """The format of a slot of the tensor at each address. Raises OptionError if one is unknown."""
         unknown = sum(not self._formats.get(address) for address in addresses)
         if unknown:
             raise OptionError(
@@ -36,7 +36,7 @@ class StateTensors:
 
 
 def _format(tensor: Any) -> str:
-    """Of one slot; "" where the next slot does not follow at once."""
+    """The format of one slot; "" if slots are not contiguous."""
     slot = tensor[0]
     if tensor.stride(0) != slot.numel():
         return ""
@@ -46,11 +46,11 @@ def _format(tensor: Any) -> str:
 
 
 STATE_TENSORS = StateTensors()
-"""This process's: its pools are described before the endpoint is made."""
+"""The one of this process: SGLang describes its pools before the endpoint exists."""
 
 
 def note_tensors(_result: Any, pool: Any) -> None:
-    """After ``MambaPool.get_contiguous_buf_infos``, by which SGLang describes its pool to a backend."""
+    """Runs after ``MambaPool.get_contiguous_buf_infos``, with which SGLang describes its pool to a backend."""
     from sglang.srt.runtime_context import get_disagg
 
     from kv_connector.sglang import BACKEND_NAME

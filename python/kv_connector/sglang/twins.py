@@ -1,13 +1,13 @@
-"""Finds prompts whose computed pages SGLang's cache may throw away when their pass is over. Pure.
+"""Finds prompts whose computed pages SGLang's cache may discard when their pass is over. Pure.
 
-After each pass SGLang puts what was computed into its radix cache. Where the cache has that beginning of a prompt
-already, it keeps its own pages, gives them to the request, and frees those that the pass has written: another request
-may fill them at once. So such pages must not be read while their pass runs or after it; their twins in the cache are
-what SGLang gives to be sent.
+After each pass SGLang inserts the computed tokens into its radix cache. If the cache has a prefix of the prompt
+already, it keeps its own pages, assigns them to the request, and frees those that the pass has written: another request
+may overwrite them at once. So such pages must not be read, neither during their pass nor after it; SGLang gives their
+twins in the cache to be sent.
 
-The cache has a beginning already if another request in flight computes it too, or if SGLang has matched less of the
-prompt than the cache holds, because it always leaves the last token (or all that log-probabilities are wanted of) to
-be computed.
+The cache has a prefix already if another request in flight computes it too, or if SGLang has matched less of the prompt
+than the cache holds, because it always leaves the last token to be computed (or all tokens whose log-probabilities are
+requested).
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed:
-    """What one forward pass computes of a request."""
+    """The part of a request that one forward pass computes."""
 
     tokens: Sequence[int]
-    """Of the whole prompt."""
+    """The tokens of the whole prompt."""
     namespace: tuple[Any, ...]
-    """Requests of different ones share no pages: SGLang's extra key and cache salt."""
+    """SGLang's extra key and cache salt; requests with different ones share no pages."""
     first_token: int
     end_token: int
     match_limit: int
-    """SGLang has looked for so many tokens in its cache at most."""
+    """The largest number of tokens that SGLang may have matched in its cache."""
     owner: Any
-    """Hears ``leave_to_send``; the same for all passes of a request."""
+    """The object whose ``leave_to_send`` is called; the same for all passes of a request."""
 
 
 class Twins:
-    """Looks at each batch beside those that are still in flight."""
+    """Compares each batch with those that are still in flight. Used by the scheduler's thread only."""
 
     def __init__(self, page_tokens: int, batches_in_flight: int) -> None:
         self._page_tokens = page_tokens
         self._earlier: deque[Sequence[Computed]] = deque(maxlen=batches_in_flight)
 
     def leave_to_send(self, batch: Sequence[Computed]) -> None:
-        """Tells the owners of prompts that may have twins; one that had them once may have them again."""
+        """Calls ``leave_to_send`` for prompts that may have twins; it may be called again for the same prompt."""
         for part in batch:
             if self._floor(part.first_token) >= self._floor(part.match_limit):
                 part.owner.leave_to_send()
@@ -53,7 +53,7 @@ class Twins:
         self._earlier.append(batch)
 
     def _compare(self, together: Sequence[Computed], first_token: int) -> None:
-        """Those that compute the page at ``first_token``, with the same tokens in it and before it."""
+        """Finds prompts that compute the page at ``first_token`` with equal tokens in it and before it."""
         end_token = first_token + self._page_tokens
         alike: defaultdict[tuple[Any, ...], list[Computed]] = defaultdict(list)
         for part in together:

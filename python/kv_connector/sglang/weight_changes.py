@@ -1,8 +1,9 @@
-"""What was changed of a scheduler's weights while it runs, as SGLang's own updater says. Imports nothing of SGLang's.
+"""Follows changes of a running scheduler's weights, by the results of SGLang's updater. Needs no import of SGLang.
 
-The scheduler's thread only. Of a change that failed SGLang 0.5.23 says no more than that. A model that was sent tensors
-is partly changed then, and one that was to load files goes back to the new ones: SGLang notes their folder before it
-loads. So after a failure the weights are not known, unless its message says that nothing was touched.
+Used by the scheduler's thread only. SGLang 0.5.23 reports only that a change failed. A model whose tensors were being
+sent is then partly changed, and one that was loading files "rolls back" to the new files, because SGLang records their
+folder before it loads them. So the weights are unknown after a failure, unless the message implies that the model was
+not touched.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeig
 SOURCES = tuple(f"{UPDATER}.update_weights_from_{source}" for source in ("disk", "distributed", "tensor", "ipc"))
 END_OF_UPDATE = f"{UPDATER}.end_weight_update"
 UNNAMED_VERSION = "default"
-"""SGLang's, of weights that have not been given a name."""
+"""SGLang's version of weights to which none was given."""
 NOT_FLUSHED = "Weights were updated"
-"""How SGLang's message begins where it calls a change a failure, because its cache could not be flushed after it."""
+"""The beginning of SGLang's message if only the flush of its cache failed, after the weights were changed."""
 _UNTOUCHED = (
     "update_weights_from_distributed must run between",
     "update_weights_from_tensor must run between",
@@ -32,17 +33,17 @@ _UNTOUCHED = (
     "Failed to get weights iterator",
     "Online weight updates are not supported",
 )
-"""How its messages begin where the model has not been touched yet."""
+"""The beginnings of SGLang's messages for failures before the model is touched."""
 _DRAFT = "draft"
-"""SGLang's word for a change of the draft's weights alone, which no answer depends on."""
+"""SGLang's selector for a change of the draft's weights only, on which no answer depends."""
 _OWN_WORD = uuid.uuid4().hex
-"""That no other engine has."""
+"""A name that no other engine has."""
 WEIGHTS = ChangedWeights()
-"""Of this process's scheduler."""
+"""The weights of this process's scheduler."""
 
 
 def note_update(original: Callable[..., Any], updater: Any, update: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around SGLang's ways to change the weights of a scheduler that runs: prompts are named by what it has now."""
+    """Wraps SGLang's methods that change a running scheduler's weights: prompt digests name the current ones."""
     result = original(updater, update, *args, **kwargs)
     if getattr(update, "selector", "") == _DRAFT:
         return result
@@ -60,7 +61,7 @@ def note_update(original: Callable[..., Any], updater: Any, update: Any, *args: 
 
 
 def note_end(original: Callable[..., Any], updater: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around the end of a session of updates: where SGLang was given nothing in it, weights were written past it."""
+    """Wraps the end of an update session: if SGLang received no weights in it, they were written by other code."""
     session = updater._session
     result = original(updater, *args, **kwargs)
     if session is not None and not session.loaded_weights and session.selector != _DRAFT:
@@ -69,7 +70,7 @@ def note_end(original: Callable[..., Any], updater: Any, *args: Any, **kwargs: A
 
 
 def name() -> str:
-    """What the weights of now are called; "" where they are those of the start."""
+    """The name of the current weights; "" for those of the start."""
     return WEIGHTS.name(_version())
 
 
@@ -90,7 +91,7 @@ def _digest_of_files(update: Any) -> str:
 
 
 def _version() -> str:
-    """What SGLang was told with the weights, at its start (``--weight-version``) or when it was given others."""
+    """The version given with the weights at SGLang's start (``--weight-version``) or in an update; "" if none."""
     from sglang.srt.runtime_context import get_serving
 
     version = str(get_serving().weight_version or "")

@@ -1,7 +1,7 @@
-"""Which pages of a prompt SGLang keeps for layers with a sliding window, by their positions. Pure.
+"""The pages of a prompt that SGLang keeps for layers with a sliding window, by position. Pure.
 
-Such layers have a pool of their own, and a page list that is given with the last chunk: of the pages that the prompt's
-last window touches. Those before it have been given to others, and are on no page any more.
+Such layers have a separate pool. Its page list comes with the last chunk and has only the pages that overlap the
+prompt's last window; earlier pages have been freed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import ClassVar
 from kv_connector.sglang.page_list import Pages
 
 _ANY_PAGE = 0
-"""Stands for a page before the window, which is not sent."""
+"""A placeholder for a page before the window, which is not sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPages:
-    """Of one prompt; positions count from its first page."""
+    """The windowed pages of one prompt; positions count from its first page."""
 
     prompt_tokens: int
     first_token: int
-    """The decoder has those before it."""
+    """The decoder has the tokens before this one."""
     window_tokens: int
     page_tokens: int
     has_group: ClassVar[bool] = True
@@ -34,7 +34,7 @@ class WindowPages:
 
     @property
     def end_page(self) -> int:
-        """The position behind the last one."""
+        """The position after the last page."""
         return -(-self.prompt_tokens // self.page_tokens)
 
     def misfit(self, full: Pages, given: Sequence[int]) -> str:
@@ -49,14 +49,14 @@ class WindowPages:
         )
 
     def named(self, first_page: int, end_page: int, windowed_pages: Sequence[int]) -> list[int]:
-        """A page for every position between the two; ``windowed_pages`` are those from ``self.first_page`` on."""
+        """A page for each position in ``[first_page, end_page)``; ``windowed_pages`` begin at ``self.first_page``."""
         before = [_ANY_PAGE] * max(0, min(end_page, self.first_page) - first_page)
         return before + list(windowed_pages[max(0, first_page - self.first_page) : max(0, end_page - self.first_page)])
 
     def readable_end(self, end_page: int) -> int:
-        """Pages from the window's first position on wait for the last chunk, which names those of windowed layers."""
+        """Pages from the window's first position on wait for the last chunk, which names the windowed pages."""
         return min(end_page, self.first_page)
 
     def beside(self, of_full: Pages, given: Sequence[int]) -> Pages:
-        """A page for every position that is told; ``given`` are those from ``self.first_page`` on, or none yet."""
+        """A page for each position of ``of_full``; ``given`` is empty before the last chunk."""
         return Pages(of_full.first_page, self.named(of_full.first_page, of_full.end_page, given))
