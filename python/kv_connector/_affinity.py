@@ -1,4 +1,4 @@
-"""Which cores the messenger's threads may use."""
+"""The CPU cores that the messenger's threads may use."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from contextlib import contextmanager
 
 
 def allowed_cores() -> frozenset[int]:
-    """Those of this thread, and those of the parent process."""
+    """The cores of this thread and those of the parent process."""
     own = os.sched_getaffinity(0)
     try:
         return frozenset(own | os.sched_getaffinity(os.getppid()))
     except OSError:
-        return frozenset(own)  # the parent is gone
+        return frozenset(own)  # the parent has ended
 
 
 def all_of_them(cores: frozenset[int]) -> frozenset[int]:
-    """No choice among the cores."""
+    """Returns all cores: the default choice."""
     return cores
 
 
 @contextmanager
 def parents_cores(choose: Callable[[frozenset[int]], frozenset[int]] = all_of_them) -> Iterator[None]:
-    """Threads started inside may also run on the cores of the parent process, or on those of them that are chosen.
+    """A context in which started threads may also run on the parent process's cores, or on those that are chosen.
 
-    A thread inherits the cores of the one that starts it. vLLM pins a CPU worker's main thread to the cores of its
-    forward pass, so the messenger would share one core with the computation, and starve beside an engine that spins.
-    What the user allowed the whole engine, with ``taskset`` or a container, still holds. The calling thread's own cores
-    are the same again afterwards.
+    A thread inherits the affinity of the thread that starts it. vLLM pins a CPU worker's main thread to the cores of
+    its forward pass, so the messenger would share a core with the computation and starve while the engine spins. Limits
+    for the whole engine, by ``taskset`` or a container, still apply. The calling thread's own affinity is restored on
+    exit.
     """
     own = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, choose(allowed_cores()))
     except OSError:
-        yield  # the cores are not ours to use
+        yield  # the kernel does not allow these cores
         return
     try:
         yield

@@ -1,7 +1,7 @@
-"""The cache of loaded classes (JEP 514) that makes the JVM start faster; made on the user's machine, in the background.
+"""The JVM's AOT cache of classes (JEP 514), which shortens its start; created on the user's machine, in the background.
 
-The JVM does not notice that a cache was made from another jar, and would run the old code. So a file's name says from
-which jar, which Java build and which options it was made, and a file of another name is not looked at.
+The JVM does not notice that a cache was created from another jar, and would run the old code. So a file's name is a
+digest of the jars, the Java build and the options, and a file with another name is never used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger("kv_connector")
 CACHES_KEPT_MAX = 4
 TRAINING_LIMIT_SECONDS = 600.0
 
-# $1 lock, $2 temporary file, $3 final file, then the command. The rename is last: a file of the final name is whole.
+# $1 lock, $2 temporary file, $3 final file, then the command. The rename comes last: the final file is always complete.
 _TRAIN = """
 lock=$1; made=$2; final=$3; shift 3
 (
@@ -37,7 +37,7 @@ lock=$1; made=$2; final=$3; shift 3
 
 
 class AotCache:
-    """One cache file: for these jars, this Java build, these options."""
+    """One cache file, for certain jars, a Java build and options."""
 
     def __init__(self, java: JavaRuntime, jar_hashes: Sequence[str], options: Sequence[str], folder: Path) -> None:
         said = "\0".join([*jar_hashes, java.identity, *options])
@@ -47,7 +47,7 @@ class AotCache:
         self.path = folder / f"{key}.aot"
 
     def usable(self) -> bool:
-        """Whether the file is there, and only this user or root can have written it."""
+        """Whether the file exists and only this user or root can have written it."""
         return not self.why_unusable()
 
     def why_unusable(self) -> str:
@@ -59,16 +59,16 @@ class AotCache:
         return ""
 
     def share(self) -> None:
-        """Lets other users read the file, which they trust if root has made it: for the build of an image."""
+        """Makes the file readable for other users, who trust it if root has created it: for the build of an image."""
         self._folder.chmod(0o755)
         self.path.chmod(0o644)
 
     def training(self) -> bool:
-        """Whether a process is making the file, or has just made it."""
+        """Whether the file exists or a process is creating it."""
         return self._lock.exists() or self.path.exists()
 
     def train(self, java: JavaRuntime, options: Sequence[str], main_class: str) -> bool:
-        """Starts to make the file, by a run of ``main_class`` in its own process; False if another one already does."""
+        """Starts a process that runs ``main_class`` to create the file; False if it cannot, or another one runs."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             untrusted = _why_untrusted(self._folder)
@@ -86,7 +86,7 @@ class AotCache:
                 check=True,
                 env=environment_of_java(),
                 start_new_session=True,
-                stdin=subprocess.DEVNULL,  # a reader of our output must not wait for the training
+                stdin=subprocess.DEVNULL,  # a reader of this process's output must not wait for the training
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
@@ -106,7 +106,7 @@ class AotCache:
         return True
 
     def _forget_old(self) -> None:
-        """A cache in use stays usable when its name is gone."""
+        """Unlinks old caches; a JVM that has one mapped can still use it."""
         with contextlib.suppress(OSError):
             now = time.time()
             files = sorted(self._folder.glob("*.aot"), key=lambda file: file.stat().st_mtime, reverse=True)
@@ -116,7 +116,7 @@ class AotCache:
 
 
 def cache_folder() -> Path:
-    """The user's folder for such files."""
+    """The user's folder for AOT caches."""
     if own := os.environ.get("KV_MESSENGER_CACHE"):
         return Path(own) / "aot"
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -1,4 +1,4 @@
-"""The messenger as Python sees it: one typed method for each function of docs/boundary.md."""
+"""The messenger's interface for Python: one typed method for each function of docs/boundary.md."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("kv_connector")
 
 
 class Memory(TypedDict):
-    """Host memory that KV lies in, as mapped by this process; ``memfd`` is -1 where no other process can map it."""
+    """Host memory with KV, as mapped by this process; ``memfd`` is -1 if no other process can map it."""
 
     kind: Literal["host"]
     address: int
@@ -34,7 +34,7 @@ class Memory(TypedDict):
 
 
 class DeviceMemory(TypedDict):
-    """A GPU's memory that KV lies in; ``handleKind`` says as what other processes can be given it."""
+    """A GPU's memory with KV; ``handleKind`` is the kind of handle by which other processes can import it."""
 
     kind: Literal["cuda"]
     device: int
@@ -44,7 +44,7 @@ class DeviceMemory(TypedDict):
 
 
 class Layer(TypedDict):
-    """Where the pages of one layer are inside one of its rank's memories."""
+    """The place of one layer's pages in one of its rank's memories."""
 
     name: str
     groupIndex: int
@@ -64,7 +64,7 @@ class Rank(TypedDict):
 
 
 class Group(TypedDict):
-    """Layers whose pages are alike and are given out together."""
+    """Layers whose pages have the same shape and are allocated together."""
 
     kind: Literal["full", "window", "chunk", "state"]
     windowTokens: int
@@ -81,7 +81,7 @@ class Geometry(TypedDict):
 
     model: str
     weightsDigest: NotRequired[str]
-    """By what two trainings of one model are told apart; "" or absent where that is not known."""
+    """Distinguishes two trainings of one model; "" or absent if unknown."""
     tpSize: int
     ppSize: int
     groups: list[Group]
@@ -89,7 +89,7 @@ class Geometry(TypedDict):
 
 
 class ContextRow(TypedDict):
-    """One kind of row that goes with a transfer beside its KV; row ``n`` belongs to the engine's slot ``n``."""
+    """One kind of row that a transfer carries besides KV; row ``n`` belongs to the engine's slot ``n``."""
 
     name: str
     address: int
@@ -98,17 +98,17 @@ class ContextRow(TypedDict):
     rowStrideBytes: int
     rowBytes: int
     sending: NotRequired[Literal["always", "onRequest"]]
-    """With which transfers it goes: all (if absent), or those whose ``fetch`` names it in ``contextKinds``."""
+    """Sent with all transfers (if absent), or only with those whose ``fetch`` names it in ``contextKinds``."""
 
 
 LAG_NONE = 0
 """One rank: a count of c proves that layers 0 to c - 1 are complete."""
 
 LAG_LEAD_ONLY = 1
-"""Several ranks, and the counter is the first one's, bumped before the layer's all-reduce: one layer less is proven."""
+"""Several ranks: the counter is the first one's and precedes the layer's all-reduce, so it proves one layer less."""
 
 Command = Mapping[str, Any]
-"""One command of docs/boundary.md, with its ``do``."""
+"""One command of docs/boundary.md; ``do`` is its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +120,18 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Prefiller, announced requests: a decoder has pages for tokens ``[first_token, prompt_tokens)``."""
+    """Prefiller, announced requests: a decoder has granted pages for tokens ``[first_token, prompt_tokens)``."""
 
     request: str
     prompt_tokens: int
     first_token: int
     context_kinds: tuple[str, ...] = ()
-    """Context rows that it asks for."""
+    """The kinds of context rows that the decoder requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Prefiller, announced requests: it will not be sent (any further)."""
+    """Prefiller, announced requests: the request will not be sent (any further)."""
 
     request: str
     reason: str
@@ -139,7 +139,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """Decoder, expected transfers: the prefiller's engine has ended the prompt, or will not be heard of."""
+    """Decoder, expected transfers: the prefiller's engine has ended the prompt, or no report about it will come."""
 
     transfer: str
     prompt_digest: str
@@ -147,7 +147,7 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Decoder: the KV of the request is in its pages."""
+    """Decoder: the request's KV is in its pages."""
 
     request: str
     pages: int
@@ -155,7 +155,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Decoder: the request ended without its KV; nothing writes to its pages."""
+    """Decoder: the request ended without its KV; nothing writes to its pages any more."""
 
     request: str
     reason: str
@@ -163,7 +163,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """Decoder: the request will not get its KV, and its pages may still be written to until it is :class:`Failed`."""
+    """Decoder: the request will not get its KV, but its pages may still be written to until :class:`Failed` follows."""
 
     request: str
     reason: str
@@ -171,7 +171,7 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What happened when in one transfer."""
+    """The times of the events of one transfer."""
 
     transfer: str
     fields: Mapping[str, Any]
@@ -191,9 +191,10 @@ _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": loggin
 
 
 def write_to_log(event: Timeline | Log, engine_logger: logging.Logger) -> None:
-    """Writes an event that is for the engine's log only, as its caller's line.
+    """Writes a log event to the engine's log, attributed to the caller's line.
 
-    A decoder's timeline comes with the news that its KV is there, so this is when the engine has that news.
+    A decoder's timeline arrives together with the event that its KV is complete, so it is written when the engine
+    learns of that.
     """
     match event:
         case Timeline(transfer, fields):
@@ -205,27 +206,27 @@ def write_to_log(event: Timeline | Log, engine_logger: logging.Logger) -> None:
 
 
 class Histogram(TypedDict):
-    """What was observed since open."""
+    """The values observed since open."""
 
     buckets: list[int]
-    """How many values lie in each bucket, and not in the one before; the last has no upper bound."""
+    """The number of values in each bucket, not cumulative; the last bucket has no upper bound."""
     sum: float
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Totals since open, and values of now; names are those of docs/metrics.md."""
+    """Totals since open and current values; the names are those of docs/metrics.md."""
 
     counters: Mapping[str, float]
     gauges: Mapping[str, float]
     reasons: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Of counters that are told apart by reason: what each reason has of them."""
+    """For counters with a ``reason`` label, the value of each reason."""
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class LeakCheck:
-    """What is still held; clean when nothing is."""
+    """The resources that are still held; clean if there are none."""
 
     clean: bool
     held: Mapping[str, int]
@@ -233,7 +234,7 @@ class LeakCheck:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Where an open messenger listens, and which word it watches."""
+    """The addresses of an open messenger, and that of its layer counter."""
 
     handle: int
     engine_id: str
@@ -254,42 +255,42 @@ class Opened:
 
 
 class MessengerPort(Protocol):
-    """What a connector needs of a messenger; tests bring a simulated one."""
+    """The interface of a messenger that connectors use; tests implement it by a simulation."""
 
     @property
     def opened(self) -> Opened:
-        """Where it listens."""
+        """The addresses of the messenger."""
 
     def submit(self, commands: Sequence[Command]) -> None:
         """Enqueues commands, in order; never blocks."""
 
     def poll(self) -> list[Event]:
-        """Takes what has happened since the last poll; never blocks."""
+        """Takes the events since the last poll; never blocks."""
 
     def wait(self, limit_seconds: float) -> None:
-        """Blocks until there is something to poll, or the limit is over."""
+        """Blocks until there are events to poll, or until the limit."""
 
     def stats(self) -> Stats:
-        """The figures of now."""
+        """The current statistics."""
 
     def fence(self, requests: Sequence[str], limit_seconds: float) -> list[str]:
-        """Waits until no write reads the pages of these prefill requests; returns those for which that is sure."""
+        """Waits until no write reads the pages of these prefills; returns the requests for which that is certain."""
 
     def leak_check(self) -> LeakCheck:
-        """What is held for unfinished work."""
+        """The resources that are held for unfinished work."""
 
     def close(self) -> None:
-        """Ends everything, within a limit; harmless a second time."""
+        """Closes the messenger, within a time limit; harmless a second time."""
 
 
 OUT_CAPACITY_BYTES = 1 << 20
-"""Room for one answer; events that do not fit come with the next poll."""
+"""The size of the buffer for one answer; events that do not fit come with the next poll."""
 
 
 class Messenger:
-    """The messenger in Java. Any thread may call it; a forked child of the process may not.
+    """The messenger in Java. Any thread may call it, but not a forked child of the process.
 
-    It does not start threads in Python and is never called by Java.
+    It starts no threads in Python, and Java never calls into Python.
     """
 
     def __init__(self, table: FunctionTable, opened: Opened) -> None:
@@ -310,7 +311,10 @@ class Messenger:
         *,
         layer_counter_lag: int = LAG_NONE,
     ) -> Self:
-        """Boots the JVM if this process has none, and opens a messenger in it; it listens when this returns."""
+        """Starts the JVM if this process has none, and opens a messenger, which listens when this returns.
+
+        Raises KvConnectorError. ``layer_counter_lag`` is LAG_NONE or LAG_LEAD_ONLY.
+        """
         options, near = _with_devices(options)
         asked = {
             "options": options.for_java(),
@@ -335,7 +339,7 @@ class Messenger:
 
     @property
     def opened(self) -> Opened:
-        """Where it listens."""
+        """The addresses of the messenger."""
         return self._opened
 
     def submit(self, commands: Sequence[Command]) -> None:
@@ -344,23 +348,23 @@ class Messenger:
             self._call(Function.SUBMIT, _encode({"commands": commands}))
 
     def poll(self) -> list[Event]:
-        """Takes what has happened since the last poll; never blocks."""
+        """Takes the events since the last poll; never blocks."""
         answer = self._call(Function.POLL)
         return [decode_event(event) for event in json.loads(answer)["events"]] if answer else []
 
     def wait(self, limit_seconds: float) -> None:
-        """Blocks until there is something to poll, or the limit is over; other threads run meanwhile."""
+        """Blocks until there are events to poll, or until the limit; releases the GIL."""
         self._check_usable()
         asked = {"limitMicros": max(1, round(limit_seconds * 1e6))}
         self._table.wait(Function.AWAIT, self._opened.handle, _encode(asked), NO_ANSWER_CAPACITY_BYTES)
 
     def stats(self) -> Stats:
-        """The figures of now."""
+        """The current statistics."""
         answer = json.loads(self._call(Function.STATS))
         return Stats(answer["counters"], answer["gauges"], answer["reasons"], answer["histograms"])
 
     def fence(self, requests: Sequence[str], limit_seconds: float) -> list[str]:
-        """Waits until no write reads the pages of these prefill requests; returns those for which that is sure."""
+        """Waits until no write reads the pages of these prefills; returns the requests for which that is certain."""
         if not requests:
             return []
         asked = {"requests": list(requests), "limitMillis": max(1, round(limit_seconds * 1000))}
@@ -369,12 +373,12 @@ class Messenger:
         return [str(request) for request in json.loads(answer)["fenced"]]
 
     def leak_check(self) -> LeakCheck:
-        """What is held for unfinished work."""
+        """The resources that are held for unfinished work."""
         answer = json.loads(self._call(Function.LEAK_CHECK))
         return LeakCheck(clean=answer["clean"], held=answer["held"])
 
     def close(self) -> None:
-        """Ends everything, within a limit that Java keeps; harmless a second time, and in a forked child."""
+        """Closes the messenger, within a time limit that Java keeps; harmless a second time, and in a forked child."""
         with self._lock:
             if self._closed or os.getpid() != self._pid:
                 return
@@ -404,7 +408,7 @@ class Messenger:
 
 
 def _with_devices(options: Options) -> tuple[Options, Callable[[frozenset[int]], frozenset[int]]]:
-    """The options with the RDMA devices that they leave to the topology, and the cores near these."""
+    """The options, with RDMA devices selected by topology if none are named, and the cores near these."""
     choice = rdma_topology.for_options(options, allowed_cores())
     if choice is None or not choice.devices:
         return options, all_of_them
@@ -415,7 +419,7 @@ def _with_devices(options: Options) -> tuple[Options, Callable[[frozenset[int]],
 
 
 def decode_event(event: Mapping[str, Any]) -> Event:
-    """One event of docs/boundary.md as a value."""
+    """Decodes one event of docs/boundary.md."""
     match event["event"]:
         case "released":
             return Released(event["request"])

@@ -1,6 +1,6 @@
-"""Keeps the JVM's handlers of memory faults in place: the JVM uses such faults in its normal work.
+"""Keeps the JVM's signal handlers for memory faults installed: the JVM uses such faults in normal operation.
 
-Replacing one of them, as ``faulthandler.enable()`` does, would let the process die at the next null check.
+If one were replaced, as ``faulthandler.enable()`` does, the process would die at the next null check.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enable_python_dumps_first() -> None:
-    """Enables faulthandler before the JVM starts: enabling it again later then leaves the JVM's handlers alone."""
+    """Enables faulthandler before the JVM starts: enabling it again later then keeps the JVM's handlers."""
     if not faulthandler.is_enabled():
         with contextlib.suppress(ValueError, OSError, AttributeError, io.UnsupportedOperation):
             faulthandler.enable(sys.__stderr__ or sys.stderr)
 
 
 class FaultHandlers:
-    """The handlers as the JVM set them, looked at by a slow timer on a thread of its own and put back if replaced."""
+    """The handlers that the JVM installed; a slow timer on a thread of its own checks and restores them."""
 
     def __init__(self) -> None:
         self._saved = {fault: _read(fault) for fault in _FAULTS}
@@ -46,7 +46,7 @@ class FaultHandlers:
         threading.Thread(target=self._run, name="kv-messenger-fault-handlers", daemon=True).start()
 
     def restore(self) -> list[int]:
-        """Puts back what was replaced; returns those signals."""
+        """Restores replaced handlers; returns their signal numbers."""
         replaced = [fault for fault in _FAULTS if _handler(_read(fault)) != _handler(self._saved[fault])]
         for fault in replaced:
             _libc.sigaction(int(fault), self._saved[fault], None)

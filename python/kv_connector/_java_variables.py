@@ -1,8 +1,8 @@
-"""Environment variables that add options to every JVM; the messenger's JVM does not take them.
+"""Environment variables that add options to every JVM; the messenger's JVM ignores them.
 
-Agents of monitoring systems and memory settings of other programs come to a pod by these. Here they would end the
-engine's worker without a sentence (two garbage collectors, an agent that cannot be loaded) or change a heap that is
-sized for the messenger. Options for this JVM have an option of their own, ``jvm_options``.
+In a pod they carry agents of monitoring systems and memory settings of other programs. Here they would end the
+engine's worker without an error message (two garbage collectors, an agent that cannot be loaded) or change the heap
+size, which is chosen for the messenger. Options for this JVM are set by ``jvm_options``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def environment_of_java() -> dict[str, str]:
 
 @contextlib.contextmanager
 def java_variables_set_aside() -> Iterator[None]:
-    """Takes the variables out of this process's environment, where the JVM would read them, and puts them back."""
+    """A context in which this process's environment lacks the variables, so that the JVM does not read them."""
     found = {name: os.environ.pop(name) for name in JAVA_VARIABLES if name in os.environ}
     if found:
         logger.info(

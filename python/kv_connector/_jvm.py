@@ -1,6 +1,6 @@
-"""Loads a JVM into this process, once, and takes the table of functions that Java fills.
+"""Loads a JVM into this process, once, and obtains the table of functions that Java fills.
 
-One JNI call in all. The JVM is never destroyed: its threads are daemons and end with the process.
+This takes a single JNI call. The JVM is never destroyed: its threads are daemons and end with the process.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ TRAINING_CLASS = "io.kvmessenger.connector.AotTraining"
 
 JVM_OPTIONS = (
     "-Xrs",  # SIGINT, SIGTERM and SIGQUIT stay as Python set them
-    # KV memory is foreign memory: the heap holds the control plane only. It grows as it is needed: 512 decoders took
-    # 97 KiB each (50 MB), their waiting grants may take 32 MiB, frames on their way 8 MiB a link.
+    # KV memory is off-heap: the heap holds the control plane only. It grows on demand: 512 decoders took
+    # 97 KiB each (50 MB), their waiting grants may take 32 MiB, frames in flight 8 MiB per link.
     "-Xmx256m",
-    "-Xmn8m",  # short-lived things only; a larger nursery would only add resident memory
+    "-Xmn8m",  # short-lived objects only; a larger nursery would just add resident memory
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",  # no file in /tmp
-    # What the JVM itself has to say goes to standard output; where that is a full pipe all its threads stood still.
+    # The JVM logs to standard output; if that is a full pipe, synchronous logging would block all its threads.
     "-Xlog:async",
     "--enable-native-access=ALL-UNNAMED",
-    "-Dsun.misc.unsafe.memory.access=allow",  # Netty and protobuf still use it; without this they are warned about
+    "-Dsun.misc.unsafe.memory.access=allow",  # Netty and protobuf use it; avoids a warning
     "-Dio.netty.transport.noNative=true",
     "-Dio.netty.jfr.enabled=false",
 )
@@ -58,7 +58,7 @@ _JNI_GET_STRING_UTF_CHARS = 169
 
 @dataclass(frozen=True, slots=True)
 class JvmSetup:
-    """What to start: which runtime, which code, which options."""
+    """The runtime, code and options of a JVM."""
 
     java: JavaRuntime
     class_path: tuple[Path, ...]
@@ -71,12 +71,12 @@ class JvmSetup:
 
     @property
     def all_options(self) -> tuple[str, ...]:
-        """The options with the class path, in the form that also the launcher takes."""
+        """The options with the class path, in a form that the launcher accepts too."""
         return (*self.options, f"-Djava.class.path={':'.join(map(str, self.class_path))}")
 
     @property
     def aot_cache(self) -> AotCache | None:
-        """Where its class cache belongs, if it may have one."""
+        """Its AOT cache; None if it may not have one."""
         if self.cache_folder is None:
             return None
         return AotCache(self.java, self.class_path_hashes, self.all_options, self.cache_folder)
@@ -95,14 +95,14 @@ _failed: BootError | None = None
 
 
 def boot(options: Options) -> FunctionTable:
-    """The table of this process's JVM, which is started if there is none yet."""
+    """The table of this process's JVM, which is started if there is none yet; raises KvConnectorError."""
     if (table := _of_this_process()) is not None:
         return table
     return boot_setup(set_up(options))
 
 
 def set_up(options: Options) -> JvmSetup:
-    """Looks that everything is there; raises PreflightError with a sentence if not."""
+    """Checks that everything a JVM needs is there; raises PreflightError if not."""
     java = _preflight.find_java(options.java_home)
     jar = _preflight.check_jar()
     jvm_options = (*JVM_OPTIONS, *options.jvm_options)
@@ -118,20 +118,20 @@ def set_up(options: Options) -> JvmSetup:
 
 
 def prepare_setup(setup: JvmSetup) -> None:
-    """Starts to make the class cache if there is none, in a process of its own. Loads no JVM into this one."""
+    """Starts a process that creates the AOT cache if there is none. Loads no JVM into this process."""
     cache = setup.aot_cache
     if cache is not None and not cache.usable():
         cache.train(setup.java, setup.all_options, setup.training_class)
 
 
 def boot_setup(setup: JvmSetup) -> FunctionTable:
-    """Starts this JVM, unless the process has one already; that one is taken as it is."""
+    """Starts this JVM, unless the process has one already, which is then used as it is."""
     global _booted, _failed
     with _lock:
         if (table := _of_this_process()) is not None:
             return table
         if _failed is not None:
-            raise _failed  # a process gets one JVM: there is no second try
+            raise _failed  # a process can start one JVM only: there is no second attempt
         cache = setup.aot_cache
         unusable = "aot_cache is false" if cache is None else cache.why_unusable()
         logger.info("the JVM starts %s", f"without a class cache ({unusable})" if unusable else "with its class cache")
@@ -210,7 +210,7 @@ def _create_jvm(java: JavaRuntime, options: Sequence[str]) -> ctypes.c_void_p:
 
 
 class _Jni:
-    """The few JNI functions that one call needs; the thread that made the JVM only."""
+    """The few JNI functions that one call needs. Used by the thread that created the JVM only."""
 
     def __init__(self, environment: ctypes.c_void_p) -> None:
         self._environment = environment
@@ -226,7 +226,7 @@ class _Jni:
         return value
 
     def thrown(self) -> str | None:
-        """What Java has thrown, as text, if anything."""
+        """The pending Java exception as text; None if there is none."""
         failure = self.call(_JNI_EXCEPTION_OCCURRED)
         if not failure:
             return None

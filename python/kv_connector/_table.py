@@ -1,4 +1,4 @@
-"""The table of C functions that Java fills: docs/boundary.md, seen from Python."""
+"""The table of C functions that Java fills, as docs/boundary.md describes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kv_connector.exceptions import BootError, MessengerError
 
 
 class Function(enum.IntEnum):
-    """Positions in the table."""
+    """The indices of functions in the table."""
 
     DESCRIBE = 0
     OPEN = 1
@@ -26,13 +26,13 @@ TABLE_MAGIC = 0x4B564D53_00000001
 
 _ANSWER_CAPACITY_BYTES = 1 << 20
 NO_ANSWER_CAPACITY_BYTES = 1 << 16
-"""For a call that answers with nothing, or with a sentence."""
+"""The size of the buffer for a call that returns nothing but a possible error message."""
 _HEADER_LENGTH_BYTES = 16
 _SIGNATURE = (ctypes.c_int64, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 
 
 class FunctionTable:
-    """The functions that Java offers. Any thread may call; each function answers with bytes or a sentence."""
+    """The functions that Java offers, which any thread may call. Each returns bytes or an error message."""
 
     def __init__(self, address: int) -> None:
         magic, count = (ctypes.c_int64 * 2).from_address(address)
@@ -46,13 +46,13 @@ class FunctionTable:
         self._waiting = [ctypes.CFUNCTYPE(*_SIGNATURE)(a) for a in addresses]
 
     def call(self, function: Function, handle: int, request: bytes, out: ctypes.Array[ctypes.c_char]) -> bytes:
-        """A short call: the GIL stays held, the answer is copied out of ``out``."""
+        """Calls a short function: keeps the GIL, and copies the answer out of ``out``."""
         return _answer(self._short[function](handle, request, len(request), ctypes.addressof(out), len(out)), out)
 
     def wait(
         self, function: Function, handle: int, request: bytes, capacity_bytes: int = _ANSWER_CAPACITY_BYTES
     ) -> bytes:
-        """A call that may block: the GIL is released."""
+        """Calls a function that may block: releases the GIL."""
         out = ctypes.create_string_buffer(capacity_bytes)
         return _answer(self._waiting[function](handle, request, len(request), ctypes.addressof(out), len(out)), out)
 

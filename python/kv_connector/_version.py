@@ -1,3 +1,3 @@
-"""The one place for the package's version; the same as the jar's."""
+"""The package's version, which is that of the jar; defined here only."""
 
 __version__ = "0.1.0"

@@ -1,11 +1,11 @@
-"""Names a LoRA adapter by its name and by samples of its files, alike for every engine that has the same ones.
+"""Identifies a LoRA adapter by its name and by samples of its files; equal for all engines with the same files.
 
-An adapter is trained again and put under the same name, on one host before the other: KV computed with the one gives
-wrong tokens with the other, and the name does not tell. Read when a file is first seen and when it has changed;
-callable from any thread.
+A retrained adapter may replace another under the same name, on one host before the other. KV that was computed with one
+gives wrong tokens with the other, and the name does not show that. Files are read when they are first seen and after
+they have changed. Callable from any thread.
 
-Not covered: an adapter in other files than safetensors, or one that only the engine can reach (those are told apart by
-name alone), and a file that has changed before the engine loads it again, where its loads are not looked at (vLLM).
+Not covered: adapters in formats other than safetensors, or which only the engine can access (these are distinguished by
+name only), and a file that changes before the engine loads it again, if loads are not observed (vLLM).
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from kv_connector.weights_digest import Tensor, digest_of_files, digest_of_tenso
 logger = logging.getLogger(__name__)
 
 KNOWN_MAX = 1024
-"""Adapters whose digests are kept; one that is read again costs a few milliseconds."""
+"""The number of adapters whose digests are cached; reading one again takes a few milliseconds."""
 _WEIGHTS = "adapter_model.safetensors"
 _SETTINGS = "adapter_config.json"
 _SCALES = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern")
-"""How an adapter's matrices are multiplied and scaled; the other settings say where it came from."""
+"""The settings that determine how an adapter's matrices are applied; the others describe its origin."""
 
 _KINDS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
-"""What safetensors calls torch's types."""
+"""The names of torch's types in safetensors."""
 
 _Stamp = tuple[int, int, int] | None
 
 
 def adapter_identity(name: str, path: str) -> str:
-    """The name, and the digest of the files in the folder ``path`` (or of that repository's local copy) where known."""
+    """The name and, if known, the digest of the files in folder ``path`` (or of that repository's local copy)."""
     digest = _digest(path, tuple(_stamp(path, file) for file in (_WEIGHTS, _SETTINGS))) if path else ""
     return f"{name}\n{digest}" if digest else name
 
 
 def identity_of_tensors(name: str, tensors: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """The same of an adapter that an engine was given as torch's tensors, by the names that its file would have."""
+    """The identity of an adapter that an engine got as torch tensors, named as they would be in a file."""
     digest = digest_of_tensors({key: _tensor(tensor) for key, tensor in tensors.items()}, _scales(settings))
     return f"{name}\n{digest}"
 
@@ -72,7 +72,7 @@ def _stamp(path: str, file: str) -> _Stamp:
 
 @functools.lru_cache(KNOWN_MAX)
 def _digest(path: str, _stamps: tuple[_Stamp, ...]) -> str:
-    """What is not known is kept as well, so that it is looked for and logged once."""
+    """The cached digest; failures are cached too, so that files are searched and the failure logged only once."""
     try:
         folder = folder_of(str(Path(path).expanduser()), None, None)
         settings = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))

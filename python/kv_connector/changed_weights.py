@@ -1,18 +1,18 @@
-"""Names the weights that an engine computes with, where they were changed while it runs. Pure.
+"""Names an engine's weights after they were changed while it runs. Pure.
 
-What engines loaded at their start is compared when their messengers meet (``weights_digest``). A prefiller that is
-given other weights afterwards, and a decoder that is not yet, would answer with tokens that neither model has. So each
-prompt is named by what was changed as well: by the version that the engine was told with it, or else by the files that
-were loaded, or else by how often something was changed.
+The weights that engines loaded at their start are compared when their messengers connect (``weights_digest``). If the
+prefiller then gets other weights before the decoder does, the answer would have tokens of neither model. So each
+prompt's digest also covers such changes: by the version that the engine was given with the weights, else by the files
+that were loaded, else by the number of changes.
 """
 
 from __future__ import annotations
 
 
 class ChangedWeights:
-    """Those of one engine. Its own thread only.
+    """The weights of one engine. Used by the engine's own thread only.
 
-    Versions are the engine's own words for its weights, "" for what it has no word for.
+    A version is the engine's own name of its weights, "" if they have none.
     """
 
     def __init__(self) -> None:
@@ -20,18 +20,18 @@ class ChangedWeights:
         self._files_digest = ""
         self._changes = 0
         self._since_version = ""
-        """What the engine said at the last change without a version of its own: another word covers that change."""
+        """The engine's version at the last change that came without one; a new version covers that change."""
         self._since_loaded = False
-        """Whether all weights came from files since then, so that the version is of none that the engine has."""
+        """Whether all weights were loaded from files since then, so that the version names none of them."""
         self._unknown = ""
-        """A word that no other engine has, where nothing at all is known of the weights; "" else."""
+        """A name that no other engine has, if the weights are unknown; else ""."""
 
     def started_with(self, digest: str) -> None:
-        """What the engine has loaded at its start, by ``weights_digest``; "" where that is not known."""
+        """Sets the ``weights_digest`` of the weights loaded at the start; "" if unknown."""
         self._start_digest = digest
 
     def on_loaded(self, digest: str, version: str) -> None:
-        """All weights were loaded from files of this digest; "" where that is not known."""
+        """All weights were loaded from files with this digest; "" if unknown."""
         self._unknown = ""
         if not digest:
             self.on_changed(version)
@@ -40,24 +40,24 @@ class ChangedWeights:
         self._changes, self._since_version, self._since_loaded = 0, version, True
 
     def on_changed(self, version: str) -> None:
-        """Weights were given to the engine in another way, and it was told no version with them."""
+        """Weights were changed by other means, without a version."""
         self._forget_unless(version)
         self._changes += 1
 
     def on_lost(self, word: str) -> None:
-        """What the engine has is not known, until it loads all from files or is told a version: it fits no other."""
+        """The weights are unknown, and match no other engine's, until all are loaded from files or a version is set."""
         self._unknown = word
 
     def on_versioned(self, version: str) -> None:
-        """The engine was told a version with its weights: it says all there is to say. Without one it says nothing."""
+        """The engine was given a version with its weights, which names them completely; "" names nothing."""
         if version:
             self._files_digest, self._changes, self._unknown = "", 0, ""
-        elif self._since_version:  # what was said before goes on to name what the engine has
+        elif self._since_version:  # the earlier version still names these weights
             self._files_digest, self._changes = self._said(self._since_version), 0
         self._since_version, self._since_loaded = version, False
 
     def name(self, version: str) -> str:
-        """What prompts are named by; "" for the weights of the start."""
+        """The name of the weights in prompt digests; "" for those of the start."""
         if version != self._since_version:
             return version
         return ", ".join(part for part in (self._said(version), self._unknown) if part)

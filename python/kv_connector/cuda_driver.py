@@ -1,6 +1,6 @@
-"""NVIDIA's driver by ctypes: the few of its calls that the Python side makes, without torch.
+"""NVIDIA's driver through ctypes: the few calls that the Python side makes, without torch.
 
-Optional: a machine without the driver has no device memory, and nothing here is loaded at import.
+The driver is optional: nothing is loaded at import, and a machine without it has no device memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kv_connector.exceptions import KvConnectorError
 LIBRARY = "libcuda.so.1"
 
 _PORTABLE_AND_MAPPED = 1 | 2
-"""CU_MEMHOSTREGISTER_PORTABLE, for every context, and _DEVICEMAP, so that kernels reach it."""
+"""CU_MEMHOSTREGISTER_PORTABLE, valid in every context, and _DEVICEMAP, accessible to kernels."""
 
 _CAPTURING = 1
 """CU_STREAM_CAPTURE_STATUS_ACTIVE."""
@@ -22,19 +22,19 @@ _NAME_BYTES = 256
 
 
 class CudaError(KvConnectorError):
-    """A call of the driver failed, or there is no driver."""
+    """A driver call failed, or there is no driver."""
 
 
 def no_driver(fault: CudaError) -> bool:
-    """Whether no library of that name is found; one that is there and cannot be loaded is another fault."""
+    """Whether the library does not exist; one that exists and cannot be loaded is a different error."""
     cause = fault.__cause__
     return isinstance(cause, OSError) and f"{LIBRARY}: cannot open shared object file: No such file" in str(cause)
 
 
 class CudaDriver:
-    """Calls of libcuda.so.1. Each fails with a CudaError that names the call and the driver's word for the error.
+    """Calls of libcuda.so.1. Each raises CudaError, with the call and the driver's name of the error, if it fails.
 
-    Any thread on which a context of the engine's is current. It makes no context of its own.
+    Used by any thread on which a context of the engine is current. It creates no context.
     """
 
     def __init__(self, library: str = LIBRARY) -> None:
@@ -44,23 +44,23 @@ class CudaDriver:
             raise CudaError(f"NVIDIA's driver cannot be loaded ({fault}): install it, or compute on the CPU") from fault
 
     def version(self) -> int:
-        """For which CUDA it is, as it codes that: 12080 is 12.8. Before :meth:`initialise` too."""
+        """The CUDA version in the driver's encoding: 12080 is 12.8. Callable before :meth:`initialise`."""
         version = ctypes.c_int()
         self.call("cuDriverGetVersion", ctypes.byref(version))
         return version.value
 
     def initialise(self) -> None:
-        """Once a process, where no engine has done it; makes no context."""
+        """Initialises the driver, once per process if no engine has done it; creates no context."""
         self.call("cuInit", 0)
 
     def device_count(self) -> int:
-        """How many devices this process sees."""
+        """The number of devices that this process sees."""
         count = ctypes.c_int()
         self.call("cuDeviceGetCount", ctypes.byref(count))
         return count.value
 
     def device_name(self, ordinal: int) -> str:
-        """What its maker calls it."""
+        """The device's product name."""
         name = ctypes.create_string_buffer(_NAME_BYTES)
         self.call("cuDeviceGetName", name, _NAME_BYTES, self._device(ordinal))
         return name.value.decode(errors="replace")
@@ -72,7 +72,7 @@ class CudaDriver:
         return value.value
 
     def can_access_peer(self, ordinal: int, peer: int) -> bool:
-        """Whether kernels and copies of a device reach another one's memory."""
+        """Whether a device's kernels and copies can access another device's memory."""
         can = ctypes.c_int()
         self.call("cuDeviceCanAccessPeer", ctypes.byref(can), self._device(ordinal), self._device(peer))
         return can.value != 0
@@ -83,7 +83,7 @@ class CudaDriver:
         return device
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Calls a function that answers with a result code."""
+        """Calls a function that returns a result code; raises CudaError unless it is success."""
         code = getattr(self._library, name)(*arguments)
         if code:
             raise CudaError(f"{name} failed with {self._word_for(code)}")
@@ -105,11 +105,11 @@ class CudaDriver:
         return seen.value
 
     def unregister_host_memory(self, address: int) -> None:
-        """Undoes :meth:`register_host_memory`; nothing on the device writes there any more."""
+        """Undoes :meth:`register_host_memory`; nothing on the device may access the memory any more."""
         self.call("cuMemHostUnregister", ctypes.c_void_p(address))
 
     def allocate(self, length_bytes: int) -> int:
-        """Memory of the current context's device; its address there."""
+        """Allocates memory of the current context's device; returns its device address."""
         address = ctypes.c_uint64()
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(length_bytes))
         return address.value
@@ -119,29 +119,29 @@ class CudaDriver:
         self.call("cuMemFree_v2", ctypes.c_uint64(address))
 
     def copy_to_device(self, address: int, content: bytes, stream: int) -> None:
-        """Copies to a device's memory, behind what the stream has queued; returns when it is there."""
+        """Copies to device memory, after the work queued on the stream; returns when the copy is complete."""
         length_bytes = ctypes.c_size_t(len(content))
         self.call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(address), content, length_bytes, ctypes.c_void_p(stream))
         self.synchronize(stream)
 
     def load_module(self, ptx: bytes) -> ctypes.c_void_p:
-        """A module of kernels, which the driver compiles."""
+        """Loads a module of kernels, which the driver compiles."""
         module = ctypes.c_void_p()
         self.call("cuModuleLoadData", ctypes.byref(module), ptx)
         return module
 
     def unload_module(self, module: ctypes.c_void_p) -> None:
-        """Undoes :meth:`load_module`; none of its kernels is queued or captured any more."""
+        """Undoes :meth:`load_module`; none of its kernels may be queued or captured any more."""
         self.call("cuModuleUnload", module)
 
     def function(self, module: ctypes.c_void_p, name: bytes) -> ctypes.c_void_p:
-        """A kernel of a module."""
+        """The handle of a module's kernel."""
         function = ctypes.c_void_p()
         self.call("cuModuleGetFunction", ctypes.byref(function), module, name)
         return function
 
     def capture_of(self, stream: int) -> int:
-        """A number of the capture that the stream is in, which no other capture has; 0 for none."""
+        """The unique id of the stream's current capture; 0 if the stream is not being captured."""
         status, number = ctypes.c_int(), ctypes.c_uint64()
         self.call(
             "cuStreamGetCaptureInfo_v2",
@@ -150,14 +150,14 @@ class CudaDriver:
         return number.value if status.value == _CAPTURING else 0
 
     def synchronize(self, stream: int) -> None:
-        """Returns when all that is queued on the stream is over."""
+        """Returns when all work queued on the stream is complete."""
         self.call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
     def synchronize_all(self) -> None:
-        """Returns when all that is queued in the current context is over, on whichever stream."""
+        """Returns when all work queued in the current context, on any stream, is complete."""
         self.call("cuCtxSynchronize")
 
     def launch_one_thread(self, function: ctypes.c_void_p, stream: int, parameters: ctypes.Array[Any]) -> None:
-        """Queues a kernel of a single thread on a stream; while the stream is captured, into the graph."""
+        """Launches a kernel with a single thread on a stream; during a capture, adds it to the graph."""
         shape = (1,) * 6
         self.call("cuLaunchKernel", function, *shape, 0, ctypes.c_void_p(stream), parameters, None)

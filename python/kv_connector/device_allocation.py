@@ -1,8 +1,8 @@
-"""KV memory of a GPU that other processes of this host can be given: torch's pool takes it from ``cuMemCreate``.
+"""GPU memory for KV that other processes of this host can import: torch's pool allocates it with ``cuMemCreate``.
 
-vLLM asks the connector for a context in which it allocates the KV cache. Inside it, torch's caching allocator asks a
-pair of C functions for memory, which are Python's, by ctypes: nothing is compiled. What is allocated outside, and on
-other threads, comes from torch as ever. The memory lives as long as the process: the engine never frees its KV cache.
+The engine allocates the KV cache inside a context of this module. In it, torch's caching allocator calls two C
+functions, which ctypes makes from Python functions, so nothing is compiled. Allocations outside of the context and on
+other threads are torch's own. The memory is never freed: the engine keeps its KV cache until the process ends.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, 
 
 
 class DeviceAllocation:
-    """A context for the KV cache's allocation. The worker's thread only, on which the engine's context is current."""
+    """A context for allocating the KV cache. Used by the worker's thread, on which the engine's context is current."""
 
     def __init__(self, torch: Any, driver: CudaDriver, logger: logging.Logger) -> None:
         self._torch = torch
         self._logger = logger
         self.memories = DeviceMemories(driver)
-        # Torch keeps their addresses, so they live as long as this object, which lives as long as the connector.
+        # Torch keeps their addresses, so this object must keep them alive; the connector keeps this object.
         self._functions = _ALLOCATE(self._allocate), _FREE(self._free)
         self._pool: Any = None
         self._entered = ExitStack()
 
     def __enter__(self) -> Self:
-        """Torch's allocations of this thread come from here; raises what torch raises where it has no such pools."""
+        """Redirects torch's allocations on this thread; raises torch's own error if it has no such pools."""
         if self._pool is None:
             addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in self._functions]
             self._pool = self._torch.cuda.MemPool(self._torch._C._cuda_customAllocator(*addresses))
@@ -43,16 +43,16 @@ class DeviceAllocation:
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """They come from where they came from before."""
+        """Ends the redirection."""
         self._entered.close()
 
     def handle_kind_of(self, address: int, length_bytes: int) -> Literal["none", "posixFd"]:
-        """As what memory here can be passed on: an allocation can as a whole only, so it must begin one."""
+        """The kind of handle by which this memory can be exported; "none" unless an allocation begins here."""
         held = self.memories.range_at(address)
         return "posixFd" if held is not None and length_bytes <= held.length_bytes else "none"
 
     def _allocate(self, length_bytes: int, device: int, _stream: int | None) -> int:
-        """0 is torch's word for: there is no memory. No exception may leave a function that C calls."""
+        """Torch's allocation function; 0 means out of memory. No exception may leave a function that C calls."""
         try:
             return self.memories.allocate(length_bytes, device).address
         except Exception:

@@ -1,4 +1,4 @@
-"""A GPU's memory that other processes of this host can be given, as a file descriptor."""
+"""GPU memory that is shared with other processes of this host by file descriptors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _AccessDesc(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class DeviceRange:
-    """Memory that is mapped in this process, whole: an allocation of its own, or another process's."""
+    """A whole allocation, of this process or of another one, that is mapped in this process."""
 
     address: int
     length_bytes: int
@@ -49,9 +49,9 @@ class DeviceRange:
 
 
 class DeviceMemories:
-    """Allocates, exports and imports. Any thread on which a context of the device is current; not two at a time.
+    """Allocates, exports and imports GPU memory. Used by one thread at a time, with a current context of the device.
 
-    Whatever a call has begun is undone when it fails, which it does with a CudaError.
+    A call that fails raises CudaError, and undoes what it has begun.
     """
 
     def __init__(self, driver: CudaDriver) -> None:
@@ -59,7 +59,7 @@ class DeviceMemories:
         self._ranges: dict[int, DeviceRange] = {}
 
     def allocate(self, length_bytes: int, device: int) -> DeviceRange:
-        """So many bytes or a few more, mapped for the device. NICs may be given it too, where the device says so."""
+        """Allocates at least ``length_bytes``, mapped for the device, and usable by NICs if the device supports it."""
         prop = self._prop(device)
         granule = ctypes.c_size_t()
         self._driver.call(
@@ -73,9 +73,9 @@ class DeviceMemories:
         return self._map(handle.value, whole, device)
 
     def take_in(self, descriptor: int, length_bytes: int, device: int) -> DeviceRange:
-        """Another process's allocation, of which this is the whole length; the descriptor may be closed then.
+        """Maps another process's allocation of ``length_bytes``; the descriptor may be closed afterwards.
 
-        `device` is the one that will reach it, which need not be the one that it is on.
+        ``device`` is the device that will access it, not necessarily the one that holds it.
         """
         handle = ctypes.c_uint64()
         self._driver.call(
@@ -84,7 +84,7 @@ class DeviceMemories:
         return self._map(handle.value, length_bytes, device)
 
     def export(self, address: int) -> int:
-        """A descriptor of the allocation that begins here, to be passed on and closed."""
+        """A new descriptor of the allocation that begins at this address; the caller closes it."""
         descriptor = ctypes.c_int(-1)
         handle = ctypes.c_uint64(self._ranges[address].handle)
         self._driver.call(
@@ -93,15 +93,15 @@ class DeviceMemories:
         return descriptor.value
 
     def range_at(self, address: int) -> DeviceRange | None:
-        """What begins at this address, if it is of here."""
+        """The range that begins at this address; None if there is none."""
         return self._ranges.get(address)
 
     def ranges(self) -> list[DeviceRange]:
-        """All that is of here."""
+        """All ranges that are allocated or mapped here."""
         return list(self._ranges.values())
 
     def free(self, address: int) -> None:
-        """Nothing on the device touches it any more. The memory itself lives as long as some process has it mapped."""
+        """Unmaps a range that the device does not access any more. The memory exists until no process has it mapped."""
         held = self._ranges.pop(address)
         place, length = ctypes.c_uint64(address), ctypes.c_size_t(held.length_bytes)
         self._driver.call("cuMemUnmap", place, length)
@@ -109,7 +109,7 @@ class DeviceMemories:
         self._driver.call("cuMemRelease", ctypes.c_uint64(held.handle))
 
     def close(self) -> None:
-        """Frees all."""
+        """Frees all ranges."""
         for address in list(self._ranges):
             self.free(address)
 

@@ -1,4 +1,4 @@
-"""The layer counter's word where a device's stream writes to it, by kernels, so that graphs repeat the counting."""
+"""The layer counter's word as written by kernels on a device's stream, so that CUDA graphs repeat the counting."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ DONE:
     ret;
 }
 """
-"""The count, its bound and the word's address are kept in the device's memory: a bump reads nothing over the bus, and
-one that was captured before there was a word finds the one that came. The store to the word releases what kernels
-before it in the stream have written (PTX ISA, memory consistency model). No atomics: one stream is the only writer."""
+"""The count, its bound and the word's address are in device memory: an increment reads nothing over the bus, and one
+that was captured before the word existed uses its address later. The store to the word releases the writes of earlier
+kernels in the stream (PTX ISA, memory consistency model). No atomics are needed: one stream is the only writer."""
 
 _WORD_BYTES = 8
 _STATE_BYTES = 24
 
 
 class DeviceWord:
-    """The layer counter's word as a device's stream sees it: page-locked memory of this process, mapped for the device.
+    """Writes the layer counter's word, page-locked memory that is mapped for a device, from the device's stream.
 
-    A bump adds one unless the count has reached its bound: what a graph repeats outside of a step adds nothing. Bumps
-    may be captured before it is aimed at a word. The engine's worker thread only. All that is queued must go to one
-    stream at a time: two that overlap lose bumps.
+    An increment has no effect once the count has reached its bound, so replays of a graph outside of a step add
+    nothing. Increments may be captured before there is a word (``aim``). Used by the engine's worker thread only. All
+    work must be queued on one stream at a time: on overlapping streams increments would be lost.
     """
 
     def __init__(self, driver: CudaDriver, current_stream: Callable[[], int]) -> None:
-        """`current_stream` says on which stream the engine's kernels are queued at this moment."""
+        """``current_stream`` returns the stream on which the engine's kernels are currently queued."""
         self._driver = driver
         self._current_stream = current_stream
         self._aimed = ExitStack()
@@ -78,7 +78,7 @@ class DeviceWord:
             self._bump, self._place = driver.function(module, BUMP), driver.function(module, PLACE)
             self._state = ctypes.c_uint64(driver.allocate(_STATE_BYTES))
             undo.callback(driver.free, self._state.value)
-            # Zeros: the count is at its bound, so that no bump touches a word before there is one.
+            # Zeros: the count is at its bound, so no increment writes to a word before there is one.
             driver.copy_to_device(self._state.value, bytes(_STATE_BYTES), current_stream())
             self._word, self._count, self._bound = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64()
             self._parameters = _addresses(self._state, self._word, self._count, self._bound)
@@ -86,7 +86,7 @@ class DeviceWord:
 
     @classmethod
     def aimed(cls, driver: CudaDriver, address: int, current_stream: Callable[[], int]) -> Self:
-        """One that counts in the word at this address from the beginning; raises CudaError."""
+        """Creates an object that writes to the word at this address from the beginning; raises CudaError."""
         made = cls(driver, current_stream)
         try:
             made.aim(address)
@@ -96,7 +96,7 @@ class DeviceWord:
         return made
 
     def aim(self, address: int) -> None:
-        """Counts on from what the word there holds; raises CudaError. The word stays in place until :meth:`let_go`."""
+        """Continues counting in the word at this address, which must exist until :meth:`let_go`; raises CudaError."""
         with ExitStack() as undo:
             self._word.value = self._driver.register_host_memory(address, _WORD_BYTES)
             undo.callback(self._driver.unregister_host_memory, address)
@@ -106,45 +106,45 @@ class DeviceWord:
             self._aimed = undo.pop_all()
 
     def let_go(self) -> None:
-        """Outside of a step, before the word's memory goes: bumps that a graph repeats add nothing from there on.
+        """Stops writing to the word, outside of a step and before its memory is freed: captured increments do nothing.
 
-        Returns when the device is at rest, since a step's end may be queued on another stream than this thread's.
-        Raises CudaError; the word is let go of then too, as far as the driver lets it.
+        Returns when the device is idle, because a step's end may be queued on a stream other than this thread's. If it
+        raises CudaError, the word is released too, as far as the driver allows.
         """
         try:
             self._driver.synchronize_all()
-            # A step whose end was refused has left the bound above the count: bumps would go on writing to the word.
+            # If a step's end failed, the bound is still above the count, and increments would still write to the word.
             self._driver.copy_to_device(self._state.value, bytes(_STATE_BYTES), self._current_stream())
         finally:
             self._aimed.close()
 
     def bump(self) -> None:
-        """Queues an addition of one behind whatever is queued already; raises CudaError when the driver refuses."""
+        """Queues an increment on the current stream; raises CudaError if the driver refuses."""
         self._driver.launch_one_thread(self._bump, self._current_stream(), self._parameters)
 
     def place(self, count: int, bound: int) -> None:
-        """Queues that the word is ``count`` from there on, and bumps end at ``bound``; raises CudaError."""
-        self._count.value, self._bound.value = count, bound  # the driver copies parameters when it takes the launch
+        """Queues setting the word to ``count`` and the limit of increments to ``bound``; raises CudaError."""
+        self._count.value, self._bound.value = count, bound  # the driver copies the parameters at the launch
         self._driver.launch_one_thread(self._place, self._current_stream(), self._parameters)
 
     def capture(self) -> int:
-        """Which capture the stream is in, 0 for none: what is queued now runs each time that its graph does."""
+        """The id of the stream's current capture, 0 for none; a graph replays what is queued during its capture."""
         return self._driver.capture_of(self._current_stream())
 
     def wait(self) -> None:
-        """Returns when all is over that the stream has queued; raises CudaError."""
+        """Returns when all work queued on the stream is complete; raises CudaError."""
         self._driver.synchronize(self._current_stream())
 
     def close(self) -> None:
-        """No graph that was captured with this word is launched any more, and all that was queued is over."""
+        """Frees everything. All queued work must be done, and graphs captured with this word must not run again."""
         self._aimed.close()
         self._undo.close()
 
 
 def check_counting(driver: CudaDriver, current_stream: Callable[[], int]) -> None:
-    """Counts in a word that nothing watches, and waits for it; raises CudaError where a device counts otherwise.
+    """Runs the counting in a private word and checks the result; raises CudaError if the device counts differently.
 
-    For the start of an engine: the kernels are compiled by the driver that is installed, and have their first run here.
+    Called at an engine's start, because the installed driver compiles the kernels, and this is their first run.
     """
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     seen = ctypes.c_uint64.from_buffer(memory)

@@ -1,10 +1,10 @@
-"""What can go wrong, each with one sentence that names the remedy. Importable without a JVM."""
+"""The exceptions of this package, each with a one-sentence message that names the remedy. Needs no JVM."""
 
 from __future__ import annotations
 
 
 class KvConnectorError(Exception):
-    """The parent of all errors that this package raises on purpose."""
+    """The base class of all errors that this package raises on purpose."""
 
 
 class OptionError(KvConnectorError):
@@ -16,12 +16,12 @@ class HandoverError(KvConnectorError):
 
 
 class PreflightError(KvConnectorError):
-    """The JVM cannot be started here; found out before trying."""
+    """The JVM cannot be started here; detected before it is attempted."""
 
 
 class BootError(KvConnectorError):
-    """The JVM was started, or should have been, and it failed."""
+    """The start of the JVM failed."""
 
 
 class MessengerError(KvConnectorError):
-    """The messenger refused a call; the message is the sentence that Java wrote."""
+    """The messenger refused a call; the message comes from Java."""

@@ -1,4 +1,4 @@
-"""What a messenger's figures have gained since they were told last, and how an engine's metrics page takes that in."""
+"""What a messenger's counters have gained since the last report, and how a metrics page adds that up."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from kv_connector._facade import Stats
 
 Gains = dict[str, dict[str, Any]]
-"""By section of ``Stats`` and name, as plain values: they travel between processes."""
+"""Gains by section of ``Stats`` and name; plain values, because they travel between processes."""
 
 
 class GainMeter:
-    """Remembers what was told. The thread that asks for the figures."""
+    """Computes what was gained since its last call. Used by one thread only."""
 
     def __init__(self) -> None:
         self._told = Stats({}, {})
 
     def gains(self, stats: Stats) -> Gains:
-        """Without what has gained nothing."""
+        """The gains since the last call, without those that are zero."""
         told, self._told = self._told, stats
         counters = {name: total - told.counters.get(name, 0) for name, total in stats.counters.items()}
         reasons = {name: _gained(totals, told.reasons.get(name, {})) for name, totals in stats.reasons.items()}
@@ -44,7 +44,7 @@ def _gained(totals: Mapping[str, float], told: Mapping[str, float]) -> dict[str,
 
 
 def add_gains(to: Gains, more: Mapping[str, Any]) -> None:
-    """Adds up what several messengers, or the same one at several times, have gained."""
+    """Adds ``more`` to ``to``: gains of several messengers, or of one at several times."""
     for name, gain in more.get("counters", {}).items():
         counters = to.setdefault("counters", {})
         counters[name] = counters.get(name, 0) + gain
@@ -62,10 +62,10 @@ def add_gains(to: Gains, more: Mapping[str, Any]) -> None:
 
 
 def observations(bounds: Sequence[float], counts: Sequence[int], total: float) -> Iterator[float]:
-    """As many values as were observed, each in its bucket, with the sum of those that were.
+    """Values that reproduce a histogram: the given number in each bucket, with ``total`` as their sum.
 
-    Libraries for metrics pages take values, not buckets. In the bucket without an upper bound lies what the others
-    leave of the sum; where that is empty, each value lies as far between its bucket's bounds as any other.
+    Metrics libraries accept values, not buckets. Values in the bucket without an upper bound get the rest of the sum;
+    if there are none, all values lie at the same fraction between the bounds of their buckets.
     """
     lowest = [0.0, *bounds]
     beyond = counts[len(bounds)] if len(counts) > len(bounds) else 0

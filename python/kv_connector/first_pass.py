@@ -1,7 +1,7 @@
-"""Has a GPU count one forward pass before any pass is believed: each layer once and in order, or none leaves early.
+"""Checks that a GPU counts one forward pass correctly, each layer once and in order, before layers are sent early.
 
-What is counted is a pass as the engine runs it: on its stream, eagerly or as the graphs that it captured. Nothing of it
-is told to the messenger before it is over, so what it computes leaves then, as where no layers are counted.
+The checked pass runs as the engine runs any pass: on its stream, eagerly or as captured graphs. It is reported to the
+messenger only when it is over, so its KV is sent after it, as without layer counting.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from kv_connector.layer_counter import LayerCounter
 
 
 class FirstPass:
-    """The check of one messenger's counter. The thread that queues passes only, which waits once for the GPU.
+    """The check of one messenger's counter. Used by the thread that queues passes, which waits for the GPU once.
 
-    Each call comes where the pass is queued: in the order of its stream.
+    Calls must be made with the stream of the pass as the current one.
     """
 
     def __init__(self, counter: LayerCounter, expected: int, counted_things: str, logger: logging.Logger) -> None:
-        """``expected``: how many of the counter's layers a pass counts; ``counted_things``: the log's word for them."""
+        """``expected`` is the number of layers that a pass counts; ``counted_things`` is their name in the log."""
         self._counter = counter
         self._expected = expected
         self._counted_things = counted_things
         self._logger = logger
         self._out_of_order = 0
         self.is_due = True
-        """Whether no pass was checked yet."""
+        """Whether no pass has been checked yet."""
         self.is_running = False
         self.is_right = False
-        """Whether it has counted as it should: passes may be told from then on."""
+        """Whether the pass was counted correctly: from then on passes may be reported when they begin."""
 
     def begin(self) -> None:
-        """Before a pass that computes a prompt."""
+        """Begins the check, before a pass that computes a prompt."""
         self.is_due = False
         self._out_of_order = self._counter.steps_out_of_order
         try:
@@ -45,7 +45,7 @@ class FirstPass:
         self.is_running = True
 
     def end(self) -> None:
-        """Behind the pass, unless it could not be counted from its beginning: says in the log what it has shown."""
+        """Ends the check, after the pass, and logs its result; does nothing if the check is not running."""
         if not self.is_running:
             return
         self.is_running = False
@@ -69,7 +69,7 @@ class FirstPass:
         )
 
     def fail(self) -> None:
-        """Behind a pass that failed, which shows nothing: the next one is checked."""
+        """Ends the check after a pass that failed, which shows nothing: the next pass is checked."""
         if not self.is_running:
             return
         self.is_running = False

@@ -1,12 +1,12 @@
 """Ranks that share a messenger hand their KV memory to the lead rank, whose process hosts it.
 
-The lead listens on an abstract Unix socket whose name all ranks can make for themselves; each follower sends its
-geometry and, beside it, the descriptors of its memory. The kernel says which user is at the other end, and both sides
-accept their own alone. The connections stay open afterwards: a follower must not overwrite pages of preempted requests
-before the lead's messenger has stopped reading them, and hears of that here. It also hears which requests are over,
-where every rank has to say so to the engine.
+The lead listens on an abstract Unix socket whose name each rank can compute. Each follower sends its geometry together
+with the descriptors of its memory. Both sides accept only a peer of their own user, which the kernel tells them. The
+connections stay open: a follower must not overwrite pages of preempted requests before the lead's messenger has stopped
+reading them, and is notified of that here. It is also notified which requests are over, if the engine needs the reports
+of all ranks.
 
-Used by each rank's main thread only. Nothing here knows a JVM or an engine.
+Used by each rank's main thread only. Independent of the JVM and of engines.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from kv_connector.device_memory import DeviceMemories
 from kv_connector.exceptions import HandoverError
 
 HANDOVER_LIMIT_SECONDS = 120.0
-"""From the moment a rank has its KV memory until all ranks of its messenger have theirs."""
+"""The time from a rank's allocation of its KV memory until all ranks of its messenger have handed theirs over."""
 MESSAGE_LENGTH_MAX_BYTES = 128 << 10
 MEMORIES_MAX = 250
 """Linux passes at most 253 descriptors with a message."""
 VOTES_LENGTH_MAX_BYTES = 16 << 10
-"""Of a message that names requests, unless a single one is longer; several fit into a socket's buffer."""
+"""The size of a message that names requests, unless a single name is longer; several fit into a socket's buffer."""
 FENCE_NEWS_SECONDS = 10.0
-"""How often a rank that waits for a fence says so."""
+"""The interval at which a rank that waits for a fence logs that it waits."""
 
 _GREETING_LIMIT_SECONDS = 10.0
 _DIAL_INTERVAL_SECONDS = 0.05
-"""A socket that is not there yet can only be tried again: nothing tells when the lead has bound it."""
+"""The interval between attempts to connect: there is no notification when the lead has bound its socket."""
 _REMEDY = "or set messenger_per to 'rank'"
 _UCRED = struct.Struct("3i")
 _STEP = struct.Struct("<cQ")
@@ -59,13 +59,13 @@ Rank = tuple[int, int]
 
 
 class Votes(NamedTuple):
-    """Requests that a messenger has ended: its pages are read no more, or written no more."""
+    """Requests that a messenger has ended, so that nothing reads (sent) or writes (received) their pages any more."""
 
     sent: set[str]
     received: set[str]
 
     def messages(self) -> list[bytes]:
-        """As they go to a follower."""
+        """Encodes the requests as messages to a follower."""
         parts: list[list[tuple[str, str]]] = [[]]
         length_bytes = 0
         for kind, requests in (("sent", self.sent), ("received", self.received)):
@@ -78,19 +78,19 @@ class Votes(NamedTuple):
         return [_VOTES + json.dumps(part).encode() for part in parts if part]
 
     def hear(self, message: bytes) -> None:
-        """Takes what a message says of more of them."""
+        """Adds the requests that a message names."""
         for kind, request in json.loads(message[len(_VOTES) :]):
             (self.sent if kind == "sent" else self.received).add(request)
 
 
 def meeting_place(engine_id: str, group_index: int) -> str:
-    """The name of the socket at which the ranks of one messenger meet; abstract, so that no file is left behind."""
+    """The name of the lead's socket; abstract, so that no file is left behind."""
     digest = hashlib.sha256(f"{engine_id}/{group_index}".encode()).hexdigest()[:32]
     return f"\0kv-messenger/{digest}"
 
 
 def why_memory_cannot_be_shared() -> str:
-    """ "" where a rank can put its KV cache into memory that another process maps, else what is missing."""
+    """ "" if a rank can allocate its KV cache in memory that another process can map, else what is missing."""
     if not hasattr(os, "memfd_create"):
         return "this Python knows no memfd_create"
     try:
@@ -106,7 +106,7 @@ def why_memory_cannot_be_shared() -> str:
 
 
 class Lead:
-    """The rank that hosts the messenger. Made early, so that followers find it; then :meth:`gather`."""
+    """The side of the rank that hosts the messenger. Created early, so that followers can connect to it."""
 
     def __init__(
         self,
@@ -115,14 +115,14 @@ class Lead:
         logger: logging.Logger,
         device_memories: DeviceMemories | None = None,
     ) -> None:
-        """`device_memories`: where ranks' memory of GPUs is mapped, if this rank's own is such."""
+        """``device_memories`` maps the other ranks' GPU memory; None if this rank has host memory."""
         self._place = place
         self._device_memories = device_memories
         self._missing = set(followers)
         self._logger = logger
         self._followers: dict[Rank, socket.socket] = {}
         self._unreported: dict[Rank, deque[bytes]] = {}
-        """What a follower had no room for; it takes more with each step."""
+        """Messages for which a follower's socket had no room; they are sent again with each step."""
         self._mappings: list[mmap.mmap] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -136,7 +136,7 @@ class Lead:
         self._listener.listen(len(self._missing))
 
     def gather(self, own: Geometry, limit_seconds: float = HANDOVER_LIMIT_SECONDS) -> Geometry:
-        """The geometry of all ranks, each one's memory mapped here; raises HandoverError when one does not come."""
+        """Maps the memory of all ranks here and returns their geometry; raises HandoverError if one is missing."""
         try:
             return self._gather(own, limit_seconds)
         except HandoverError:
@@ -163,7 +163,7 @@ class Lead:
         return cast("Geometry", {**own, "ranks": sorted(ranks, key=_rank_of)})
 
     def _receive(self, connection: socket.socket, own: Geometry) -> Sequence[Any]:
-        """The ranks that a follower brings; none from an unproven process, which must not stop a start."""
+        """The ranks that a follower hands over; none from an unproven process, which must not prevent the start."""
         if _peer_uid(connection) != os.getuid():
             self._logger.warning("user %d dialled the lead rank and is ignored", _peer_uid(connection))
             connection.close()
@@ -189,7 +189,7 @@ class Lead:
             connection.close()
             raise
         on_device = [memory["kind"] == "cuda" for memory in mapped["memories"]]
-        _close(itertools.compress(descriptors, on_device))  # mapped: the driver keeps what it needs
+        _close(itertools.compress(descriptors, on_device))  # mapped: the driver does not need them any more
         self._missing.discard(rank)
         self._followers[rank] = connection
         return [mapped]
@@ -241,7 +241,7 @@ class Lead:
         return {"kind": "host", "address": address, "lengthBytes": length_bytes, "memfd": descriptor}
 
     def _mapped_on_device(self, rank: Rank, memory: Any, descriptor: int, own: Geometry) -> DeviceMemory:
-        """Reached by the lead's device, whose copies are the messenger's."""
+        """Maps memory of another GPU for the lead's device, with which the messenger copies."""
         reaching = next(each["device"] for each in own["ranks"][0]["memories"] if each["kind"] == "cuda")
         if self._device_memories is None:
             raise HandoverError(
@@ -264,10 +264,10 @@ class Lead:
         }
 
     def tell_fenced(self, step: int) -> None:
-        """Lets the followers overwrite the pages of requests that were preempted before this step.
+        """Allows the followers to overwrite the pages of requests that were preempted before this step.
 
-        Waits for one that is behind: it would take the end of the connection for that of this process, which reads
-        nothing any more then, and would wait for no later fence.
+        Waits for a follower that is behind. If the connection were closed instead, the follower would assume that this
+        process has ended and reads nothing, and would not wait for later fences.
         """
         for rank, connection in list(self._followers.items()):
             self._tell_fenced(rank, connection, _STEP.pack(_FENCED, step))
@@ -288,7 +288,7 @@ class Lead:
                 return
 
     def tell(self, votes: Votes) -> None:
-        """Lets the followers say the same to the engine. Never waits: what has no room is told a step later."""
+        """Passes reports to the followers, which repeat them to the engine. Never waits; the rest is sent next step."""
         messages = votes.messages()
         for rank, connection in list(self._followers.items()):
             unreported = self._unreported.setdefault(rank, deque())
@@ -308,7 +308,7 @@ class Lead:
         self._followers.pop(rank).close()
 
     def close(self) -> None:
-        """Ends the connections; the memory stays mapped as long as the process lives."""
+        """Closes the connections; the memory stays mapped until the process ends."""
         self._listener.close()
         for connection in self._followers.values():
             connection.close()
@@ -316,7 +316,7 @@ class Lead:
 
 
 class Follower:
-    """A rank whose KV memory the lead's messenger reads and writes."""
+    """The side of a rank whose KV memory the lead's messenger reads and writes."""
 
     def __init__(self, connection: socket.socket, logger: logging.Logger) -> None:
         self._connection = connection
@@ -335,7 +335,7 @@ class Follower:
     ) -> Self:
         """Hands the memory of ``own`` to the lead and waits until it has that of all ranks; raises HandoverError.
 
-        `device_memories`: where that of a GPU was allocated.
+        ``device_memories`` has allocated this rank's GPU memory; None if it has host memory.
         """
         with ExitStack() as exported:
             described, descriptors = _described(own, device_memories, exported)
@@ -369,7 +369,7 @@ class Follower:
     def wait_fenced(self, step: int) -> None:
         """Returns when the lead's messenger reads no page of a request that was preempted before this step.
 
-        There is no limit: pages that are still read must not be overwritten. A lead that has died reads none.
+        There is no time limit: pages that are still read must not be overwritten. A lead that has ended reads none.
         """
         while not self._ended:
             try:
@@ -381,14 +381,14 @@ class Follower:
                 return
 
     def has_heard(self) -> bool:
-        """Whether the lead has said of more requests that they are over."""
+        """Whether the lead has reported more requests as over."""
         with contextlib.suppress(BlockingIOError):
             while not self._ended:
                 self._read(0.0)
         return bool(self._heard.sent or self._heard.received)
 
     def pause(self, limit_seconds: float) -> None:
-        """Returns when the lead has said something, or the limit is over."""
+        """Returns when there is a message from the lead, or after the limit."""
         if self._ended:
             time.sleep(limit_seconds)
         else:
@@ -397,13 +397,13 @@ class Follower:
             waiting.poll(limit_seconds * 1e3)
 
     def take_votes(self) -> Votes:
-        """What it has said since this was last asked."""
+        """Takes the lead's reports since the last call."""
         self.has_heard()
         heard, self._heard = self._heard, Votes(set(), set())
         return heard
 
     def _read(self, limit_seconds: float) -> bytes:
-        """The next message, b"" where there is no more to come; keeps what it says of requests."""
+        """The next message, b"" after the end of the connection; stores the requests that it names."""
         self._connection.settimeout(limit_seconds)
         try:
             message = self._connection.recv(MESSAGE_LENGTH_MAX_BYTES)
@@ -423,14 +423,14 @@ class Follower:
         self._logger.error("the lead rank is gone: %s", reason)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._connection.close()
 
 
 def _described(own: Geometry, device_memories: DeviceMemories | None, exported: ExitStack) -> tuple[object, list[int]]:
-    """What is said to the lead, and a descriptor for each memory.
+    """The geometry for the lead, and a descriptor for each memory.
 
-    Those that cannot be shared have none; the lead misses them, and refuses at once for both.
+    Memory that cannot be shared has no descriptor; the lead notices that, and the start fails on both sides at once.
     """
     (rank,) = own["ranks"]
     said: list[object] = []

@@ -1,7 +1,7 @@
-"""Up to which token a prefiller computes and sends a prompt, and where its decoder goes on. Pure.
+"""Up to which token a prefiller computes and sends a prompt, and where its decoder continues. Pure.
 
-The same rule as `LastTokenRule` in `spec-decode`, which says why it is so; both are held to the cases of
-`spec-decode/src/test/resources/last-token-rule.json`.
+The same rule as ``LastTokenRule`` in ``spec-decode``, which gives the reasons; tests compare both with the cases of
+``spec-decode/src/test/resources/last-token-rule.json``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LastTokenRule:
-    """How the two sides share a prompt's end, by model and draft; raises ValueError on what no side can do."""
+    """How the two sides divide the end of a prompt, by model and draft; raises ValueError if that is impossible."""
 
     state: bool = False
-    """Some layers keep one value of all tokens together, which cannot be taken back to an earlier token."""
+    """Whether some layers keep one state for all tokens, which cannot be rolled back to an earlier token."""
     draft_modules: int = 0
-    """The draft's modules that have KV, each of which reads one token further than the one before."""
+    """The number of the draft's modules with KV; each reads one token further ahead than the previous one."""
     leaves_out: bool = False
-    """The prefiller's engine is not given the last token; with a state it never is."""
+    """Whether the prefiller's engine does not get the last token; always so with a state."""
 
     def __post_init__(self) -> None:
         if self.draft_modules < 0:
@@ -35,22 +35,22 @@ class LastTokenRule:
             )
 
     def sent_tokens(self, prompt_tokens: int) -> int:
-        """How many tokens, from the first one on, the prefiller computes and sends; it is given one at least."""
+        """The number of tokens, from the first one, that the prefiller computes and sends; at least one."""
         _require(prompt_tokens)
         return max(1, prompt_tokens - 1) if self.leaves_out else prompt_tokens
 
     def resume_token(self, prompt_tokens: int) -> int:
-        """The first token that the decoder computes itself; 0 = all of them, and nothing need be sent."""
+        """The first token that the decoder computes itself; 0 = it computes all, and nothing need be sent."""
         _require(prompt_tokens)
         known = prompt_tokens - 1 if self.leaves_out else prompt_tokens
         return max(0, min(prompt_tokens - 1, known - self.draft_modules))
 
 
 FULL_ATTENTION = LastTokenRule()
-"""All is computed and sent, and the decoder computes the last token again."""
+"""The prefiller computes and sends all tokens, and the decoder computes the last one again."""
 
 STATE = LastTokenRule(state=True, leaves_out=True)
-"""The prefiller leaves the last token to the decoder."""
+"""The prefiller leaves out the last token, which the decoder computes."""
 
 
 def _require(prompt_tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""The writing end of the layer counter: tells the messenger how many layers of a forward pass are complete."""
+"""The writer of the layer counter, which tells the messenger how many layers of a forward pass are complete."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ _COUNTER_MASK = (1 << 64) - 1
 
 
 class QueuedWord(Protocol):
-    """The counter's word where a device writes to it, in the order of a stream."""
+    """The counter's word, written by a device in the order of a stream."""
 
     def bump(self) -> None:
-        """Queues an addition of one behind what is queued; it adds nothing once the word is at its bound."""
+        """Queues an increment, which has no effect once the word is at its bound."""
 
     def place(self, count: int, bound: int) -> None:
-        """Queues what the word is from there on, and how far bumps take it."""
+        """Queues setting the word to ``count`` and the limit of increments to ``bound``."""
 
     def capture(self) -> int:
-        """Which capture the stream is in, whose graph repeats what is queued now; 0 for none."""
+        """The id of the stream's current capture, whose graph repeats what is queued now; 0 for none."""
 
     def wait(self) -> None:
-        """Returns when the word says all that is queued now."""
+        """Returns when all that is queued now has reached the word."""
 
 
 class GraphLayers:
-    """Puts the bumps of a pass's layers into the graphs that are captured, in the registered order.
+    """Adds the increments of a pass's layers to captured graphs, in the registered order.
 
-    The engine's worker thread only. A pass may be captured as several graphs that are launched one after the other, as
-    where attention runs between them: a capture goes on where the one before has got to, and begins again with the
-    first layer. What fires out of order ends the counting until then: it is released by the end of the step.
+    Used by the engine's worker thread only. A pass may be captured as several graphs that are launched in sequence, for
+    example with attention between them: a capture that begins with the first layer starts a new pass, any other one
+    continues the previous capture. A hook that fires out of order stops the counting until the next pass; the end of
+    the step releases the layers that were not counted.
     """
 
     def __init__(self, queued_word: QueuedWord, layer_names: Sequence[str]) -> None:
@@ -39,7 +40,7 @@ class GraphLayers:
         self.names = tuple(layer_names)
         self._capture = 0
         self._captured = 0
-        """How many layers the pass has counted; as many as there are once one has fired out of order."""
+        """The number of layers that the pass has counted; that of all layers after one has fired out of order."""
 
     @property
     def is_capturing(self) -> bool:
@@ -47,12 +48,12 @@ class GraphLayers:
         return self._queued_word.capture() != 0
 
     def layer_complete(self, name: str) -> bool:
-        """The hook of one layer; True if it fired in a capture and is counted. Otherwise nothing is queued."""
+        """Called by the hook of a layer; True if it fired in a capture and is counted. Otherwise nothing is queued."""
         capture = self._queued_word.capture()
         return capture != 0 and self.captured(capture, name)
 
     def captured(self, capture: int, name: str) -> bool:
-        """The hook of one layer within this capture; True if it is counted."""
+        """Called by the hook of a layer within this capture; True if it is counted."""
         if capture != self._capture:
             self._capture = capture
             if name == self.names[0]:
@@ -66,21 +67,20 @@ class GraphLayers:
 
 
 class LayerCounter:
-    """Counts layers up, in the registered order, in a 64-bit word that Java watches.
+    """Counts complete layers, in the registered order, in a 64-bit word that Java polls.
 
-    The engine's worker thread only. It counts what it has queued, and tells positions of that: where bumps are queued
-    on a device the word follows later. A hook that fires out of order stops the counting until the step ends: the
-    messenger would take any other count for layers that are not complete. Layers not counted are released by the step's
-    end, which this class does not tell.
+    Used by the engine's worker thread only. Its positions count what is queued: on a device the word follows later. A
+    hook that fires out of order stops the counting until the step ends, because a higher count would mean layers that
+    are not complete. The end of the step releases layers that were not counted; the caller reports that end.
 
-    On a device a step sets the word's bound when it begins and raises the word beyond its layers when it ends, both in
-    the order of the stream. So a pass that runs as a captured graph, and fires no hook, counts by the bumps that its
-    capture queued; those of passes outside of a step (warm-up, dummy batches, decodes) add nothing. At most one graph
-    with all of the pass's layers runs in a step: of two, the first one's bumps would stand for the second one's layers.
+    On a device a step sets the word's bound when it begins, and raises the word beyond its layers when it ends, both in
+    the order of the stream. So a pass that runs as a captured graph, and fires no hook, is counted by the increments
+    in the graph; those of passes outside of a step (warm-up, dummy batches, decodes) have no effect. At most one graph
+    with all layers of the pass may run in a step: the increments of the first of two would count for the second.
     """
 
     def __init__(self, address: int, layer_names: Sequence[str], queued_word: QueuedWord | None = None) -> None:
-        """`queued_word`: how a device writes to the word; None = this thread does, when the hook fires."""
+        """``address``: a multiple of 8; ``queued_word``: written by a device, None = by this thread in the hook."""
         if address == 0 or address % 8:
             raise ValueError(f"the layer counter's address is {address:#x}, expected a multiple of 8 above 0")
         if not layer_names or len(set(layer_names)) < len(layer_names):
@@ -90,7 +90,7 @@ class LayerCounter:
         self._step_start = self._position
         self._names = tuple(layer_names)
         self._bound = len(self._names)
-        """How far beyond its start the step may count."""
+        """The largest count of the step, relative to its start."""
         self._fence = threading.Lock()
         self._next = len(self._names)
         self._fired: list[str] = []
@@ -100,11 +100,11 @@ class LayerCounter:
         self._graph_layers = GraphLayers(queued_word, self._names) if queued_word is not None else None
         self.steps_out_of_order = 0
         self.observed_order: tuple[str, ...] = self._names
-        """The order of the last step in which all layers fired; differs from the registered one if steps stop early."""
+        """The order of the last step in which all hooks fired; not the registered one if counting stops early."""
 
     @property
     def position(self) -> int:
-        """Where the counter stands when all that is queued is complete. On CPU it stands there now."""
+        """The counter's value once all that is queued is complete; on a CPU, its value now."""
         return self._position
 
     @property
@@ -113,11 +113,11 @@ class LayerCounter:
         return self._graph_layers is not None and self._graph_layers.is_capturing
 
     def begin_step(self) -> int:
-        """Starts a forward pass; returns the position to tell as ``counterStart``."""
+        """Begins a forward pass; returns the position to report as ``counterStart``."""
         return self._begin(len(self._names))
 
     def begin_check(self) -> None:
-        """Starts a forward pass that is not told: a device may count its layers more than once, which then shows."""
+        """Begins a pass that is checked, not reported; its bound is higher, so that layers counted twice show."""
         self._begin(2 * len(self._names))
 
     def _begin(self, bound: int) -> int:
@@ -132,9 +132,9 @@ class LayerCounter:
         return self._position
 
     def layer_complete(self, name: str) -> bool:
-        """The hook of one layer: its KV is written, or queued to be. True if it was counted.
+        """Called by the hook of a layer whose KV is written, or queued to be; True if it was counted.
 
-        Outside a step and outside a capture it does nothing.
+        Does nothing outside of a step and of a capture.
         """
         if self._graph_layers is not None and self._queued_word is not None:
             capture = self._queued_word.capture()
@@ -159,9 +159,9 @@ class LayerCounter:
         return True
 
     def end_step(self) -> int:
-        """Ends the forward pass; returns the position to tell as ``counterEnd``, which releases layers not counted.
+        """Ends the forward pass; returns the position to report as ``counterEnd``, which releases uncounted layers.
 
-        On a device that is one beyond the layers, and queued: the last bump comes before layers without a hook.
+        On a device it is one beyond the layers, and is queued, because layers without a hook follow the last increment.
         """
         if self._in_step and set(self._fired) == set(self._names):
             self.observed_order = tuple(self._fired)
@@ -171,7 +171,7 @@ class LayerCounter:
         return self._position
 
     def end_check(self) -> int:
-        """Ends such a pass when the device has run it; returns how many layers it has counted."""
+        """Ends a checked pass when the device has run it; returns the number of layers counted."""
         counted = 0
         try:
             if self._queued_word is not None:
@@ -182,7 +182,7 @@ class LayerCounter:
         return counted
 
     def fail_step(self) -> None:
-        """Ends a forward pass that has failed. A later pass counts beyond its layers, and is never taken for it."""
+        """Ends a forward pass that has failed. Later passes count beyond its layers and cannot be confused with it."""
         if not self._in_step:
             return
         self._in_step = False
@@ -193,7 +193,7 @@ class LayerCounter:
             self._store(self._position)
 
     def _leave(self, queued_word: QueuedWord) -> None:
-        """The position moves also where the driver refuses: the next step begins behind all that this one may count."""
+        """Advances the position even if the driver refuses: the next step must begin after all counts of this one."""
         self._position = self._beyond(self._bound + 1)
         queued_word.place(self._position, self._position)
 
@@ -201,8 +201,8 @@ class LayerCounter:
         return (self._step_start + layers) & _COUNTER_MASK
 
     def _store(self, count: int) -> None:
-        # A plain store is not ordered after the KV it announces on every machine. Releasing a lock and taking it again
-        # puts a full barrier between the two.
+        # Not every machine orders a plain store after the stores of the KV that it announces. Releasing and acquiring a
+        # lock puts a full barrier between them.
         with self._fence:
             pass
         with self._fence:

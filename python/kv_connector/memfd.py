@@ -1,4 +1,4 @@
-"""Memory that other processes of this host can map."""
+"""Host memory that other processes of this host can map."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import fcntl
 import mmap
 import os
 
-#: Each process that maps the memory could otherwise cut it off, and the others die of SIGBUS: Java shares no other.
+#: Without seals any process could shrink the memory, and the others would die of SIGBUS; Java refuses such memory.
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def map_memfd(length_bytes: int) -> tuple[int, mmap.mmap]:
-    """(descriptor, mapping) of so many zeros, which both live until they are closed; raises OSError."""
+    """(descriptor, mapping) of ``length_bytes`` zeros; the caller closes both. Raises OSError."""
     memfd = os.memfd_create("kv-messenger-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(memfd, length_bytes)

@@ -1,4 +1,4 @@
-"""Names a model by its configuration, alike for every engine. Pure."""
+"""Names a model by its configuration; equal for all engines. Pure."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _FINGERPRINT_FIELDS = (
 )
 
 _BY_LAYER = "per_layer_config"
-"""Where transformers has what differs between layers, such as Gemma 4's numbers and sizes of heads."""
+"""The field of transformers for values that differ between layers, such as Gemma 4's head counts and sizes."""
 
 
 def fingerprint(model: str, hf_config: Any, packing: str, *, model_id: str = "") -> str:
-    """Names a model so that two engines can tell whether their KV is interchangeable.
+    """Names a model so that two engines can determine whether their KV is interchangeable.
 
-    Weights are not read: two trainings of one architecture under one name are told apart by their ``weights_digest``.
-    ``model_id`` is said in place of the name; the configuration and the packing are compared in any case.
+    Weights are not read: two trainings of one architecture with the same name differ in their ``weights_digest``.
+    ``model_id`` replaces the name; the configuration and the packing are compared in any case.
     """
     said = {name: _field(hf_config, name) for name in _FINGERPRINT_FIELDS}
     by_layer = _as_written(hf_config).get(_BY_LAYER)
@@ -53,7 +53,7 @@ def fingerprint(model: str, hf_config: Any, packing: str, *, model_id: str = "")
 
 
 def _field(hf_config: Any, name: str) -> object:
-    """A field as the configuration's file says it: transformers refuses to read one that differs between layers."""
+    """A field as it is in the configuration file: transformers raises on one that differs between layers."""
     try:
         return cast("object", getattr(hf_config, name, None))
     except RuntimeError:

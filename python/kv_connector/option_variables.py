@@ -13,18 +13,18 @@ Kind = Literal["string", "choice", "integer", "seconds", "flag", "list of string
 
 PREFIX = "KV_MESSENGER_"
 WITH_VARIABLES_OF_THEIR_OWN = frozenset({"shared_secret", "shared_secret_file", "java_home"})
-"""What they mean there is said where they are read."""
+"""Options whose variables have rules of their own, in the modules that read them."""
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 OF_A_KUBERNETES_SERVICE = re.compile(r"(?:tcp|udp|sctp)://")
 
 
 def variable_of(name: str) -> str:
-    """The variable of an option, "" where it has none by this rule."""
+    """The variable of an option; "" if it has none by this rule."""
     return "" if name in WITH_VARIABLES_OF_THEIR_OWN else PREFIX + name.upper()
 
 
 def said_in(kinds: Mapping[str, Kind], environment: Mapping[str, str]) -> dict[str, object]:
-    """The options that variables name, with values of their types, not checked further; raises OptionError."""
+    """The options that are set by variables, converted to their types but not checked further; raises OptionError."""
     said = {name: (variable_of(name), kind) for name, kind in kinds.items() if environment.get(variable_of(name), "")}
     return {name: _value(variable, kind, environment[variable]) for name, (variable, kind) in said.items()}
 

@@ -1,7 +1,7 @@
-"""The one table of options: names, types, defaults, limits and sentences; docs/options.md is made from it.
+"""The table of all options: names, types, defaults, limits and descriptions; docs/options.md is generated from it.
 
-Users write them in snake_case: for vLLM into ``kv_connector_extra_config``, for SGLang as JSON into the environment
-variable ``KV_MESSENGER_OPTIONS``, and for both into variables of their own. Nothing here touches a JVM.
+Users set them in snake_case: for vLLM in ``kv_connector_extra_config``, for SGLang as JSON in the environment variable
+``KV_MESSENGER_OPTIONS``, and for both in a variable for each option. No JVM is needed.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _METADATA_KEY = "kv_messenger_option"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """What may be said for one option, and what it means."""
+    """The type, limits and description of one option."""
 
     kind: option_variables.Kind
     sentence: str
     boundary: str = ""
-    """Its name in docs/boundary.md; "" when Java does not see it."""
+    """Its name in docs/boundary.md; "" if it is not passed to Java."""
     unit: str = ""
     minimum: float = -math.inf
     maximum: float = math.inf
     choices: tuple[str, ...] = ()
     default_said: str = ""
-    """How the default reads in the docs where the bare value would mislead."""
+    """The default's text in the docs, if the bare value would mislead."""
     secret: bool = False
 
 
@@ -89,7 +89,7 @@ def _option(default: object, spec: OptionSpec) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """All options of one messenger, checked. Make it with :func:`parse_options`."""
+    """All options of one messenger, checked. Immutable; created by :func:`parse_options`."""
 
     role: Role
     engine_id: str
@@ -306,7 +306,7 @@ class Options:
     )
 
     def of_rank(self, rank_index: int) -> Options:
-        """Those of one rank of an engine whose ranks share them: ports that are fixed count up with the rank."""
+        """The options of one of an engine's ranks: fixed ports are increased by the rank's index."""
         return dataclasses.replace(
             self,
             listen_port=self.listen_port + rank_index if self.listen_port > 0 else self.listen_port,
@@ -315,7 +315,7 @@ class Options:
         )
 
     def for_java(self) -> dict[str, object]:
-        """All options under the names of docs/boundary.md; times in milliseconds."""
+        """The options for Java, by their names in docs/boundary.md; times in milliseconds."""
         said: dict[str, object] = {"role": self.role, "engineId": self.engine_id}
         for name, spec in OPTION_SPECS.items():
             if not spec.boundary:
@@ -346,10 +346,10 @@ def parse_options(
     environment: Mapping[str, str] = os.environ,
     outward: Callable[[], str] = outward_address,
 ) -> Options:
-    """Checks what the user said; raises :class:`OptionError` with one sentence on the first thing wrong.
+    """Checks the user's options; raises :class:`OptionError`, one sentence, for the first error.
 
-    ``kv_port`` is the default of ``listen_port`` on a side that prefills. What is not said may stand in the
-    ``environment``. ``outward`` gives the address for a ``listen_host`` of "auto".
+    ``kv_port`` is the default of ``listen_port`` on a side that prefills. Options that ``said`` does not have are read
+    from ``environment``. ``outward`` returns the address for a ``listen_host`` of "auto".
     """
     if role not in get_args(Role):
         raise OptionError(f"role is {role!r}, expected one of {', '.join(get_args(Role))}")
@@ -375,7 +375,7 @@ def parse_options(
 
 
 def check_options(said: Mapping[str, object]) -> Options:
-    """Checks what the user said before it is known for which side; raises :class:`OptionError` like parse_options."""
+    """Checks the user's options before the role is known; raises :class:`OptionError` like parse_options."""
     return parse_options(said, role="both", engine_id="")
 
 
@@ -389,7 +389,7 @@ def _unknown(name: object) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a value was said, for the sentence that finds it wrong."""
+    """Where a value was set, for error messages."""
 
     subject: str
     remedy: str
@@ -526,7 +526,7 @@ def _check_verbs_devices(options: Options) -> None:
 
 
 def is_any_address(host: str) -> bool:
-    """Whether it stands for all addresses of a machine, so that no peer can dial it."""
+    """Whether the address is a wildcard such as 0.0.0.0, to which no peer can connect."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -534,7 +534,7 @@ def is_any_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can dial it."""
+    """Whether only processes of this machine can connect to the address."""
     if host == "localhost":
         return True
     try:

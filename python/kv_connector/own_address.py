@@ -1,4 +1,4 @@
-"""By which of its addresses a machine is known to others."""
+"""The address by which other machines reach this one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import socket
 from kv_connector.exceptions import OptionError
 
 AUTO = "auto"
-"""In place of an address: this machine's own on its way to others."""
+"""Stands for this machine's address on its default route."""
 _FAR_AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses for documentation (RFC 5737, RFC 3849): no machine has them, so the default route leads to them."""
+"""Documentation addresses (RFC 5737, RFC 3849): no machine has them, so packets to them take the default route."""
 _DISCARD_PORT = 9
 
 
 def outward_address() -> str:
-    """The address of this machine's end of its default route, IPv4 first; sends nothing. Raises OptionError."""
+    """This machine's address on its default route, IPv4 first. Sends no packet. Raises OptionError."""
     for family, far_away in _FAR_AWAY:
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as end:

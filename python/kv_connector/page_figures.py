@@ -1,4 +1,4 @@
-"""The messenger's figures on an engine's own metrics page, whichever engine that is."""
+"""The messenger's metrics on an engine's own metrics page; independent of the engine."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from kv_connector._metrics import BUCKET_BOUNDS_SECONDS, COUNTERS, GAUGES, HISTO
 from kv_connector.figure_gains import observations
 
 PREFIX = "kv_messenger_"
-"""How all of the messenger's names begin."""
+"""The prefix of all of the messenger's metric names."""
 REASON = "reason"
-"""The label by which some counters are told apart."""
+"""The label of counters that are divided by reason."""
 
 
 def short(name: str) -> str:
-    """A figure's name in the tables of ``_metrics``."""
+    """A metric's name in the tables of ``_metrics``."""
     return name.removeprefix(PREFIX).removesuffix("_total")
 
 
 class PageFigures:
-    """Series of all figures, and what they show. Made once for a page; one thread.
+    """All metrics of a page. Created once per page and used by one thread.
 
-    ``counter``, ``gauge`` and ``histogram`` make a metric of the page's library, given ``name``, ``documentation``,
-    ``labelnames`` and, the last one, ``buckets``.
+    ``counter``, ``gauge`` and ``histogram`` create a metric of the page's library from ``name``, ``documentation``,
+    ``labelnames`` and, for a histogram, ``buckets``.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PageFigures:
         }
 
     def of(self, *labelvalues: object) -> EngineFigures:
-        """The series of one engine, from now on at zero."""
+        """Creates the series of one engine, with initial values of zero."""
         return EngineFigures(
             {(name, ""): metric.labels(*labelvalues) for name, metric in self._counters.items() if name not in REASONS}
             | {
@@ -74,20 +74,20 @@ class PageFigures:
 
 
 class EngineFigures:
-    """What one engine's messengers have counted. Figures that it does not know are passed over."""
+    """The series of one engine's messengers. Unknown metrics are ignored."""
 
     def __init__(
         self, counters: Mapping[tuple[str, str], Any], gauges: Mapping[str, Any], histograms: Mapping[str, Any]
     ) -> None:
         self._counters = counters
-        """By name and reason."""
+        """Counters by name and reason."""
         self._gauges = gauges
         self._histograms = histograms
         self._told: defaultdict[str, dict[str, float]] = defaultdict(dict)
-        """By messenger, the gauges as they were told last."""
+        """The last reported gauges of each messenger."""
 
     def take(self, gains: Mapping[str, Any], gauges: Mapping[str, Mapping[str, float]]) -> None:
-        """``gauges`` are by messenger; on the page is their sum over all messengers."""
+        """Adds gains and sets gauges, which are given by messenger; the page shows their sum."""
         for name, gain in gains.get("counters", {}).items():
             self._count(short(name), "", gain)
         for name, gained in gains.get("reasons", {}).items():

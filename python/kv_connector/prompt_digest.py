@@ -1,8 +1,8 @@
-"""Names what a prompt is computed from, alike on both sides of a transfer. Pure; for every engine.
+"""The digest of everything from which a prompt's KV is computed; equal on both sides. Pure; for all engines.
 
-Two prompts of one length under one transfer id are told apart by it: a prefiller sends KV only to the decoder whose
-prompt has the same digest. All that changes the KV of a prompt belongs in here; what changes only the answer, such as
-sampling, does not.
+It distinguishes prompts of equal length with the same transfer id: a prefiller sends KV only to a decoder whose prompt
+has the same digest. It must cover everything that changes the KV of a prompt, but nothing that changes only the answer,
+such as sampling parameters.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 DIGEST_LENGTH_BYTES = 16
-"""Enough against chance and against a client that looks for two prompts of one digest."""
+"""Long enough to prevent collisions, both accidental ones and those that a client searches for."""
 
 _VERSION = b"kv-messenger prompt 1\n"
-"""The encoding below: a change of it needs another number here, so that two versions refuse each other's prompts."""
+"""The version of the encoding below; it must change with the encoding, so that two versions never agree on a digest."""
 
 _FIELD = struct.Struct("<cQ")
-"""Each field: one letter that says what it is, then its length in bytes, then the bytes."""
+"""The head of a field: one letter for its kind, and the length in bytes of the content that follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """An image, a sound or the like in the prompt: what it is, and which positions it takes."""
+    """An image, audio or similar in the prompt, and the positions that it takes."""
 
     content: str
-    """The engine's hash of its content."""
+    """The engine's hash of the content."""
     offset_tokens: int
     length_tokens: int
 
@@ -42,7 +42,7 @@ class Embeddings:
     shape: Sequence[int]
     data: bytes | memoryview
     token_positions: Sequence[bool] | None = None
-    """Where a prompt mixes both, which positions are token ids; None when all are vectors."""
+    """In a prompt with both, whether each position is a token id; None if all are vectors."""
 
 
 def prompt_digest(
@@ -54,9 +54,9 @@ def prompt_digest(
     cache_salt: str = "",
     weights: str = "",
 ) -> str:
-    """32 hexadecimal digits; never empty, so that it differs from "no digest".
+    """The digest as 32 hexadecimal digits; never empty, so that it differs from "no digest".
 
-    ``weights`` says which weights the engine computes with now, where it changes them while it runs.
+    ``weights`` names the engine's current weights if they were changed while it runs.
     """
     digest = hashlib.sha256(_VERSION)
 
@@ -85,7 +85,7 @@ def prompt_digest(
 
 
 def _text(text: str) -> bytes:
-    """Clients' JSON may hold halves of surrogate pairs, which UTF-8 does not know."""
+    """Encodes text; clients' JSON may contain lone surrogates, which UTF-8 cannot encode."""
     return text.encode(errors="surrogatepass")
 
 

@@ -1,4 +1,4 @@
-"""Which RDMA devices are near what, by what Linux says in ``/sys``: pure functions over a root folder."""
+"""The topology of RDMA devices, GPUs and cores, read from Linux's ``/sys`` below a given root folder."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from kv_connector.options import Options
 
 ROOT = Path("/")
 DEVICES_MAX = 8
-"""As many networks as one peer may be reached by."""
+"""The largest number of networks between two peers."""
 PINNED_CORES_MIN = 16
-"""With fewer the messenger's threads are better off anywhere."""
+"""If a NUMA node has fewer cores, threads are not restricted to it."""
 ACTIVE = "4:"
 ETHERNET = "Ethernet"
 ROCE_V2 = "RoCE v2"
 UNROUTABLE_GIDS = ("fe80:", "0000:0000:0000:0000:0000:0000:0000:0000")
 ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
-"""Of PCI: display and 3D controllers, and processing accelerators."""
+"""PCI classes: display and 3D controllers, and processing accelerators."""
 ACCELERATOR_VENDORS = ("0x10de", "0x1002")
 NODE_UNKNOWN = -1
 
 
 class Distance(enum.IntEnum):
-    """What lies between two PCI devices, the nearest first."""
+    """The distance of two PCI devices, in ascending order."""
 
     SWITCH = 0
     HOST_BRIDGE = 1
@@ -34,21 +34,21 @@ class Distance(enum.IntEnum):
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The distance in words."""
         return ("behind one PCI switch", "at one host bridge", "at one NUMA node", "across the machine")[self]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where a device is."""
+    """The place of a device in the machine."""
 
     pci: tuple[str, ...]
-    """From the root complex to the device's own address; empty for one of software."""
+    """PCI addresses from the root complex to the device; empty for a software device."""
     node: int
-    """``NODE_UNKNOWN`` where the machine does not say."""
+    """The NUMA node; ``NODE_UNKNOWN`` if Linux does not report it."""
 
     def to(self, other: Place) -> Distance:
-        """How far it is."""
+        """The distance to another place."""
         common = 0
         for own, others in zip(self.pci, other.pci, strict=False):
             if own != others:
@@ -63,21 +63,21 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RdmaDevice:
-    """One that libibverbs knows."""
+    """An RDMA device known to libibverbs."""
 
     name: str
     place: Place
     cores: frozenset[int]
     rate_gbps: float
-    """Of its fastest active port."""
+    """The rate of its fastest active port."""
     ethernet: bool
     unusable: str
-    """Why it cannot be used; empty where it can."""
+    """Why it cannot be used; empty if it can."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A GPU, by its PCI address."""
+    """A GPU, identified by its PCI address."""
 
     address: str
     place: Place
@@ -85,7 +85,7 @@ class Accelerator:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Machine:
-    """What was found, in the order of names and addresses."""
+    """The devices of a machine, sorted by name and address."""
 
     devices: tuple[RdmaDevice, ...]
     accelerators: tuple[Accelerator, ...]
@@ -93,19 +93,19 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """The devices to use, and why these."""
+    """The selected devices, and the reason."""
 
     devices: tuple[RdmaDevice, ...]
     why: str
 
     @property
     def names(self) -> tuple[str, ...]:
-        """As ``verbs_devices`` has them."""
+        """The names of the devices, as in ``verbs_devices``."""
         return tuple(device.name for device in self.devices)
 
 
 def read_machine(root: Path = ROOT) -> Machine:
-    """Reads ``/sys`` and ``/dev`` below a folder."""
+    """Reads the topology from ``/sys`` and ``/dev`` below a folder."""
     infiniband = sorted((root / "sys/class/infiniband").glob("*"), key=lambda path: natural(path.name))
     pci = sorted((root / "sys/bus/pci/devices").glob("*"))
     return Machine(
@@ -115,13 +115,13 @@ def read_machine(root: Path = ROOT) -> Machine:
 
 
 def natural(name: str) -> tuple[str, int]:
-    """``mlx5_10`` comes after ``mlx5_2``."""
+    """A sort key by which ``mlx5_10`` comes after ``mlx5_2``."""
     letters = name.rstrip("0123456789")
     return letters, int(name[len(letters) :] or 0)
 
 
 def rdma_device(root: Path, path: Path) -> RdmaDevice:
-    """One of ``/sys/class/infiniband``."""
+    """Reads one entry of ``/sys/class/infiniband``."""
     ports = [port for port in sorted((path / "ports").glob("*")) if said(port / "state").startswith(ACTIVE)]
     best = max(ports, key=rate_gbps, default=None)
     return RdmaDevice(
@@ -135,7 +135,7 @@ def rdma_device(root: Path, path: Path) -> RdmaDevice:
 
 
 def why_unusable(root: Path, path: Path, port: Path | None) -> str:
-    """In words, or empty."""
+    """Why a device cannot be used, in words; empty if it can."""
     if port is None:
         return "has no active port"
     if said(port / "link_layer") == ETHERNET and not has_routable_address(port):
@@ -146,12 +146,12 @@ def why_unusable(root: Path, path: Path, port: Path | None) -> str:
 
 
 def uverbs(root: Path, path: Path) -> list[Path]:
-    """The nodes of a device, also of one of software, which has no parent in ``/sys``."""
+    """The uverbs nodes of a device, including a software device, which has no parent in ``/sys``."""
     return [node for node in (root / "sys/class/infiniband_verbs").glob("uverbs*") if said(node / "ibdev") == path.name]
 
 
 def has_routable_address(port: Path) -> bool:
-    """Whether peers beyond this link can reach the port by RoCE v2."""
+    """Whether the port has an address that RoCE v2 can route beyond the local link."""
     return any(
         said(port / "gid_attrs/types" / gid.name) == ROCE_V2 and not said(gid).startswith(UNROUTABLE_GIDS)
         for gid in (port / "gids").glob("*")
@@ -159,13 +159,13 @@ def has_routable_address(port: Path) -> bool:
 
 
 def rate_gbps(port: Path) -> float:
-    """``400 Gb/sec (4X NDR)``."""
+    """The rate of a port, from text like ``400 Gb/sec (4X NDR)``."""
     first = said(port / "rate").partition(" ")[0]
     return float(first) if first.replace(".", "", 1).isdigit() else 0.0
 
 
 def place(path: Path) -> Place:
-    """Where ``/sys`` has a device."""
+    """The place of a device, from its path in ``/sys``."""
     if not path.exists():
         return Place((), NODE_UNKNOWN)
     parts = path.resolve().parts
@@ -175,19 +175,19 @@ def place(path: Path) -> Place:
 
 
 def is_accelerator(path: Path) -> bool:
-    """Whether a PCI device is a GPU of a kind that engines use."""
+    """Whether a PCI device is a GPU that engines can use."""
     return said(path / "vendor") in ACCELERATOR_VENDORS and said(path / "class").startswith(ACCELERATOR_CLASSES)
 
 
 def cores(text: str) -> Iterable[int]:
-    """``0-3,8``."""
+    """Parses a list of cores such as ``0-3,8``."""
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
 def said(path: Path) -> str:
-    """A file's text; empty where there is none, or it cannot be read, as entries of a GID table that is not full."""
+    """A file's text; empty if it is absent or unreadable, such as the unused entries of a GID table."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -195,9 +195,9 @@ def said(path: Path) -> str:
 
 
 def choose(machine: Machine, allowed: frozenset[int], near: Sequence[Accelerator] = ()) -> Choice:
-    """The devices for a process that may use these cores, and has its KV at these accelerators or in host memory.
+    """Selects devices for a process that may use these cores and has its KV at these accelerators or in host memory.
 
-    Of those that can be used the nearest, of these the fastest: what is slower is there for something else.
+    Of the usable devices it selects the nearest, and of these the fastest: slower ones usually serve other purposes.
     """
     usable = [device for device in machine.devices if not device.unusable]
     if not usable:
@@ -211,7 +211,7 @@ def choose(machine: Machine, allowed: frozenset[int], near: Sequence[Accelerator
 
 
 def for_options(options: Options, allowed: frozenset[int], root: Path = ROOT) -> Choice | None:
-    """What an engine's options name, or leave to the topology; None without the transport ``verbs``."""
+    """The devices that the options name, or else that the topology gives; None without the transport ``verbs``."""
     if "verbs" not in options.transports:
         return None
     machine = read_machine(root)
@@ -224,7 +224,7 @@ def for_options(options: Options, allowed: frozenset[int], root: Path = ROOT) ->
 def nearest_to(
     devices: Sequence[RdmaDevice], allowed: frozenset[int], near: Sequence[Accelerator]
 ) -> tuple[list[RdmaDevice], str]:
-    """The nearest of some devices, and near what."""
+    """The nearest of the devices, and what they are near to."""
     if near:
         distances = {device: min(device.place.to(gpu.place) for gpu in near) for device in devices}
         least = min(distances.values())
@@ -236,7 +236,7 @@ def nearest_to(
 
 
 def cores_near(devices: Sequence[RdmaDevice], allowed: frozenset[int]) -> frozenset[int]:
-    """The cores for threads that drive the devices: those of their one NUMA node if it has enough, else all allowed."""
+    """The cores for threads that drive the devices: those of their common NUMA node if it has enough, else all."""
     nodes = {device.place.node for device in devices}
     local = allowed.intersection(*(device.cores for device in devices)) if devices else frozenset()
     one_node = len(nodes) == 1 and NODE_UNKNOWN not in nodes

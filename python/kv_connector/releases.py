@@ -1,4 +1,4 @@
-"""The releases of engines that this package is made for and tested with. Importing this imports no engine."""
+"""The releases of engines for which this package is made and tested. Importing this imports no engine."""
 
 from __future__ import annotations
 

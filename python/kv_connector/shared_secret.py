@@ -1,7 +1,7 @@
-"""Where the shared secret comes from: an option, a file, or the environment. It is never printed and never logged.
+"""Reads the shared secret from an option, a file, or the environment. It is never printed or logged.
 
-Engines log their configuration and processes show their arguments, so a file (a mounted Kubernetes secret, for example)
-or an environment variable is the better place; the option itself is for trials.
+Engines log their configuration, and arguments of processes are visible, so a file (a mounted Kubernetes secret, for
+example) or an environment variable is the better place; the option itself is for experiments.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from kv_connector.exceptions import OptionError
 SECRET_VARIABLE = "KV_MESSENGER_SECRET"
 SECRET_FILE_VARIABLE = "KV_MESSENGER_SECRET_FILE"
 SECRET_BYTES_MIN = 16
-"""Beyond loopback. The handshake lets a listener try out guesses offline, so a secret must be too long to guess."""
+"""The minimum beyond loopback: the handshake permits offline guessing, so a secret must be too long to guess."""
 
 
 def find_secret(option: str, file_option: str, environment: Mapping[str, str]) -> str:
-    """The secret, or "" where none is set; an option wins over the environment. Raises OptionError."""
+    """The secret, or "" if none is set; options take precedence over the environment. Raises OptionError."""
     if option and file_option:
         raise OptionError("options 'shared_secret' and 'shared_secret_file' are both set, expected one of them")
     if option:
@@ -33,7 +33,7 @@ def find_secret(option: str, file_option: str, environment: Mapping[str, str]) -
 
 
 def check_length(secret: str, listen_host: str) -> None:
-    """Refuses a secret that is too short for a network; raises OptionError."""
+    """Raises OptionError if the secret is too short for use beyond loopback."""
     length_bytes = len(secret.encode())
     if length_bytes < SECRET_BYTES_MIN:
         raise OptionError(

@@ -1,4 +1,4 @@
-"""Whether the options for TLS belong together, and their files can be read; what is in them is Java's to check."""
+"""Checks that the TLS options are consistent and their files readable; Java checks the contents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kv_connector.exceptions import OptionError
 
 
 def check(said: Mapping[str, str]) -> None:
-    """Checks the paths by option; raises :class:`OptionError` with one sentence on the first thing wrong."""
+    """Checks the paths, given by option; raises :class:`OptionError`, one sentence, for the first error."""
     missing = [name for name, path in said.items() if not path]
     if len(missing) == len(said):
         return

@@ -1,12 +1,12 @@
-"""Names a model's weights by samples of their files, alike for every engine that has loaded the same ones.
+"""Identifies a model's weights by samples of their files; equal for all engines that have loaded the same weights.
 
-Two trainings of one architecture have the same configuration, and often the same name (``/models/current``): KV of one
-gives wrong tokens in the other, with no error at all. So what they differ by is read: a sample of some hundred tensors,
-spread over all of them by name, so that it does not matter into how many files they were put. It is read once, when a
-messenger opens; nothing here is shared between threads.
+Two trainings of one architecture have the same configuration, and often the same name (``/models/current``), but KV of
+one gives wrong tokens in the other, without any error. So the digest has samples of up to 256 tensors, evenly spaced
+in the order of their names, and does not depend on how they are distributed over files. It is computed once, when a
+messenger opens. Thread-safe: there is no shared state.
 
-Not covered: weights that an engine changed after it had loaded them, and files of other formats than safetensors. What
-is not known is not compared.
+Not covered: weights that an engine changes after loading, and formats other than safetensors. An unknown digest is not
+compared.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from typing import Any
 
 SAMPLES_MAX = 256
 SAMPLE_BYTES = 4096
-"""Thousands of numbers of a tensor: of a short training many stay as they were, in 16 bits."""
+"""The sample of a tensor: thousands of numbers, because in 16 bits many stay the same in a short training."""
 HEADER_BYTES_MAX = 100_000_000
-"""As safetensors itself has it."""
+"""The limit of safetensors itself."""
 _LENGTH = struct.Struct("<Q")
 _INDEX = "model.safetensors.index.json"
 _OTHER_NAMING = "consolidated"
-"""What files of Mistral's begin with, which lie beside the same tensors under other names."""
+"""The prefix of Mistral's own files, which have the same tensors under other names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Of a file, or in memory."""
+    """A tensor in a file or in memory."""
 
     said: str
-    """Type and shape, as safetensors writes them."""
+    """Type and shape, as written by safetensors."""
     length_bytes: int
     read: Callable[[int, int], bytes]
-    """So many bytes from a position on."""
+    """Reads bytes, given a position and a length."""
 
 
 def digest_of_weights(
     model: str, *, revision: str | None, cache_folder: str | None, load_format: str, logger: logging.Logger
 ) -> str:
-    """The digest of the files that an engine loads ``model`` from; "" where that cannot be known."""
+    """The digest of the files from which an engine loads ``model``; "" if it cannot be determined."""
     if load_format == "dummy":
         return ""
     try:
@@ -57,12 +57,12 @@ def digest_of_weights(
 
 
 def weights_digest(folder: Path) -> str:
-    """16 hexadecimal digits; raises where the folder has no safetensors that can be read."""
+    """The digest, 16 hexadecimal digits; raises if the folder has no readable safetensors file."""
     return digest_of_files(_files_in(folder))
 
 
 def digest_of_files(files: Sequence[Path], settings: str = "") -> str:
-    """16 hexadecimal digits of the tensors in these files, and of settings without which they mean nothing."""
+    """The digest, 16 hexadecimal digits, of the tensors in these files and of the settings they depend on."""
     tensors: dict[str, Tensor] = {}
     for file in files:
         for name, tensor in _tensors_in(file).items():
@@ -73,7 +73,7 @@ def digest_of_files(files: Sequence[Path], settings: str = "") -> str:
 
 
 def digest_of_tensors(tensors: Mapping[str, Tensor], settings: str = "") -> str:
-    """As of files that hold these."""
+    """The digest of files with these tensors."""
     names = sorted(tensors)
     digest = hashlib.sha256(settings.encode())
     for name in names:
@@ -85,7 +85,7 @@ def digest_of_tensors(tensors: Mapping[str, Tensor], settings: str = "") -> str:
 
 
 def folder_of(model: str, revision: str | None, cache_folder: str | None) -> Path:
-    """Where the files of a model, or of an adapter, lie on this host; raises where they do not. Loads nothing."""
+    """The folder with the files of a model or adapter on this host; raises if there is none. Downloads nothing."""
     if Path(model).is_dir():
         return Path(model)
     hub = importlib.import_module("huggingface_hub")
@@ -123,6 +123,6 @@ def _tensor_in(file: Path, start: int, said: Mapping[str, Any]) -> Tensor:
 
 
 def _sample(tensor: Tensor) -> bytes:
-    """Of the middle: rows of tokens that nothing was trained on, and of padding, lie at the ends."""
+    """Bytes from the middle of a tensor: rows of untrained tokens and of padding are at its ends."""
     length = min(SAMPLE_BYTES, tensor.length_bytes)
     return tensor.read((tensor.length_bytes - length) // 2, length)
