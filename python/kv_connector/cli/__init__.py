@@ -1,1 +1,1 @@
-"""The command ``kv-messenger``. Nothing here is needed by an engine."""
+"""The command ``kv-messenger``. Engines use nothing of this package."""

@@ -1,4 +1,4 @@
-"""The benchmark of the transfer engine, kvperf, out of the wheel's jar: two processes of one host, or of two."""
+"""Runs kvperf, the benchmark of the transfer engine, from the wheel's jar: two processes on one host or on two."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAIN = "io.kvmessenger.benchmarks.KvPerf"
 
 
 def run(arguments: Sequence[str], complain: Callable[[str], object]) -> int:
-    """Becomes kvperf with its own arguments; returns only where that cannot be started, 1."""
+    """Replaces this process by kvperf with its own arguments; returns 1 if it cannot be started."""
     try:
         jar = _preflight.check_jar()
         java = _preflight.find_java("")
@@ -27,7 +27,7 @@ def run(arguments: Sequence[str], complain: Callable[[str], object]) -> int:
 
 
 def become(command: Sequence[str]) -> NoReturn:
-    """Replaces this process: a port on which a child listened would outlive a parent that is killed."""
+    """Replaces this process: a child would go on listening on its port if its parent were killed."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], list(command), environment_of_java())

@@ -1,4 +1,4 @@
-"""Looks whether an engine with these options would start and could move KV here; one line for each thing looked at."""
+"""Checks whether an engine with these options would start and could move KV here; prints one line per check."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEFT_OUT = "a transport is left out: "
 
 
 def examine(read_options: Callable[[], Options]) -> Iterator[Finding]:
-    """Looks at everything, in the order in which an engine's start would meet it."""
+    """Runs all checks, in the order in which an engine's start would need them."""
     yield machine.system()
     yield from machine.engines()
     options = None
@@ -54,12 +54,12 @@ def examine(read_options: Callable[[], Options]) -> Iterator[Finding]:
 
 
 def secret(options: Options) -> str:
-    """Whether there is one; never which."""
+    """Whether there is a secret; never the secret itself."""
     return "with a shared secret" if options.shared_secret else "no shared secret"
 
 
 def class_cache(cache: AotCache) -> str:
-    """Which is used, or why none is."""
+    """The class cache that is used, or why there is none."""
     if not cache.path.exists():
         return f"none yet: the first start makes {cache.path}"
     unusable = cache.why_unusable()
@@ -67,7 +67,7 @@ def class_cache(cache: AotCache) -> str:
 
 
 def messenger(options: Options) -> Iterator[Finding]:
-    """What comes of opening one."""
+    """Checks that a messenger can be opened."""
     try:
         setup = set_up(options)
     except PreflightError as unfit:
@@ -79,7 +79,7 @@ def messenger(options: Options) -> Iterator[Finding]:
 
 
 def java(java_home: str) -> Iterator[Finding]:
-    """The runtime and the jar; each failure is the sentence that an engine's start would end with."""
+    """Checks the runtime and the jar; a failure has the error message of an engine's start."""
     try:
         found = _preflight.find_java(java_home)
         yield ok("Java", f"{found.version} at {found.home}")
@@ -93,7 +93,7 @@ def java(java_home: str) -> Iterator[Finding]:
 
 
 def on_free_ports(options: Options) -> Options:
-    """The same on loopback, where any port will do: what is wrong with the ports has been said already."""
+    """The options on loopback and any free ports: errors of the ports have been reported already."""
     return dataclasses.replace(
         options,
         listen_host=LOOPBACK,
@@ -107,7 +107,7 @@ def on_free_ports(options: Options) -> Options:
 
 
 def probe(options: Options) -> dict[str, Any]:
-    """Opens a messenger in a process of its own, which leaves nothing behind."""
+    """Opens a messenger in a process of its own, so that nothing remains of it."""
     said = json.dumps(dataclasses.asdict(dataclasses.replace(options, aot_cache=False)))
     try:
         ran = subprocess.run(
@@ -128,7 +128,7 @@ def probe(options: Options) -> dict[str, Any]:
 
 
 def probed(answer: dict[str, Any], options: Options) -> Iterator[Finding]:
-    """What the answer says."""
+    """The findings of a probe's answer."""
     if "error" in answer:
         yield fail("messenger", answer["error"])
         return
@@ -146,7 +146,7 @@ def probed(answer: dict[str, Any], options: Options) -> Iterator[Finding]:
 
 
 def report(read_options: Callable[[], Options], say: Callable[[str], object]) -> int:
-    """Says each finding; 1 if one of them is a failure."""
+    """Prints each finding; returns 1 if one of them is a failure, else 0."""
     failed = False
     for finding in examine(read_options):
         say(f"{finding}\n")

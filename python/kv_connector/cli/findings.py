@@ -1,4 +1,4 @@
-"""What the doctor has found out, one line each."""
+"""The doctor's findings, one line each."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _WHAT_WIDTH = 14
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fact of this machine, and what to do about it where it is not good."""
+    """One fact about this machine, with a remedy if it is a problem."""
 
     level: Level
     what: str
     value: str
     remedy: str = ""
-    """"" where all is well, and where the value is a sentence that names the remedy itself."""
+    """Empty if nothing is wrong, or if the value is a sentence that names the remedy itself."""
 
     def __str__(self) -> str:
         remedy = f"  {self.remedy}" if self.remedy else ""
@@ -26,15 +26,15 @@ class Finding:
 
 
 def ok(what: str, value: str) -> Finding:
-    """As it should be."""
+    """A finding without a problem."""
     return Finding("ok", what, value)
 
 
 def warn(what: str, value: str, remedy: str = "") -> Finding:
-    """Works, and could be better."""
+    """A finding that works but could be better."""
     return Finding("warn", what, value, remedy)
 
 
 def fail(what: str, value: str, remedy: str = "") -> Finding:
-    """An engine would not start, or would move no KV."""
+    """A finding with which an engine would not start or would move no KV."""
     return Finding("fail", what, value, remedy)

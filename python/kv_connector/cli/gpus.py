@@ -1,6 +1,6 @@
-"""What the doctor looks at of GPUs: the driver, and what KV Messenger relies on of each device and between them.
+"""The doctor's checks of GPUs: the driver, and the features of devices that KV Messenger needs.
 
-It makes no context, so that it takes none of a device's memory.
+They create no context, which would take device memory.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from kv_connector.cuda_driver import CudaDriver, CudaError, no_driver
 from kv_connector.options import Options
 
 DRIVER_MIN = 11030
-"""CUDA 11.3: its ``cuStreamGetCaptureInfo_v2`` says which capture a layer's bump goes into."""
+"""CUDA 11.3, for ``cuStreamGetCaptureInfo_v2``, which tells the capture that a layer's increment belongs to."""
 BATCHES_FROM = 13000
-"""CUDA 13.0: its ``cuMemcpyBatchAsync_v2`` takes the copies of many pages at once."""
+"""CUDA 13.0, for ``cuMemcpyBatchAsync_v2``, which copies many pages in one call."""
 COMPUTE_MIN = (7, 0)
-"""What the layer counter's kernels are written for: Volta."""
+"""Volta, for which the layer counter's kernels are written."""
 STAGED_BYTES = 2 * (32 << 20)
-"""What each transfer thread page-locks when it first stages, for both directions together (docs/decisions, 0025)."""
+"""Page-locked by each transfer thread when it first stages, for both directions together (docs/decisions, 0025)."""
 
 _COMPUTE_MAJOR, _COMPUTE_MINOR = 75, 76
 _PCI_BUS, _PCI_DEVICE, _PCI_DOMAIN = 33, 34, 50
@@ -29,13 +29,13 @@ _PCI_BUS, _PCI_DEVICE, _PCI_DOMAIN = 33, 34, 50
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """An attribute of a device that something relies on."""
+    """An attribute that KV Messenger needs of a device."""
 
     attribute: int
     name: str
     remedy: str
     is_a_must: bool
-    """Whether an engine on the device moves no KV without it."""
+    """Whether an engine on the device cannot move KV without it."""
 
 
 NEEDED = (
@@ -65,7 +65,7 @@ NEEDED = (
 
 
 def gpus(options: Options | None, open_driver: Callable[[], CudaDriver] = CudaDriver) -> Iterator[Finding]:
-    """The driver, each device, pairs of devices, and what may be page-locked; one line where there is no driver."""
+    """Checks the driver, devices, pairs of devices, and the limit of page-locked memory; one line without a driver."""
     wrong = fail if options is not None and options.gpu != "off" else warn
     try:
         driver = open_driver()
@@ -108,7 +108,7 @@ def _driver(driver: CudaDriver, wrong: Callable[[str, str, str], Finding]) -> Fi
 
 
 def _worded(version: int) -> str:
-    """As the driver codes it: 12080 is 12.8."""
+    """Decodes a version in the driver's encoding: 12080 is 12.8."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
@@ -132,7 +132,7 @@ def _dotted(compute: tuple[int, int]) -> str:
 
 
 def _peers(driver: CudaDriver, ordinals: Sequence[int]) -> Finding:
-    """Whether each device reaches each other's memory."""
+    """Whether each device can access the memory of each other one."""
     try:
         apart = [
             f"{one} to {other}"
@@ -148,7 +148,7 @@ def _peers(driver: CudaDriver, ordinals: Sequence[int]) -> Finding:
 
 
 def _staging(options: Options | None) -> Iterator[Finding]:
-    """What NICs read instead of a GPU's memory is registered with them, which counts for ulimit -l."""
+    """Checks ulimit -l: staging memory, which NICs use in place of a GPU's, is page-locked."""
     if options is None or {"verbs", "libfabric"}.isdisjoint(options.transports):
         return
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)

@@ -1,4 +1,4 @@
-"""KV memory that no engine owns: pages of one layer, for commands that open a messenger of their own."""
+"""KV memory without an engine: the pages of one layer, for commands that open a messenger of their own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HostPages:
         self.view = memoryview(self._bytes).cast("B")
 
     def geometry(self, page_tokens: int) -> Geometry:
-        """What a messenger is told of it. Two fit together when their names and page sizes are the same."""
+        """The geometry of these pages. Two messengers match if names and page sizes are the same."""
         return {
             "model": self._name,
             "tpSize": 1,

@@ -1,4 +1,4 @@
-"""Drains messengers, and waits until they hold nothing for unfinished requests: before an engine is ended."""
+"""Drains messengers and waits until they hold nothing for unfinished requests, before an engine is ended."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ AT_REST = (
     "kv_messenger_windows_open",
     "kv_messenger_pages_quarantined",
 )
-"""Zero where nothing is held."""
+"""Gauges that are zero if nothing is held."""
 LOOK_SECONDS = 0.5
 QUIET_LOOKS = 3
-"""In a row: between two requests there is a moment in which nothing is held."""
+"""The number of consecutive checks: between two requests there is a moment in which nothing is held."""
 PAGE_LIMIT_SECONDS = 5.0
 
 
 def drain(pages: Sequence[str], limit_seconds: float, say: Callable[[str], object]) -> int:
-    """Tells messengers to be ready no more, then waits; 1 with a sentence also where one refuses."""
+    """Makes messengers report that they are not ready, then does ``wait_idle``; returns 1 also if one refuses."""
     for page in pages:
         try:
             tell_to_drain(page)
@@ -34,7 +34,7 @@ def drain(pages: Sequence[str], limit_seconds: float, say: Callable[[str], objec
 
 
 def tell_to_drain(page: str) -> None:
-    """Raises OSError that names the page and what it said."""
+    """Asks one messenger to drain; raises OSError with the page's address and answer."""
     url = f"http://{page}/drain"
     try:
         urllib.request.urlopen(url, data=b"", timeout=PAGE_LIMIT_SECONDS).close()
@@ -47,7 +47,7 @@ def tell_to_drain(page: str) -> None:
 
 
 def wait_idle(pages: Sequence[str], limit_seconds: float, say: Callable[[str], object]) -> int:
-    """0 when all were at rest, 1 with a sentence when the limit is over or a page cannot be read."""
+    """Returns 0 when all are idle, 1 with a message after the limit or if a page cannot be read."""
     deadline = time.monotonic() + limit_seconds
     quiet = 0
     while True:
@@ -67,7 +67,7 @@ def wait_idle(pages: Sequence[str], limit_seconds: float, say: Callable[[str], o
 
 
 def read(page: str) -> str:
-    """The figures at HOST:PORT; raises OSError that names it."""
+    """The metrics at HOST:PORT; raises OSError with the address."""
     url = f"http://{page}/metrics"
     try:
         with urllib.request.urlopen(url, timeout=PAGE_LIMIT_SECONDS) as answer:
@@ -80,7 +80,7 @@ def read(page: str) -> str:
 
 
 def held(text: str) -> str:
-    """The figures that are not zero, in words; "" at rest."""
+    """The gauges that are not zero, in words; "" if all are."""
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(AT_REST))
     return ", ".join(f"{name} {value}" for name, value in values.items() if float(value) != 0)
 

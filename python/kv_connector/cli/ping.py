@@ -1,7 +1,7 @@
-"""Moves pages between two hosts by two engines' options and without engines: whether they reach each other, how fast.
+"""Moves pages between two hosts with two engines' options but without engines, to test the connection and its speed.
 
-One side answers, as a prefiller would: it keeps pages ready under the names of :func:`offers`. The other asks, as a
-decoder would: it fetches them, compares every byte, and says how long that took.
+One side answers like a prefiller: it keeps pages ready under the names of :func:`offers`. The other side asks like a
+decoder: it fetches them, compares every byte, and prints how long that took.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ PAGE_BYTES = 64 << 10
 PAGE_COUNT = 1024
 PAGE_TOKENS = 16
 ONE_PAGE_OFFERS = 32
-"""Names under which one page is ready: while one is made ready again, the others can be asked for."""
+"""The number of names with one page: while one is being made ready again, the others can be fetched."""
 ALL_PAGES_OFFERS = 2
 ONE_PAGE_ROUNDS = 200
 ALL_PAGES_ROUNDS = 10
 FETCH_LIMIT_SECONDS = 30.0
 WAIT_SECONDS = 0.2
-"""One wait for something to poll; an interrupt from the keyboard is heard between two."""
+"""The limit of one wait for events; a keyboard interrupt takes effect between two waits."""
 NO_PORT = -1
 
 Say = Callable[[str], object]
 
 
 def offers() -> dict[str, int]:
-    """How many pages each name stands for."""
+    """The names of transfers, and the number of pages of each."""
     one = {f"{MODEL}-page-{number}": 1 for number in range(ONE_PAGE_OFFERS)}
     return one | {f"{MODEL}-pages-{number}": PAGE_COUNT for number in range(ALL_PAGES_OFFERS)}
 
 
 def address(text: str) -> tuple[str, int]:
-    """HOST:PORT, an IPv6 address in brackets; raises OptionError."""
+    """Parses HOST:PORT, with an IPv6 address in brackets; raises OptionError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise OptionError(f"the prefiller is {text!r}, expected HOST:PORT as the side that answers prints it")
@@ -52,7 +52,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def fitting(options: Options, *, answers: bool) -> Options:
-    """The options, for a side that they may be for; raises OptionError."""
+    """Adapts the options to one side of the ping; raises OptionError if they are for the other one."""
     if options.role == ("decoder" if answers else "prefiller"):
         raise OptionError(
             f"these are a {options.role}'s options, and a {options.role} {'asks' if answers else 'answers'}: run"
@@ -63,15 +63,15 @@ def fitting(options: Options, *, answers: bool) -> Options:
 
 
 def pages_to_send() -> HostPages:
-    """The same bytes on both sides, without having been sent: no page is like another."""
+    """Pages with pseudo-random bytes, which are equal on both sides and differ from page to page."""
     pages = HostPages(MODEL, PAGE_BYTES, PAGE_COUNT)
     pages.view[:] = random.Random(MODEL).randbytes(len(pages.view))
     return pages
 
 
 def answer(options: Options, say: Say) -> int:
-    """Keeps pages ready for whichever peer asks, until it is interrupted; returns the exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # a script's shell starts `ping --answer &` with SIGINT ignored
+    """Keeps pages ready for all peers until it is interrupted; returns the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell script starts `ping --answer &` with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     pages = pages_to_send()
     try:
@@ -94,19 +94,19 @@ def answer(options: Options, say: Say) -> int:
 
 
 class Answering:
-    """The prefiller's side: an announced request for each name, its pages in place, begun again when it was sent."""
+    """The prefiller's side: keeps a computed request announced for each name, and a new one after it was sent."""
 
     def __init__(self, messenger: Messenger, say: Say) -> None:
         self._messenger = messenger
         self._say = say
         self._begun = 0
         self._names: dict[str, str] = {}
-        """By request."""
+        """The name of each request."""
         self._ended: set[str] = set()
         self._said = ""
 
     def run(self) -> NoReturn:
-        """Ends by an exception."""
+        """Runs until an exception ends it."""
         for name in offers():
             self._begin(name)
         while True:
@@ -135,11 +135,11 @@ class Answering:
             case Timeline(_, times):
                 self._tell(times)
             case Log(level, message) if level != "info":
-                # The end of a ping is a warning for an engine, but not here.
+                # A peer's disconnection is a warning for an engine, but expected here.
                 self._say(f"error: {message}\n" if level == "error" else f"{message}\n")
 
     def _tell(self, times: Mapping[str, Any]) -> None:
-        """Once for each peer in a row."""
+        """Prints the peer of a transfer, unless it is that of the previous one."""
         told = f"sends to {times['peer']} over {times['transport']}\n"
         if told != self._said:
             self._said = told
@@ -147,7 +147,7 @@ class Answering:
 
 
 def ask(options: Options, host: str, port: int, say: Say) -> int:
-    """Fetches from the side that answers, and says how long it took; returns the exit code."""
+    """Fetches from the side that answers and prints how long it took; returns the exit code."""
     try:
         pages = HostPages(MODEL, PAGE_BYTES, PAGE_COUNT)
         messenger = Messenger.open(options, pages.geometry(PAGE_TOKENS))
@@ -163,7 +163,7 @@ def ask(options: Options, host: str, port: int, say: Say) -> int:
 
 
 class Asking:
-    """The decoder's side. Raises PingError with the messenger's own sentence."""
+    """The decoder's side. Raises PingError with the messenger's error message."""
 
     def __init__(self, messenger: Messenger, pages: HostPages, host: str, port: int) -> None:
         self._messenger = messenger
@@ -173,7 +173,7 @@ class Asking:
         self._asked = 0
 
     def lines(self) -> Iterator[str]:
-        """What was measured, a line at a time."""
+        """Measures, and yields a line for each result."""
         first = self._fetch(f"{MODEL}-page-0")
         yield f"first page after {1000 * first:.2f} ms: connection, handshake, data path and transfer"
         one = [self._fetch(f"{MODEL}-page-{(1 + number) % ONE_PAGE_OFFERS}") for number in range(ONE_PAGE_ROUNDS)]
@@ -190,7 +190,7 @@ class Asking:
         yield "every byte was compared"
 
     def _fetch(self, name: str) -> float:
-        """Seconds until the pages are known to be there."""
+        """Fetches the pages of a name; returns the seconds until their arrival is reported."""
         page_count = offers()[name]
         length = page_count * PAGE_BYTES
         self._pages.view[:length] = bytes(length)
@@ -229,4 +229,4 @@ class Asking:
 
 
 class PingError(KvConnectorError):
-    """Why no page came."""
+    """The pages did not arrive, or not with the bytes that were sent."""

@@ -1,6 +1,6 @@
-"""``python -m kv_connector.cli.probe``: opens a messenger on a few pages, in its own process; says what came of it.
+"""``python -m kv_connector.cli.probe``: opens a messenger on a few pages in this process and prints the result.
 
-Options come as JSON on standard input. The last line of standard output is a JSON object: ``error`` or facts.
+The options are JSON on standard input. The last line of standard output is a JSON object: ``error`` or facts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRANSFER_THREAD = "kvm-transfer"
 
 
 def main() -> None:
-    """Prints the answer; exits with status 0 also when it is an error."""
+    """Prints the answer; the exit status is 0 even if it is an error."""
     said: dict[str, Any] = json.load(sys.stdin)
     said.update({name: tuple(value) for name, value in said.items() if isinstance(value, list)})
     options = Options(**said)
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def opened(options: Options) -> dict[str, Any]:
-    """Opens and closes; what there was to see in between."""
+    """Opens and closes a messenger; returns facts about it."""
     described = json.loads(boot(options).wait(Function.DESCRIBE, 0, b""))
     pages = HostPages("doctor", PAGE_BYTES, PAGE_COUNT)
     messenger = Messenger.open(options, pages.geometry(PAGE_TOKENS))
@@ -54,7 +54,7 @@ def opened(options: Options) -> dict[str, Any]:
 
 
 def threads() -> list[str]:
-    """The names of this process's threads, as the kernel knows them."""
+    """The kernel's names of this process's threads."""
     return [comm.read_text(encoding="utf-8").strip() for comm in Path("/proc/self/task").glob("*/comm")]
 
 

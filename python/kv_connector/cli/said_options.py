@@ -1,4 +1,4 @@
-"""The options as an engine would read them, from what its user says; by the connector's own code and its sentences."""
+"""Reads options as an engine would, with the connector's own code and error messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ARGUMENT = "--kv-transfer-config"
 
 
 def of_vllm(text: str) -> Options:
-    """From the value of ``--kv-transfer-config``, or a file that holds it; raises OptionError."""
+    """The options in a value of ``--kv-transfer-config``, or in a file with that value; raises OptionError."""
     transfer = _object(ARGUMENT, _content(text))
     misplaced = next((name for name in transfer if name in OPTION_SPECS), None)
     if misplaced is not None:
@@ -41,13 +41,13 @@ def of_vllm(text: str) -> Options:
 
 
 def of_sglang(mode: str, environment: Mapping[str, str] = os.environ) -> Options:
-    """From the environment, for SGLang's ``--disaggregation-mode``; raises OptionError."""
+    """The options in the environment, for a value of SGLang's ``--disaggregation-mode``; raises OptionError."""
     first_rank = SimpleNamespace(system_dp_rank=0, pp_rank=0, engine_rank=0)
     return sglang_facts.read_options(mode, first_rank, environment)
 
 
 def none_said() -> Options:
-    """What holds when nothing is said, for a messenger that does both."""
+    """The defaults, for a messenger with both roles."""
     return check_options({})
 
 

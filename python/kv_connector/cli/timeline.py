@@ -1,4 +1,4 @@
-"""``kv-messenger timeline``: what engines' logs tell of their transfers, as a table, a picture and a trace."""
+"""``kv-messenger timeline``: the transfers in engines' logs as a table, a picture and a trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kv_connector.cli.timelines import FetchTimeline, PrefillTimeline, Timeline,
 from kv_connector.cli.transfer_picture import picture
 
 NAME_LENGTH_MAX = 36
-"""Of a transfer in the table: routers make longer ones, which differ at the end."""
+"""The length of a transfer's name in the table: routers make longer names, which differ at the end."""
 HEADER = (
     "transfer",
     "side",
@@ -31,16 +31,16 @@ NOT_SAID = "-"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be written beside the table; None where it is not."""
+    """The files to write besides the table; None = not written."""
 
     svg: Path | None = None
     transfer: str = ""
-    """Which is drawn; "" for the longest."""
+    """The transfer to draw; "" = that of the longest prompt."""
     perfetto: Path | None = None
 
 
 def tell(logs: Sequence[Path], wanted: Wanted, say: Callable[[str], object], complain: Callable[[str], object]) -> int:
-    """0, or 1 with a sentence where a log cannot be read or tells of no transfer."""
+    """Prints the table and writes the files; returns 1, with a message, if a log is unreadable or has no transfer."""
     try:
         found = {str(log): list(timelines(log.read_text(encoding="utf-8", errors="replace"))) for log in logs}
     except OSError as missing:
@@ -67,7 +67,7 @@ def tell(logs: Sequence[Path], wanted: Wanted, say: Callable[[str], object], com
 
 
 def write(found: Mapping[str, Sequence[Timeline]], wanted: Wanted) -> None:
-    """The files that are wanted; raises LookupError with a sentence where there is nothing to draw."""
+    """Writes the files; raises LookupError with a message if there is nothing to draw."""
     if wanted.perfetto is not None:
         wanted.perfetto.write_text(json.dumps(trace(found)), encoding="utf-8")
     if wanted.svg is not None:
@@ -77,10 +77,10 @@ def write(found: Mapping[str, Sequence[Timeline]], wanted: Wanted) -> None:
 
 
 def hand_over_rows(found: Sequence[Timeline]) -> Iterator[tuple[str, ...]]:
-    """Where the time went from the last layer to the engine's news of it, of transfers with both sides told in full.
+    """The parts of the time from a transfer's last layer to the engine's poll, for transfers with full timelines.
 
-    Over shm pages are counted as soon as they are written, which may be before their writer has looked: then the time
-    from left to counted is below zero.
+    Over shm the receiver may count pages before the writer has noticed their completion: the time from left to counted
+    is then negative.
     """
     sent = {timeline.transfer: timeline for timeline in found if isinstance(timeline, PrefillTimeline)}
     for fetched in found:
@@ -96,7 +96,7 @@ def hand_over_rows(found: Sequence[Timeline]) -> Iterator[tuple[str, ...]]:
 
 
 def drawn(found: Sequence[Timeline], transfer: str) -> tuple[PrefillTimeline, FetchTimeline]:
-    """Both sides of the transfer of this name, or of the longest prompt; raises LookupError with a sentence."""
+    """Both sides of the transfer with this name, or with the longest prompt; raises LookupError with a message."""
     fetched = {timeline.transfer: timeline for timeline in found if isinstance(timeline, FetchTimeline)}
     sent = [
         timeline
@@ -115,7 +115,7 @@ def drawn(found: Sequence[Timeline], transfer: str) -> tuple[PrefillTimeline, Fe
 
 
 def row(timeline: Timeline) -> tuple[str, ...]:
-    """Of the table."""
+    """A row of the table."""
     name = short(timeline.transfer)
     moved = f"{timeline.length_bytes / 1e6:.1f}"
     if isinstance(timeline, FetchTimeline):
@@ -135,17 +135,17 @@ def row(timeline: Timeline) -> tuple[str, ...]:
 
 
 def short(name: str) -> str:
-    """Of a transfer, for a table."""
+    """Shortens the name of a transfer for a table."""
     return name if len(name) <= NAME_LENGTH_MAX else f"…{name[1 - NAME_LENGTH_MAX :]}"
 
 
 def between_ms(start_ns: int, end_ns: int) -> str:
-    """Never negative: KV that has left before its pass ended is exposed for no time."""
+    """The time between two points, at least 0: KV that was sent before its pass ended has no exposed time."""
     return f"{max(0, end_ns - start_ns) / 1e6:.2f}" if start_ns and end_ns else NOT_SAID
 
 
 def table(rows: Sequence[Sequence[str]], names: int) -> Iterator[str]:
-    """Lines with columns of equal width; so many names on the left, figures on the right."""
+    """Aligned lines: the first ``names`` columns are left-aligned, the numbers after them right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
         aligned = [

@@ -1,7 +1,7 @@
-"""Reads the ``kv_messenger timeline {json}`` lines of engines' logs: what happened when to each transfer.
+"""Parses the ``kv_messenger timeline {json}`` lines of engines' logs, with the times of each transfer's events.
 
-The fields are described in ``docs/operations.md``. Times are nanoseconds of a machine's monotonic clock: those of two
-lines compare when one machine has written both; 0 means that a point was not reached. Pure.
+The fields are described in ``docs/operations.md``. Times are nanoseconds of a machine's monotonic clock, and comparable
+only between lines from the same machine; 0 means that a point was not reached. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LINE = re.compile(r"kv_messenger timeline (\{.*\})")
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """When one layer of a chunk was seen complete, handed to the transfer engine, and had left."""
+    """The times at which one layer of a chunk was seen complete, was handed to the transfer engine, and had left."""
 
     layer: int
     readable_ns: int
@@ -26,13 +26,13 @@ class LayerTimes:
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> Self:
-        """Of a layer's JSON object."""
+        """Parses a layer's JSON object."""
         return cls(fields["layer"], fields["readableNs"], fields["submittedNs"], fields["leftNs"])
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkTimes:
-    """One forward pass over tokens of the prompt, and its layers."""
+    """One forward pass over a part of the prompt, with its layers."""
 
     first_token: int
     end_token: int
@@ -42,22 +42,22 @@ class ChunkTimes:
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> Self:
-        """Of a chunk's JSON object."""
+        """Parses a chunk's JSON object."""
         layers = tuple(LayerTimes.parse(layer) for layer in fields["layers"])
         return cls(fields["firstToken"], fields["endToken"], fields["forwardStartNs"], fields["forwardEndNs"], layers)
 
     def left_early(self) -> int:
-        """How many layers had left before this chunk's forward pass ended."""
+        """The number of layers that had left before this chunk's forward pass ended."""
         return sum(1 for layer in self.layers if layer.left_ns < self.forward_end_ns)
 
     def wholly_left_ns(self) -> int:
-        """When the last layer had left."""
+        """The time at which the last layer had left."""
         return max(layer.left_ns for layer in self.layers)
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillTimeline:
-    """What one rank of a prefiller did for one transfer; ``chunks`` is empty unless timelines are "full"."""
+    """One transfer on one rank of a prefiller; ``chunks`` is empty unless timelines are "full"."""
 
     transfer: str
     transport: str
@@ -73,7 +73,7 @@ class PrefillTimeline:
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> Self:
-        """Of a prefiller's line."""
+        """Parses the JSON object of a prefiller's line."""
         return cls(
             fields["transfer"],
             fields["transport"],
@@ -89,26 +89,26 @@ class PrefillTimeline:
         )
 
     def computed(self) -> list[ChunkTimes]:
-        """The chunks that a forward pass computed, in order; pages that were cached before go out in none."""
+        """The chunks that forward passes computed, in order, without chunks of cached pages."""
         return sorted((c for c in self.chunks if c.forward_end_ns > 0), key=lambda chunk: chunk.first_token)
 
     def left_early(self) -> tuple[int, int]:
-        """How many layers of computed chunks had left before their pass ended, and of how many."""
+        """(layers of computed chunks that had left before their pass ended, all layers of these chunks)."""
         chunks = self.computed()
         return sum(chunk.left_early() for chunk in chunks), sum(len(chunk.layers) for chunk in chunks)
 
     def last_layer(self) -> LayerTimes:
-        """That which was seen complete last of all."""
+        """The layer that was the last to be seen complete."""
         return max((layer for chunk in self.chunks for layer in chunk.layers), key=lambda layer: layer.readable_ns)
 
     def last_layer_ns(self) -> int:
-        """When the last layer of all was seen complete."""
+        """The time at which the last layer was seen complete."""
         return self.last_layer().readable_ns
 
 
 @dataclass(frozen=True, slots=True)
 class FetchTimeline:
-    """What one rank of a decoder did for one transfer."""
+    """One transfer on one rank of a decoder."""
 
     transfer: str
     asked_ns: int
@@ -119,12 +119,12 @@ class FetchTimeline:
     length_bytes: int
 
     def ready_ms_after(self, prefill: PrefillTimeline) -> float:
-        """From the last layer until all had arrived, of sides on one machine."""
+        """The milliseconds from the last layer until everything had arrived; both sides must be on one machine."""
         return (self.ready_ns - prefill.last_layer_ns()) / 1e6
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> Self:
-        """Of a decoder's line."""
+        """Parses the JSON object of a decoder's line."""
         return cls(
             fields["transfer"],
             fields.get("askedNs", 0),
@@ -140,7 +140,7 @@ Timeline = PrefillTimeline | FetchTimeline
 
 
 def timelines(log: str) -> Iterator[Timeline]:
-    """Those of both sides, in the order of the log; a line that was cut off, as a killed engine's last one, is none."""
+    """The timelines of both sides, in the order of the log; incomplete lines, as of a killed engine, are skipped."""
     for match in LINE.finditer(log):
         try:
             fields = json.loads(match.group(1))

@@ -1,4 +1,4 @@
-"""Draws one transfer as an SVG: the forward passes, when each layer left, and when the decoder was ready. Pure."""
+"""Draws one transfer as an SVG: forward passes, the sending of each layer, and when the decoder was ready. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOP = 62
 ROW = 24
 BAR = 14
 NARROWEST = 2.0
-"""Pixels: a layer is sent in less time than a pixel stands for."""
+"""The minimum width, in pixels: a layer may be sent in less time than one pixel represents."""
 GRID_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 GRID_LINES_MAX = 10
 STYLE = """
@@ -33,17 +33,17 @@ STYLE = """
 
 @dataclass(frozen=True)
 class _Axis:
-    """Nanoseconds to pixels."""
+    """Maps nanoseconds to pixels."""
 
     start_ns: int
     end_ns: int
 
     def pixel(self, at_ns: int) -> float:
-        """Where a time stands."""
+        """The x-coordinate of a time."""
         return LEFT + (at_ns - self.start_ns) * (WIDTH - LEFT - RIGHT) / (self.end_ns - self.start_ns)
 
     def length_ms(self) -> float:
-        """Of what is drawn."""
+        """The length of the drawn period, in milliseconds."""
         return (self.end_ns - self.start_ns) / 1e6
 
 
