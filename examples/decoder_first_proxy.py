@@ -1,13 +1,13 @@
-"""A proxy for the decoder-first mode: a request goes to the decoder alone, which fetches the KV through its messenger.
+"""A proxy for the decoder-first mode: it sends each request to the decoder only, whose messenger fetches the KV.
 
-The proxy names the prefiller in ``kv_transfer_params``; the decoder's messenger passes the prompt on to the
-prefiller's, which puts it into its own engine. Answers are handed through as they come, streamed ones too.
+The proxy names the prefiller in ``kv_transfer_params``. The decoder's messenger sends the prompt to the prefiller's
+messenger, which enqueues it in its own engine. Answers are passed through as they arrive, including streamed ones.
 
     environment run engine -- examples/decoder_first_proxy.py --port 8000 \
         --decoder http://127.0.0.1:8200 --prefiller 127.0.0.1:7100
 
 ``--prefiller`` is the control address of the prefiller's messenger (option ``listen_port``), not its HTTP API, and may
-be given several times: they take turns.
+be given several times: prefillers are used in rotation.
 """
 
 from __future__ import annotations

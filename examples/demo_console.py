@@ -1,4 +1,4 @@
-"""What a demo says while it runs, and how it ends when it is told to."""
+"""The console output of demos, and their orderly end on SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def say(message: str) -> None:
 
 
 def unwind_on_sigterm() -> None:
-    """SIGTERM ends the program as an exception does: by its ExitStack, which stops the servers."""
+    """Makes SIGTERM raise SystemExit, so that the program's ExitStack stops the servers."""
     signal.signal(signal.SIGTERM, _stop)
 
 

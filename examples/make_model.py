@@ -1,7 +1,7 @@
-"""Makes tiny models with random weights: real in every mechanism (layers, grouped heads, pages), fast on two cores.
+"""Creates tiny models with random weights that have all real mechanisms (layers, grouped heads, pages) but run fast.
 
-The weights are drawn with a fixed seed and a wide spread (``initializer_range`` 0.2), so that greedy tokens vary with
-the prompt and a page gone wrong shows in the tokens. Run in the engine environment:
+The weights have a fixed seed and a wide distribution (``initializer_range`` 0.2), so that greedy tokens vary with the
+prompt and a wrong page shows in the tokens. Run in the engine environment:
 
     environment run engine -- examples/make_model.py [FOLDER]
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-RECIPE = 2  # goes up when the code below makes another model of the same numbers
+RECIPE = 2  # increased when the code below makes a different model from the same numbers
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class TinyModel:
 
 @dataclass(frozen=True)
 class TinyLatentModel:
-    """A DeepSeek-V2 without experts: its KV is one latent vector for a token, the same on every rank."""
+    """A DeepSeek-V2 without experts: its KV is one latent vector per token, replicated on all ranks."""
 
     family: ClassVar[str] = "deepseek"
     layer_count: int = 3
     hidden_size: int = 256
     head_count: int = 4
-    latent_size: int = 512  # with the 64 of rotary: the one size that vLLM's CPU kernels take
+    latent_size: int = 512  # plus 64 for rotary: the only size that vLLM's CPU kernels support
     vocabulary_size: int = 512
     positions_max: int = 4096
     initializer_range: float = 0.2
@@ -76,7 +76,7 @@ class TinyLatentModel:
 
 @dataclass(frozen=True)
 class TinyGrouped:
-    """What tiny models with grouped heads have in common; each is one of the classes below."""
+    """The common part of tiny models with grouped heads, which are the classes below."""
 
     layer_count: int = 4
     hidden_size: int = 256
@@ -114,8 +114,8 @@ class TinyGemma(TinyGrouped):
 class TinyGemma4(TinyGrouped):
     """A Gemma 4: three layers with a sliding window, then one that attends to everything; two of each.
 
-    The latter have other numbers and sizes of heads, and their keys are their values. The last two layers have no KV
-    of their own: they attend to that of the last before them of their kind.
+    The latter have a different number and size of heads, and their keys are their values. The last two layers have no
+    KV of their own: they attend to that of the last earlier layer of their kind.
     """
 
     family: ClassVar[str] = "gemma4"
@@ -186,7 +186,7 @@ class TinyLlama4(TinyGrouped):
 
 @dataclass(frozen=True)
 class TinyGptOss(TinyGrouped):
-    """A gpt-oss: windowed layers and others in turn, attention sinks and experts."""
+    """A gpt-oss: alternating layers with and without a window, attention sinks, and experts."""
 
     family: ClassVar[str] = "gpt-oss"
     window_tokens: int = 128
@@ -261,7 +261,7 @@ class TinyLfm2:
 
 @dataclass(frozen=True)
 class TinyFalconH1(TinyGrouped):
-    """A Falcon-H1: each layer has attention and, beside it, a Mamba-2 with two tensors of state."""
+    """A Falcon-H1: each layer has attention and, in parallel, a Mamba-2 with two state tensors."""
 
     family: ClassVar[str] = "falcon-h1"
     layer_count: int = 3
@@ -317,11 +317,11 @@ def key_of(shape: Shape) -> str:
     return hashlib.sha256(numbers.encode()).hexdigest()[:12]
 
 
-SPECIAL_WORDS = ("<begin>", "<end>", "<pad>", "<unknown>")  # found inside other words too, so unlike any of them
+SPECIAL_WORDS = ("<begin>", "<end>", "<pad>", "<unknown>")  # also matched inside other words, so unlike any of them
 
 
 def word(token: int) -> str:
-    """The word of a token: one word is one token, so texts compare as tokens do."""
+    """The word of a token: one word is one token, so texts are equal if their tokens are."""
     return SPECIAL_WORDS[token] if token < len(SPECIAL_WORDS) else f"w{token}"
 
 
@@ -341,7 +341,7 @@ def write_model(shape: Shape, folder: Path) -> None:
 
 
 def cached_model(home: Path, shape: Shape | None = None) -> Path:
-    """The model's folder under `home`, made now if it is not there."""
+    """The model's folder below ``home``; creates the model if it does not exist."""
     wanted = shape or TinyModel()
     folder = home / "models" / f"tiny-{wanted.family}-{key_of(wanted)}"
     if not folder.exists():
@@ -350,7 +350,7 @@ def cached_model(home: Path, shape: Shape | None = None) -> Path:
         try:
             partial.rename(folder)
         except OSError:
-            if not folder.exists():  # not merely a second maker that came first
+            if not folder.exists():  # otherwise another process was faster
                 raise
     return folder
 

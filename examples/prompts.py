@@ -1,4 +1,4 @@
-"""The prompts of the demos and of the tests, and the folder outside the tree where they keep what is worth keeping."""
+"""The prompts of demos and tests, and the folder outside the tree for their cached files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks a reference engine, and keeps what it answered outside the tree: the same question has the same answer."""
+"""Asks a reference engine, and caches its answers outside the tree: equal questions have equal answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answers = list[list[str]]
 
 
 def base_python() -> str:
-    """The interpreter of the environment in which KV Messenger is not even installed."""
+    """The interpreter of the base environment, in which KV Messenger is not installed."""
     return os.environ["KV_MESSENGER_BASE_PYTHON"]  # set by examples/setup/environment
 
 
@@ -28,14 +28,14 @@ def question(model: Path, prompts: Sequence[str], max_tokens: int) -> str:
 
 
 def kept_answers(of_what: Sequence[str], ask: Callable[[], Answers]) -> Answers:
-    """What `ask` returned when it was first asked about all that the answers depend on."""
+    """The cached answers for the strings ``of_what``, on which they depend; calls ``ask`` if there are none."""
     digest = hashlib.sha256()
     for part in of_what:
         digest.update(hashlib.sha256(part.encode()).digest())
     kept = cache_home() / "references" / f"{digest.hexdigest()[:16]}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     with open(kept.with_suffix(".lock"), "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a run beside this one waits for the same answers
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another run may wait for the same answers
         if not kept.exists():
             partial = kept.with_suffix(f".{os.getpid()}")
             partial.write_text(json.dumps(ask()), encoding="utf-8")
@@ -45,7 +45,7 @@ def kept_answers(of_what: Sequence[str], ask: Callable[[], Answers]) -> Answers:
 
 
 def ask_script(script: Path, question: str, environment: Mapping[str, str]) -> Answers:
-    """Runs `script` with the question on its input; it writes its answers into the file that its argument names."""
+    """Runs ``script`` with the question on standard input; it writes the answers to the file in its argument."""
     with tempfile.TemporaryDirectory() as scratch:
         answer = Path(scratch) / "answer.json"
         run = subprocess.run(

@@ -1,8 +1,8 @@
-"""Starts and stops the servers of the demos and of the end-to-end tests, and asks them.
+"""Starts and stops the servers of demos and end-to-end tests, and sends them requests.
 
-Every server is a process group of its own that listens on loopback, logs into a file of the run's folder, is waited
-for by its health and never by a guess, and ends with the run. A server that dies while it is waited for fails the run
-at once, with the end of its log. Runs on the standard library alone.
+Every server is a process group of its own, listens on loopback, logs to a file in the run's folder, and ends with the
+run. Its start is awaited by health checks, not by fixed delays. A server that ends before it is healthy fails the run
+at once, with the end of its log. Uses the standard library only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import IO, Any, BinaryIO, Protocol, Self
 
 LOOPBACK = "127.0.0.1"
 MODEL_NAME = "tiny"
-START_LIMIT_SECONDS = 600.0  # two servers on two busy cores were seen to take 170 s
+START_LIMIT_SECONDS = 600.0  # two servers on two busy cores have taken 170 s
 STOP_LIMIT_SECONDS = 30.0
 REQUEST_LIMIT_SECONDS = 300.0
 POLL_SECONDS = 0.25
@@ -38,18 +38,18 @@ ERROR_MARKS = (" ERROR ", "Traceback (most recent call last)")
 FIRST_PORT = 20_000
 PORT_LOCKS = Path(tempfile.gettempdir()) / f"kv-messenger-ports-{getpass.getuser()}"
 _given_ports: dict[int, IO[bytes]] = {}
-"""With the locks that keep other runs from them."""
+"""The ports given so far, with the locks that reserve them against other runs."""
 
 
 class ServerFailed(RuntimeError):
-    """A server ended, or was not healthy in time."""
+    """A server ended, or did not become healthy in time."""
 
 
 def free_port(count: int = 1) -> int:
-    """The first of `count` ports in a row that no process listens on, none given twice, none of the system's own range.
+    """The first of ``count`` consecutive free ports, outside of the ephemeral range; no port is given twice.
 
-    Engines open dozens of connections while they start: a port of the system's own range that is free now can be taken
-    before the server that it was chosen for comes to it. A run beside this one chooses others: it finds these locked.
+    Engines open dozens of connections while they start, so an ephemeral port that is free now may be taken before the
+    server binds it. Locks keep concurrent runs from choosing the same ports.
     """
     end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     while True:
@@ -60,7 +60,7 @@ def free_port(count: int = 1) -> int:
 
 
 def locked(port: int) -> bool:
-    """Takes it for this process until that ends; False where another has it."""
+    """Locks a port until this process ends; False if another process has locked it."""
     PORT_LOCKS.mkdir(exist_ok=True)
     lock = open(PORT_LOCKS / str(port), "wb")  # noqa: SIM115 - held until the process ends
     try:
@@ -82,7 +82,7 @@ def may_listen(port: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], limit_seconds: float, what: str) -> None:
-    """Returns as soon as `condition` holds; the limit only bounds a failure."""
+    """Returns as soon as ``condition`` holds; raises TimeoutError after the limit."""
     deadline = time.monotonic() + limit_seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -91,24 +91,24 @@ def wait_until(condition: Callable[[], bool], limit_seconds: float, what: str) -
 
 
 class StartedProcess(Protocol):
-    """What is asked of a server's process; a `subprocess.Popen` is one."""
+    """The interface of a server's process; ``subprocess.Popen`` implements it."""
 
     @property
     def pid(self) -> int:
-        """Its id, which is also that of its process group."""
+        """The id of the process and of its process group."""
 
     def poll(self) -> int | None:
-        """Its status when it has ended, None before."""
+        """The exit status, or None while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its status; raises `subprocess.TimeoutExpired` when it has not ended in time."""
+        """Waits for the exit status; raises ``subprocess.TimeoutExpired`` if it does not end in time."""
 
     def send_signal(self, number: int, /) -> None:
-        """Nothing happens when it has ended."""
+        """Sends a signal; does nothing if the process has ended."""
 
 
 class Server:
-    """One server process. Used by one thread; the requests to it may come from many."""
+    """One server process. Used by one thread, except for requests, which any thread may send."""
 
     def __init__(
         self, name: str, command: Sequence[str], port: int, folder: Path, environment: Mapping[str, str] | None = None
@@ -127,8 +127,8 @@ class Server:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.started_seconds = time.monotonic()
         self._scratch = tempfile.TemporaryDirectory(prefix="kvm-", ignore_cleanup_errors=True)
-        self.environment["TMPDIR"] = self._scratch.name  # sockets of engines' own, which engines leave there
-        # Where torch keeps what it compiles if it is not told; in the server's own folder each start would do so anew.
+        self.environment["TMPDIR"] = self._scratch.name  # engines leave their sockets there
+        # Torch's default cache of compiled code; in the server's own folder each start would compile again.
         compiled = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
         self.environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled))
         with open(self.log_path, "ab") as log:
@@ -137,7 +137,7 @@ class Server:
             self._process = self._launch(log)
 
     def _launch(self, log: BinaryIO) -> StartedProcess:
-        """A process of `command` in a group of its own, with its output in `log`."""
+        """Starts ``command`` in a process group of its own, with its output in ``log``."""
         return subprocess.Popen(
             self.command,
             stdin=subprocess.DEVNULL,
@@ -161,7 +161,7 @@ class Server:
         return self.answers()
 
     def answers(self) -> bool:
-        """Whether it says that it is healthy."""
+        """Whether the health check succeeds."""
         try:
             with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
                 return bool(answer.status == 200)
@@ -175,13 +175,13 @@ class Server:
             raise ServerFailed(f"{late}; the end of its log:\n{self.log_tail()}") from late
 
     def wait_ended(self, limit_seconds: float = START_LIMIT_SECONDS) -> int:
-        """The exit status, of a server that is expected to end by itself."""
+        """Waits for a server that is expected to end by itself; returns its exit status."""
         wait_until(lambda: not self.alive(), limit_seconds, f"{self.name} ends")
         assert self._process is not None
         return self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM to the server, then SIGKILL to whatever is left of its process group."""
+        """Sends SIGTERM to the server, then SIGKILL to the rest of its process group."""
         process = self._process
         if process is None:
             return
@@ -195,7 +195,7 @@ class Server:
         self._remove_scratch()
 
     def kill(self) -> None:
-        """SIGKILL to the whole process group: the server is given no chance to say anything."""
+        """Sends SIGKILL to the whole process group, without an orderly shutdown."""
         process = self._process
         assert process is not None, f"{self.name} was not started"
         with contextlib.suppress(ProcessLookupError):
@@ -212,7 +212,7 @@ class Server:
         return self.log_path.read_text(encoding="utf-8", errors="replace") if self.log_path.exists() else ""
 
     def log_tail(self) -> str:
-        """The end of the log, below the first error before it: engines log the cause, then what follows from it."""
+        """The first error in the log, and its end: engines log the cause before its consequences."""
         lines = self.log().splitlines()
         before, end = lines[:-LOG_TAIL_LINES], lines[-LOG_TAIL_LINES:]
         causes = [place for place, line in enumerate(before) if any(mark in line for mark in ERROR_MARKS)]
@@ -224,7 +224,7 @@ class Server:
             return str(answer.read().decode())
 
     def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The JSON answer, {} where none is; an HTTP error comes back as {"error": …, "status": …}, an answer too."""
+        """Posts JSON; returns the JSON answer, {} if it is empty, or {"error": …, "status": …} for an HTTP error."""
         request = urllib.request.Request(
             self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json", **(headers or {})}
         )
@@ -235,7 +235,7 @@ class Server:
             return {"error": refused.read().decode(errors="replace"), "status": refused.code}
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of a Prometheus metric's samples that carry these labels."""
+        """The sum of a Prometheus metric's samples with these labels."""
         return metric_sum(self.get("/metrics"), name, labels)
 
     def __enter__(self) -> Self:
@@ -256,13 +256,13 @@ def metric_sum(text: str, name: str, labels: Mapping[str, str]) -> float:
 
 
 def core_binding(core: int, rank_count: int = 1) -> str:
-    """One core a rank, as far as the machine has them: OpenMP threads of two engines on one core halve both."""
+    """One core per rank, if the machine has enough: on a common core two engines run at half speed."""
     cores = sorted(os.sched_getaffinity(0))
     return "|".join(str(cores[(core + rank) % len(cores)]) for rank in range(rank_count))
 
 
 def start_all(servers: Sequence[Server], progress: Callable[[str], None]) -> None:
-    """Starts them side by side (most of a start is imports) and returns when all are healthy."""
+    """Starts all servers in parallel (imports take most of a start) and returns when all are healthy."""
     for server in servers:
         server.start()
     waiting = list(servers)
@@ -281,7 +281,7 @@ def start_all(servers: Sequence[Server], progress: Callable[[str], None]) -> Non
 
 
 def greedy_completion(prompt: str, max_tokens: int) -> dict[str, Any]:
-    """A request's body. Special tokens are shown and the end token is not heeded: tokens compare one to one."""
+    """A request's body. It keeps special tokens and ignores the end token, so that all tokens can be compared."""
     return {
         "model": MODEL_NAME,
         "prompt": prompt,
@@ -299,7 +299,7 @@ def complete(
     transfer: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """One greedy completion."""
+    """Requests one greedy completion; returns the JSON answer."""
     body = greedy_completion(prompt, max_tokens)
     if transfer is not None:
         body["kv_transfer_params"] = dict(transfer)
@@ -307,7 +307,7 @@ def complete(
 
 
 def words_of(answer: Mapping[str, Any]) -> list[str]:
-    """The words of an answer; one word is one token of the tiny model."""
+    """The words of an answer; one word is one token of the tiny models."""
     if "choices" not in answer:
         raise AssertionError(f"the request failed: {answer}")
     return str(answer["choices"][0]["text"]).split()

@@ -1,7 +1,7 @@
-"""Pairs of vLLM servers that hand KV over by different connectors, each asked as its own router asks it.
+"""Pairs of vLLM servers that transfer KV with different connectors; requests are sent as each connector's router does.
 
-Ours gets both legs at once, which is what the stock router does with it; NixlConnector's decoder reads what the
-prefiller's answer names, so its legs follow each other; MooncakeConnector's come at once and share a transfer id.
+Ours gets both legs at once, as from the stock router. NixlConnector's decoder reads the blocks that the prefiller's
+answer names, so its legs are sent one after the other. MooncakeConnector's are sent at once, with a common transfer id.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PLUGINS = HERE / "vllm_plugins"
 ENDED = b"data: [DONE]"
 SECRET = "between two hosts"
 SILENCE_LIMIT_SECONDS = 120.0
-"""Longer than a pair is paused."""
+"""Longer than any pause of a pair."""
 
 
 def stream(server: Server, body: Mapping[str, Any], request: str, sent_ns: int) -> Streamed:
-    """Sends it, and reads the answer as it comes."""
+    """Sends a request and reads its streamed answer; ends the run if the server fails."""
     address = urllib.parse.urlsplit(server.url)
     connection = http.client.HTTPConnection(address.hostname or LOOPBACK, address.port, timeout=REQUEST_LIMIT_SECONDS)
     headers = {"Content-Type": "application/json", "X-Request-Id": request}
@@ -58,7 +58,7 @@ def stream(server: Server, body: Mapping[str, Any], request: str, sent_ns: int) 
 
 @dataclass(frozen=True)
 class Ground:
-    """Where the servers of a run are: all on one host, or the decoders on a second one behind its data link."""
+    """The hosts of a run's servers: one for all, or a second one, behind a data link, for the decoders."""
 
     model: Path
     folder: Path
@@ -66,7 +66,7 @@ class Ground:
     """The site-packages with NIXL and Mooncake in them."""
     host: Host | None = None
     earlier: Path | None = None
-    """The folder of an unpacked wheel of ours, if that build is raced too."""
+    """The folder of an unpacked earlier wheel of ours, if that build is compared too."""
 
     @property
     def near(self) -> str:
@@ -77,7 +77,7 @@ class Ground:
         return self.host.data.far if self.host else LOOPBACK
 
     def server(self, name: str, options: EngineOptions) -> Server:
-        """That of a decoder with two hosts runs on the second one, and is asked by the management link."""
+        """Creates a server; with two hosts a decoder is on the second one and gets requests by the management link."""
         made = engine(name, options, self.folder, kind=WarmServer)
         if self.host and options.kv_role == "kv_consumer":
             made.command[made.command.index("--host") + 1] = self.host.management.far
@@ -87,12 +87,12 @@ class Ground:
 
     @property
     def interface(self) -> str:
-        """Of the data link, at either end."""
+        """The name of the data link's interface, equal at both ends."""
         return self.host.data.interface if self.host else "lo"
 
 
 class Contender:
-    """A single vLLM, or a pair of them. Its servers start and end with the run; requests may come from many threads."""
+    """A single vLLM or a pair. Its servers run until the end of the run; any thread may send requests."""
 
     name = "single"
 
@@ -101,7 +101,7 @@ class Contender:
         self.legs = legs
 
     def pause(self) -> None:
-        """Its processes stand still until `resume`: what spins while it is idle takes nothing from the others."""
+        """Stops its processes until ``resume``: a contender that spins when idle must take no CPU from the others."""
         for server in self.servers:
             os.killpg(server.pid, signal.SIGSTOP)
 
@@ -124,7 +124,7 @@ class Pair(Contender, abc.ABC):
 
     @abc.abstractmethod
     def transfer(self, far: bool) -> dict[str, Any]:
-        """What --kv-transfer-config says, but the role."""
+        """The value of --kv-transfer-config, without the role."""
 
     def environment(self, far: bool) -> dict[str, str]:
         return {"PYTHONPATH": f"{PLUGINS}:{self.ground.rivals}"}
@@ -174,7 +174,7 @@ class Pair(Contender, abc.ABC):
 
 
 class KvMessenger(Pair):
-    """Ours with its defaults, but for its patience, whole timelines, and the one transport that crosses a link."""
+    """Ours with default options, except a longer silence limit, full timelines, and the one transport over a link."""
 
     name = "kv_messenger"
 
@@ -203,7 +203,7 @@ class KvMessenger(Pair):
 
 
 class Earlier(KvMessenger):
-    """Ours by another build."""
+    """Ours from an earlier build."""
 
     name = "earlier"
 
@@ -214,8 +214,8 @@ class Earlier(KvMessenger):
 class Nixl(Pair):
     """vLLM's NixlConnector with its UCX backend and the KV cache itself registered as host memory.
 
-    It has one thread for UCX, where vLLM asks for four: they never sleep, and share the one core of their worker with
-    its forward pass.
+    UCX gets one thread instead of vLLM's four: they never sleep, and share their worker's only core with its forward
+    pass.
     """
 
     name = "nixl"
@@ -223,7 +223,7 @@ class Nixl(Pair):
     def environment(self, far: bool) -> dict[str, str]:
         return {
             **super().environment(far),
-            "UCX_TLS": "tcp,self" if self.ground.host else "tcp,shm,self",  # shm alone: no start
+            "UCX_TLS": "tcp,self" if self.ground.host else "tcp,shm,self",  # it does not start with shm alone
             "UCX_NET_DEVICES": self.ground.interface,
             "NIXL_LOG_LEVEL": "WARN",
             "VLLM_NIXL_SIDE_CHANNEL_HOST": self.ground.far if far else self.ground.near,
@@ -254,7 +254,7 @@ class Mooncake(Pair):
 
     @cached_property
     def engine_id(self) -> str:
-        """What the prefiller's bootstrap server calls its engine."""
+        """The id of the prefiller's engine, from its bootstrap server."""
         said = json.loads(Server("bootstrap", [], self.bootstrap_port, self.ground.folder).get("/query"))
         return str(next(iter(said.values()))["engine_id"])
 
@@ -288,7 +288,7 @@ PAIRS: Mapping[str, type[Pair]] = {"kv_messenger": KvMessenger, "nixl": Nixl, "m
 
 
 def made(names: list[str], ground: Ground, legs: ThreadPoolExecutor) -> Iterator[Contender]:
-    """A single vLLM, the pairs of these names, and ours by the earlier build if there is one."""
+    """Yields a single vLLM, the pairs with these names, and ours from the earlier build if there is one."""
     yield Contender(ground, legs)
     for name in names:
         yield PAIRS[name](ground, legs)

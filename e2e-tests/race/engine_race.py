@@ -1,12 +1,12 @@
-"""Pairs of vLLM servers on CPU under KvMessengerConnector, NixlConnector and MooncakeConnector, asked in turns.
+"""Compares pairs of vLLM servers on CPU with KvMessengerConnector, NixlConnector and MooncakeConnector, in rotation.
 
     make race-engines [ARGS="--link --rounds 12 --output FILE"]
 
-All servers are up for the whole run, with a single vLLM beside them, and each prompt goes to each of them in turn,
-begun by another one every time; those that have to wait are stopped by a signal meanwhile. Every answer must have the
-words of the single vLLM. With --earlier another pair is ours by another build. With --link the decoders are on a second
-host (a network namespace) behind a link that needs half as long for the longest prompt's KV as its prefill takes.
-Everything runs in a network of its own, in which only what this run starts can listen. Needs root.
+All servers, and a single vLLM, are up for the whole run. Each prompt goes to all of them, one after the other, and a
+different one begins each time; those that wait are stopped by a signal. Every answer must have the words of the single
+vLLM. With --earlier another pair is ours from another build. With --link the decoders are on a second host (a network
+namespace), behind a link that needs half of the longest prompt's prefill time for its KV. Everything runs in a network
+namespace of its own, in which only processes of this run can listen. Needs root.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ from warm_starts import LAUNCHER
 ROOT = Path(__file__).resolve().parents[2]
 ALONE = "single"
 APART = "KV_MESSENGER_RACE_NETWORK"
-"""Set in the process that has a network of its own."""
+"""Set in the process that runs in a network namespace of its own."""
 ANSWER_TOKENS = 16
 LENGTHS = (65, 257, 720, 1500)
 PAGE_BYTES = 4 * 256 * 1024
-"""Of one page of the tiny Llama in float32, all four layers."""
+"""The size of one page of the tiny Llama in float32, over all four layers."""
 WARM_UP_ROUNDS = 1
 WAKING_TOKENS = 20
-"""Of a prompt that is not measured, after a pause."""
+"""The length of the unmeasured prompt after a pause."""
 LOAD_REQUESTS = 16
 LOAD_IN_FLIGHT = 4
 LOAD_LENGTHS = (200, 720, 1100, 1500)
 STAMPS_LIMIT_SECONDS = 20.0
 LINK_BURST = "128kb"
 LINK_QUEUE = "8mb"
-"""Room for a burst of all that is under way: the link delays, it drops nothing."""
+"""Enough for all bytes in flight at once: the link delays packets but drops none."""
 
 
 @dataclass
 class Names:
-    """Of the run's requests, and the seeds of its prompts."""
+    """Generates the names of the run's requests."""
 
     count: int = 0
 
@@ -76,7 +76,7 @@ class Names:
 
 @dataclass
 class Round:
-    """What each contender answered to one prompt, or to the prompts of a slice of load."""
+    """Each contender's answers to one prompt, or to the prompts of a slice of load."""
 
     tokens: int
     answers: Mapping[str, list[Streamed]]
@@ -97,18 +97,18 @@ class Race:
     turn: int = 0
 
     def ordered(self) -> list[Contender]:
-        """Begun by another one every time."""
+        """The contenders, rotated by one in each call."""
         first = self.turn % len(self.contenders)
         self.turn += 1
         return [*self.contenders[first:], *self.contenders[:first]]
 
     def round(self, tokens: int) -> Round:
-        """One prompt, answered by each contender with nothing else under way."""
+        """Measures one prompt on each contender, with no other request in progress."""
         prompt = random_prompt(tokens, 7_000_000 + self.turn)
         return self.measured(tokens, lambda contender: [contender.ask(prompt, ANSWER_TOKENS, self.names.next())])
 
     def load(self) -> Round:
-        """A slice of load for each contender: several requests under way until all are answered."""
+        """Measures a slice of load on each contender: several requests at a time until all are answered."""
         prompts = [
             random_prompt(LOAD_LENGTHS[place % len(LOAD_LENGTHS)], 8_000_000 + 100 * self.turn + place)
             for place in range(LOAD_REQUESTS)
@@ -141,7 +141,7 @@ class Race:
 
 
 def waits(contender: Contender, until: str, wanted: Sequence[str]) -> dict[str, float]:
-    """The waits of these requests, once all servers have written their stamps down."""
+    """The waits of these requests, in ms, once all servers have logged their stamps."""
     assert isinstance(contender, Pair)
 
     def found() -> dict[str, float]:
@@ -152,7 +152,7 @@ def waits(contender: Contender, until: str, wanted: Sequence[str]) -> dict[str, 
 
 
 def at_rest_line(race: Race, rounds: Sequence[Round], rate: float | None) -> dict[str, Any]:
-    """What the rounds of one length showed."""
+    """The results of the rounds of one prompt length."""
     tokens = rounds[0].tokens
     length_bytes = -(-tokens // PAGE_TOKENS) * PAGE_BYTES
     contenders: dict[str, Any] = {}
@@ -174,7 +174,7 @@ def at_rest_line(race: Race, rounds: Sequence[Round], rate: float | None) -> dic
 
 
 def load_line(race: Race, each: Round) -> dict[str, Any]:
-    """What one slice showed; a line of its own, so that a run that is cut off has those before."""
+    """The results of one slice; in a line of its own, so that an interrupted run keeps the earlier ones."""
     contenders = {}
     for contender in race.contenders:
         answers = each.answers[contender.name]
@@ -195,14 +195,14 @@ def quietness(rounds: Sequence[Round]) -> dict[str, Any]:
 
 
 def limit(host: Host, bytes_per_second: float) -> None:
-    """On the prefillers' end of the data link: what leaves towards the decoders."""
+    """Limits the rate from the prefillers to the decoders, at the prefillers' end of the data link."""
     rate = ("rate", f"{bytes_per_second * 8:.0f}bit", "burst", LINK_BURST, "limit", LINK_QUEUE)
     command = ["tc", "qdisc", "replace", "dev", host.data.interface, "root", "tbf", *rate]
     subprocess.run(command, check=True)
 
 
 def named_alike(host: Host) -> None:
-    """Both ends of the data link get one name: UCX looks for names in /sys, which shows this host's to both."""
+    """Gives both ends of the data link the same name: UCX looks names up in /sys, which shows this host's to both."""
     far = f"{host.data.interface}-far"
     for change in (("down",), ("name", host.data.interface)):
         ip("-n", host.name, "link", "set", far, *change)
@@ -210,7 +210,7 @@ def named_alike(host: Host) -> None:
 
 
 def half_the_prefill(race: Race) -> float:
-    """Bytes a second, for a link that is busy for half of the time in which the longest prompt is computed."""
+    """The bytes per second of a link that is busy for half of the time that the longest prefill takes."""
     tokens = LENGTHS[-1]
     taken = [race.round(tokens).answers[ALONE][0].first_token_ms for _ in range(3)]
     return -(-tokens // PAGE_TOKENS) * PAGE_BYTES / (statistics.median(taken) / 2e3)

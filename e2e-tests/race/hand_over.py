@@ -1,4 +1,4 @@
-"""What the stamps of engines and the streams of their answers say, in milliseconds. Pure."""
+"""Computes waits, in milliseconds, from the stamps of engines and the times of streamed answers. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 STAMP = re.compile(r"stopwatch (\w+) at_ns=(\d+) requests=(\S+)")
 NAME = re.compile(r"race-\d+")
-"""Of a request, inside the id that vLLM makes of its X-Request-Id."""
+"""The name of a request, inside the id that vLLM derives from its X-Request-Id."""
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """One answer, with when its first leg was sent and when each of its parts came."""
+    """One answer, with the times at which its first leg was sent and each of its parts arrived."""
 
     request: str
     sent_ns: int
@@ -32,7 +32,7 @@ class Streamed:
 
 
 def stamps(log: str, what: str) -> dict[str, int]:
-    """The last stamp of each request, by its name in the race; requests of other names are left out."""
+    """The last stamp of each request, by its name in the race; other requests are ignored."""
     found = {}
     for kind, at_ns, ids in STAMP.findall(log):
         for name in NAME.findall(ids) if kind == what else ():
@@ -41,13 +41,13 @@ def stamps(log: str, what: str) -> dict[str, int]:
 
 
 def waits_ms(prefiller_log: str, decoder_log: str, until: str = "ready") -> dict[str, float]:
-    """By request: from the end of its prompt's last forward pass until its decoder's scheduler could decode it."""
+    """By request, the time from the end of its last prefill pass until its decoder's scheduler could decode it."""
     ended, ready = stamps(prefiller_log, "forward_end"), stamps(decoder_log, until)
     return {name: (at_ns - ended[name]) / 1e6 for name, at_ns in ready.items() if name in ended}
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """By the nearest rank: a value that was measured."""
+    """The nearest-rank percentile, which is one of the values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
@@ -57,8 +57,8 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def hidden_share(waited_ms: float, length_bytes: int, bytes_per_second: float) -> float:
-    """How much of the time that a link needs for these bytes had passed when the last layer was computed.
+    """The fraction of the link's time for these bytes that had passed when the last layer was computed.
 
-    Below 0 where the wait is longer than the whole transfer would take.
+    Below 0 if the wait is longer than the whole transfer needs.
     """
     return round(1 - waited_ms / (length_bytes / bytes_per_second * 1e3), 3)

@@ -1,4 +1,4 @@
-"""How much of this machine's cores went to what is no part of a measurement."""
+"""The CPU time of this machine that other processes than those of a measurement used."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from processes import descendants
 
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 FOREIGN_CORES_MAX = 0.15
-"""A round with more of it is marked."""
+"""Rounds with more are marked as disturbed."""
 IDLE = (3, 4)
-"""The places of idle and iowait in the first line of /proc/stat; time that a hypervisor took counts as foreign."""
+"""The fields idle and iowait in the first line of /proc/stat; time taken by a hypervisor counts as foreign."""
 GUESTS = 8
-"""The first place of what is in user time already."""
+"""The first field whose time is included in user time."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Seconds of cores, since the machine and the processes began."""
+    """Core-seconds since the start of the machine, and of the processes."""
 
     at_seconds: float
     busy_seconds: float
@@ -29,13 +29,13 @@ class Usage:
 
 
 def busy_ticks(stat: str) -> int:
-    """Of the text of /proc/stat."""
+    """The ticks in the text of /proc/stat in which cores were not idle."""
     fields = [int(field) for field in stat.splitlines()[0].split()[1:]][:GUESTS]
     return sum(ticks for place, ticks in enumerate(fields) if place not in IDLE)
 
 
 def process_ticks(stat: str) -> int:
-    """Of the text of a process's stat: its own, and those of the children that it has waited for."""
+    """The ticks in the text of a process's stat: its own and those of children that it has waited for."""
     fields = stat.rpartition(")")[2].split()
     return sum(int(fields[place]) for place in (11, 12, 13, 14))
 
@@ -52,7 +52,7 @@ def now() -> Usage:
 
 
 def foreign_cores(before: Usage, after: Usage) -> float:
-    """How many cores, between the two, worked for others."""
+    """The average number of cores that other processes used in between."""
     busy = after.busy_seconds - before.busy_seconds
     ours = after.ours_seconds - before.ours_seconds
     return max(0.0, busy - ours) / max(after.at_seconds - before.at_seconds, 1 / TICKS_A_SECOND)
@@ -61,7 +61,7 @@ def foreign_cores(before: Usage, after: Usage) -> float:
 def wait_quiet(
     limit_seconds: float, read: Callable[[], Usage] = now, pause: Callable[[float], None] = time.sleep
 ) -> bool:
-    """Whether a second came, within the limit, in which others did next to nothing."""
+    """Waits for a second in which other processes are nearly idle; False if there is none within the limit."""
     before = read()
     until = before.at_seconds + limit_seconds
     while True:

@@ -1,11 +1,11 @@
-"""kvperf beside NIXL and Mooncake: the same pages between two processes of this host, in turns, one JSON line a row.
+"""Compares kvperf with NIXL and Mooncake: the same pages between two processes of this host, one JSON line per row.
 
     make race [ARGS="--turns 40 --output FILE --only 'shm paged 65536'"]
 
-The contenders of a row are started together and each moves one round in turn, so that all see the machine at the same
-times; each begins in turn. What is said are medians of rounds, and of the ratios of rounds that belong together. Ours
-says when its target has counted every page, NIXL's target counts a notification a batch, and Mooncake's writer waits
-for its calls (the target is told nothing). Wants a quiet machine, and says how loaded it was.
+The contenders of a row are started together and move rounds alternately, so that all see the same state of the machine;
+each begins equally often. The results are medians of rounds, and of the ratios of corresponding rounds. A round of ours
+ends when the target has counted every page; NIXL's target counts a notification per batch; Mooncake's round ends when
+the writer's calls return (its target is not notified). Use a quiet machine; the load is part of the output.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KIB, MIB = 1024, 1 << 20
 
 @dataclass(frozen=True)
 class Row:
-    """What is moved in a round, and by which transport of those that both have."""
+    """The data of a round, and a transport that the contenders have in common."""
 
     transport: str
     op: str
@@ -58,7 +58,7 @@ class Row:
         return [part for name in fields for part in (f"--{name.replace('_', '-')}", str(getattr(self, name)))]
 
     def contenders(self) -> list[str]:
-        # Mooncake's wheel without CUDA has tcp alone, and nothing that a target could answer by.
+        # Mooncake's wheel without CUDA has only tcp, and no notification by which a target could answer.
         return [OURS, "nixl", *(["mooncake"] if self.op == "paged" else [])]
 
 
@@ -78,7 +78,7 @@ def rows() -> Iterator[Row]:
 
 
 class Contender:
-    """One library in two processes, waiting for its turn."""
+    """One library in two processes, which move a round on request."""
 
     def __init__(self, name: str, row: Row) -> None:
         self.name = name
@@ -90,7 +90,7 @@ class Contender:
             [*command, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=None if name == OURS else subprocess.DEVNULL,  # the others log what they do
+            stderr=None if name == OURS else subprocess.DEVNULL,  # the others log their work
             text=True,
         )
 
@@ -106,7 +106,7 @@ class Contender:
         return line.strip()
 
     def round(self) -> tuple[int, int]:
-        """(duration, CPU time) in ns"""
+        """Moves one round; returns (duration, CPU time) in ns."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -126,7 +126,7 @@ def run(row: Row, turns: int) -> dict[str, object]:
     load_before = os.getloadavg()[0]
     with contextlib.ExitStack() as stack:
         contenders = []
-        for name in row.contenders():  # one after the other: what one does at its start would disturb another's
+        for name in row.contenders():  # one by one: a start would disturb another one
             contender = Contender(name, row)
             stack.callback(contender.end)
             contender.await_ready()

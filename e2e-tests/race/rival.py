@@ -1,10 +1,10 @@
-"""Another library's writes, measured as kvperf measures ours: this process writes pages into one that it starts.
+"""Measures another library's writes as kvperf measures ours: this process writes pages into one that it starts.
 
     rival.py nixl|mooncake --transport shm|tcp [--op paged|pingpong] --page-bytes N --page-count N --batch-pages N …
 
-A round for each empty line of standard input, answered by its duration and its CPU time in ns, as by kvperf's --turns.
-The pages of a round are drawn at random from pools on both sides, and the first round is compared byte by byte. What
-can be prepared before a round (lists of descriptors, handles) is not timed.
+For each empty line of standard input it moves a round and prints its duration and CPU time in ns, like kvperf's
+--turns. The pages of a round are selected at random from pools on both sides, and the first round is compared byte by
+byte. What can be prepared before a round (lists of descriptors, handles) is not timed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Any, Protocol
 HOST = "127.0.0.1"
 READY = "ready"
 MOONCAKE_WRITES_MAX = 1024
-"""Under way at once: its queue of 2048 for a lane fails the batch that it has no room for."""
+"""The limit of writes in flight: its queue has room for 2048 per lane, and a batch that does not fit fails."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a round moves."""
+    """The data of a round."""
 
     transport: str
     op: str
@@ -54,7 +54,7 @@ class Batch:
 
 
 class Pool:
-    """Memory that pages are drawn from; every page is touched before it is used."""
+    """Memory from which pages are selected; every page is touched before it is used."""
 
     def __init__(self, length_bytes: int, fill: int) -> None:
         self.memory = mmap.mmap(-1, length_bytes)
@@ -66,22 +66,22 @@ class Pool:
 
 
 class Library(Protocol):
-    """One side of a rival."""
+    """One side of a transfer with another library."""
 
     def hello(self) -> str:
-        """What the other side has to know, on one line."""
+        """The information that the other side needs, on one line."""
 
     def meet(self, hello: str) -> None:
-        """The other side's line."""
+        """Takes the other side's line."""
 
     def prepare(self, number: int, batches: Sequence[Batch]) -> Sequence[Any]:
-        """What a round begins with."""
+        """Prepares a round, before its time is measured."""
 
     def write(self, prepared: Sequence[Any], in_flight: int) -> None:
-        """Writes all of it; over when the sources are free, or when the library says that it is written."""
+        """Writes a round; returns when the sources are free, or when the library reports it as written."""
 
     def await_arrivals(self, number: int, count: int) -> int:
-        """At the target: when so many batches of a round had been seen, in ns; 0 where the library does not say it."""
+        """At the target: the time in ns at which ``count`` batches had arrived; 0 if the library does not report it."""
 
 
 class Nixl:
@@ -90,7 +90,7 @@ class Nixl:
     def __init__(self, name: str, shape: Shape, pool: Pool) -> None:
         from nixl._api import nixl_agent, nixl_agent_config
 
-        # Without its progress threads it is at its best on few cores: with them it had half its speed on two.
+        # On few cores it is fastest without its progress threads: with them it had half the speed on two cores.
         self._agent = nixl_agent(name, nixl_agent_config(enable_prog_thread=False, backends=["UCX"]))
         self._name, self._shape, self._pool = name, shape, pool
         self._agent.register_memory([(pool.address, shape.pool_bytes, 0, "")], "DRAM")
@@ -153,7 +153,7 @@ class Nixl:
 
 
 class Mooncake:
-    """Mooncake's engine over tcp; it tells a target nothing, so a round ends when the writer's calls return."""
+    """Mooncake's engine over tcp; it does not notify a target, so a round ends when the writer's calls return."""
 
     def __init__(self, name: str, shape: Shape, pool: Pool) -> None:
         from mooncake.engine import TransferEngine
@@ -193,7 +193,7 @@ class Mooncake:
                 if batch == 0:
                     raise SystemExit("rival: Mooncake refused a batch")
                 under_way.append(batch)
-            # Waits for this one while the others are under way as well.
+            # Waits for this one while the others are in flight too.
             if self._engine.get_batch_transfer_status([under_way.pop(0)]) != 0:
                 raise SystemExit("rival: a batch of Mooncake failed")
 
@@ -212,7 +212,7 @@ def batches_of(shape: Shape, draw: random.Random) -> Iterator[Batch]:
 
 
 def target(library: Library, pool: Pool, shape: Shape) -> None:
-    """Answers the lines of the writing side, until there are none."""
+    """Answers the lines of the writing side, until its end."""
     print(library.hello(), flush=True)
     library.meet(sys.stdin.readline())
     for line in sys.stdin:
@@ -294,7 +294,7 @@ class Writer:
         return took, time.process_time_ns() - cpu + others_cpu
 
     def compare(self) -> None:
-        """A round whose pages say where they come from, each compared with its source."""
+        """Moves a round with pages that contain their origin, and compares each with its source."""
         size, shape = self._shape.page_bytes, self._shape
         for page in range(shape.pool_pages):
             self._pool.memory[page * size : page * size + 8] = page.to_bytes(8, "little")
@@ -332,7 +332,7 @@ def main() -> None:
     shape = Shape(**fields)
     pool = Pool(shape.pool_bytes, 0 if given.target else 7)
     out = os.dup(1)
-    os.dup2(2, 1)  # the libraries print to standard output as well
+    os.dup2(2, 1)  # the libraries print to standard output too
     library = LIBRARIES[given.library]("target" if given.target else "writer", shape, pool)
     os.dup2(out, 1)
     if given.target:

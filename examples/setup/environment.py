@@ -1,9 +1,8 @@
-"""Makes the Python environments of the demo and the tests, once each, and runs commands in them.
+"""Creates the Python environments of demos and tests, each once, and runs commands in them.
 
 An environment is a venv outside the tree, in ``$KV_MESSENGER_CACHE`` (default ``~/.cache/kv-messenger``), named by a
-hash of its pins: a changed pin makes a new one, otherwise the old one is reused. KV Messenger itself is never
-installed into these: each wheel gets a small venv of its own on top, so that two checkouts do not disturb each other.
-Runs on the bare interpreter (standard library only).
+hash of its pins: a changed pin creates a new one, otherwise it is reused. KV Messenger itself is never installed into
+it: each wheel gets a small venv on top, so that two checkouts do not affect each other. Uses the standard library only.
 
     environment make NAME                     prints the interpreter's path
     environment run  NAME [--wheel W] -- ARGS…   runs the interpreter with ARGS
@@ -34,11 +33,11 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Engine:
-    """What an environment with an inference engine in it asks of the machine."""
+    """The requirements of an environment with an inference engine."""
 
     name: str
     stays_gib: int
-    disk_gib: int  # with the downloads while pip runs
+    disk_gib: int  # including pip's downloads
     needs_libnuma: bool = False
 
 
@@ -81,7 +80,7 @@ def interpreter_tag() -> bytes:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Held while a venv is made: two make runs at once share the work instead of spoiling it."""
+    """A lock held while a venv is created, so that concurrent make runs share the work."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -90,7 +89,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ticking(what: str, log: Path) -> Iterator[None]:
-    """Prints now and then that `what` is still going on, and the last thing it logged."""
+    """A context that regularly prints that ``what`` is in progress, with the last line of its log."""
     over = threading.Event()
 
     def tick() -> None:
@@ -142,7 +141,7 @@ def pins_built_from_source(name: str) -> list[str]:
 
 
 def check_source_builds(sources: list[str]) -> None:
-    """Says what building would miss, and lets it find the JDK."""
+    """Reports what a build from source would lack, and lets it find the JDK."""
     needs = f"{' and '.join(sources)} is built from source and needs"
     if not any(shutil.which(compiler) for compiler in ("cc", "gcc", "clang")):
         raise SystemExit(f"{needs} a C compiler: install one (Debian: apt install gcc).")
@@ -182,7 +181,7 @@ def install_libnuma() -> None:
 
 
 def make(name: str) -> Path:
-    """The interpreter of the pinned environment, made now if this machine does not have it."""
+    """The interpreter of the pinned environment, which is created if it does not exist."""
     home = cache_home() / f"{name}-{key_of(pins(name).read_bytes(), interpreter_tag())}"
     done = home / ".complete"
     if done.exists():
@@ -208,7 +207,7 @@ def make(name: str) -> Path:
 
 
 def install(name: str, sources: list[str], python: Path, log: Path) -> None:
-    """All pins, from wheels; those that have none after the others, which build them."""
+    """Installs all pins, first those with wheels, then those without, whose builds need the others."""
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--progress-bar=off"]
     if not sources:
         what = f"pip installs {len(all_pins(name))} packages"
@@ -220,7 +219,7 @@ def install(name: str, sources: list[str], python: Path, log: Path) -> None:
 
 
 def with_wheel(base: Path, wheel: Path) -> Path:
-    """A venv with `wheel` installed by pip, and everything of the base environment visible beneath it."""
+    """A venv in which pip has installed ``wheel``, and in which the packages of the base environment are visible."""
     base_home = base.parent.parent
     home = cache_home() / "wheels" / f"{base_home.name}-{key_of(wheel.read_bytes())}"
     done = home / ".complete"
@@ -251,7 +250,7 @@ def run(name: str, wheel: Path | None, arguments: list[str]) -> None:
     python = with_wheel(base, wheel) if wheel else base
     environment = dict(os.environ, KV_MESSENGER_BASE_PYTHON=str(base))
     environment["PATH"] = f"{python.parent}{os.pathsep}{base.parent}{os.pathsep}{environment.get('PATH', '')}"
-    environment.pop("PYTHONPATH", None)  # what runs is what is installed, nothing else
+    environment.pop("PYTHONPATH", None)  # only installed packages are imported
     os.execve(python, [str(python), *arguments], environment)
 
 

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def start(stack: ExitStack, model: Path, folder: Path) -> Server:
-    """The load balancer in front of the pair."""
+    """Starts the pair and returns the load balancer in front of it."""
     bootstrap_port = free_port()
     prefiller = engine("prefiller", EngineOptions(model, role="prefill", core=0, bootstrap_port=bootstrap_port), folder)
     decoder = engine("decoder", EngineOptions(model, role="decode", core=1), folder)
@@ -44,7 +44,7 @@ def start(stack: ExitStack, model: Path, folder: Path) -> Server:
 
 
 def ask(front: Server, prompts: list[str], expected: list[list[str]]) -> int:
-    """Asks each prompt through the load balancer; how many answers were the references'."""
+    """Sends each prompt through the load balancer; returns how many answers equal the references."""
     same_count = 0
     print("prompt tokens   same tokens   time of the request", flush=True)
     for prompt, answer in zip(prompts, expected, strict=True):

@@ -1,4 +1,4 @@
-"""The servers of the SGLang demo and of the tests with SGLang: engines on CPU, and SGLang's own small load balancer."""
+"""The servers of the SGLang demo and tests: engines on CPU, and SGLang's own small load balancer."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ ENGINE_ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo",
     "SGLANG_USE_CPU_ENGINE": "1",
     "SGLANG_HOST_IP": LOOPBACK,
-    "SGLANG_NCCL_SO_PATH": "none",  # ranks speak over gloo; the library would be found, and then want a GPU
+    "SGLANG_NCCL_SO_PATH": "none",  # ranks use gloo; NCCL would be found but needs a GPU
     "OMP_NUM_THREADS": "1",
 }
 CPU_ARGUMENTS = (
     *("--device", "cpu", "--dtype", "float32", "--kv-cache-dtype", "auto"),
     *("--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none"),
     "--disable-cuda-graph",
-    "--sleep-on-idle",  # or each idle scheduler takes a whole core from whatever starts beside it
+    "--sleep-on-idle",  # otherwise each idle scheduler occupies a whole core while others start
 )
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What one SGLang server is started with, beside its name and folder."""
+    """The options of one SGLang server, besides its name and folder."""
 
     model: Path
     role: Role | None = None  # None = a single SGLang
     backend: str = "kv_messenger"
-    bootstrap_port: int = 0  # of a prefiller; the decoder gets it with each request
+    bootstrap_port: int = 0  # on a prefiller; decoders get it with each request
     core: int = 0
     tp_size: int = 1
     pp_size: int = 1
@@ -51,12 +51,12 @@ class EngineOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     page_tokens: int = PAGE_TOKENS
     overlap: bool = False
-    """A prefiller's passes overlap with its scheduling: SGLang's default, which needs `torch.cuda.Event`."""
+    """Whether a prefiller's passes overlap with its scheduling: SGLang's default, which needs ``torch.cuda.Event``."""
     switches: bool = False
-    """Its role may change while it runs."""
+    """Whether its role may change while it runs."""
     arguments: tuple[str, ...] = ()
     warm_up: bool = False
-    """Whether the server sends itself a request before it says that it is ready; costs a start some seconds."""
+    """Whether the server sends itself a request before it reports that it is ready, which takes some seconds."""
 
 
 def role_arguments(options: EngineOptions) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def role_arguments(options: EngineOptions) -> tuple[str, ...]:
     # With overlap, a hit in the radix cache records a torch.cuda.Event, which ends the scheduler without a GPU.
     alone = () if options.overlap else ("--disable-overlap-schedule",)
     prefills = ("--disaggregation-bootstrap-port", str(options.bootstrap_port), *alone)
-    # The default backs up in pinned memory, which torch has only with a GPU.
+    # The default keeps a backup in pinned memory, which torch has only with a GPU.
     decodes = ("--disaggregation-decode-retraction-backup", "cpu_tensor")
     if options.switches:
         return (*shared, *prefills, *decodes, "--enable-pd-role-switch")
@@ -103,7 +103,7 @@ def engine(
 def load_balancer(
     name: str, prefiller: Server, bootstrap_port: int, decoder: Server, kind: type[Server] = Server
 ) -> Server:
-    """The small load balancer of the stock `sglang-router`: the same request to both sides at once."""
+    """The small load balancer of the stock ``sglang-router``, which sends a request to both sides at once."""
     folder = prefiller.log_path.parent
     port = free_port()
     command = [

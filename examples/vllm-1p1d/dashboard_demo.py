@@ -2,9 +2,9 @@
 
     make dashboard            [ARGS="--seconds 120 --keep"], [ARGS=--without-engines] for two messengers alone
 
-Requests of several lengths go to the stock router until the time is over. Then each panel's queries are asked of
-Prometheus, and what it answers is drawn; a panel without data ends the run with status 1. No Grafana is started: import
-``dashboards/*.json`` into yours. ``--keep`` leaves everything running until it is interrupted, for your Grafana to see.
+Requests of several lengths go to the stock router until the time is over. Then each panel's queries are sent to
+Prometheus and their results are drawn; a panel without data ends the run with status 1. No Grafana is started: import
+``dashboards/*.json`` into yours. ``--keep`` leaves everything running, for your Grafana, until it is interrupted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REST_SCRAPES = 2
 ROOT = Path(__file__).resolve().parents[2]
 
 Load = Callable[[float], None]
-"""Lasts so many seconds."""
+"""Generates load for the given number of seconds."""
 
 
 def main() -> int:
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def messengers(stack: ExitStack, folder: Path) -> tuple[list[str], Load]:
-    """The addresses of two messengers' pages, and what makes them move pages."""
+    """Starts two messengers; returns the addresses of their metrics and a load that moves pages between them."""
     say(f"starting two messengers, pictures go to {folder}")
     pair = stack.enter_context(moving())
     targets = [f"{LOOPBACK}:{port}" for port in metrics_ports(pair)]
@@ -90,7 +90,7 @@ def messengers(stack: ExitStack, folder: Path) -> tuple[list[str], Load]:
 
 
 def engines(stack: ExitStack, folder: Path) -> tuple[list[str], Load]:
-    """The addresses of the pages of the demo's messengers, and what sends requests to its router."""
+    """Starts the demo's servers; returns the addresses of their messengers' metrics and a load of requests."""
     from make_model import cached_model
     from prompts import cache_home
     from servers import EngineOptions, engine, router
@@ -112,7 +112,7 @@ def engines(stack: ExitStack, folder: Path) -> tuple[list[str], Load]:
 
 
 def requests(front: Server, seconds: float) -> None:
-    """Some clients at a time, each with one prompt after the other; raises what one of them meets."""
+    """Sends prompts from several clients, each one after the other; raises the first error of a client."""
     from prompts import random_prompt
 
     ends = time.monotonic() + seconds
@@ -134,12 +134,12 @@ def requests(front: Server, seconds: float) -> None:
 
 
 def named(legend: str, labels: Mapping[str, str]) -> str:
-    """The legend of a series, with its labels in the place of their names."""
+    """The legend of a series, in which values of labels replace their names."""
     return re.sub(r"\{\{(\w+)\}\}", lambda name: labels.get(name[1], ""), legend)
 
 
 def draw(prometheus: Prometheus, browser: Browser, folder: Path, begun: float, picture: Path | None) -> list[str]:
-    """Leaves a page and a picture of each dashboard; the queries that have no data."""
+    """Writes a page and a picture of each dashboard; returns the queries without data."""
     ended = time.time()
     empty: list[str] = []
 

@@ -42,7 +42,7 @@ class Bed:
 
 def start(stack: ExitStack, model: Path, folder: Path) -> Bed:
     drawn = {"timelines": "full"}
-    control = {"listen_port": free_port(), **drawn}  # the default is one fixed port, and another demo may run here
+    control = {"listen_port": free_port(), **drawn}  # the default port is fixed, and another demo may be running
     prefiller = engine("prefiller", EngineOptions(model, kv_role="kv_producer", core=0, extra_config=control), folder)
     decoder = engine("decoder", EngineOptions(model, kv_role="kv_consumer", core=1, extra_config=drawn), folder)
     front = router("router", [prefiller], [decoder], folder)
@@ -55,7 +55,7 @@ def start(stack: ExitStack, model: Path, folder: Path) -> Bed:
 
 
 def new_transfer(bed: Bed, known: set[str]) -> tuple[PrefillTimeline, FetchTimeline]:
-    """The timelines of the transfer that was not known yet, once both sides have logged theirs."""
+    """Waits until both sides have logged the timelines of a new transfer; returns them."""
 
     def fresh() -> set[str]:
         return set(fetches(bed.decoder.log()).keys() & prefills(bed.prefiller.log()).keys()) - known
@@ -67,11 +67,11 @@ def new_transfer(bed: Bed, known: set[str]) -> tuple[PrefillTimeline, FetchTimel
 
 
 HEADER = "prompt tokens   same tokens   bytes moved   layers sent early   last layer to ready"
-"""A layer is sent early if it had left before the forward pass that computed it ended."""
+"""A layer is sent early if it has left before the forward pass that computed it ended."""
 
 
 def row(tokens: int, same: bool, prefill: PrefillTimeline, fetch: FetchTimeline) -> str:
-    """A line under the header: each value ends where its heading ends."""
+    """A line below the header, right-aligned with its headings."""
     early, layers = prefill.left_early()
     return (
         f"{tokens:13d}{'yes' if same else 'NO':>14}{fetch.length_bytes:14,d}{f'{early} of {layers}':>20}"
@@ -80,7 +80,7 @@ def row(tokens: int, same: bool, prefill: PrefillTimeline, fetch: FetchTimeline)
 
 
 def ask(bed: Bed, prompts: list[str], expected: list[list[str]]) -> int:
-    """Asks each prompt through the router; how many answers were the reference's."""
+    """Sends each prompt through the router; returns how many answers equal the reference."""
     known: set[str] = set()
     say("one request ahead: from its answer the router learns to send both legs at once")
     words_of(complete(bed.router, random_prompt(5, SEED + 1), 1))

@@ -1,4 +1,4 @@
-"""The servers of the vLLM demo and of the tests with vLLM: engines on CPU, and the stock router."""
+"""The servers of the vLLM demo and tests: engines on CPU, and the stock router."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ ENGINE_ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What one vLLM server is started with, beside its name and folder."""
+    """The options of one vLLM server, besides its name and folder."""
 
     model: Path
     kv_role: str | None = None  # None = a plain vLLM
     extra_config: Mapping[str, Any] = field(default_factory=dict)
     load_failure_policy: str | None = None  # None = vLLM's own default
-    connector_module: str | None = None  # None = the wheel's plug-in registers the connector
-    beside: Mapping[str, Any] | None = None  # another connector, with ours inside MultiConnector
-    asks_ours_first: bool = False  # MultiConnector, before the other one
-    transfer: Mapping[str, Any] | None = None  # said as it is, in place of all of that
+    connector_module: str | None = None  # None = the wheel's plugin registers the connector
+    beside: Mapping[str, Any] | None = None  # another connector, which shares a MultiConnector with ours
+    asks_ours_first: bool = False  # ours is the first connector of MultiConnector
+    transfer: Mapping[str, Any] | None = None  # the whole configuration, in place of the fields above
     core: int = 0
     tp_size: int = 1
     prefix_caching: bool = False
@@ -72,7 +72,7 @@ def engine(
 
 
 def transfer_config(options: EngineOptions) -> dict[str, Any]:
-    """What decides on a load that fails stands outside of MultiConnector's children: it is one for all of them."""
+    """The value of --kv-transfer-config. The policy for failed loads is MultiConnector's, common to its connectors."""
     if options.transfer is not None:
         return dict(options.transfer)
     ours: dict[str, Any] = {"kv_connector": "KvMessengerConnector", "kv_role": options.kv_role}
@@ -94,10 +94,10 @@ def transfer_config(options: EngineOptions) -> dict[str, Any]:
 
 
 def thread_placement(core: int, rank_count: int) -> dict[str, str]:
-    """One OpenMP thread a rank. A single rank has a core; ranks that wait for each other go where there is room.
+    """One OpenMP thread per rank. A single rank is pinned to a core; several ranks are not pinned.
 
-    vLLM pins all threads of a rank, those of gloo included. On a busy core they share it with other threads,
-    several times for each all-reduce, while the rank that waits for them and the engine above it spin on another.
+    vLLM pins all threads of a rank, including those of gloo. On a busy core they would compete with other threads in
+    every all-reduce, while the ranks and the engine that wait for them spin on another core.
     """
     if rank_count == 1:
         return {"VLLM_CPU_OMP_THREADS_BIND": core_binding(core)}
@@ -105,7 +105,7 @@ def thread_placement(core: int, rank_count: int) -> dict[str, str]:
 
 
 def router(name: str, prefillers: Iterable[Server], decoders: Iterable[Server], folder: Path) -> Server:
-    """The stock router, unchanged, in its default mode: it learns from answers that P pushes, then sends both legs."""
+    """The stock router in its default mode: it learns from answers that the prefiller pushes, then sends both legs."""
     port = free_port()
     command = ["vllm-router", "--vllm-pd-disaggregation", "--host", LOOPBACK, "--port", str(port)]
     for prefiller in prefillers:

@@ -1,8 +1,8 @@
-"""A plug-in of vLLM that stamps, whatever the connector, when the last layer was computed and when decoding may begin.
+"""A vLLM plugin that logs, for any connector, when the last layer was computed and when decoding may begin.
 
-Found through PYTHONPATH. One monotonic clock for all processes of a machine. A prefiller's worker stamps the end of
-each forward pass with the requests in it, of which the last one of a request counts. A decoder's scheduler stamps when
-it hears that KV has come (`told`), and when it takes the request into a step (`ready`).
+It is found through PYTHONPATH. Times are of the machine's monotonic clock. A prefiller's worker stamps the end of each
+forward pass, with its requests; the last stamp of a request counts. A decoder's scheduler stamps when the arrival of KV
+is reported to it (``told``), and when it schedules the request in a step (``ready``).
 """
 
 from __future__ import annotations

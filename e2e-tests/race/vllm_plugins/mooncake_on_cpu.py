@@ -1,7 +1,7 @@
-"""vLLM's MooncakeConnector for servers without a GPU, to be compared with; named in `kv_connector_module_path`.
+"""vLLM's MooncakeConnector for servers without a GPU, for comparison; named in ``kv_connector_module_path``.
 
-It asks torch for the index of its accelerator, which raises "Found no NVIDIA driver on your system" where there is
-none. With an answer to that it runs; nothing else of it is touched.
+It asks torch for the index of the accelerator, which raises "Found no NVIDIA driver on your system" if there is none.
+It works if this call returns an index; nothing else is changed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Stands in for SGLang's kernel package on a machine without a GPU; the demo and the tests put it on the servers' path.
+"""A replacement for SGLang's kernel package on machines without a GPU; demos and tests add it to the servers' path.
 
-SGLang on CPU imports names of its CPU kernels when its modules load, but no kernel package on PyPI has them. The tiny
-Llama needs one of them, which is written here in torch; for the rest SGLang has ways of its own in torch. Any other
-name may be imported, and says so when it is called: nothing is computed wrongly in silence. Not part of the product.
+SGLang on CPU imports names of CPU kernels when its modules load, but no kernel package on PyPI has them. The tiny Llama
+needs one of them, which is implemented here with torch; for the others SGLang has fallbacks in torch. Any other name
+can be imported but raises when it is called, so no result is silently wrong. Not part of the product.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def assign_req_to_token_pool_cpu(  # noqa: PLR0913, PLR0917, the real kernel's s
     slots: torch.Tensor,
     row_length: int,
 ) -> None:
-    """Writes each request's new slots, which lie one after the other in `slots`, into its row of the token table."""
+    """Writes each request's new slots, which are consecutive in ``slots``, into its row of the token table."""
     taken = 0
     ranges = zip(request_rows.tolist(), first_tokens.tolist(), end_tokens.tolist(), strict=True)
     for row, first, end in ranges:
@@ -43,7 +43,7 @@ def assign_req_to_token_pool_cpu(  # noqa: PLR0913, PLR0917, the real kernel's s
 
 
 class Missing:
-    """A kernel that exists only in the real package."""
+    """A kernel that only the real package has; raises when it is called."""
 
     def __init__(self, name: str) -> None:
         self._name = name
