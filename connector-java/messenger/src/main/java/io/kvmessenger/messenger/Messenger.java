@@ -42,9 +42,9 @@ import java.util.random.RandomGenerator;
 /**
  * The agent that joins an engine's commands, its peers' frames and the transfer engine's completions.
  *
- * <p>One thread calls everything here; {@link #doWork} is its duty cycle. It owns no thread, no socket and no clock, so a
- * simulation can run many of them in one thread. Frames from decoders go to {@link Prefiller}, frames from prefillers to
- * {@link Decoder}: an engine may be both.
+ * <p>One thread calls everything here; {@link #doWork} is its duty cycle. It owns no thread, no socket and no clock, so
+ * a simulation can run many of them in one thread. Frames from decoders go to {@link Prefiller}, frames from prefillers
+ * to {@link Decoder}: an engine may be both.
  */
 public final class Messenger {
     /** Completions handled in one duty cycle, so that timers are never starved. */
@@ -63,16 +63,16 @@ public final class Messenger {
     private final NanoClock clock;
     private final History history = new History();
     private final CompletionHandler completions = new Completions();
-    /** Completed at the end of a drain; null when none has begun or it is over. */
+    /** Completed at the end of a drain; null before a drain begins and after it has ended. */
     private CompletableFuture<Void> drained;
-    /** Completed when all peers have closed; null before goodbye is sent and once the last has. */
+    /** Completed when all peers have closed their links; null before goodbye is sent and after completion. */
     private CompletableFuture<Void> left;
-    /** Why nothing moves any more; empty while the transfer engine works. Written by the messenger's thread. */
+    /** Why no KV can move any more; empty while the transfer engine works. Written by the messenger's thread. */
     private volatile String death = "";
-    /** Something came in since the gauges were published. */
+    /** Whether any input has arrived since the gauges were last published. */
     private boolean changed = true;
 
-    /** The ports a messenger stands on. */
+    /** The ports through which a messenger reaches its engine, its peers, the transfer engine and the clock. */
     public record Ports(
             TransferEngine transfer,
             ControlNetwork network,
@@ -93,8 +93,9 @@ public final class Messenger {
 
     /**
      * @param memory of each rank of the geometry, in its order
-     * @param context what goes with a transfer beside its KV
-     * @param checksumMode what is compared of the pages that arrive here; the prefiller does as it is asked
+     * @param context the kinds of rows that a transfer carries besides its KV
+     * @param checksumMode which of the arriving pages are compared with the prefiller's; as a prefiller, this side
+     *     sends the checksums that the decoder's grant asks for
      */
     public Messenger(
             MessengerIdentity identity,
@@ -124,7 +125,7 @@ public final class Messenger {
                 new Decoder.Cache(geometry, memory, context, checksumMode), sessions, ports.ofDecoder(history), limits);
     }
 
-    /** A part of the duty cycle: an exception in one must not keep the others from running. */
+    /** A part of the duty cycle. Parts are isolated: an exception in one does not keep the others from running. */
     private enum Part {
         COMPLETIONS {
             @Override
@@ -194,7 +195,7 @@ public final class Messenger {
         try {
             sessions.onFrame(link, frame, clock.nowNs());
         } catch (RuntimeException | Error bug) {
-            sessions.endBroken(link, frame.getBodyCase(), bug); // the others' are sound
+            sessions.endBroken(link, frame.getBodyCase(), bug); // the other sessions are not affected
             throw bug;
         }
     }
@@ -204,17 +205,17 @@ public final class Messenger {
         sessions.onLinkClosed(link, reason);
     }
 
-    /** A peer's bytes were no control frame; its link is closed already. */
+    /** A peer sent bytes that are not a control frame; its link is closed already. */
     public void onGarbage() {
         tally.add(MessengerMetric.FRAMES_INVALID, 1);
     }
 
-    /** A link that was opened here beyond the number of links there is room for; it is closed already. */
+    /** An incoming link exceeded the limit on open links; it is closed already. */
     public void onLinkTurnedAway() {
         tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
     }
 
-    /** A link that was opened here by a peer that could not be spoken with at all; it is closed already. */
+    /** An incoming link was refused before any frame could be exchanged; it is closed already. */
     public void onLinkRefused(String peerAddress, String reason) {
         tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
         warnings.add(peerAddress, reason);
@@ -225,8 +226,8 @@ public final class Messenger {
     }
 
     /**
-     * One duty cycle. Returns how much was done; 0 = nothing to do until an input or a deadline. An exception of
-     * one part is thrown when all parts have run.
+     * Runs one duty cycle. Returns the amount of work done; after 0 nothing is left to do until the next input or
+     * deadline. An exception of one part is rethrown after all parts have run.
      */
     public int doWork() {
         long nowNs = clock.nowNs();
@@ -252,7 +253,7 @@ public final class Messenger {
         return work;
     }
 
-    /** Why this messenger moves no KV any more, and never will again. Any thread. */
+    /** Why this messenger can never move KV again; empty while it works. Any thread. */
     public Optional<String> death() {
         String reason = death;
         return reason.isEmpty() ? Optional.empty() : Optional.of(reason);
@@ -266,11 +267,11 @@ public final class Messenger {
             return transfer.poll(completions, COMPLETIONS_PER_CYCLE_MAX);
         } catch (EngineEndedException ended) {
             die(ended);
-            throw ended; // once: it is logged with its cause
+            throw ended; // thrown once, so that it is logged with its cause
         }
     }
 
-    /** Ends everything that waits for the transfer engine, as far as it may: what a peer may still write to is quarantined. */
+    /** Ends every request that waits for the transfer engine; pages that a peer may still write to are quarantined. */
     private void die(EngineEndedException ended) {
         changed = true;
         String reason = ended.getMessage() + ": no KV moves until this engine is restarted";
@@ -278,10 +279,10 @@ public final class Messenger {
         decoder.shutDown(reason);
         sessions.endAll(reason);
         prefiller.onTransferEnded(reason);
-        death = reason; // last: when it is seen, the ends of all requests have been told
+        death = reason; // last: a reader that sees it can rely on all requests having been ended
     }
 
-    /** Whether nothing is left to do for a command, since it needs the transfer engine. */
+    /** Whether the command needs no further handling: it requires the transfer engine, which has ended. */
     private boolean answeredByTheDead(EngineCommand command) {
         switch (command) {
             case EngineCommand.StepEnded ended -> {
@@ -319,7 +320,7 @@ public final class Messenger {
         }
     }
 
-    /** When {@link #doWork} has something to do although nothing comes in. */
+    /** The next moment at which {@link #doWork} has something to do without any input. */
     public long nextDeadlineNs() {
         long nowNs = clock.nowNs();
         return Math.min(
@@ -327,12 +328,12 @@ public final class Messenger {
                 Math.min(prefiller.nextDeadlineNs(nowNs), decoder.nextDeadlineNs(nowNs)));
     }
 
-    /** Whether layers of forward passes in flight are waited for: look at the counter often. */
+    /** Whether a layer of a forward pass in flight is awaited, so that the layer counter should be polled closely. */
     public boolean watching() {
         return prefiller.watching();
     }
 
-    /** How many requests have been looked at in walks over several of them: the cost of a duty cycle must not grow with a queue. */
+    /** Number of requests visited by loops over several: the cost of a duty cycle must not grow with a queue. */
     long looks() {
         return prefiller.looks() + decoder.looks();
     }
@@ -348,9 +349,9 @@ public final class Messenger {
     }
 
     /**
-     * What is held and waited for.
+     * What the messenger holds and waits for, for the status page.
      *
-     * @param rowsMax of each list
+     * @param rowsMax limit on each list
      */
     public MessengerState describe(int rowsMax) {
         long nowNs = clock.nowNs();
@@ -367,10 +368,10 @@ public final class Messenger {
     }
 
     /**
-     * Prepares for {@link #leave}: no grant is taken any more, what is computed and granted goes on leaving, everything
-     * else is stopped or cancelled, and each peer hears of it. Duty cycles have to go on meanwhile.
+     * Prepares for {@link #leave}: accepts no new grants and lets computed, granted KV leave. Everything else is
+     * stopped or cancelled, and each peer is notified. The caller has to keep running duty cycles.
      *
-     * @param drained completed when no transfer is left to finish; the caller limits the time
+     * @param drained completed when no transfer is left to finish; bounding the wait is up to the caller
      */
     public void drain(String reason, CompletableFuture<Void> drained) {
         changed = true;
@@ -380,9 +381,9 @@ public final class Messenger {
     }
 
     /**
-     * Ends all sessions in good order; the caller stops the duty cycle and closes the transfer engine afterwards.
+     * Ends all sessions in good order. Afterwards the caller stops the duty cycle and closes the transfer engine.
      *
-     * @param left completed when every peer has hung up; the caller limits the time, as a peer may have stopped
+     * @param left completed when every peer has closed its link; the caller bounds the wait, as a peer may have stopped
      */
     public void leave(String reason, CompletableFuture<Void> left) {
         changed = true;
@@ -408,7 +409,7 @@ public final class Messenger {
         tally.set(MessengerMetric.SESSIONS_OPEN, sessions.readyCount());
     }
 
-    /** Sends what happens on a session to the side that dialled it or was dialled. */
+    /** Forwards events of a session to the prefiller or the decoder, by which side dialled it. */
     private final class SessionEvents implements Sessions.Listener {
         @Override
         public void onAdmitting(Session session, Attach.Builder attach) {
@@ -446,7 +447,7 @@ public final class Messenger {
         }
     }
 
-    /** Sends completions to the side they belong to. */
+    /** Forwards completions to the side that they belong to. */
     private final class Completions implements CompletionHandler {
         @Override
         public void onWriteCompleted(long cookie) {
@@ -490,7 +491,7 @@ public final class Messenger {
 
         @Override
         public void onMessage(Admission from, MemorySegment message) {
-            // The messenger's own messages travel on the control channel; peers have no reason to send any here.
+            // The messenger's own messages use control links; a peer has no reason to send one here.
             tally.add(MessengerMetric.FRAMES_INVALID, 1);
         }
     }

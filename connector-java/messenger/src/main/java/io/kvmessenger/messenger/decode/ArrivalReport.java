@@ -12,7 +12,8 @@ import io.kvmessenger.messenger.port.Tally;
 import java.util.List;
 
 /**
- * Reports a fetch that has arrived to the engine and the figures. Owned by the messenger's thread; it decides nothing.
+ * Reports an arrived fetch to the engine and to the metrics. Owned by the messenger's thread. It does not decide
+ * whether a fetch has arrived.
  */
 final class ArrivalReport {
     private final KvGeometry geometry;
@@ -46,7 +47,7 @@ final class ArrivalReport {
                 fetch.grantedNs,
                 nowNs,
                 fetch.prefillerNames());
-        engine.timeline(timeline); // first, so that the poll which takes the arrival stamps it
+        engine.timeline(timeline); // before the event, so that the poll which delivers the event finds the timeline
         engine.arrived(fetch.ask.request(), pages);
         history.arrived(timeline);
     }
@@ -61,7 +62,7 @@ final class ArrivalReport {
         return bytes;
     }
 
-    /** Pages of one layer each, on all ranks together. */
+    /** Pages transferred, counted per layer and summed over all ranks. */
     private long layerPages(List<int[]> pages) {
         long count = 0;
         for (RankGeometry rank : geometry.ranks()) {

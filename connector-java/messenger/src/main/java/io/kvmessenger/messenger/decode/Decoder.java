@@ -35,20 +35,21 @@ import java.util.Map;
 import java.util.function.IntSupplier;
 
 /**
- * The receiving side: grants pages to prefillers, counts what arrives, and knows for each request when nothing can write
- * to its pages any more.
+ * The receiving side: grants pages to prefillers, counts what arrives, and knows for each request when nothing can
+ * write to its pages any more.
  *
- * <p>A fetch has a source for each messenger of the prefiller's engine, and each source a window of its own. A source is
- * over only after (a) its expected weight has arrived, (b) the prefiller has said that all its writes have completed and
- * none will follow, or (c) the prefiller's admission is closed. A fetch ends (one {@code arrived} or {@code failed}) when
- * all its sources are over. A timeout alone never ends a source that was granted; it starts a cancellation.
+ * <p>A fetch has one source for each messenger of the prefiller's engine, and each source has a window of its own. A
+ * source is over only after (a) its expected weight has arrived, (b) the prefiller has confirmed that all its writes
+ * have completed and none will follow, or (c) the prefiller's admission is closed. A fetch ends, with one
+ * {@code arrived} or {@code failed}, when all its sources are over. A timeout alone never ends a granted source; it
+ * starts a cancellation.
  *
- * <p>Owned by the messenger's thread. It computes no plan: what it expects it knows from its own grant.
+ * <p>Owned by the messenger's thread. It computes no transfer plan: what it expects follows from its own grant.
  */
 public final class Decoder {
     private final KvGeometry geometry;
     private final SourceCoverage coverage;
-    /** By rank and memory. */
+    /** Indexed by rank, then by memory. */
     private final List<List<RegionDescriptor>> regions;
 
     private final List<PeerContextRow> context;
@@ -69,10 +70,10 @@ public final class Decoder {
     public record Ports(TransferEngine transfer, EngineEvents engine, Tally tally, History history, NanoClock clock) {}
 
     /**
-     * What prefillers write to.
+     * The memory that prefillers write to.
      *
      * @param memory of each rank of the geometry, in its order
-     * @param checksumMode what is compared of the pages that arrive
+     * @param checksumMode which of the arriving pages are compared
      */
     public record Cache(
             KvGeometry geometry, List<RankMemory> memory, List<ContextRow> context, ChecksumMode checksumMode) {}
@@ -121,7 +122,7 @@ public final class Decoder {
         grantAll(fetch);
     }
 
-    /** Notes which rows go with it and where they and its pages may be written; why that cannot be, or "". */
+    /** Sets the fetch's context rows and the memory that may be written. Returns why that is impossible, or "". */
     private String describeArea(Fetch fetch) {
         EngineCommand.Fetch ask = fetch.ask;
         try {
@@ -134,17 +135,17 @@ public final class Decoder {
         }
     }
 
-    /** Tells prefillers that no grant will come; if one cannot be reached its own limit ends the wait. */
+    /** Tells prefillers that no grant will come. A prefiller that cannot be reached waits until its own limit. */
     public void decline(EngineCommand.Decline decline, long nowNs) {
         links.each(decline.prefillers(), nowNs, session -> links.decline(session, decline.transfer()));
     }
 
-    /** Tells prefillers that a queued request will fetch; one that cannot be reached keeps its pages for its own limit. */
+    /** Tells prefillers that a queued request will fetch. An unreachable one keeps its pages until its own limit. */
     public void expect(EngineCommand.Expect expect, long nowNs) {
         links.each(expect.prefillers(), nowNs, session -> links.expect(session, expect.transfer()));
     }
 
-    /** Tells prefillers that a request is not here; one that cannot be reached keeps its pages for its own limit. */
+    /** Tells prefillers that a request is not here. An unreachable one keeps its pages until its own limit. */
     public void reject(EngineCommand.Reject reject, long nowNs) {
         links.each(reject.prefillers(), nowNs, session -> links.reject(session, reject.transferId()));
     }
@@ -158,7 +159,7 @@ public final class Decoder {
         ends.fail(fetch, FetchFailure.ABANDONED, "the engine gave the request up");
     }
 
-    /** Gives every fetch up; those that were granted end when it is known that nothing writes any more. */
+    /** Fails every fetch. Granted fetches end when nothing can write to their pages any more. */
     public void shutDown(String reason) {
         fetches.snapshot().forEach(fetch -> ends.fail(fetch, FetchFailure.STOPPING, reason));
     }
@@ -189,7 +190,7 @@ public final class Decoder {
     }
 
     public void onEnded(Session session, String reason) {
-        links.onEnded(session).forEach(engine::prefilled); // what is wrong they will addAnswer when they fetch
+        links.onEnded(session).forEach(engine::prefilled); // the error surfaces when the engine fetches them
         boolean proofNeeded = session.admission != null && !session.admissionClosed;
         FetchFailure why = session.admission == null ? FetchFailure.NOT_CONNECTED : FetchFailure.CONNECTION_LOST;
         for (FetchSource source : fetches.sourcesAt(session)) {
@@ -218,7 +219,7 @@ public final class Decoder {
         session.admissionClosed = true;
         if (session.state != Session.State.ENDED) {
             sessions.end(session, "the data paths from " + session.peerName() + " ended: " + detail);
-            return; // onEnded ends its sources: the proof is here already
+            return; // onEnded ends its sources: the admission is closed already, which is the proof
         }
         for (FetchSource source : fetches.sourcesAt(session)) {
             if (!source.over()) {
@@ -250,7 +251,7 @@ public final class Decoder {
         return work;
     }
 
-    /** Imm slots that have become free go to those that have waited longest. */
+    /** Gives free imm slots to the sources that have waited longest. */
     private void grantToSlotless() {
         FetchSource next = fetches.nextSlotless();
         while (next != null) {
@@ -272,7 +273,7 @@ public final class Decoder {
         return fetches.count();
     }
 
-    /** How many fetches and their sources have been looked at in walks over several. */
+    /** Number of fetches and sources visited by loops over several of them. */
     public long looks() {
         return fetches.looks();
     }
@@ -310,7 +311,7 @@ public final class Decoder {
         return 0;
     }
 
-    /** Grants to every source that can be granted to now. */
+    /** Sends a grant to every source that is ready for one. */
     private void grantAll(Fetch fetch) {
         isolated(fetch, () -> grantEach(fetch));
     }
@@ -349,7 +350,7 @@ public final class Decoder {
         }
     }
 
-    /** Whether all sources' geometries are known and leave no gap; a fetch with a gap fails before it is granted. */
+    /** Whether all sources' geometries are known and cover every piece; a fetch with a gap fails before any grant. */
     private boolean cover(Fetch fetch) {
         List<KvGeometry> geometries = new ArrayList<>();
         for (FetchSource source : fetch.sources) {

@@ -10,8 +10,8 @@ import java.util.List;
 import java.util.stream.Collectors;
 
 /**
- * One request's KV on its way to this decoder, from one prefiller's messenger or from several. State only, owned by the
- * messenger's thread; {@link Decoder} drives it.
+ * One request's KV on its way to this decoder, from one or several messengers of a prefiller's engine. State only,
+ * owned by the messenger's thread; {@link Decoder} drives it.
  */
 final class Fetch {
     final EngineCommand.Fetch ask;
@@ -19,21 +19,21 @@ final class Fetch {
     final long askedNs;
     final long deadlineNs;
     final List<FetchSource> sources = new ArrayList<>();
-    /** Which kinds of context rows each of them sends. */
+    /** The kinds of context rows that each source sends. */
     ContextChoice context = ContextChoice.NONE;
-    /** Where the prefillers may write, on every rank. */
+    /** The memory that the prefillers may write to, on every rank. */
     WindowArea area;
-    /** The sources together send everything: known when all their geometries are. */
+    /** The sources together send every piece; known once all their geometries are. */
     boolean covered;
 
     long grantedNs;
-    /** Why it will fail; null while it may still arrive. */
+    /** Why the fetch will fail; null while it may still arrive. */
     FetchFailure failure;
-    /** The same for the engine. */
+    /** The reason of the failure as a sentence, for the engine. */
     String failureSentence = "";
-    /** The engine has been told that its pages have to wait for a proof. */
+    /** The engine has been notified that the pages of this fetch wait for a proof. */
     boolean quarantineReported;
-    /** The engine has been told; a loop over all fetches may still come by. */
+    /** The engine has been notified of the end. A loop over a copy of all fetches may still reach this one. */
     boolean ended;
 
     Fetch(EngineCommand.Fetch ask, long askedNs, long deadlineNs) {
@@ -56,7 +56,7 @@ final class Fetch {
         return false;
     }
 
-    /** The word of a prefiller cannot come any more, and its writes still may. */
+    /** Some source can no longer receive a confirmation from its prefiller, while writes may still land. */
     boolean awaitsProof() {
         return sources.stream().anyMatch(source -> source.state == FetchSource.State.AWAITING_PROOF);
     }

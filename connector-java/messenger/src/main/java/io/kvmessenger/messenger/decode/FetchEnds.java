@@ -18,10 +18,11 @@ import io.kvmessenger.messenger.wire.Checksums;
 import io.kvmessenger.messenger.wire.ControlFrame;
 
 /**
- * Ends fetches: their sources when all has arrived, when what was posted has been counted, or when the proof is there that
- * nothing can write; and the fetch itself when all its sources are done.
+ * Ends fetches. A source ends when everything has arrived, when everything posted has been counted, or when there is
+ * proof that nothing can write; the fetch ends when all its sources have.
  *
- * <p>Owned by the messenger's thread. It begins no fetch; it grants again what a prefiller preempted.
+ * <p>Owned by the messenger's thread. It begins no fetch, but grants a source again when its prefiller has preempted
+ * the prompt.
  */
 final class FetchEnds {
     private final Fetches fetches;
@@ -63,7 +64,7 @@ final class FetchEnds {
         fail(fetch, FetchFailure.DAMAGED, sentence);
     }
 
-    /** The fetch will fail, as soon as no source can write any more; the first reason counts. */
+    /** Marks the fetch as failed; it ends as soon as no source can write any more. Only the first reason is kept. */
     void fail(Fetch fetch, FetchFailure why, String sentence) {
         if (!fetch.failing()) {
             fetches.fail(fetch, why, sentence);
@@ -92,7 +93,7 @@ final class FetchEnds {
                                         .setGrantId(source.grantId)));
             }
             case DRAINING -> {
-                if (source.grantAgain) { // the prompt's next attempt waits for a word
+                if (source.grantAgain) { // the prompt's next attempt waits for a grant or a decline
                     source.grantAgain = false;
                     links.decline(source.session, source.fetch.transfer);
                 }
@@ -101,7 +102,7 @@ final class FetchEnds {
         }
     }
 
-    /** All that was expected of a source is in: nothing of it will follow, whatever else was going on. */
+    /** All that was expected of a source has arrived, so nothing of it will follow, whatever its state was. */
     void onWindowFilled(long grantId) {
         FetchSource source = fetches.grantedBy(grantId);
         if (source != null && !source.over() && !endIfDrained(source)) {
@@ -126,7 +127,7 @@ final class FetchEnds {
         TransferKey transfer = new TransferKey(message.getTransferId(), message.getPromptDigest());
         FetchSource source = find(session, message.getGrantId());
         boolean preempted = message.getReason() == CannotDeliver.Reason.PREEMPTED;
-        if (source == null) { // its last write and this message crossed a cancellation, or its last byte had landed
+        if (source == null) { // this message crossed a cancellation or the arrival of the last byte
             if (preempted) {
                 declineNextAttempt(session, transfer);
             }
@@ -169,7 +170,7 @@ final class FetchEnds {
         };
     }
 
-    /** The prefiller posts nothing more; its word counts once. What it has posted is over when it has been counted. */
+    /** The prefiller posts nothing more; only its first such message counts. The source is over once all is counted. */
     private boolean drain(FetchSource source, long postedWeight, boolean again) {
         if (source.state == FetchSource.State.DRAINING) {
             return false;
@@ -187,7 +188,7 @@ final class FetchEnds {
         return true;
     }
 
-    /** A source whose writes have all been counted is over: nothing of them can land any more. */
+    /** Ends a source whose posted writes have all been counted: nothing of them can land any more. */
     boolean endIfDrained(FetchSource source) {
         if (source.state != FetchSource.State.DRAINING || source.arrivedWeight() < source.postedWeight) {
             return false;
@@ -209,9 +210,9 @@ final class FetchEnds {
         return true;
     }
 
-    /** All of a preempted prompt is here: its next attempt need not wait for a grant, unless others of its name do. */
+    /** A preempted prompt is all here: its next attempt need not wait for a grant, unless another fetch of it does. */
     private void declineNextAttempt(Session session, TransferKey transfer) {
-        boolean mayBeSeveral = transfer.tellsPrompt() && contextless; // each request then takes a word of its own
+        boolean mayBeSeveral = transfer.tellsPrompt() && contextless; // then each request needs an answer of its own
         if (mayBeSeveral
                 || fetches.sourcesAt(session).stream().noneMatch(source -> source.isOf(transfer) && !source.over())) {
             links.decline(session, transfer);
@@ -219,8 +220,8 @@ final class FetchEnds {
     }
 
     /**
-     * The source that the prefiller means: one that may be written to, or that has all and has not been told what the pages
-     * hold. An answer to an earlier grant finds nothing, nor does one to a grant of another session.
+     * The source that a prefiller's message refers to: one that may still be written to, or one that is filled and
+     * still lacks checksums. Answers to an earlier grant or to a grant of another session match none.
      */
     private FetchSource find(Session session, long grantId) {
         FetchSource source = fetches.grantedBy(grantId);
@@ -245,12 +246,12 @@ final class FetchEnds {
         }
     }
 
-    /** A duty cycle begins: what it compares is bounded, however many fetches have all arrived. */
+    /** Begins a duty cycle: the bytes compared in one cycle are bounded, however many fetches are filled. */
     void beginCycle() {
         verifier.beginCycle();
     }
 
-    /** Compares some pages of a fetch that has all arrived. Returns whether there was something to do. */
+    /** Compares some pages of a filled fetch. Returns 1 if there was something to do, else 0. */
     int verify(Fetch fetch) {
         if (fetch.ended || fetch.failing() || !fetch.covered || !fetch.filled()) {
             return 0;
@@ -260,14 +261,14 @@ final class FetchEnds {
         return bytes > 0 || fetch.ended ? 1 : 0;
     }
 
-    /** All has arrived from a source, and what it should be will never be told. */
+    /** Fails the fetch of a filled source whose checksums will never come. */
     void failWithoutChecksums(FetchSource source, FetchFailure why, String sentence) {
         if (!verifier.hasChecksums(source)) {
             fail(source.fetch, why, sentence);
         }
     }
 
-    /** The engine hears of the first source that has to be waited for without its word; its end may be far away. */
+    /** Notifies the engine, once, that a source can only end by proof: that may take long. */
     void reportQuarantined(Fetch fetch) {
         if (!fetch.quarantineReported && fetch.awaitsProof()) {
             fetch.quarantineReported = true;

@@ -4,7 +4,7 @@ import io.kvmessenger.messenger.port.MessengerState.FetchRow;
 import java.util.List;
 import java.util.stream.Stream;
 
-/** Says of fetches what each waits for, for people. Pure functions, on the messenger's thread. */
+/** Describes for an operator what each fetch waits for. Pure functions, on the messenger's thread. */
 final class FetchRows {
     private FetchRows() {}
 

@@ -7,11 +7,12 @@ import io.kvmessenger.messenger.session.Session;
 import io.kvmessenger.transfer.ImmWindow;
 
 /**
- * What one prefiller's messenger contributes to a fetch: a window of its own, so that its end is counted, confirmed or
- * proven apart from the others'. State only, owned by the messenger's thread; {@link Decoder} drives it.
+ * What one prefiller's messenger contributes to a fetch. It has a window of its own, so that its end is counted,
+ * confirmed or proven independently of the other sources. State only, owned by the messenger's thread; {@link Decoder}
+ * drives it.
  */
 final class FetchSource {
-    /** How often the count of a source that drains is looked at: it says nothing by itself before it is full. */
+    /** Interval at which a draining source's count is polled: no event reports a count below the window's weight. */
     private static final long DRAIN_LOOK_NS = 1_000_000;
 
     /** The states of a source, in order. */
@@ -20,15 +21,15 @@ final class FetchSource {
         WAITING,
         /** It may write. */
         GRANTED,
-        /** It may write until it confirms. */
+        /** It may write until the prefiller confirms the cancellation. */
         CANCELLING,
-        /** It posts no more; what it has posted may write until it has been counted. */
+        /** It posts nothing more; what it has posted may land until it has been counted. */
         DRAINING,
-        /** Its session has ended; it cannot write once its admission is closed. */
+        /** Its session has ended; writes may land until its admission is closed. */
         AWAITING_PROOF,
         /** All that was expected of it has arrived. */
         FILLED,
-        /** It has not sent all, and cannot write any more. */
+        /** It has not sent everything, and can write no more. */
         DRAINED
     }
 
@@ -37,23 +38,23 @@ final class FetchSource {
     final Session session;
     State state = State.WAITING;
     ImmWindow window;
-    /** Names the last grant in frames, and its window at the transfer engine; 0 before the first. */
+    /** Id of the last grant in frames, and of its window at the transfer engine; 0 before the first grant. */
     long grantId;
-    /** What its window, once it has one, was opened for. */
+    /** The weight that its window was opened for; meaningful once it has had a window. */
     long expectedWeight;
-    /** What the prefiller says that its pages hold, for the last grant. */
+    /** The prefiller's checksums of its pages, for the last grant. */
     final ToldChecksums checksums = new ToldChecksums();
-    /** Of all {@link #checksums} together. */
+    /** Total weight of the writes in {@link #checksums}. */
     long checksummedWeight;
-    /** How many of {@link #checksums} have been compared. */
+    /** How many entries of {@link #checksums} have been compared. */
     int comparedCount;
-    /** Over the pages of the one that is being compared; null between two. */
+    /** Running sum over the pages of the entry being compared; null between two entries. */
     PageSum sum;
-    /** Set with CANCELLING and DRAINING: when the prefiller must have confirmed, and when all must have been counted. */
+    /** Set in CANCELLING and DRAINING: the deadline for the confirmation, or for counting everything posted. */
     long confirmDeadlineNs;
-    /** Set with DRAINING: the weight of all that was posted. */
+    /** Set in DRAINING: the weight of everything posted. */
     long postedWeight;
-    /** Set with DRAINING: it is granted again when it is over, unless the fetch fails meanwhile. */
+    /** Set in DRAINING: grant again once the source is drained, unless the fetch has failed meanwhile. */
     boolean grantAgain;
 
     FetchSource(Fetch fetch, EngineCommand.PrefillerAddress address, Session session) {
@@ -62,13 +63,13 @@ final class FetchSource {
         this.session = session;
     }
 
-    /** A window has been opened, and its grant is about to be sent. */
+    /** Records a window that has been opened, whose grant is about to be sent. */
     void granted(long id, ImmWindow opened, long expected) {
         grantId = id;
         window = opened;
         expectedWeight = expected;
         state = State.GRANTED;
-        checksums.clear(); // an earlier grant's
+        checksums.clear(); // those of an earlier grant
         checksummedWeight = 0;
     }
 
@@ -89,7 +90,7 @@ final class FetchSource {
         return state == State.FILLED || state == State.DRAINED;
     }
 
-    /** The prefiller has posted so much, and posts no more. */
+    /** The prefiller has posted writes of this weight, and posts no more. */
     void drain(long posted, boolean again, long deadlineNs) {
         postedWeight = posted;
         grantAgain = again;
@@ -97,7 +98,7 @@ final class FetchSource {
         state = State.DRAINING;
     }
 
-    /** When its present state has to be looked at again, {@code otherwiseNs} where nothing is waited for. */
+    /** When its present state has to be checked again; {@code otherwiseNs} in a state without a limit. */
     long dueNs(long nowNs, long otherwiseNs) {
         return switch (state) {
             case CANCELLING -> confirmDeadlineNs;
@@ -106,24 +107,24 @@ final class FetchSource {
         };
     }
 
-    /** A word of the prefiller, or the count of what it posted, ends it; that has a limit. */
+    /** It waits for the prefiller's confirmation or for the count of what was posted; both have a deadline. */
     boolean ending() {
         return state == State.CANCELLING || state == State.DRAINING;
     }
 
-    /** Whether a limit of its present state is over. */
+    /** Whether the deadline of its present state has passed. */
     boolean mustEndBy(long nowNs) {
         return ending() && nowNs - confirmDeadlineNs >= 0;
     }
 
-    /** What has not happened then; completes a sentence that begins with the prefiller. */
+    /** What has not happened by the deadline, as the predicate of a sentence about the prefiller. */
     String overdue() {
         return state == State.CANCELLING
                 ? " did not confirm a cancellation"
                 : " posted writes of " + postedWeight + " pages, of which " + arrivedWeight() + " arrived";
     }
 
-    /** What has been counted for its grant. */
+    /** The weight that has arrived for its last grant. */
     long arrivedWeight() {
         return window == null ? expectedWeight : window.arrivedWeight();
     }
@@ -132,7 +133,7 @@ final class FetchSource {
         return arrivedWeight() == expectedWeight;
     }
 
-    /** Ends it; the caller knows that nothing more can land. */
+    /** Ends it and closes its window; the caller knows that nothing more can land. */
     void end(State end) {
         state = end;
         if (window != null) {

@@ -14,23 +14,23 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * The fetches that have not ended, by request, their sources, and those that were granted by their last grant; and which of
- * them a duty cycle has to look at, so that it looks at no other. Owned by the messenger's thread.
+ * The fetches that have not ended and their sources, indexed by request and by grant. Sets of those that need attention
+ * keep a duty cycle from visiting the others. Owned by the messenger's thread.
  */
 final class Fetches {
     private final Map<String, Fetch> byRequest = new LinkedHashMap<>();
     private final Set<FetchSource> sources = new LinkedHashSet<>();
     private final Map<Long, FetchSource> byGrant = new HashMap<>();
 
-    /** Of those that may still arrive. */
+    /** Of the fetches that may still arrive. */
     private final Deadlines<Fetch> deadlines = new Deadlines<>();
-    /** All has arrived; some pages may have to be compared before they end. */
+    /** Everything has arrived; some pages may have to be compared before the end. */
     private final Set<Fetch> filled = new LinkedHashSet<>();
-    /** They fail, as soon as nothing can write any more. */
+    /** They fail as soon as nothing can write any more. */
     private final Set<Fetch> failing = new LinkedHashSet<>();
-    /** Their ends have a limit. Some may be over already. */
+    /** Sources whose end has a deadline. Some may have ended already. */
     private final Set<FetchSource> ending = new LinkedHashSet<>();
-    /** Their grants wait for a free imm slot, in the order in which they asked. Some may want none any more. */
+    /** Sources that wait for a free imm slot, in order of their requests. Some may need none any more. */
     private final Set<FetchSource> slotless = new LinkedHashSet<>();
 
     private int windowCount;
@@ -59,12 +59,12 @@ final class Fetches {
         });
     }
 
-    /** Null where no fetch of this request is under way. */
+    /** The request's fetch; null when none is under way. */
     Fetch of(String request) {
         return byRequest.get(request);
     }
 
-    /** It may not arrive any more. */
+    /** Marks a fetch as failing: it can no longer arrive. */
     void fail(Fetch fetch, FetchFailure why, String sentence) {
         fetch.failure = why;
         fetch.failureSentence = sentence;
@@ -74,7 +74,7 @@ final class Fetches {
         }
     }
 
-    /** Grants a source, for the first time or again: an earlier grant of it names nothing any more. */
+    /** Records a source's first or repeated grant; the id of an earlier one becomes invalid. */
     void granted(FetchSource source, long grantId, ImmWindow window, long expectedWeight) {
         byGrant.remove(source.grantId);
         slotless.remove(source);
@@ -83,7 +83,7 @@ final class Fetches {
         windowCount++;
     }
 
-    /** Ends a source, or has it wait for another grant; the caller knows that nothing more can land. */
+    /** Moves a source to {@code end}, or back to waiting for a grant; the caller knows that nothing more can land. */
     void end(FetchSource source, FetchSource.State end) {
         windowCount -= source.holdsWindow() ? 1 : 0;
         source.end(end);
@@ -92,12 +92,12 @@ final class Fetches {
         }
     }
 
-    /** The end of a source has begun, and has a limit. */
+    /** Tracks a source that is ending, under a deadline. */
     void endBegins(FetchSource source) {
         ending.add(source);
     }
 
-    /** A source cannot be granted before an imm slot is free. */
+    /** Queues a source that needs a free imm slot before it can be granted. */
     void awaitSlot(FetchSource source) {
         slotless.add(source);
     }
@@ -115,7 +115,7 @@ final class Fetches {
         return null;
     }
 
-    /** Null where its fetch has ended, or it was granted again since. */
+    /** The source of this grant; null when its fetch has ended or the source has been granted again since. */
     FetchSource grantedBy(long grantId) {
         return byGrant.get(grantId);
     }
@@ -124,7 +124,7 @@ final class Fetches {
         return byRequest.size();
     }
 
-    /** A copy: fetches may end while it is gone through. */
+    /** A copy, as fetches may end during the iteration. */
     List<Fetch> snapshot() {
         return looked(byRequest.values());
     }
@@ -134,26 +134,26 @@ final class Fetches {
         return sources.stream().filter(source -> source.session == session).toList();
     }
 
-    /** A fetch that may still arrive and whose time is over; each is returned once. Null when there is none. */
+    /** Takes a fetch that may still arrive and whose deadline has passed; each is returned once. Null if none. */
     Fetch takeLate(long nowNs) {
         Fetch late = deadlines.takeOver(nowNs);
         looks += late == null ? 0 : 1;
         return late;
     }
 
-    /** All that have arrived; a copy. */
+    /** All fetches that have arrived; a copy. */
     List<Fetch> filled() {
         return looked(filled);
     }
 
-    /** Sources that a prefiller has to confirm, or whose writes have to be counted; a copy. */
+    /** Sources that wait for the prefiller's confirmation or for posted writes to be counted; a copy. */
     List<FetchSource> ending() {
         looks += ending.size();
         ending.removeIf(source -> !source.ending());
         return List.copyOf(ending);
     }
 
-    /** @param otherwiseNs where no fetch has a deadline before it */
+    /** @param otherwiseNs returned when no fetch has an earlier deadline */
     long nextDeadlineNs(long nowNs, long otherwiseNs) {
         long earliest = deadlines.earliestNs(otherwiseNs);
         for (FetchSource source : ending) {
@@ -177,7 +177,7 @@ final class Fetches {
         return count;
     }
 
-    /** How many fetches and sources have been looked at in all walks over several: the cost of a duty cycle is bounded by it. */
+    /** Number of fetches and sources visited by loops over several of them: a bound on the cost of duty cycles. */
     long looks() {
         return looks;
     }

@@ -29,7 +29,7 @@ final class GrantSender {
     private final TransferEngine transfer;
     private final Tally tally;
     private final NanoClock clock;
-    /** Ids of grants grow over all sessions of this incarnation: none is used again. */
+    /** Grant ids grow over all sessions of this incarnation; none is reused. */
     private long lastGrantId;
 
     GrantSender(
@@ -51,23 +51,23 @@ final class GrantSender {
         this.clock = ports.clock();
     }
 
-    /** Opens a window for the source and sends its grant; where none is to be had it waits for an imm slot. */
+    /** Opens a window for the source and sends its grant. If no imm slot is free, the source is queued for one. */
     void send(FetchSource source) {
         Session session = source.session;
         Fetch fetch = source.fetch;
         EngineCommand.Fetch ask = fetch.ask;
         String expectedId = source.address.engineId();
         if (!expectedId.isEmpty() && !expectedId.equals(session.peerEngineId)) {
-            // Not an error: the two legs meet by transfer id, and the session's geometry was checked afresh.
+            // Not an error: the two legs meet by transfer id, and the session's geometry has been checked.
             tally.add(MessengerMetric.STALE_IDENTITIES, 1);
         }
-        // Granted again after a preemption, the prompt is in the prefiller's queue already.
+        // After a preemption the prompt is in the prefiller's queue already.
         boolean enqueues = source == fetch.sources.getFirst() && !source.everGranted();
         EngineCommand.Prompt prompt = enqueues ? ask.prompt() : EngineCommand.Prompt.NONE;
         int rows = fetch.context.count();
         long pieces = coverage.pieceCountFrom(KvPeer.of(session).geometry(), ask);
         if (pieces == 0 && (rows == 0 || !mayBeSentBy(session))) {
-            links.decline(session, fetch.transfer, prompt); // others send this transfer
+            links.decline(session, fetch.transfer, prompt); // other sources send this transfer
             fetches.end(source, FetchSource.State.FILLED);
             return;
         }
@@ -90,7 +90,7 @@ final class GrantSender {
         sessions.send(session, ControlFrame.newBuilder().setGrant(grant));
     }
 
-    /** Whether the source waits for a word of these ranks in every transfer. */
+    /** Whether the prefiller expects an answer of these ranks for every transfer. */
     private boolean mayBeSentBy(Session session) {
         return EngineRanks.needing(KvPeer.of(session).geometry(), geometry).intersects(EngineRanks.of(geometry));
     }

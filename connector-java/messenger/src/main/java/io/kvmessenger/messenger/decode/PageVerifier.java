@@ -16,22 +16,23 @@ import java.util.Map;
 import java.util.function.BiConsumer;
 
 /**
- * Compares the pages that have arrived for a fetch with what the prefiller says its own hold.
+ * Compares the pages that have arrived for a fetch with the checksums that its prefillers sent.
  *
- * <p>Owned by the messenger's thread. Pages are looked at only after their window is filled and closed, so that nothing
- * changes them any more. It ends no fetch: it tells {@link Decoder} which are damaged.
+ * <p>Owned by the messenger's thread. Pages are read only after their window is filled and closed, when nothing changes
+ * them any more. It ends no fetch: damaged ones are reported to {@link Decoder}.
  */
 final class PageVerifier {
     private final int interval;
     private final Map<Integer, Region> regions = new HashMap<>();
     private final Tally tally;
     private final BiConsumer<Fetch, String> damaged;
-    /** What may still be looked at in this duty cycle, of all fetches together: timers and heartbeats wait for it. */
+    /** Bytes that may still be read in this duty cycle, over all fetches: timers and heartbeats wait meanwhile. */
     private long leftBytes;
 
     /**
      * @param memory of each rank of the geometry
-     * @param damaged gets a fetch whose pages are not like the prefiller's, and the sentence that says so; it fails it
+     * @param damaged is called with a fetch whose pages differ from the prefiller's, and a sentence saying so; it fails
+     *     the fetch
      */
     PageVerifier(
             ChecksumMode mode,
@@ -50,7 +51,7 @@ final class PageVerifier {
         regions.put(region.descriptor().regionId(), region);
     }
 
-    /** Keeps what a prefiller says. Returns what is wrong with it as the end of a sentence; empty when nothing is. */
+    /** Keeps a prefiller's checksums. Returns what is wrong with them as the end of a sentence; empty when valid. */
     String add(FetchSource source, Checksums message) {
         for (Checksums.Write write : message.getWritesList()) {
             if (write.getPartCount() < 1
@@ -102,7 +103,7 @@ final class PageVerifier {
                 write.getPartStrideBytes());
     }
 
-    /** Whether all pages that count have been compared and are alike. */
+    /** Whether all pages to be compared have been, and are equal. */
     boolean verified(Fetch fetch) {
         return fetch.sources.stream().allMatch(this::verified);
     }
@@ -111,17 +112,17 @@ final class PageVerifier {
         return hasChecksums(source) && source.comparedCount == source.checksums.count();
     }
 
-    /** Whether a prefiller has said what all pages hold that it has written, if it is asked to. */
+    /** Whether the prefiller has sent checksums for everything it wrote, or none were requested. */
     boolean hasChecksums(FetchSource source) {
         return interval == 0 || source.checksummedWeight == source.expectedWeight;
     }
 
-    /** Pages may be looked at again. */
+    /** Begins a duty cycle, with a new budget of bytes. */
     void beginCycle() {
         leftBytes = PageSum.BYTES_PER_CYCLE;
     }
 
-    /** Compares some more of a fetch whose sources are all filled. Returns the bytes looked at. */
+    /** Compares further pages of a fetch whose sources are all filled. Returns the bytes read. */
     long advance(Fetch fetch) {
         long bytes = 0;
         for (FetchSource source : fetch.sources) {

@@ -17,15 +17,15 @@ import java.util.Set;
 import java.util.function.Consumer;
 
 /**
- * A decoder's sessions with prefillers, by address, dialled when they are first needed, and what is said on them of
- * transfers that are not granted. What is said before a session is ready waits for it; what its end overtakes is lost.
+ * A decoder's sessions with prefillers, by address, dialled on first use, and the frames about transfers without a
+ * grant. Frames sent before a session is ready are queued on it; those not delivered when it ends are lost.
  *
- * <p>Owned by the messenger's thread. Of transfers it keeps which ones are expected, and no state.
+ * <p>Owned by the messenger's thread. Of transfers it keeps only which ones are expected.
  */
 final class PrefillerLinks {
     private final Sessions sessions;
     private final Map<String, Session> byAddress = new HashMap<>();
-    /** Transfers of which the engine waits to addAnswer that their prompts are computed. */
+    /** Transfers for which the engine awaits the event that their prompts are computed. */
     private final Map<Session, Set<TransferKey>> expected = new HashMap<>();
 
     PrefillerLinks(Sessions sessions) {
@@ -41,12 +41,12 @@ final class PrefillerLinks {
         addresses.forEach(address -> told.accept(at(address, nowNs)));
     }
 
-    /** No grant will come of this transfer. */
+    /** Tells the prefiller that no grant will come for this transfer. */
     void decline(Session session, TransferKey transfer) {
         decline(session, transfer, EngineCommand.Prompt.NONE);
     }
 
-    /** No grant will come of this transfer; the prompt, if there is one, is wanted by others all the same. */
+    /** No grant will come from this decoder's ranks; a prompt, if given, is computed all the same, for other ranks. */
     void decline(Session session, TransferKey transfer, EngineCommand.Prompt prompt) {
         takeExpected(session, transfer);
         Decline.Builder decline =
@@ -57,7 +57,7 @@ final class PrefillerLinks {
         send(session, ControlFrame.newBuilder().setDecline(decline));
     }
 
-    /** A grant of this transfer will come, however long the engine's queue is. */
+    /** Tells the prefiller that a grant for this transfer will come, however long the engine's queue is. */
     void expect(Session session, TransferKey transfer) {
         expected.computeIfAbsent(session, unknown -> new HashSet<>()).add(transfer);
         send(
@@ -67,7 +67,7 @@ final class PrefillerLinks {
                                 Expect.newBuilder().setTransferId(transfer.id()).setPromptDigest(transfer.digest())));
     }
 
-    /** The request that would have fetched this transfer is not here; what its prompt was is not known. */
+    /** Tells the prefiller that the request for this transfer is not here; the digest of its prompt is unknown. */
     void reject(Session session, String transferId) {
         send(
                 session,
@@ -79,7 +79,7 @@ final class PrefillerLinks {
         session.waitingFrames.clear();
     }
 
-    /** The transfer need not be heard of any more. Returns whether it had to. */
+    /** Stops expecting the transfer. Returns whether it was expected. */
     boolean takeExpected(Session session, TransferKey transfer) {
         Set<TransferKey> transfers = expected.get(session);
         if (transfers == null || !transfers.remove(transfer)) {
@@ -91,7 +91,7 @@ final class PrefillerLinks {
         return true;
     }
 
-    /** Returns the transfers that will not be heard of. */
+    /** Forgets the session. Returns the expected transfers for which no event will come. */
     Set<TransferKey> onEnded(Session session) {
         byAddress.values().remove(session);
         Set<TransferKey> transfers = expected.remove(session);

@@ -14,14 +14,14 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * What the messengers of a prefiller's engine send to a decoder, each and together. Pure; safe from any thread.
+ * What the messengers of a prefiller's engine send to a decoder, individually and together. Pure; safe from any thread.
  *
  * @param geometry the decoder's
  */
 public record SourceCoverage(KvGeometry geometry) {
     /**
-     * What is wrong when these sources do not send every piece exactly once: a piece that no source sends would not be missed. Empty
-     * when they do.
+     * Why these sources do not send every piece exactly once; empty when they do. Without this check a piece that no
+     * source sends would go unnoticed.
      */
     public String gap(List<KvGeometry> sources, EngineCommand.Fetch ask, String sourceNames) {
         Optional<String> mismatch =
@@ -39,7 +39,7 @@ public record SourceCoverage(KvGeometry geometry) {
                 + mismatch.map(sentence -> "; " + sentence).orElse("");
     }
 
-    /** Why the engine's pages or names cannot make a fetch; empty when they can. */
+    /** Why the engine's page lists or names are invalid for a fetch; empty when they are valid. */
     String unfit(EngineCommand.Fetch ask) {
         String broken = FrameRules.broken(ask);
         if (!broken.isEmpty()) {
@@ -71,7 +71,7 @@ public record SourceCoverage(KvGeometry geometry) {
         return geometry.groups().stream().map(KvGroup::pageTokens).toList();
     }
 
-    /** What all ranks together receive, from all sources. */
+    /** Number of pieces that all ranks together receive from all sources. */
     private long pieceCount(KvGeometry source, EngineCommand.Fetch ask) {
         long count = 0;
         for (int rankIndex = 0; rankIndex < geometry.ranks().size(); rankIndex++) {
@@ -80,7 +80,7 @@ public record SourceCoverage(KvGeometry geometry) {
         return count;
     }
 
-    /** What all ranks together receive from one source. */
+    /** Number of pieces that all ranks together receive from one source. */
     long pieceCountFrom(KvGeometry source, EngineCommand.Fetch ask) {
         SourceDraw draw = SourceDraw.of(ask.transferId(), source, geometry);
         long count = 0;

@@ -8,11 +8,10 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * What a prefiller says that the pages of one grant hold, in the order in which it says it. State only, owned by the
- * messenger's thread.
+ * A prefiller's checksums of the pages of one grant, in order of arrival. State only, owned by the messenger's thread.
  *
- * <p>A long prompt has a write for each layer of each of its chunks: some hundred thousand. What they have in common, the
- * place and the shape of a layer's pages, is kept once; each one takes {@value #WORDS} ints beside.
+ * <p>A long prompt has a write for each layer of each of its chunks: some hundred thousand. What many writes share, the
+ * place and the shape of a layer's pages, is stored once; each write adds {@value #WORDS} ints.
  */
 final class ToldChecksums {
     private static final int WORDS = 6;
@@ -65,12 +64,12 @@ final class ToldChecksums {
         return count;
     }
 
-    /** Places and shapes that differ. */
+    /** Number of distinct places and shapes. */
     int shapeCount() {
         return shapes.size();
     }
 
-    /** Of the part that grows with the prompt. */
+    /** Length in bytes of the part that grows with the prompt. */
     long lengthBytes() {
         return (long) words.length * Integer.BYTES;
     }

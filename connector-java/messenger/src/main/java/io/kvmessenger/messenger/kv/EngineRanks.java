@@ -7,8 +7,8 @@ import io.kvmessenger.kvlayout.Sharding;
 import java.util.BitSet;
 
 /**
- * A set of one engine's ranks: those that a messenger serves, that need something of this one, or whose messengers have
- * said what they want of a transfer.
+ * A set of ranks of one engine, such as the ranks that a messenger serves, those that need something of this one, or
+ * those that have answered a transfer.
  *
  * <p>State only, owned by the messenger's thread.
  */
@@ -29,7 +29,7 @@ public final class EngineRanks {
         return served;
     }
 
-    /** Those of the target engine's ranks, listed or not, that need heads which the source lists. */
+    /** The target engine's ranks, listed or not, that need heads which the source lists. */
     public static EngineRanks needing(KvGeometry source, KvGeometry target) {
         Sharding sharding = target.sharding();
         EngineRanks needing = new EngineRanks(sharding);
@@ -43,7 +43,7 @@ public final class EngineRanks {
         return needing;
     }
 
-    /** Whether a TP rank of the target needs heads, of some group, that the source lists. */
+    /** Whether a TP rank of the target needs heads of any group that the source lists. */
     private static boolean needs(KvGeometry source, KvGeometry target, int tpRank) {
         for (int group = 0; group < target.groups().size(); group++) {
             HeadRange heads =
@@ -63,7 +63,7 @@ public final class EngineRanks {
         return copy;
     }
 
-    /** Whether both can be of one engine. */
+    /** Whether both sets can belong to one engine. */
     public boolean fits(EngineRanks other) {
         return sharding.equals(other.sharding);
     }
@@ -90,7 +90,7 @@ public final class EngineRanks {
         return missing.isEmpty();
     }
 
-    /** All ranks of the engine. */
+    /** Whether the set contains all ranks of the engine. */
     public boolean complete() {
         return ranks.cardinality() == sharding.tpSize() * sharding.ppSize();
     }

@@ -8,7 +8,7 @@ import io.kvmessenger.specdecode.ContextKinds;
 import io.kvmessenger.transfer.RegionDescriptor;
 import java.util.List;
 
-/** A peer's KV cache: its geometry, which ranks it serves, and, once a decoder has attached, its memory. */
+/** A peer's KV cache: its geometry, the ranks it serves, and, once a decoder has attached, its memory. */
 public final class KvPeer implements PeerSubject {
     private final KvGeometry geometry;
     private final EngineRanks ranks;
@@ -24,7 +24,7 @@ public final class KvPeer implements PeerSubject {
         this.needingRanks = EngineRanks.needing(own, geometry);
     }
 
-    /** The session's peer; null before its handshake has come so far. */
+    /** The session's peer; null before the handshake has delivered its geometry. */
     public static KvPeer of(Session session) {
         return (KvPeer) session.peerSubject();
     }
@@ -38,15 +38,15 @@ public final class KvPeer implements PeerSubject {
         return ranks;
     }
 
-    /** Of the peer's engine, those that need something of this side; each of them speaks of each transfer. */
+    /** The ranks of the peer's engine that need something of this side; each of them answers each transfer. */
     public EngineRanks needingRanks() {
         return needingRanks;
     }
 
     /**
-     * A decoder has said how to write to it.
+     * Records how to write to a decoder, from its Attach frame.
      *
-     * @throws IllegalArgumentException when its kinds of context rows cannot be told apart
+     * @throws IllegalArgumentException when two kinds of its context rows are indistinguishable
      */
     public void attached(List<List<RegionDescriptor>> regionsByRank, List<PeerContextRow> contextRows) {
         contextKinds = PeerContextRow.kinds(contextRows);
@@ -64,7 +64,7 @@ public final class KvPeer implements PeerSubject {
         return context;
     }
 
-    /** Their kinds. */
+    /** The kinds of its context rows. */
     public ContextKinds contextKinds() {
         return contextKinds;
     }

@@ -10,7 +10,7 @@ import io.kvmessenger.messenger.wire.Geometry;
 import io.kvmessenger.messenger.wire.GeometryWire;
 import java.util.Optional;
 
-/** The KV cache of one messenger's ranks: peers fit by their geometries. Immutable; safe from any thread. */
+/** The KV cache of one messenger's ranks: peers fit if their geometries do. Immutable; safe from any thread. */
 public final class KvSubject implements Subject {
     public static final String KIND = "kv_cache";
 
@@ -43,7 +43,7 @@ public final class KvSubject implements Subject {
                 .orElseGet(() -> new Fits(new KvPeer(geometry, peer)));
     }
 
-    /** Where either side lists some of its engine's ranks only, the others' messengers may have what is missing here. */
+    /** If a side lists only some of its engine's ranks, the engine's other messengers may serve what is missing. */
     private static Optional<Mismatch> mismatch(KvGeometry source, KvGeometry target) {
         return listsAllRanks(source) && listsAllRanks(target)
                 ? Compatibility.check(source, target)

@@ -12,8 +12,8 @@ import java.util.Comparator;
 import java.util.List;
 
 /**
- * Where the writes of a grant may land: its pages, in every layer of every rank of the decoder, and its
- * context rows. Pure.
+ * Computes where the writes of a grant may land: its pages in every layer of every rank of the decoder, and its context
+ * rows. Pure.
  */
 public final class GrantedRanges {
     private GrantedRanges() {}
@@ -71,7 +71,7 @@ public final class GrantedRanges {
         return byGroup.size() > 1 && !apart(byGroup) ? spelledOut(rank, memory, pages) : WindowRanges.union(byGroup);
     }
 
-    /** Whether no group has bytes between the first and the last of another: then they share none. */
+    /** Whether the byte spans of the groups are disjoint, from first to last byte: then no two groups share a page. */
     private static boolean apart(List<WindowRanges> byGroup) {
         List<WindowRanges> inOrder = byGroup.stream()
                 .sorted(Comparator.comparingLong(WindowRanges::beginBytes))
@@ -84,7 +84,7 @@ public final class GrantedRanges {
         return true;
     }
 
-    /** Each page of each layer: groups that have their pages from one pool must not have the same ones. */
+    /** Lists each page of each layer. Groups that draw their pages from one pool must not name the same page. */
     private static WindowRanges spelledOut(RankGeometry rank, int memory, List<int[]> pages) {
         List<LayerGeometry> layers = rank.layers().stream()
                 .filter(layer -> layer.memoryIndex() == memory)

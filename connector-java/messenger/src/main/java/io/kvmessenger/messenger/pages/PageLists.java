@@ -4,14 +4,15 @@ import io.kvmessenger.kvlayout.KvGeometry;
 import io.kvmessenger.kvlayout.KvGroup;
 import java.util.List;
 
-/** What the page lists of a request, one for each group of a geometry, must be like. Pure functions. */
+/** Validates the page lists of a request, one for each group of a geometry. Pure functions. */
 public final class PageLists {
     private PageLists() {}
 
     /**
-     * Why page lists cannot hold tokens {@code [firstToken, promptTokens)}, as the end of a sentence; empty when they can.
+     * Why page lists cannot hold tokens {@code [firstToken, promptTokens)}, as the end of a sentence; empty when they
+     * can.
      *
-     * @param mayBeEmpty something else than pages is asked for
+     * @param mayBeEmpty whether a request for no pages is valid, as one for context rows alone
      */
     public static String misfit(
             KvGeometry geometry, List<int[]> pages, int firstToken, int promptTokens, boolean mayBeEmpty) {
@@ -37,7 +38,7 @@ public final class PageLists {
         return "";
     }
 
-    /** The first page that its group has not, as the end of a sentence; empty when there is none. */
+    /** Names the first page that lies outside its group's memory, as the end of a sentence; empty when none does. */
     public static String outside(KvGeometry geometry, List<int[]> pages) {
         for (int index = 0; index < pages.size(); index++) {
             int pageCount = geometry.groups().get(index).pageCount();

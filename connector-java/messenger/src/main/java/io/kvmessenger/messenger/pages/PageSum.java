@@ -7,18 +7,18 @@ import java.nio.ByteBuffer;
 import java.util.zip.CRC32C;
 
 /**
- * The CRC32C (Castagnoli, as in RFC 3720) of every n-th page of a list, one after the other, taken in steps.
+ * The CRC32C (Castagnoli, as in RFC 3720) over every n-th page of a list, concatenated, computed in steps.
  *
- * <p>Owned by the messenger's thread. The caller keeps the pages as they are until it is {@link #done}. It allocates when
- * pages lie far apart in a large region, never for each page.
+ * <p>Owned by the messenger's thread. The caller keeps the pages unchanged until it is {@link #done}. It allocates when
+ * pages lie far apart in a large region, never once per page.
  */
 public final class PageSum {
-    /** What is to be summed in a duty cycle of the messenger: about a millisecond of one core. */
+    /** Bytes to sum in one duty cycle of the messenger: about a millisecond of one core. */
     public static final long BYTES_PER_CYCLE = 8 << 20;
 
-    /** Of a region at a time: a buffer cannot be longer than 2 GiB. */
+    /** Length of a buffer over a region: a buffer cannot exceed 2 GiB. */
     private static final long VIEW_BYTES = 1L << 30;
-    /** Views begin at multiples of it: no page is longer, so that each lies inside one view. */
+    /** Views begin at multiples of this. No page is longer, so each page lies inside one view. */
     private static final long VIEW_STEP_BYTES = VIEW_BYTES / 2;
 
     private final MemorySegment memory;
@@ -33,9 +33,9 @@ public final class PageSum {
     private int pageCount;
 
     /**
-     * @param pageBytes of each page, at most {@code LayerWriter.JOINED_BYTES_MAX} or one page of one layer
+     * @param pageBytes length of each page, at most {@code LayerWriter.JOINED_BYTES_MAX} or one page of one layer
      * @param first position in the list of the first page that counts
-     * @param interval from one page that counts to the next
+     * @param interval distance in the list between pages that count
      */
     public PageSum(Region region, PageList pages, int pageBytes, int first, int interval) {
         this.memory = region.hostBytes();
@@ -46,7 +46,7 @@ public final class PageSum {
         this.interval = interval;
     }
 
-    /** Takes at least one page, and further ones until that many bytes are reached. Returns the bytes taken. */
+    /** Sums at least one page, and further ones until {@code bytesMax} bytes are reached. Returns the bytes summed. */
     public long advance(long bytesMax) {
         long bytes = 0;
         while (!done() && bytes < bytesMax) {
@@ -67,7 +67,7 @@ public final class PageSum {
         return next >= pages.count();
     }
 
-    /** Pages taken so far. */
+    /** Pages summed so far. */
     public int pageCount() {
         return pageCount;
     }

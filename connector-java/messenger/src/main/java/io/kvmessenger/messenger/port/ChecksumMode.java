@@ -1,10 +1,10 @@
 package io.kvmessenger.messenger.port;
 
-/** How many of the pages that arrive a decoder compares with what their prefiller's pages hold. */
+/** Which share of the arriving pages a decoder compares with the checksums of their prefiller. */
 public enum ChecksumMode {
     /** None. */
     OFF(0),
-    /** One page in sixteen of every write; which ones, the prefiller draws. */
+    /** One page in sixteen of every write, selected by the prefiller. */
     SAMPLED(16),
     /** All. */
     FULL(1);
@@ -15,7 +15,7 @@ public enum ChecksumMode {
         this.interval = interval;
     }
 
-    /** Every n-th page of a write is compared; 0 = none. */
+    /** Every n-th page of a write is compared; 0 means none. */
     public int interval() {
         return interval;
     }

@@ -1,7 +1,7 @@
 package io.kvmessenger.messenger.port;
 
 /**
- * When one forward pass's part of a prompt was computed, and when each layer of it left.
+ * When one forward pass computed its part of a prompt, and when each layer of it was sent.
  *
  * <p>Arrays are indexed by layer in firing order; 0 = not reached. Written by the messenger's thread, read by others
  * only after the transfer has ended.
@@ -81,7 +81,7 @@ public final class ChunkTimeline {
         return computed;
     }
 
-    /** All layers are complete. */
+    /** Records that all layers are complete. */
     public void onComputed(long nowNs) {
         onReadableBefore(readableNs.length, nowNs);
         computed = true;

@@ -2,16 +2,16 @@ package io.kvmessenger.messenger.port;
 
 import java.util.Locale;
 
-/** A value of the label {@code reason} that a counter is told apart by. A closed set: each is a series from the start. */
+/** A value of a counter's label {@code reason}. A closed set: each value is a time series from the start. */
 public interface CountedReason {
-    /** Of the enum's constant. */
+    /** Name of the enum's constant. */
     String name();
 
-    /** As it stands on the metrics page. */
+    /** The label's value on the metrics page. */
     default String label() {
         return name().toLowerCase(Locale.ROOT);
     }
 
-    /** What it means to an operator. */
+    /** Explains the reason to an operator. */
     String sentence();
 }

@@ -7,20 +7,20 @@ import java.util.concurrent.CompletableFuture;
 /** What the engine tells the messenger. Values; docs/boundary.md gives their meaning field by field. */
 public sealed interface EngineCommand {
     /**
-     * A forward pass is queued, or begins, that computes these chunks. Several may be in flight: each ends by the layer
+     * A forward pass that computes these chunks is queued or begins. Several may be in flight; each ends by the layer
      * counter.
      *
      * @param stepIndex larger than that of every step before
-     * @param counterStart where the counter stands when all passes before it are complete
+     * @param counterStart the counter's value when all earlier passes are complete
      */
     record Step(long stepIndex, long counterStart, List<Chunk> chunks) implements EngineCommand {}
 
     /**
      * One request's part of a forward pass: tokens {@code [firstToken, endToken)}.
      *
-     * @param cachedTokens tokens whose KV an earlier, finished pass has written for certain; 0 in doubt
+     * @param cachedTokens tokens whose KV an earlier, finished pass is known to have written; 0 if uncertain
      * @param pages by group of the geometry
-     * @param promptDigest of what the prompt holds; "" where engines make none
+     * @param promptDigest digest of the prompt's content; "" where engines compute none
      */
     record Chunk(
             String request,
@@ -60,13 +60,13 @@ public sealed interface EngineCommand {
     /**
      * Pages of one group.
      *
-     * @param firstPage position in the prompt of {@code indices[0]}; a position may be told again, with the same page
+     * @param firstPage position in the prompt of {@code indices[0]}; a position may be repeated, with the same page
      */
     record ChunkPages(int firstPage, int[] indices) {}
 
     /**
-     * The engine has taken a request in and will compute it later: it hears {@link EngineEvents#granted} and {@link
-     * EngineEvents#stopped} of it, and ends it with {@link PrefillEnded} also when it never began.
+     * The engine has accepted a request and will compute it later. It receives {@link EngineEvents#granted} and
+     * {@link EngineEvents#stopped} for it, and ends it with {@link PrefillEnded} even if it never began.
      */
     record Announce(String request, String transferId, String promptDigest) implements EngineCommand {
         public TransferKey transfer() {
@@ -79,27 +79,28 @@ public sealed interface EngineCommand {
         }
     }
 
-    /** Tokens before {@code chunk.endToken} are in place in every layer, told outside of any step. */
+    /** Tokens before {@code chunk.endToken} are in place in every layer, reported outside of any step. */
     record Computed(Chunk chunk) implements EngineCommand {}
 
     /**
-     * A forward pass is queued to its end; it is over, and its chunks in place, when the counter has reached that.
+     * All kernels of a forward pass are queued; the pass is over and its chunks are in place when the counter reaches
+     * the end.
      *
-     * @param counterEnd where the counter stands when every layer of the pass is complete on every rank
+     * @param counterEnd the counter's value when every layer of the pass is complete on every rank
      */
     record StepEnded(long stepIndex, long counterEnd) implements EngineCommand {}
 
-    /** A forward pass has failed: nothing more of what it was to compute is sent. */
+    /** A forward pass has failed: nothing more of its chunks is sent. */
     record StepFailed(long stepIndex) implements EngineCommand {}
 
     /**
      * The engine has ended a prefill and holds its pages until {@link EngineEvents#released}.
      *
-     * @param contextSlot where it has left the context rows that go out when all KV has left, each kind that always goes
-     *     or was asked for; -1 = none
+     * @param contextSlot slot of the context rows that are sent after all KV, for each kind that always goes or was
+     *     requested; -1 = none
      */
     record PrefillEnded(String request, PrefillOutcome outcome, int contextSlot) implements EngineCommand {
-        /** Ended without context rows. */
+        /** A prefill that ended without context rows. */
         public PrefillEnded(String request, PrefillOutcome outcome) {
             this(request, outcome, ContextSlots.NO_SLOT);
         }
@@ -121,15 +122,15 @@ public sealed interface EngineCommand {
     /**
      * Where a messenger of the prefiller's engine listens.
      *
-     * @param engineId what it is expected to call itself; empty when unknown
+     * @param engineId the engine id that it is expected to announce; empty when unknown
      */
     record PrefillerAddress(String host, int port, String engineId) {}
 
     /**
-     * What a decoder-first fetch asks the prefiller's own engine to compute.
+     * The prompt that a decoder-first fetch asks the prefiller's own engine to compute.
      *
-     * @param tokenIds none = the router sends both legs
-     * @param cacheSalt whose cached pages it may share; "" = all's
+     * @param tokenIds empty when the router sends both legs
+     * @param cacheSalt restricts which cached pages the prompt may share; "" = no restriction
      */
     record Prompt(int[] tokenIds, String cacheSalt, int priority) {
         public static final Prompt NONE = new Prompt(new int[0], "", 0);
@@ -140,13 +141,13 @@ public sealed interface EngineCommand {
     }
 
     /**
-     * A decoder wants KV for tokens {@code [firstToken, promptTokens)} in these pages.
+     * A decoder requests KV for tokens {@code [firstToken, promptTokens)} into these pages.
      *
      * @param pages by group of the geometry
-     * @param contextSlot where its context rows are to be written; -1 = none go with it
-     * @param contextKinds names of the rows that go with it although they do not go with all
+     * @param contextSlot slot that its context rows are written to; -1 = none
+     * @param contextKinds names of the context rows to send in addition to those that always go
      * @param prefillers all messengers of the prefiller's engine; the first one is asked to enqueue a prompt
-     * @param promptDigest of what the prompt holds; names the transfer together with its id
+     * @param promptDigest digest of the prompt's content; together with the id it names the transfer
      */
     record Fetch(
             String request,
@@ -161,7 +162,7 @@ public sealed interface EngineCommand {
             String promptDigest,
             Prompt prompt)
             implements EngineCommand {
-        /** Of all groups together. */
+        /** Number of pages of all groups together. */
         public int pageCount() {
             return pages.stream().mapToInt(group -> group.length).sum();
         }
@@ -170,7 +171,7 @@ public sealed interface EngineCommand {
             return new TransferKey(transferId, promptDigest);
         }
 
-        /** A fetch of KV alone, of a prompt without a digest, that both legs of a router name, in a cache of one group. */
+        /** A fetch of KV alone in a cache of one group, without a digest, whose legs a router sends to both sides. */
         public Fetch(
                 String request,
                 String transferId,
@@ -194,21 +195,21 @@ public sealed interface EngineCommand {
         }
     }
 
-    /** A decoder has queued a request that will fetch this transfer: its prefiller is to keep the pages until then. */
+    /** A decoder has queued a request that will fetch this transfer: its prefiller must keep the pages until then. */
     record Expect(TransferKey transfer, List<PrefillerAddress> prefillers) implements EngineCommand {}
 
-    /** A decoder will never ask for this transfer: its prefiller need not keep the pages. */
+    /** A decoder will never fetch this transfer: its prefiller need not keep the pages. */
     record Decline(TransferKey transfer, List<PrefillerAddress> prefillers) implements EngineCommand {}
 
     /**
-     * The engine never had the request that would have fetched this transfer, or had it and knows its prompt no more: its
-     * prefiller keeps the pages for a short time only. Of a list of prompts the transfer of the first is named.
+     * The engine never had the request that would have fetched this transfer, or no longer knows its prompt: its
+     * prefiller keeps the pages for a short time only. For a list of prompts, the transfer of the first one is named.
      */
     record Reject(String transferId, List<PrefillerAddress> prefillers) implements EngineCommand {}
 
     /** The engine has ended the request; its pages stay held until the fetch's terminal event. */
     record Abandon(String request) implements EngineCommand {}
 
-    /** Answers what is still held; for leak checks at rest. */
+    /** Completes {@code answer} with what is still held; for leak checks at rest. */
     record CountHeld(CompletableFuture<HeldCounts> answer) implements EngineCommand {}
 }

@@ -2,9 +2,9 @@ package io.kvmessenger.messenger.port;
 
 import java.util.List;
 
-/** Port: what the engine is told. Called on the messenger's thread; implementations enqueue and return. */
+/** Port: the events that the engine receives. Called on the messenger's thread; implementations enqueue and return. */
 public interface EngineEvents {
-    /** Prefiller: nothing reads the request's pages any more. Once for each {@link EngineCommand.PrefillEnded}. */
+    /** Prefiller: nothing reads the request's pages any more. Sent once for each {@link EngineCommand.PrefillEnded}. */
     void released(String request);
 
     /** Decoder: all pages of the fetch hold their KV; nothing writes to them any more. */
@@ -14,31 +14,32 @@ public interface EngineEvents {
     void failed(String request, String reason);
 
     /**
-     * Prefiller: an announced request has the decoder's grant, for tokens {@code [firstToken, promptTokens)}.
+     * Prefiller: a decoder has granted an announced request, for tokens {@code [firstToken, promptTokens)}.
      *
-     * @param contextKinds context rows that it asks for
+     * @param contextKinds names of the context rows that the decoder requests
      */
     default void granted(String request, int promptTokens, int firstToken, List<String> contextKinds) {}
 
-    /** Prefiller: an announced request will not be sent (any further); {@link #released} follows when it has ended. */
+    /** Prefiller: nothing (more) of an announced request will be sent; {@link #released} follows after its end. */
     default void stopped(String request, String reason) {}
 
     /**
-     * Decoder: the prefiller's engine has ended the prompt of an expected transfer, or will not be heard of. A fetch waits for
-     * nothing that the engine has yet to do. Not told of transfers that are fetched already.
+     * Decoder: the prefiller's engine has ended the prompt of an expected transfer, or no event about it will come. A
+     * fetch from now on does not wait for that engine, so its pages are in use only for the transfer itself. Not sent
+     * for transfers that are fetched already.
      */
     default void prefilled(TransferKey transfer) {}
 
     /**
-     * Decoder: the fetch is over without its KV, and its peer may still write to the pages; {@code failed} follows when it
-     * cannot any more. The request need not wait for that, its pages must.
+     * Decoder: the fetch has failed, and its peer may still write to the pages; {@code failed} follows when it cannot
+     * any more. The request need not wait for that, but its pages must.
      */
     default void quarantined(String request, String reason) {}
 
-    /** When a prefill's chunks and layers left; after its last write. */
+    /** When the chunks and layers of a prefill were sent; reported after its last write. */
     void timeline(PrefillTimeline timeline);
 
-    /** When a fetch was granted and became ready; after its last immediate. */
+    /** When a fetch was granted and arrived; reported after its last immediate. */
     void timeline(FetchTimeline timeline);
 
     void log(Level level, String message);

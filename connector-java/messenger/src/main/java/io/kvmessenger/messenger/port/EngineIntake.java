@@ -2,7 +2,7 @@ package io.kvmessenger.messenger.port;
 
 /** Port: how a prefiller enqueues a prompt in its own engine when only the decoder got the request. */
 public interface EngineIntake {
-    /** Whether this prefiller has been told how to reach its own engine. */
+    /** Whether the address of this prefiller's own engine is configured. */
     boolean available();
 
     /** Starts to enqueue; on failure {@code Messenger.onEnqueueFailed} follows. Never blocks. */

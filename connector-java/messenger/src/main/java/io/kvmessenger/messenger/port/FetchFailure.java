@@ -1,6 +1,6 @@
 package io.kvmessenger.messenger.port;
 
-/** Why a fetch ended without its KV. The sentence that the engine gets says more; this is what can be counted. */
+/** Why a fetch ended without its KV, as a value to count. The sentence given to the engine has the details. */
 public enum FetchFailure implements CountedReason {
     NOT_CONNECTED("The prefiller was not reached, or one side refused the other in the handshake."),
     CONNECTION_LOST("The prefiller fell silent, closed, or broke the protocol."),

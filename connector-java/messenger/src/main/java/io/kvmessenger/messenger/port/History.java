@@ -7,7 +7,7 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.List;
 
-/** The last transfers that ended, and the last fetches and prefills that ended without their KV. Owned by the messenger's thread. */
+/** The most recent transfers, and the most recent fetches and prefills that failed. Owned by the messenger's thread. */
 public final class History {
     /** How many failures are kept. */
     public static final int FAILURES_KEPT_MAX = 50;
@@ -15,13 +15,13 @@ public final class History {
     /** How many transfers are kept. */
     public static final int TRANSFERS_KEPT_MAX = 20;
 
-    /** Longest sentence that is kept of one. */
+    /** Longest failure sentence that is kept; longer ones are cut. */
     private static final int SENTENCE_LENGTH_MAX = 512;
 
     private record Failure(
             String side, String request, TransferKey transfer, long endedNs, CountedReason reason, String sentence) {}
 
-    /** @param row as it was at its end */
+    /** @param row as it was when the transfer ended */
     private record Transfer(TransferRow row, long endedNs) {}
 
     /** Newest first. */
@@ -30,7 +30,7 @@ public final class History {
     /** Newest first. */
     private final ArrayDeque<Transfer> transfers = new ArrayDeque<>();
 
-    /** A fetch has its KV. */
+    /** Records a fetch that has arrived. */
     public void arrived(FetchTimeline of) {
         long begunNs = of.askedNs();
         List<Span> spans = new ArrayList<>();
@@ -39,7 +39,7 @@ public final class History {
         add("decoder", of.request(), of.transferId(), of.bytes(), spans, of.readyNs());
     }
 
-    /** A prefill has been sent to one decoder. */
+    /** Records a prefill that has been sent to one decoder. */
     public void sent(PrefillTimeline of) {
         long forwardStartNs = of.chunks().isEmpty() ? 0 : of.chunks().getFirst().forwardStartNs();
         long begunNs = forwardStartNs == 0 ? of.grantedNs() : Math.min(of.grantedNs(), forwardStartNs);
@@ -58,7 +58,7 @@ public final class History {
         add(new Failure("prefiller", request, transfer, nowNs, reason, sentence));
     }
 
-    /** What was not reached, or took no time, is no span. */
+    /** Adds a span; one that was not reached or took no time is left out. */
     private static void add(List<Span> spans, String what, long begunNs, long fromNs, long untilNs) {
         if (fromNs != 0 && untilNs > fromNs) {
             spans.add(new Span(what, fromNs - begunNs, untilNs - begunNs));
@@ -79,7 +79,7 @@ public final class History {
         failures.addFirst(failure);
     }
 
-    /** Those that have their KV, newest first. */
+    /** Transfers that were completed, newest first. */
     public List<TransferRow> transfers(long nowNs) {
         List<TransferRow> rows = new ArrayList<>();
         for (Transfer transfer : transfers) {
@@ -88,7 +88,7 @@ public final class History {
         return rows;
     }
 
-    /** Those without, newest first. */
+    /** Transfers that failed, newest first. */
     public List<FailureRow> failures(long nowNs) {
         List<FailureRow> rows = new ArrayList<>();
         for (Failure failure : failures) {

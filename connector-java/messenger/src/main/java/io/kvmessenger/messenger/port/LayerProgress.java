@@ -1,40 +1,41 @@
 package io.kvmessenger.messenger.port;
 
 /**
- * Port: how far the forward passes in flight have come, by the engine's layer counter. Asked by the messenger's thread only.
+ * Port: the progress of the forward passes in flight, by the engine's layer counter. Called by the messenger's thread
+ * only.
  *
- * <p>A step may be asked about from {@link #stepBegan} until {@link #forget}.
+ * <p>A step may be queried from {@link #stepBegan} until {@link #forget}.
  */
 public interface LayerProgress {
-    /** Forward passes that may be in flight; the messenger begins no other before it has forgotten one. */
+    /** Limit on forward passes in flight; the messenger begins another only after forgetting one. */
     int STEPS_IN_FLIGHT_MAX = 8;
-    /** Passes that an engine may have queued beyond what the counter shows, told ones and others. */
+    /** Limit on the passes that an engine may have queued beyond the counter's value, reported here or not. */
     int PASSES_QUEUED_MAX = 64;
-    /** Bumps of a pass beside those of its layers: the one that follows its last kernel, or the gap of one that failed. */
+    /** Increments of a pass beyond one per layer: one after its last kernel, or one for the gap of a failed pass. */
     int EXTRA_BUMPS = 1;
 
     /**
      * @param stepIndex larger than that of every step before
-     * @param counterStart where the counter stands when all passes before it are complete
+     * @param counterStart the counter's value when all earlier passes are complete
      */
     void stepBegan(long stepIndex, long counterStart);
 
     /**
-     * The pass is queued to its end; layers become readable by the count alone.
+     * The pass is queued to its end; from here on its layers become readable by the counter alone.
      *
-     * @param counterEnd where the counter stands when the pass is complete, at or after its start
+     * @param counterEnd the counter's value when the pass is complete, at or after its start
      */
     void stepEnded(long stepIndex, long counterEnd);
 
-    /** Layers of the step whose KV is readable, counted in firing order; all of them when it is over. */
+    /** Number of the step's layers whose KV is readable, in firing order; all of them when the step is over. */
     int readableLayerCount(long stepIndex);
 
-    /** Whether the count has reached the step's end. */
+    /** Whether the counter has reached the step's end. */
     boolean isOver(long stepIndex);
 
-    /** How many bumps a position is ahead of what the counter shows now; negative when the count has passed it. */
+    /** Distance in increments from the counter's value to a position; negative when the counter has passed it. */
     long ahead(long position);
 
-    /** The step is over, has failed or is given up. */
+    /** The step is over, has failed or was abandoned. */
     void forget(long stepIndex);
 }

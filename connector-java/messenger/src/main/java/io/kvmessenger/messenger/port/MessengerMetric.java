@@ -3,7 +3,7 @@ package io.kvmessenger.messenger.port;
 import java.util.List;
 import java.util.Locale;
 
-/** Every figure the messenger publishes, each with a sentence. Metrics pages, docs and dashboards are made from this. */
+/** Every metric of the messenger, with a sentence each. Metrics pages, docs and dashboards are generated from it. */
 public enum MessengerMetric {
     FETCHES_STARTED(Kind.COUNTER, "fetches_started", "Fetches that the decoder's engine asked for."),
     FETCHES_ARRIVED(Kind.COUNTER, "fetches_arrived", "Fetches whose pages all arrived."),
@@ -180,14 +180,14 @@ public enum MessengerMetric {
             "prefill_tail_seconds",
             "From the end of the last forward pass to the last write's completion.");
 
-    /** How a figure behaves. */
+    /** The Prometheus type of a metric. */
     public enum Kind {
         COUNTER,
         GAUGE,
         HISTOGRAM
     }
 
-    /** What a figure is told apart by. */
+    /** The label that divides a metric into several series. */
     public enum Label {
         NONE,
         REASON,
@@ -195,7 +195,7 @@ public enum MessengerMetric {
         /** The peer's engine id. */
         PEER;
 
-        /** As it stands on the metrics page. */
+        /** The label's name on the metrics page. */
         public String labelName() {
             return name().toLowerCase(Locale.ROOT);
         }
@@ -229,7 +229,7 @@ public enum MessengerMetric {
         return kind;
     }
 
-    /** Prometheus name without the {@code _total} that a counter gets. */
+    /** Prometheus name without the suffix {@code _total} of counters. */
     public String metricName() {
         return "kv_messenger_" + suffix;
     }
@@ -242,7 +242,7 @@ public enum MessengerMetric {
         return label;
     }
 
-    /** The values of the label {@code reason}; empty for a figure without it. */
+    /** The values of the label {@code reason}; empty for a metric without that label. */
     public List<CountedReason> reasons() {
         return reasons;
     }

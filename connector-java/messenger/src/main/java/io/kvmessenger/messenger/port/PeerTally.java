@@ -1,8 +1,8 @@
 package io.kvmessenger.messenger.port;
 
-/** Port: where counted facts of one peer go, looked up once for a session. Messenger's thread. */
+/** Port: counts the metrics of one peer; looked up once per session. Called on the messenger's thread. */
 public interface PeerTally {
-    /** Figures are not told apart by peer. */
+    /** For metrics without a label for the peer. */
     PeerTally NONE = new PeerTally() {
         @Override
         public void add(MessengerMetric metric, long count) {}
@@ -11,9 +11,9 @@ public interface PeerTally {
         public void end() {}
     };
 
-    /** Allocates nothing: counted for each layer that is sent. */
+    /** Must not allocate: called for each layer that is sent. */
     void add(MessengerMetric metric, long count);
 
-    /** The session is over; what ends later because of that may still be counted. */
+    /** The session is over; counts that result from its end may still follow. */
     void end();
 }

@@ -3,10 +3,10 @@ package io.kvmessenger.messenger.port;
 import java.util.List;
 
 /**
- * When a prefill's chunks were computed and left for one decoder, on the machine's monotonic clock; 0 = not reached.
+ * When a prefill's chunks were computed and sent to one decoder, on the machine's monotonic clock; 0 = not reached.
  *
  * @param sums over all chunks
- * @param chunks the first and the last ones; all of them where they are few
+ * @param chunks the first and the last ones; all of them if there are few
  */
 public record PrefillTimeline(
         String request,

@@ -1,19 +1,19 @@
 package io.kvmessenger.messenger.port;
 
 /**
- * Versions of the protocol that one side speaks: all from the oldest to the newest. A value.
+ * The versions of the protocol that one side speaks: all from the oldest to the newest. A value.
  *
- * <p>A build from before sides agreed upon a version says one, its oldest, and demands that very number of its peer: so a side is
- * named by its oldest version, and says its newest beside it.
+ * <p>Builds from before version negotiation send a single version, their oldest, and require exactly that of their
+ * peer. So the handshake carries the oldest version in that field, and the newest in another.
  */
 public record ProtocolVersions(int oldest, int newest) {
-    /** Of no two sides: they have none in common. */
+    /** Returned by {@link #agreedWith} when two sides have no version in common. */
     public static final int NONE = 0;
 
     public static final ProtocolVersions OURS =
             new ProtocolVersions(ProtocolLimits.PROTOCOL_VERSION_OLDEST, ProtocolLimits.PROTOCOL_VERSION);
 
-    /** What a peer has said; 0 for its newest is the silence of an earlier build. */
+    /** The versions in a peer's frame; 0 as its newest means a build from before negotiation, which sends none. */
     public static ProtocolVersions said(int oldest, int newest) {
         return new ProtocolVersions(oldest, Math.max(oldest, newest));
     }
@@ -24,7 +24,7 @@ public record ProtocolVersions(int oldest, int newest) {
         return newestOfBoth >= Math.max(oldest, peer.oldest) ? newestOfBoth : NONE;
     }
 
-    /** In a sentence. */
+    /** For use in a sentence. */
     @Override
     public String toString() {
         return oldest == newest ? Integer.toString(oldest) : oldest + " to " + newest;

@@ -15,7 +15,7 @@ public record RankMemory(List<Region> regions) {
         regions = List.copyOf(regions);
     }
 
-    /** Whether some of it is a device's, which the processor cannot read. */
+    /** Whether any of it is device memory, which the CPU cannot read. */
     public boolean onDevice() {
         return regions.stream().anyMatch(region -> region.memory() instanceof Memory.Device);
     }

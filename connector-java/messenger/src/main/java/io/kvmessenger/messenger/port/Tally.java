@@ -3,11 +3,11 @@ package io.kvmessenger.messenger.port;
 import io.kvmessenger.transfer.Peer;
 import java.util.Optional;
 
-/** Port: where counted facts go. Cheap; safe from any thread, called on the messenger's in all that moves KV. */
+/** Port: counts metrics. Cheap; safe from any thread, called on the messenger's thread wherever KV is moved. */
 public interface Tally {
     void add(MessengerMetric metric, long count);
 
-    /** One more of a counter that is told apart by reason. */
+    /** Increments a counter with the label {@code reason}. */
     void add(MessengerMetric metric, CountedReason reason);
 
     void set(MessengerMetric metric, long value);
@@ -15,10 +15,10 @@ public interface Tally {
     void observe(MessengerMetric metric, double value);
 
     /**
-     * Where the figures go that are told apart by peer.
+     * Counts the metrics that are labelled by peer.
      *
      * @param engineId of a peer whose handshake is complete
-     * @param writtenTo its handle where this engine writes to it
+     * @param writtenTo the peer's handle at the transfer engine, if this engine writes to it
      */
     default PeerTally ofPeer(String engineId, Optional<Peer> writtenTo) {
         return PeerTally.NONE;

@@ -1,18 +1,18 @@
 package io.kvmessenger.messenger.port;
 
 /**
- * What a transfer is known by on both sides. Routers and clients choose ids and use them twice, also at the same moment; the
- * digest tells which of the prompts under an id is meant. A value.
+ * Names a transfer on both sides. Routers and clients choose ids and may reuse them, even concurrently; the digest
+ * identifies the prompt that is meant under an id. A value.
  *
- * @param digest of what the prompt holds; "" where an engine makes none, and then the id alone has to do
+ * @param digest of the prompt's content; "" where an engine computes none, and then the id alone names the transfer
  */
 public record TransferKey(String id, String digest) {
-    /** Whether it says which prompt it means. */
+    /** Whether it has a digest, and so identifies its prompt. */
     public boolean tellsPrompt() {
         return !digest.isEmpty();
     }
 
-    /** Whether both may mean one prompt: where a side tells no digest, the id decides. */
+    /** Whether both may name the same prompt: if either has no digest, the ids decide. */
     public boolean mayMean(TransferKey other) {
         return id.equals(other.id) && (digest.equals(other.digest) || digest.isEmpty() || other.digest.isEmpty());
     }

@@ -1,2 +1,4 @@
-/** The ports a messenger stands on, and what crosses them: commands and events of an engine, clock, metrics, limits. Knows no peer. */
+/**
+ * A messenger's ports and what crosses them: an engine's commands and events, clock, metrics, limits. Knows no peer.
+ */
 package io.kvmessenger.messenger.port;

@@ -9,20 +9,20 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Which prompts decoders have brought that the engine has been asked to compute. Each of a decoder's messengers brings the
- * prompt of each of its requests; the engine gets it once for each request. Owned by the messenger's thread.
+ * Prompts sent by decoders that the engine has been asked to compute. Each messenger of a decoder's engine sends the
+ * prompt of each request; the engine gets it once per request. Owned by the messenger's thread.
  */
 final class BroughtPrompts {
-    /** Requests of one prompt under one id that are computed at once; what goes beyond waits in vain. */
+    /** Limit on concurrent requests of one prompt under one id; the engine is not asked to compute further ones. */
     private static final int SAME_MAX = 1024;
 
-    /** For each request that has been asked for, the ranks whose messengers have brought it. */
+    /** For each request that the engine was asked to compute, the ranks whose messengers have sent its prompt. */
     private final Map<TransferKey, List<EngineRanks>> byTransfer = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
     /**
-     * Notes that the messenger of some ranks brings a prompt. Returns whether it is the first of a request.
+     * Records a prompt sent by the messenger of some ranks. Returns whether it is the first of a request.
      *
-     * @param severalAllowed whether what the same ranks bring again is another request of that prompt
+     * @param severalAllowed whether a prompt sent again by the same ranks is another request
      */
     boolean add(TransferKey transfer, EngineRanks ranks, boolean severalAllowed) {
         List<EngineRanks> requests = byTransfer.computeIfAbsent(transfer, unknown -> new ArrayList<>(1));
@@ -42,7 +42,7 @@ final class BroughtPrompts {
         return true;
     }
 
-    /** A request of that prompt is over, or will not come: one that is brought from now on is another. */
+    /** A request of that prompt is over or will not come; the same prompt, sent again, is a new request. */
     void removeOne(TransferKey transfer) {
         List<EngineRanks> requests = byTransfer.get(transfer);
         if (requests != null) {

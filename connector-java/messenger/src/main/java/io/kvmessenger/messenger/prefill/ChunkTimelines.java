@@ -7,28 +7,28 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * When the chunks of one prompt were computed and left: sums over all of them, and the first and the last ones layer by
- * layer. So a prompt of many chunks costs what a short one does, and four bytes a chunk.
+ * When the chunks of one prompt were computed and sent: totals over all of them, and layer by layer for the first and
+ * the last ones. So the cost of a prompt does not grow with its chunks, except for four bytes each.
  *
- * <p>State only, owned by the messenger's thread. A layer of a chunk has left when it has for the first of the prompt's
- * decoders, and when it has in all chunks before; nothing walks through the chunks to find that out.
+ * <p>State only, owned by the messenger's thread. A layer of a chunk counts as sent when it has been sent to the first
+ * of the prompt's decoders, and when it has in all earlier chunks; finding that out visits no chunk twice.
  */
 final class ChunkTimelines {
-    /** Chunks that are kept layer by layer, from the first one on. */
+    /** Number of chunks at the beginning that are kept layer by layer. */
     static final int FIRST_KEPT_MAX = 8;
-    /** The same, back from the last one. */
+    /** Number of chunks at the end that are kept layer by layer. */
     static final int LAST_KEPT_MAX = 8;
 
     private static final int CAPACITY_MIN = 16;
 
     private final List<ChunkTimeline> first = new ArrayList<>();
-    /** Chunk {@code i} at {@code i % LAST_KEPT_MAX}, from the one after {@link #first} on. */
+    /** A ring of the chunks after {@link #first}: chunk {@code i} at {@code i % LAST_KEPT_MAX}. */
     private final ChunkTimeline[] last = new ChunkTimeline[LAST_KEPT_MAX];
 
     private int count;
-    /** By chunk: where it ends in the prompt. */
+    /** By chunk: its end in the prompt, in tokens. */
     private int[] endTokens = {};
-    /** By layer: chunks of which it has left. */
+    /** By layer: number of chunks of which the layer has been sent. */
     private int[] leftCounts = {};
 
     private long firstSubmittedNs;
@@ -58,7 +58,7 @@ final class ChunkTimelines {
         forwardEndNs = nowNs;
     }
 
-    /** The layer's pages before {@code toPage} have been submitted, which were not before. */
+    /** The layer's pages up to {@code toToken} have been submitted for the first time. */
     void onSubmitted(int layerIndex, int toToken, long nowNs) {
         if (count > 0) {
             firstSubmittedNs = firstSubmittedNs == 0 ? nowNs : firstSubmittedNs;
@@ -66,7 +66,7 @@ final class ChunkTimelines {
         }
     }
 
-    /** The chunk whose pages end there: the last one, or one before it whose forward pass is in flight as well. */
+    /** The chunk that ends there: the last one, or an earlier one whose forward pass is in flight as well. */
     private int lastSubmitted(int toToken) {
         int chunk = count - 1;
         while (chunk > 0 && endTokens[chunk - 1] >= toToken && inFlight(chunk - 1)) {
@@ -80,7 +80,7 @@ final class ChunkTimelines {
         return kept != null && !kept.computed();
     }
 
-    /** Of the layer all pages have left that are complete with the prompt's first {@code toToken} tokens. */
+    /** All pages of the layer that are complete with the prompt's first {@code toToken} tokens have left. */
     void onLeft(int layerIndex, int toToken, long nowNs) {
         if (count == 0) {
             return;
@@ -106,7 +106,7 @@ final class ChunkTimelines {
         return new ChunkSums(count, firstSubmittedNs, forwardEndNs, layersSent, layersSentEarly);
     }
 
-    /** Those that are known layer by layer, in order. */
+    /** The chunks known layer by layer, in order. */
     List<ChunkTimeline> kept() {
         List<ChunkTimeline> kept = new ArrayList<>(first);
         for (int chunk = Math.max(first.size(), count - LAST_KEPT_MAX); chunk < count; chunk++) {
@@ -115,7 +115,7 @@ final class ChunkTimelines {
         return kept;
     }
 
-    /** Null where only the sums know of the chunk. */
+    /** The timeline of a chunk; null for one that only the totals include. */
     private ChunkTimeline kept(int chunk) {
         if (chunk < first.size()) {
             return first.get(chunk);

@@ -12,24 +12,24 @@ import java.util.function.Predicate;
 import java.util.stream.Stream;
 
 /**
- * Finds requests whose two legs name different prompts: under one transfer id a grant waits for a prompt that is not here,
- * and the engine has announced another one, which no decoder has asked for. Each would wait for the other's leg until its
- * own limit, though neither leg can come any more.
+ * Finds requests whose two legs name different prompts: under one transfer id a grant waits for a prompt that is not
+ * here, and the engine has announced another prompt that no decoder has asked for. Without this check each would wait
+ * until its own limit for a counterpart that cannot come.
  *
- * <p>An id may be used for several prompts at once, and for one after the other, whose legs come in any order. So only legs that have
- * each waited alone for {@link ProtocolLimits#contradictionWaitNs()} are taken for what they look like, and only where there
- * are as many of one kind as of the other: of a larger number some may have legs that are late.
+ * <p>An id may be used for several prompts, concurrently or in sequence, whose legs arrive in any order. So legs count
+ * as contradictory only after each has waited alone for {@link ProtocolLimits#contradictionWaitNs()}, and only if there
+ * are as many of one kind as of the other; if the numbers differ, some legs may just be late.
  *
- * <p>Owned by the messenger's thread. It declines grants and stops no prefill.
+ * <p>Owned by the messenger's thread. It declines grants; prefills are stopped by its caller.
  */
 final class Contradictions {
     private final Prefills prefills;
     private final WaitingGrants waiting;
     private final EngineEvents engine;
     private final long waitNs;
-    /** When an id is looked at. */
+    /** When each noted id is to be checked. */
     private final Deadlines<String> looks = new Deadlines<>();
-    /** The ids that will be. */
+    /** Ids that have a check scheduled. */
     private final Set<String> noted = new HashSet<>();
 
     Contradictions(Prefills prefills, WaitingGrants waiting, EngineEvents engine, ProtocolLimits limits) {
@@ -39,7 +39,7 @@ final class Contradictions {
         this.waitNs = limits.contradictionWaitNs();
     }
 
-    /** A grant has begun to wait under this id, or the engine has announced a prompt. */
+    /** A grant waits under this id, or the engine has announced a prompt: schedules a check if the two differ. */
     void note(String transferId, long nowNs) {
         boolean looksLikeIt = !noted.contains(transferId)
                 && !lonelyGrants(transferId).isEmpty()
@@ -51,10 +51,10 @@ final class Contradictions {
     }
 
     /**
-     * Ends both legs of all requests that have contradicted themselves for long enough. Returns how many ids.
+     * Ends both legs of all requests that have been contradictory for long enough. Returns the number of ids.
      *
-     * @param expected whether a decoder has said that it will ask for a prompt
-     * @param stop is given each prompt that will not be asked for, and why
+     * @param expected whether a decoder has announced that it will ask for a prompt
+     * @param stop receives each prompt that will not be asked for, and the reason
      */
     int endOld(long nowNs, Predicate<Prefill> expected, BiConsumer<Prefill, String> stop) {
         int ended = 0;
@@ -80,7 +80,7 @@ final class Contradictions {
         return nowNs - sinceNs >= waitNs;
     }
 
-    /** Several requests may be of one prompt, and each messenger of a decoder's engine grants it. */
+    /** Counts distinct prompts: several requests may share one, and each messenger of a decoder's engine grants it. */
     private static long count(Stream<TransferKey> prompts) {
         return prompts.distinct().count();
     }
@@ -106,7 +106,7 @@ final class Contradictions {
                 .toList();
     }
 
-    /** The prompts that the engine has announced under this id and no decoder has asked for, or is expected to. */
+    /** Prompts announced by the engine under this id that no decoder has asked for, or is expected to. */
     private List<Prefill> unaskedPrefills(String transferId, Predicate<Prefill> expected) {
         return prefills.named(transferId).stream()
                 .filter(prefill -> prefill.announced && !prefill.stopped && prefill.answeredRanks == null)

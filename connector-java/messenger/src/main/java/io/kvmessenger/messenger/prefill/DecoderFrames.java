@@ -21,10 +21,11 @@ import java.util.Set;
 import java.util.function.Consumer;
 
 /**
- * Handles decoders' frames about transfers, and finds the attempt of a prompt that each one answers: one that runs, one that
- * has ended, or one to come. Each rank gives one answer in each attempt, a grant or a decline.
+ * Handles decoders' frames about transfers, and finds the attempt of a prompt that each frame answers: a running one,
+ * one that has ended, or one to come. Each rank gives one answer per attempt, a grant or a decline.
  *
- * <p>Owned by the messenger's thread. It begins and stops no prefill; it reports each that may be done to {@link Prefiller}.
+ * <p>Owned by the messenger's thread. It neither begins nor stops prefills; those that may be finished are reported to
+ * {@link Prefiller}.
  */
 final class DecoderFrames {
     private final Prefills prefills;
@@ -41,7 +42,7 @@ final class DecoderFrames {
     private final ProtocolLimits limits;
     private final Consumer<Prefill> settled;
 
-    /** @param settled is given each prefill that has been answered */
+    /** @param settled receives each prefill that has been answered */
     DecoderFrames(
             Prefills prefills,
             WaitingGrants waiting,
@@ -68,7 +69,7 @@ final class DecoderFrames {
         this.rejections = new Rejections(limits.rejectedWaitNs());
     }
 
-    /** A grant or a decline will come, however long the decoder's queue is. */
+    /** The decoder will send a grant or a decline, however long its queue is. */
     void onExpect(Session session, Expect expect) {
         TransferKey transfer = new TransferKey(expect.getTransferId(), expect.getPromptDigest());
         expectations.add(session, transfer, clock.nowNs());
@@ -82,7 +83,9 @@ final class DecoderFrames {
         }
     }
 
-    /** Decoders need not wait any longer for prompts that never came: what they fetch then waits for its own limit. */
+    /**
+     * Releases decoders that expect prompts which never came; a fetch that they send now is bounded by its own limit.
+     */
     int tellOverdue(long nowNs) {
         int told = 0;
         for (Expectations.Word word : expectations.takeOverdue(nowNs)) {
@@ -118,7 +121,7 @@ final class DecoderFrames {
         return rejections.names(transfer, clock.nowNs());
     }
 
-    /** A decoder's engine has a request for the transfer: its prefill waits as if none had been rejected. */
+    /** A decoder's engine has a request for the transfer: its prefill waits as if no request had been rejected. */
     private void asked(TransferKey transfer) {
         rejections.remove(transfer);
         for (Prefill prefill : prefills.meantBy(transfer)) {
@@ -129,23 +132,23 @@ final class DecoderFrames {
         }
     }
 
-    /** A word of the session has come, which it may have announced. */
+    /** The session has answered a transfer, perhaps one that it had announced. */
     private void answered(Session session, TransferKey transfer) {
         expectations.remove(session, transfer);
         prefills.expectLess(transfer);
     }
 
-    /** Tells decoders that expect a prompt that the engine has ended it. */
+    /** Tells the decoders that expect a prompt that the engine has ended it. */
     void reportPrefilled(Prefill prefill) {
         expectations.of(prefill.transfer()).forEach(session -> replies.prefilled(session, prefill.transfer()));
     }
 
-    /** Whether a ready session has announced its answer to this prompt. */
+    /** Whether a ready session has announced that it will answer this prompt. */
     boolean expected(Prefill prefill) {
         return expectations.any(prefill.transfer());
     }
 
-    /** Joins a prefill that has just begun with what its decoders said before. */
+    /** Joins a prefill that has just begun with the answers its decoders gave before. */
     void match(Prefill prefill) {
         waiting.takeDismissed(prefill.transfer(), clock.nowNs())
                 .ifPresent(dismissal -> prefill.addAnswer(dismissal.ranks(), dismissal.needing()));
@@ -174,7 +177,7 @@ final class DecoderFrames {
         }
     }
 
-    /** No prefill here is for this grant: one that has ended was, or one that is to come. */
+    /** Handles a grant that is for no prefill here, but for one that has ended or one to come. */
     private void answerFromMemory(PageGrant grant, EngineCommand.Prompt prompt, long nowNs) {
         boolean mayBeLate = prefills.mayBeSeveral(grant.transfer()) || !prefills.any(grant.transfer());
         if (mayBeLate
@@ -227,7 +230,7 @@ final class DecoderFrames {
         }
         if (fences.anyHolds(session, cancel.getGrantId())) {
             dismiss(session, transfer); // the prompt's next attempt will not be granted
-            return; // preempted with writes in flight: their end is told when the last has completed
+            return; // preempted with writes in flight: the cancel is confirmed when the last has completed
         }
         Delivery delivery = prefills.find(session, transfer, cancel.getGrantId());
         if (delivery != null && !delivery.sent) {
@@ -241,7 +244,10 @@ final class DecoderFrames {
         }
     }
 
-    /** Where several requests may be of one transfer, what has ended is rather the one that a late cancel was for. */
+    /**
+     * Whether a cancel that matches no delivery may have crossed a preemption. Where several requests may share the
+     * transfer, it is more likely to be for one that has ended.
+     */
     private boolean mayHaveCrossedAPreemption(TransferKey transfer) {
         return !ended.knows(transfer) || (prefills.any(transfer) && !prefills.mayBeSeveral(transfer));
     }
@@ -252,10 +258,10 @@ final class DecoderFrames {
         if (prefills.any(transfer) || !ended.takeOwed(session, transfer, clock.nowNs())) {
             waiting.enqueue(transfer, KvPeer.of(session).ranks(), PromptWire.decode(decline.getPrompt()));
             dismiss(session, transfer);
-        } // else the prompt was brought by another messenger of this decoder, computed, and given up since
+        } // else the prompt, sent by another messenger of this decoder, was computed and given up since
     }
 
-    /** A decoder's messenger wants nothing (more) of a transfer: its ranks' grants need not be waited for. */
+    /** The ranks of a decoder's messenger want nothing (more) of a transfer: their grants need not be awaited. */
     private void dismiss(Session session, TransferKey transfer) {
         Prefill prefill = prefills.awaiting(transfer, KvPeer.of(session).ranks());
         if (prefill != null) {
@@ -274,7 +280,7 @@ final class DecoderFrames {
         }
     }
 
-    /** The decoder may come back: what it expected is kept as long as if its prefill had ended now. */
+    /** Keeps what a lost decoder expected as long as if its prefill had ended now, since the decoder may reconnect. */
     void forgetExpected(Session session) {
         long deadlineNs = clock.nowNs() + limits.grantWaitNs();
         Set<TransferKey> expected = expectations.drop(session);

@@ -15,11 +15,11 @@ import io.kvmessenger.transfer.WindowArea;
 import java.util.function.Consumer;
 
 /**
- * Serves grants: submits what has become readable, stops when told to, and answers the decoder when no write for its
+ * Serves grants: submits what has become readable, stops on request, and answers the decoder when no write for its
  * grant is posted and none will follow.
  *
- * <p>Owned by the messenger's thread. It begins and ends no prefill: that is {@link Prefiller}'s business, which hears of
- * every delivery that may have come to its end.
+ * <p>Owned by the messenger's thread. It neither begins nor ends prefills: it reports each delivery that may be
+ * finished to {@link Prefiller}.
  */
 final class Deliveries {
     private final LayerWriter writer;
@@ -32,7 +32,7 @@ final class Deliveries {
     private final Consumer<Prefill> settled;
     private final SourceChecksums checksums;
 
-    /** @param settled hears of the prefill after each change that may have ended one of its deliveries */
+    /** @param settled receives the prefill after each change that may have ended one of its deliveries */
     Deliveries(
             LayerWriter writer, Sessions sessions, Replies replies, Prefiller.Ports ports, Consumer<Prefill> settled) {
         this.writer = writer;
@@ -46,7 +46,7 @@ final class Deliveries {
         this.checksums = new SourceChecksums(sessions, ports.random(), this::left);
     }
 
-    /** @param area where the grant lets this side write */
+    /** @param area the memory that the grant lets this side write to */
     void begin(Prefill prefill, PageGrant grant, WindowArea area) {
         Delivery delivery = new Delivery(prefill, grant, writer.routesFor(grant));
         delivery.begunNs = clock.nowNs();
@@ -63,7 +63,7 @@ final class Deliveries {
         advance(delivery);
     }
 
-    /** Submits to all decoders what has become readable. Returns how many writes were taken. */
+    /** Submits what has become readable to all decoders. Returns the number of writes accepted. */
     int advance(Prefill prefill) {
         int submitted = 0;
         for (int i = 0; i < prefill.deliveries.size(); i++) {
@@ -72,7 +72,7 @@ final class Deliveries {
         return submitted;
     }
 
-    /** Whether there is nothing to submit of a prefill before something happens to it or to a peer. */
+    /** Whether a prefill has nothing to submit until its state or that of a peer changes. */
     boolean atRest(Prefill prefill) {
         if (prefill.inFlight()) {
             return false;
@@ -88,7 +88,7 @@ final class Deliveries {
         return true;
     }
 
-    /** Submits every complete page not yet submitted. Returns how many writes were taken. */
+    /** Submits every complete page not yet submitted. Returns the number of writes accepted. */
     int advance(Delivery delivery) {
         PageGrant grant = delivery.grant;
         if (delivery.stopped || delivery.sent || !grant.session().peerReady) {
@@ -134,7 +134,7 @@ final class Deliveries {
         }
     }
 
-    /** Stops what cannot leave by writes alone; the rest goes on. */
+    /** Stops deliveries that need more from the engine than completions of writes; the others continue. */
     void stopWhatNeedsTheEngine(Prefill prefill, Reason reason, String sentence) {
         for (Delivery delivery : prefill.deliveries) {
             if (!delivery.leavesWithoutEngine()) {
@@ -144,7 +144,7 @@ final class Deliveries {
         }
     }
 
-    /** Tells an engine that listens when nothing goes out of a prompt any more. */
+    /** Tells the engine, if it announced the prompt, that nothing of it will be sent any more. */
     void reportIfNothingToSend(Prefill prefill, String sentence) {
         if (prefill.announced && !prefill.stopReported && prefill.nothingToSend()) {
             prefill.stopReported = true;
@@ -152,7 +152,7 @@ final class Deliveries {
         }
     }
 
-    /** Sums pages for decoders that compare. Returns the writes that were worked on. */
+    /** Sums pages for decoders that compare. Returns the number of writes worked on. */
     int doWork() {
         return checksums.doWork();
     }
@@ -161,7 +161,7 @@ final class Deliveries {
         checksums.add(writer.complete((int) cookie));
     }
 
-    /** Nothing reads the write's pages any more. */
+    /** Accounts for a write whose pages nothing reads any more. */
     private void left(LayerWrite write) {
         long nowNs = clock.nowNs();
         Delivery delivery = write.delivery;
@@ -193,7 +193,7 @@ final class Deliveries {
         delivery.mayStillLand = true;
         String sentence = "a write failed (" + fault + "): " + detail;
         stop(delivery, Reason.PATH_LOST, sentence);
-        sessions.end(delivery.grant.session(), sentence); // the decoder looks for proof itself
+        sessions.end(delivery.grant.session(), sentence); // the decoder obtains its proof by closing the admission
         settle(delivery);
     }
 
@@ -203,7 +203,7 @@ final class Deliveries {
         }
     }
 
-    /** Draws the consequences of where a delivery stands: sent, or answered. */
+    /** Advances the delivery's state: sent or answered, if nothing is in flight. */
     void settle(Delivery delivery) {
         if (delivery.writesInFlight > 0) {
             return;
@@ -233,8 +233,8 @@ final class Deliveries {
     }
 
     /**
-     * All KV has left: sends the context rows, once the engine has ended the prefill. They make the transfer complete,
-     * so whatever was sent of an aborted prompt can never arrive.
+     * After all KV has left: sends the context rows once the engine has ended the prefill. The decoder's window
+     * includes them, so a prompt that was aborted after its KV was sent can never count as arrived.
      */
     private boolean contextLeft(Delivery delivery) {
         if (!delivery.contextPending()) {

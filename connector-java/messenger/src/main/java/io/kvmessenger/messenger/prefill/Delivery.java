@@ -12,54 +12,54 @@ import java.util.List;
  * What one decoder's messenger gets of a prefill: its grant, and how far it has been served. State only, owned by the
  * messenger's thread; {@link Deliveries} drives it.
  *
- * <p>Pages leave in page order, so one number a route ({@link #nextPage}) says what has been submitted, and it does not
- * matter whether the layer or the grant came first.
+ * <p>Pages are submitted in page order, so one number per route ({@link #nextPage}) records what has been submitted,
+ * whether the layer or the grant came first.
  */
 final class Delivery {
     final Prefill prefill;
     final PageGrant grant;
-    /** The pieces of a page on their way to this decoder, in the order in which layers become readable. */
+    /** The routes of a page's pieces to this decoder, in the order in which layers become readable. */
     final List<PieceRoute> routes;
-    /** Where its writes go; null while nothing can be written to its decoder. */
+    /** The decoder's window at the transfer engine; null while nothing can be written to it. */
     RemoteWindow window;
     /** Next page to submit, by index into {@link #routes}. */
     final int[] nextPage;
 
-    /** What was readable when everything readable was submitted; looked at instead of all routes until it changes. */
+    /** The readable state at which everything was submitted; compared instead of walking all routes. */
     private final int[] exhausted = new int[Prefill.READABLE_INTS];
 
     private boolean anyExhausted;
 
-    /** Which kinds of context rows go, in the order in which they leave. */
+    /** Indices of the kinds of context rows to send, in order of submission. */
     final int[] contextRows;
-    /** Next of them to submit. */
+    /** Next of {@link #contextRows} to submit. */
     int nextContextRow;
 
-    /** When its grant and its prompt had met. */
+    /** When its grant and its prompt were matched. */
     long begunNs;
 
     int writesInFlight;
-    /** Of all writes that the transfer engine has taken: what the decoder will count. */
+    /** Weight of all writes that the transfer engine has accepted, which the decoder will count. */
     long postedWeight;
 
     long pagesSent;
     long bytesSent;
     long lastLeftNs;
 
-    /** A write failed: some of its bytes may have been sent, and this side cannot know whether they have landed. */
+    /** A write failed: part of its bytes may have been sent, and whether they have landed is unknown on this side. */
     boolean mayStillLand;
 
     /** No write will be submitted any more. */
     boolean stopped;
 
     String stopReason = "";
-    /** How a stop is told to the decoder; unspecified = as the confirmation of its cancel. */
+    /** The reason for the stop that the decoder is given; unspecified for the confirmation of its cancel. */
     Reason stopCode = Reason.REASON_UNSPECIFIED;
-    /** What the pages of completed writes hold, not yet told. */
+    /** Checksums of completed writes that have not been sent yet. */
     final List<Checksums.Write> checksums = new ArrayList<>();
     /** All pages have left. */
     boolean sent;
-    /** The decoder has been told how it ended, or needs not be. */
+    /** The decoder has been told how the delivery ended, or need not be. */
     boolean answered;
 
     Delivery(Prefill prefill, PageGrant grant, List<PieceRoute> routes) {
@@ -80,32 +80,32 @@ final class Delivery {
         return grant.session() == session;
     }
 
-    /** Whether its decoder waits for KV, or for the word that none will come. */
+    /** Whether its decoder still waits for KV, or for the notice that none will come. */
     boolean owed() {
         return !sent && !answered;
     }
 
-    /** Whether context rows are left to submit. */
+    /** Whether any context row has not been submitted. */
     boolean contextPending() {
         return nextContextRow < contextRows.length;
     }
 
-    /** Whether nothing but writes is left to do. */
+    /** Whether the delivery can finish by writes alone, without the engine. */
     boolean leavesWithoutEngine() {
         return grant.session().peerReady && prefill.computed() && (prefill.engineEnded || !contextPending());
     }
 
-    /** Nothing reads the prefill's pages for this decoder any more, and nothing will. */
+    /** Nothing reads the prefill's pages for this decoder, now or later. */
     boolean over() {
         return writesInFlight == 0 && (sent || answered);
     }
 
-    /** Everything that is readable now has been submitted. */
+    /** Notes that everything readable now has been submitted. */
     void noteExhausted() {
         anyExhausted = prefill.noteReadable(exhausted);
     }
 
-    /** Nothing has become readable since everything that was had been submitted. */
+    /** Whether nothing has become readable since everything readable had been submitted. */
     boolean isExhausted() {
         return anyExhausted && prefill.isReadableAs(exhausted);
     }
@@ -119,7 +119,7 @@ final class Delivery {
         return true;
     }
 
-    /** Pieces of a page have been submitted as one. */
+    /** Records the submission of joined pieces of pages. */
     void onSubmitted(int routeIndex, int joinedCount, int toPage, long nowNs) {
         for (int i = 0, at = routeIndex;
                 i < joinedCount;
@@ -129,7 +129,7 @@ final class Delivery {
         }
     }
 
-    /** A write has completed: counts it, and marks the chunks whose pages of its layers have all left. */
+    /** Accounts for a completed write, and marks the chunks whose pages of its layers have all left. */
     void onLeft(LayerWrite write, long nowNs) {
         writesInFlight--;
         pagesSent += write.pageCount;

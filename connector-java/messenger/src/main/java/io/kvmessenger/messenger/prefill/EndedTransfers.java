@@ -14,16 +14,16 @@ import java.util.Set;
 import java.util.stream.Collectors;
 
 /**
- * How recent transfers ended, and which answers of decoders were outstanding then. An id may be used again: what is
- * remembered here refuses nothing, it explains, and tells a late answer to an ended attempt from the first of a new one. Other
- * prompts under the same id are other transfers: none answers for another.
+ * How recent transfers ended, and which answers of decoders were outstanding then. As an id may be reused, this memory
+ * rejects nothing: it explains, and distinguishes a late answer to an ended attempt from the first answer to a new one.
+ * Other prompts under the same id are other transfers and are never confused with one another.
  *
  * <p>Owned by the messenger's thread.
  */
 final class EndedTransfers {
     private static final String GIVEN_UP = "its pages were given up already";
 
-    /** What the memory has to say to a grant that no prefill here is for. */
+    /** The answer to a grant that matches no prefill here. */
     sealed interface Answer {
         /** The grant answers an attempt that has ended: its decoder is told how that ended. */
         record Late(Reason reason, String sentence) implements Answer {}
@@ -34,7 +34,7 @@ final class EndedTransfers {
 
     private static final Answer NONE = new Answer.None();
 
-    /** @param links of the sessions that had grants of it; other sessions are told nothing of it */
+    /** @param links of the sessions that granted it; the sentence is not disclosed to other sessions */
     private record Ended(String sentence, boolean aborted, EngineRanks answeredRanks, Set<Long> links, long endedNs) {
         Ended withAnswerOf(EngineRanks ranks) {
             return new Ended(sentence, aborted, EngineRanks.copyOf(ranks), links, endedNs);
@@ -46,14 +46,14 @@ final class EndedTransfers {
     }
 
     private final Map<TransferKey, Ended> byTransfer = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
-    /** The transfer that ended last under an id. */
+    /** The transfer that ended last under each id. */
     private final Map<String, TransferKey> lastById = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
     private final long memoryNs;
 
     /**
-     * A decoder's answer may be on its way as long as its fetch lasts: one of its messengers may connect that late. No fetch is
-     * known to last longer than this side's own limit.
+     * A decoder's answer may arrive as long as its fetch lasts, since one of its messengers may connect that late. No
+     * fetch is known to last longer than this side's own limit.
      */
     EndedTransfers(ProtocolLimits limits) {
         memoryNs = Math.max(limits.grantWaitNs(), limits.fetchLimitNs());
@@ -70,8 +70,9 @@ final class EndedTransfers {
     }
 
     /**
-     * Whether a grant is meant for the attempt that has ended: the engine gave that prompt up, and the decoder's answer was on
-     * its way; or the grant brings a prompt that another messenger of its decoder has brought before. Asked once for each.
+     * Whether a grant is meant for the ended attempt: the engine gave that prompt up while the decoder's answer was on
+     * its way, or the grant carries a prompt that another messenger of its decoder had sent before. Must be called once
+     * per grant.
      */
     Answer answerTo(PageGrant grant, EngineCommand.Prompt prompt, long nowNs) {
         Ended ended = byTransfer.get(grant.transfer());
@@ -87,8 +88,8 @@ final class EndedTransfers {
     }
 
     /**
-     * Whether the session's answer was outstanding in an attempt that has ended: each rank answers once in each attempt. Asked
-     * once for each answer.
+     * Whether the session's answer was outstanding in an attempt that has ended: each rank answers once per attempt.
+     * Must be called once per answer.
      */
     boolean takeOwed(Session session, TransferKey transfer, long nowNs) {
         if (!owes(session, transfer, nowNs)) {
@@ -103,7 +104,7 @@ final class EndedTransfers {
         return true;
     }
 
-    /** Whether an attempt has ended, not long ago, without an answer of the session's ranks. */
+    /** Whether an attempt ended recently without an answer of the session's ranks. */
     boolean owes(Session session, TransferKey transfer, long nowNs) {
         Ended ended = byTransfer.get(transfer);
         return ended != null
@@ -114,17 +115,17 @@ final class EndedTransfers {
                                         KvPeer.of(session).ranks())));
     }
 
-    /** How a transfer ended that the session had; or any, if no session had it. */
+    /** How a transfer that the session granted has ended; if no session granted it, any session is told. */
     Optional<String> endFor(Session session, TransferKey transfer) {
         return Optional.ofNullable(byTransfer.get(transfer)).flatMap(ended -> ended.knownTo(session));
     }
 
-    /** Whether such a transfer has ended. */
+    /** Whether this transfer has ended. */
     boolean knows(TransferKey transfer) {
         return byTransfer.containsKey(transfer);
     }
 
-    /** Whether the last transfer that has ended under this id had another prompt. */
+    /** Whether the last transfer to end under this id was of another prompt. */
     boolean knowsOtherPrompt(TransferKey transfer) {
         TransferKey last = lastById.get(transfer.id());
         return last != null && !last.mayMean(transfer);

@@ -11,28 +11,28 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * Transfers that decoders have queued requests for: as long as the session lives that says so, its grant is on its way
- * however long the queue is. Several requests may be queued for one transfer. Owned by the messenger's thread.
+ * Transfers that decoders have queued requests for. As long as the session that announced it lasts, a grant is on its
+ * way, however long the queue is. Several requests may be queued for one transfer. Owned by the messenger's thread.
  */
 final class Expectations {
-    /** In the order of their words, as they are answered: a run is the same again. */
+    /** Sessions in the order of their announcements, which is the order of the replies: runs are reproducible. */
     private final Map<TransferKey, Set<Session>> byTransfer = new HashMap<>();
 
-    /** How many words of each transfer are to come. */
+    /** Number of outstanding answers for each transfer. */
     private final Map<Session, Map<TransferKey, Integer>> bySession = new HashMap<>();
-    /** Until when a prompt of it has to be seen, in the order of these deadlines. */
+    /** Deadline by which the prompt must have been seen, ordered by deadline. */
     private final Map<Word, Long> unseenUntilNs = new LinkedHashMap<>();
 
     private final long grantWaitNs;
 
-    /** A transfer that a session expects. */
+    /** A transfer that a session has announced. */
     record Word(Session session, TransferKey transfer) {}
 
     Expectations(long grantWaitNs) {
         this.grantWaitNs = grantWaitNs;
     }
 
-    /** One that a session has no room for is forgotten: its prefill then waits for the usual limit. */
+    /** Records an announcement. One beyond the session's limit is dropped: its prefill then waits the usual limit. */
     void add(Session session, TransferKey transfer, long nowNs) {
         Map<TransferKey, Integer> expected = bySession.computeIfAbsent(session, unknown -> new HashMap<>());
         if (expected.containsKey(transfer) || expected.size() < ProtocolLimits.EXPECTED_TRANSFERS_MAX) {
@@ -44,7 +44,7 @@ final class Expectations {
         }
     }
 
-    /** The session has granted the transfer, or declined it, for one of its requests. */
+    /** The session has granted or declined the transfer for one of its requests. */
     void remove(Session session, TransferKey transfer) {
         Map<TransferKey, Integer> expected = bySession.get(session);
         if (expected != null
@@ -54,7 +54,7 @@ final class Expectations {
         }
     }
 
-    /** The session has ended. Returns what it had expected. */
+    /** The session has ended. Returns the transfers that it expected. */
     Set<TransferKey> drop(Session session) {
         Map<TransferKey, Integer> expected = bySession.remove(session);
         if (expected == null) {
@@ -73,7 +73,7 @@ final class Expectations {
         return byTransfer.containsKey(transfer);
     }
 
-    /** Those whose prompt should have been seen by now; each is returned once. */
+    /** Announcements whose prompt should have been seen by now; each is returned once. */
     List<Word> takeOverdue(long nowNs) {
         List<Word> overdue = unseenUntilNs.entrySet().stream()
                 .takeWhile(word -> nowNs - word.getValue() >= 0)
@@ -83,7 +83,7 @@ final class Expectations {
         return overdue;
     }
 
-    /** When the next one is overdue, or {@code latestNs} when none is earlier. */
+    /** The earliest deadline, or {@code latestNs} when none is earlier. */
     long earliestNs(long latestNs) {
         return unseenUntilNs.isEmpty()
                 ? latestNs

@@ -8,16 +8,16 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * Preempted prompts whose writes have not all completed, and the fences that wait for that. Owned by the messenger's
- * thread; it stops no prompt, and ends the sessions that keep a fence waiting for too long.
+ * Preempted prompts whose writes have not all completed, and the fences that wait for them. Owned by the messenger's
+ * thread. It stops no prompt, and ends the sessions that delay a fence for too long.
  */
 final class Fences {
     private final boolean contextFollows;
     private final List<Prefill> busy = new ArrayList<>();
 
     /**
-     * @param contextFollows decoders take nothing without context rows, which leave when all KV has left: a fence
-     *     then waits for rows that are under way, and not for KV that will not be taken
+     * @param contextFollows whether decoders require context rows, which are sent after all KV. A fence then waits for
+     *     context rows in flight, but not for KV, which no decoder accepts without its rows
      */
     Fences(boolean contextFollows) {
         this.contextFollows = contextFollows;
@@ -32,7 +32,7 @@ final class Fences {
         }
     }
 
-    /** A fence that was not reached in its time is asked for again: the earlier request has given up. */
+    /** The engine waits again for a fence that was not reached in time: this future replaces the one it gave up. */
     void waitAgain(List<String> requests, CompletableFuture<Void> fenced) {
         for (Prefill prefill : busy) {
             if (requests.contains(prefill.request)) {
@@ -54,7 +54,7 @@ final class Fences {
         }
     }
 
-    /** A peer that has stopped does not hold the engine up: what it holds of a preempted prompt ends with its session. */
+    /** Ends the sessions of peers that delay a fence beyond the limit, and so their writes. Returns how many. */
     int endLate(Sessions sessions, ProtocolLimits limits, long nowNs) {
         List<Session> late = holdersAfter(nowNs - limits.fenceLimitNs());
         for (Session session : late) {
@@ -66,7 +66,7 @@ final class Fences {
         return late.size();
     }
 
-    /** Sessions whose writes have kept a fence waiting since that time or longer. */
+    /** Sessions whose writes have delayed a fence since that time or longer. */
     private List<Session> holdersAfter(long sinceNs) {
         if (busy.isEmpty()) {
             return List.of();
@@ -81,7 +81,7 @@ final class Fences {
                 .toList();
     }
 
-    /** When the first of them has waited so long, or {@code latestNs} when that is earlier. */
+    /** When the first fence reaches the limit, or {@code latestNs} when that is earlier. */
     long earliestNs(long latestNs, long limitNs) {
         long earliest = latestNs;
         for (Prefill prefill : busy) {
@@ -107,7 +107,7 @@ final class Fences {
         return !contextFollows || prefill.contextUnderWay();
     }
 
-    /** Whether a preempted prompt still owes the answer for this grant. */
+    /** Whether a preempted prompt still owes the answer to this grant. */
     boolean anyHolds(Session session, long grantId) {
         return busy.stream().anyMatch(p -> p.find(session, grantId) != null);
     }

@@ -8,9 +8,9 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * In which order the layers of this engine's ranks become readable. The first rank leads: its worker bumps the layer
- * counter, which speaks for all ranks of its pipeline stage. Layers of other stages come after and are never counted, so
- * that only the end of the step makes them readable.
+ * The order in which the layers of this engine's ranks become readable. The first rank leads: its worker increments the
+ * layer counter on behalf of all ranks of its pipeline stage. Layers of other stages come after and are never counted,
+ * so they become readable only at the end of the step.
  *
  * <p>Pure; immutable.
  */
@@ -38,12 +38,12 @@ final class LayerOrder {
         layerCount = ordinal;
     }
 
-    /** Layers of all stages. */
+    /** Number of layers of all stages. */
     int layerCount() {
         return layerCount;
     }
 
-    /** How many layers have to fire before the rank's layer of that index is readable, less one. */
+    /** Position of a rank's layer in firing order, from 0: it is readable when more layers than this have fired. */
     int ordinalOf(int rankIndex, int layerIndex) {
         return firstOrdinalByStage.get(geometry.ranks().get(rankIndex).ppRank()) + layerIndex;
     }

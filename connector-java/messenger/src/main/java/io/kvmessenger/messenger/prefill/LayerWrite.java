@@ -3,34 +3,34 @@ package io.kvmessenger.messenger.prefill;
 import io.kvmessenger.messenger.pages.PageSum;
 import io.kvmessenger.transfer.TransferRequest.PagedWrites;
 
-/** A submitted write of one piece of some pages of one layer, until its completion. Pooled: one object a write in flight. */
+/** A submitted write of joined pieces of some pages, until its completion. Pooled: one object per write in flight. */
 final class LayerWrite {
     final int cookie;
     Delivery delivery;
     /** The first piece, by index into {@link Delivery#routes}. */
     int routeIndex;
-    /** Pieces that left as one: the first and its continuations; 0 when it is a context row. */
+    /** Pieces submitted as one: the first and its continuations; 0 for context rows. */
     int joinedCount;
-    /** Pages {@code [.., toPage)} of the layer have left when this write has. */
+    /** With this write, pages {@code [.., toPage)} of the layer have left. */
     int toPage;
 
-    /** Pages, of one layer each. */
+    /** Number of pages, counted per layer. */
     int pageCount;
-    /** Runs of heads of single tokens. */
+    /** Number of strided pieces: runs of heads of single tokens. */
     int stridedPieceCount;
 
     long bytes;
-    /** What was submitted. */
+    /** The request as submitted. */
     PagedWrites request;
-    /** Of the source's pages, for a decoder that compares; null otherwise. */
+    /** The sum over the source's pages, if the decoder compares them; null otherwise. */
     PageSum sum;
 
-    /** The way of the first piece; none where it is a context row. */
+    /** The route of the first piece; undefined for context rows. */
     PieceRoute firstRoute() {
         return delivery.routes.get(routeIndex);
     }
 
-    /** Where the last of its pages ends in the prompt; none where it is a context row. */
+    /** End of its last page in the prompt, in tokens; undefined for context rows. */
     int toToken() {
         return toPage * delivery.prefill.pages.get(firstRoute().groupIndex()).pageTokens();
     }

@@ -34,12 +34,13 @@ import java.util.stream.IntStream;
 /**
  * The only translator between layout and transfer: turns "pages of a layer" into paged writes.
  *
- * <p>Owned by the messenger's thread. Writes in flight come from a pool that grows to the high-water mark and stays.
+ * <p>Owned by the messenger's thread. Writes in flight come from a pool that grows to its high-water mark and stays
+ * there.
  */
 public final class LayerWriter {
-    /** Pages, or parts of pages, submitted in one request: bounds what one completion stands for. */
+    /** Pages, or parts of pages, submitted in one request: bounds the work behind one completion. */
     static final int PARTS_PER_WRITE_MAX = 512;
-    /** What joined pieces of a page may be together, so that one write keeps no other peer waiting for long. */
+    /** Upper bound on the bytes of joined pieces of a page, so that one write does not delay other peers for long. */
     static final int JOINED_BYTES_MAX = 8 << 20;
 
     private final KvGeometry geometry;
@@ -51,7 +52,7 @@ public final class LayerWriter {
     private final TransferEngine transfer;
     private final List<LayerWrite> writes = new ArrayList<>();
     private final List<LayerWrite> free = new ArrayList<>();
-    /** The pieces of a page on their way to a decoder, in the order in which layers become readable. */
+    /** The routes of a page's pieces to each decoder, in the order in which layers become readable. */
     private final Map<Session, Map<SourceDraw, List<PieceRoute>>> routes = new HashMap<>();
 
     /** @param memory of each rank of the geometry */
@@ -74,7 +75,7 @@ public final class LayerWriter {
         return writes.size() - free.size();
     }
 
-    /** The ways of a page's pieces to a decoder, in the order in which layers become readable; planned once a draw. */
+    /** The routes of a page's pieces to a decoder, in the order in which layers become readable. Cached per draw. */
     List<PieceRoute> routesFor(PageGrant grant) {
         Session session = grant.session();
         SourceDraw draw =
@@ -177,10 +178,10 @@ public final class LayerWriter {
     }
 
     /**
-     * Where the grant lets this side write: exactly the granted pages, on every rank. Computed once, when its prefill is there:
-     * it is larger than the grant, of which many may wait.
+     * The memory that the grant lets this side write to: exactly the granted pages, on every rank. Computed only when
+     * its prefill is there, since it is larger than the grant, of which many may wait.
      *
-     * @throws IllegalArgumentException saying why nothing can be written there, as where a page is named twice
+     * @throws IllegalArgumentException with the reason if the area is invalid, for example when a page is named twice
      */
     static WindowArea area(PageGrant grant) {
         KvPeer decoder = KvPeer.of(grant.session());
@@ -196,7 +197,7 @@ public final class LayerWriter {
         }
     }
 
-    /** Tells the transfer engine where the grant lets this side write. */
+    /** Opens the delivery's remote window at the transfer engine, for the area that the grant allows. */
     void allow(Delivery delivery, WindowArea area) {
         PageGrant grant = delivery.grant;
         Session session = grant.session();
@@ -205,7 +206,7 @@ public final class LayerWriter {
         }
     }
 
-    /** Takes it back; writes already accepted still complete. */
+    /** Closes the remote window; writes already accepted still complete. */
     void disallow(Delivery delivery) {
         Session session = delivery.grant.session();
         if (session.peer != null && delivery.window != null) {
@@ -214,8 +215,8 @@ public final class LayerWriter {
     }
 
     /**
-     * How many pieces lie side by side from this one on and can leave with the same pages, the first included: those
-     * whose layers are complete as far, as are all of them when the forward pass is over.
+     * Number of adjacent pieces, from this one on, that can be submitted as one write: those whose layers have the same
+     * complete pages, as all have once the forward pass is over. At least 1.
      */
     int joinableCount(Delivery delivery, int routeIndex, int toPage) {
         List<PieceRoute> routes = delivery.routes;
@@ -238,8 +239,8 @@ public final class LayerWriter {
     }
 
     /**
-     * Submits pages {@code [nextPage[piece], toPage)} of {@code joinedCount} pieces that lie side by side, and moves
-     * {@code nextPage} by what was taken.
+     * Submits pages {@code [nextPage[piece], toPage)} of {@code joinedCount} adjacent pieces, and advances
+     * {@code nextPage} by what was accepted.
      *
      * @return the result of the last {@link TransferEngine#submit}
      */
@@ -254,12 +255,12 @@ public final class LayerWriter {
         return result;
     }
 
-    /** The kinds of rows that go with transfers beside their KV. */
+    /** The kinds of context rows that transfers carry. */
     ContextKinds contextKinds() {
         return contextKinds;
     }
 
-    /** Submits the context rows that have not been taken yet; result as {@link #submit}'s. */
+    /** Submits the context rows that have not been accepted yet; same result as {@link #submit}. */
     int submitContext(Delivery delivery) {
         int result = TransferEngine.ACCEPTED;
         while (result == TransferEngine.ACCEPTED && delivery.contextPending()) {
@@ -313,7 +314,7 @@ public final class LayerWriter {
         return fits ? "" : "the prefiller's engine ended the request with context slot " + ended.contextSlot();
     }
 
-    /** Of the writes that the transfer engine has taken and not ended. */
+    /** Cookies of the writes that the transfer engine has accepted and not yet ended. */
     int[] cookiesInFlight() {
         return IntStream.range(0, writes.size())
                 .filter(cookie -> writes.get(cookie).delivery != null && writes.get(cookie).sum == null)
@@ -380,14 +381,14 @@ public final class LayerWriter {
         return result;
     }
 
-    /** A write of this delivery, to be filled in and posted. */
+    /** A pooled write of this delivery, to be filled in and posted. */
     private LayerWrite take(Delivery delivery) {
         LayerWrite write = free.isEmpty() ? grow() : free.removeLast();
         write.delivery = delivery;
         return write;
     }
 
-    /** Submits a write, which is in flight from here on, or free again. */
+    /** Submits a write, which then is in flight, or returned to the pool if not accepted. */
     private int post(LayerWrite write, PagedWrites request) {
         Delivery delivery = write.delivery;
         int result = transfer.submit(delivery.grant.session().peer, request, write.cookie);

@@ -12,10 +12,10 @@ import java.util.List;
 /**
  * A decoder's promise, as its prefiller holds it: these pages stay where they are until filled or confirmed cancelled.
  *
- * @param id names it in frames; in its session each is above the one before
+ * @param id names the grant in frames; within a session ids increase
  * @param imm of its window, for the transfer engine
  * @param contextSlot the decoder's slot for context rows, or {@link ContextSlots#NO_SLOT}
- * @param contextRequested the bits of the kinds of context rows that the decoder asks for
+ * @param contextRequested the bits of the kinds of context rows that the decoder requests
  * @param checksumInterval the decoder compares every n-th page of each write; 0 = none
  * @param pages the decoder's page indices by group; the first of each holds the tokens from {@link #firstTokenOf}
  */
@@ -32,7 +32,7 @@ record PageGrant(
         int checksumInterval,
         long receivedNs,
         long deadlineNs) {
-    /** As its frame says it. */
+    /** Decodes a grant's frame. */
     static PageGrant of(Session session, Grant wire, long nowNs, long waitNs) {
         return new PageGrant(
                 session,
@@ -53,21 +53,21 @@ record PageGrant(
         return wire.getPageIndicesList().stream().mapToInt(Integer::intValue).toArray();
     }
 
-    /** What the first page of a group begins with: {@code firstToken}, or the page that the prompt's last window begins in. */
+    /** First token of a group's first page: {@code firstToken}, or the start of the last window's first page. */
     int firstTokenOf(int group) {
         return KvPeer.of(session).geometry().groups().get(group).firstTokenSent(firstToken, promptTokens);
     }
 
     /**
-     * Which kinds of context rows go with it.
+     * The kinds of context rows to send with it.
      *
-     * @throws IllegalArgumentException where it asks for one that there is not
+     * @throws IllegalArgumentException if it requests a kind that does not exist
      */
     ContextChoice context() {
         return KvPeer.of(session).contextKinds().chosen(contextRequested);
     }
 
-    /** Pages of all groups. */
+    /** Number of pages of all groups. */
     int pageCount() {
         return pages.stream().mapToInt(group -> group.length).sum();
     }
@@ -76,12 +76,12 @@ record PageGrant(
         return transfer.id();
     }
 
-    /** Those of the decoder's ranks that the pages are of. */
+    /** The decoder's ranks that the pages belong to. */
     EngineRanks ranks() {
         return KvPeer.of(session).ranks();
     }
 
-    /** Whether a frame of this session means it. */
+    /** Whether a frame of this session refers to it. */
     boolean is(Session of, long grantId) {
         return id == grantId && session == of;
     }

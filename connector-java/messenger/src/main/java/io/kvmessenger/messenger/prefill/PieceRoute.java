@@ -9,12 +9,12 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import io.kvmessenger.transfer.TransferRequest.PageList;
 
 /**
- * The way of one piece of a page from this prefiller's memory into a decoder's: all of a paged write but the pages. A
- * value, made once for each peer.
+ * The route of one piece of a page from this prefiller's memory into a decoder's: a paged write without its pages. A
+ * value, made once per peer.
  *
  * @param layerOrdinal see {@link LayerOrder}
- * @param continuation position, among the routes to the same peer, of the piece that lies right behind this one in every
- *     page of both sides; {@link TransferPlan#NONE} when none does
+ * @param continuation index, among the routes to the same peer, of the piece that lies directly behind this one in
+ *     every page on both sides; {@link TransferPlan#NONE} if there is none
  */
 record PieceRoute(
         Piece piece,

@@ -17,34 +17,34 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * One attempt of a prompt whose KV this prefiller computes and sends. State only, owned by the messenger's thread; {@link
- * Prefiller} drives it.
+ * One attempt of a prompt whose KV this prefiller computes and sends. State only, owned by the messenger's thread;
+ * {@link Prefiller} drives it.
  */
 final class Prefill {
     final String request;
-    /** Since when the engine has told of it. */
+    /** When the engine first named it. */
     final long begunNs;
-    /** Its digest is "" while the engine has not told it, or makes none. */
+    /** Its digest is "" until the engine reports one, or if it computes none. */
     private TransferKey transfer;
-    /** 0 until the engine has told: an announced prompt is not tokenised here. */
+    /** 0 until the engine reports it: an announced prompt is not tokenised here. */
     int promptTokens;
 
     final ChunkTimelines chunks = new ChunkTimelines();
-    /** One for each decoder's messenger that has granted it, whatever has become of it. */
+    /** One for each messenger of a decoder that has granted it, in whatever state. */
     final List<Delivery> deliveries = new ArrayList<>();
 
-    /** Where its KV lies, by group, as far as the engine has told. */
+    /** Its pages by group, as far as the engine has reported them. */
     final List<PromptPages> pages;
-    /** The decoder's ranks that have granted or dismissed it; null until the first has. */
+    /** The decoder's ranks that have granted or dismissed it; null before the first answer. */
     EngineRanks answeredRanks;
-    /** The decoder's ranks that will. */
+    /** The decoder's ranks whose answers are required. */
     EngineRanks requiredRanks;
 
-    /** The engine listens to what becomes of it before it has ended. */
+    /** The engine wants events about it before it has ended. */
     boolean announced;
-    /** The engine has been told that it will not be sent any further. */
+    /** The engine has been told that nothing more of it will be sent. */
     boolean stopReported;
-    /** Where the engine has left the context rows; meaningful once it has ended the request. */
+    /** The engine's slot of its context rows; meaningful once the engine has ended the request. */
     int contextSlot = ContextSlots.NO_SLOT;
 
     /** Tokens whose KV is in place in every layer. */
@@ -57,7 +57,7 @@ final class Prefill {
 
     String stopReason = "";
     Reason stopCode = Reason.REASON_UNSPECIFIED;
-    /** Counted and told as sent or undelivered. */
+    /** It has been counted and reported as sent or undelivered. */
     boolean concluded;
     /** The engine has ended the request and waits for its release. */
     boolean engineEnded;
@@ -67,7 +67,7 @@ final class Prefill {
     long grantDeadlineNs;
 
     CompletableFuture<Void> fenced;
-    /** Since when its last writes are waited for. */
+    /** Since when its last writes have been awaited. */
     long fencedNs;
 
     Prefill(String request, TransferKey transfer, List<KvGroup> groups, long begunNs) {
@@ -89,7 +89,7 @@ final class Prefill {
         step.add(this);
     }
 
-    /** So many of the step's layers can be read. */
+    /** Notes how many of the step's layers are readable. */
     void onReadable(StepInFlight step, long nowNs) {
         for (RunningChunk chunk : running) {
             if (chunk.step() == step) {
@@ -98,7 +98,7 @@ final class Prefill {
         }
     }
 
-    /** The forward pass is over, and its chunk in place. */
+    /** The forward pass is over and its chunk in place. */
     void stepOver(StepInFlight step, long nowNs) {
         for (RunningChunk chunk : running) {
             if (chunk.step() == step) {
@@ -109,17 +109,17 @@ final class Prefill {
         running.removeIf(chunk -> chunk.step() == step);
     }
 
-    /** No forward pass that counts computes any more of it. */
+    /** Drops its chunks in flight: the forward passes that computed them do not count any more. */
     void forgetRunning() {
         running.clear();
     }
 
-    /** A forward pass that computes a chunk of it is not over. */
+    /** Whether a forward pass that computes a chunk of it is not over. */
     boolean inFlight() {
         return !running.isEmpty();
     }
 
-    /** Tokens that are in place when all forward passes in flight are over. */
+    /** Tokens that will be in place when all forward passes in flight are over. */
     private int begunTokens() {
         int tokens = settledTokens;
         for (RunningChunk chunk : running) {
@@ -171,7 +171,7 @@ final class Prefill {
         return "";
     }
 
-    /** Takes over what a chunk that fits says of the prompt. */
+    /** Takes over the prompt's data from a chunk that fits. */
     void take(EngineCommand.Chunk chunk) {
         promptTokens = chunk.promptTokens();
         if (!transfer.tellsPrompt()) {
@@ -193,7 +193,7 @@ final class Prefill {
         }
     }
 
-    /** Those heard of that have everything, or want nothing (any more): all but those whose deliveries go on. */
+    /** Ranks that have answered and have everything or want nothing (more): no delivery to them is in progress. */
     EngineRanks servedRanks() {
         EngineRanks heard = EngineRanks.copyOf(answeredRanks);
         for (Delivery delivery : deliveries) {
@@ -210,8 +210,8 @@ final class Prefill {
     }
 
     /**
-     * Whether a grant of these ranks may be the first from each of them, and from the engine that the others are of. What
-     * they declined before it counts no more.
+     * Whether a grant of these ranks is acceptable: they belong to the same engine as the earlier ones and have not
+     * granted yet. An earlier decline of theirs does not count.
      */
     boolean mayAnswer(EngineRanks ranks) {
         return answeredRanks == null
@@ -219,7 +219,7 @@ final class Prefill {
                         && (!answeredRanks.intersects(ranks) || grantsOf(ranks).isEmpty()));
     }
 
-    /** Whether these ranks have had what they granted, or have taken it back: another grant is for another attempt. */
+    /** Whether these ranks' grants have been served or taken back: another grant of theirs is for another attempt. */
     boolean servedBefore(EngineRanks ranks) {
         List<Delivery> earlier = grantsOf(ranks);
         return !earlier.isEmpty() && earlier.stream().allMatch(Delivery::over);
@@ -237,17 +237,17 @@ final class Prefill {
         return answeredRanks == null ? null : EngineRanks.copyOf(answeredRanks);
     }
 
-    /** Every rank of the decoder that needs something has said so, or that it does not. */
+    /** Whether every rank of the decoder that needs something has granted or declined. */
     boolean allAnswered() {
         return answeredRanks != null && answeredRanks.containsAll(requiredRanks);
     }
 
-    /** Nothing goes out any more, and nothing will. */
+    /** Whether nothing will be sent any more. */
     boolean nothingToSend() {
         return !awaitsGrants() && deliveries.stream().allMatch(delivery -> delivery.stopped);
     }
 
-    /** Why the decoder does not mean what is computed here; empty when it does, and while the engine has not told. */
+    /** Why the decoder means another prompt; empty when it does not, and until the engine has reported the prompt. */
     String difference(PageGrant grant) {
         if (promptTokens > 0 && grant.promptTokens() != promptTokens) {
             return "the prompt has " + promptTokens + " tokens at the prefiller and " + grant.promptTokens()
@@ -270,7 +270,7 @@ final class Prefill {
         return "";
     }
 
-    /** The delivery whose writes are not answered for yet, or null. */
+    /** The delivery of this grant, if its answer is still owed; else null. */
     Delivery find(Session session, long grantId) {
         for (Delivery delivery : deliveries) {
             if (delivery.holds(session, grantId)) {
@@ -280,7 +280,7 @@ final class Prefill {
         return null;
     }
 
-    /** Context rows are being read; all KV has left then. */
+    /** Whether context rows are in flight, which implies that all KV has left. */
     boolean contextUnderWay() {
         return deliveries.stream().anyMatch(d -> d.nextContextRow > 0 && d.writesInFlight > 0);
     }
@@ -293,7 +293,7 @@ final class Prefill {
         return !stopped && !allAnswered();
     }
 
-    /** No delivery will begin, and nothing reads the pages for those there were. */
+    /** Whether no delivery will begin and nothing reads the pages for earlier ones. */
     boolean over() {
         return !awaitsGrants() && writesOver() && deliveries.stream().allMatch(Delivery::over);
     }
@@ -303,7 +303,7 @@ final class Prefill {
         return deliveries.stream().anyMatch(Delivery::owed);
     }
 
-    /** No write reads the pages. */
+    /** Whether no write reads the pages. */
     boolean writesOver() {
         for (Delivery delivery : deliveries) {
             if (delivery.writesInFlight > 0) {
@@ -321,7 +321,7 @@ final class Prefill {
         return deliveries.stream().filter(delivery -> !delivery.sent).findFirst();
     }
 
-    /** Why not all of it was sent, in a sentence; "" where its decoder gave no reason. */
+    /** Why not all of it was sent, as a sentence; "" where its decoder gave no reason. */
     String failureSentence() {
         return unsent().map(delivery -> delivery.stopReason).orElse(stopReason);
     }
@@ -339,7 +339,7 @@ final class Prefill {
         };
     }
 
-    /** Tokens of a layer that are in place, as far as the passes in flight have come. */
+    /** Tokens of a layer that are in place, including those of passes in flight. */
     private int readableTokens(int layerOrdinal) {
         int tokens = settledTokens;
         for (int i = 0; i < running.size(); i++) {
@@ -351,10 +351,10 @@ final class Prefill {
         return tokens;
     }
 
-    /** Ints that {@link #noteReadable} writes. */
+    /** Length of the note that {@link #noteReadable} writes. */
     static final int READABLE_INTS = 3 + 2 * LayerProgress.STEPS_IN_FLIGHT_MAX;
 
-    /** Writes down all that {@link #completePages} depends on; returns false where that is too much. */
+    /** Notes everything that {@link #completePages} depends on; returns false if it does not fit. */
     boolean noteReadable(int[] note) {
         note[0] = settledTokens;
         note[1] = promptTokens;
@@ -369,7 +369,7 @@ final class Prefill {
         return true;
     }
 
-    /** Whether {@link #completePages} says the same as when the note was written. */
+    /** Whether {@link #completePages} still returns the same as when the note was written. */
     boolean isReadableAs(int[] note) {
         boolean same = note[0] == settledTokens && note[1] == promptTokens && note[2] == running.size();
         for (int i = 0, at = 3; same && i < running.size(); i++, at += 2) {
@@ -384,17 +384,17 @@ final class Prefill {
         return pages.get(route.groupIndex()).completeWith(readableTokens(route.layerOrdinal()), promptTokens);
     }
 
-    /** All pages of the prompt in a group. */
+    /** Number of pages of the prompt in a group. */
     int pageCount(int groupIndex) {
         return pages.get(groupIndex).completeWith(promptTokens, promptTokens);
     }
 
-    /** Where pages of a group before {@code toPage} end in the prompt. */
+    /** End, in tokens of the prompt, of a group's pages before {@code toPage}. */
     int tokensTo(int groupIndex, int toPage) {
         return Math.min(promptTokens, toPage * pages.get(groupIndex).pageTokens());
     }
 
-    /** A chunk that ends at this token, or before, has left of a layer when pages of its group before {@code toPage} have. */
+    /** Chunks that end at this token or before have left of a layer once its pages before {@code toPage} have. */
     int endTokenLeft(int groupIndex, int toPage) {
         return toPage >= pageCount(groupIndex)
                 ? promptTokens
@@ -405,7 +405,7 @@ final class Prefill {
         return promptTokens > 0 && settledTokens >= promptTokens;
     }
 
-    /** It is computed when the forward passes in flight are over, or already. */
+    /** Whether the prompt is complete once the forward passes in flight are over. */
     boolean begunToItsEnd() {
         return promptTokens > 0 && begunTokens() >= promptTokens;
     }

@@ -5,7 +5,7 @@ import io.kvmessenger.messenger.port.MessengerState.PrefillRow;
 import java.util.Collection;
 import java.util.List;
 
-/** Says of prefills and grants what each waits for, for people. Pure functions, on the messenger's thread. */
+/** Describes for an operator what each prefill and grant waits for. Pure functions, on the messenger's thread. */
 final class PrefillRows {
     private PrefillRows() {}
 

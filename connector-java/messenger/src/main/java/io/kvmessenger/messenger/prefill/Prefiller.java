@@ -34,17 +34,17 @@ import java.util.Map;
 import java.util.random.RandomGenerator;
 
 /**
- * The sending side: matches prompts with grants, tells {@link Deliveries} what the forward pass has completed, and gives
- * pages back to the engine when nothing reads them.
+ * The sending side: matches prompts with grants, tells {@link Deliveries} what the forward pass has completed, and
+ * returns pages to the engine when nothing reads them.
  *
- * <p>A prompt may have several grants, one from each messenger of the decoder's engine. It is over when every rank of that
- * engine has been served, has given it up, or has not spoken in time. It sends no "done": the decoder counts. It does say
- * when it cannot deliver, and only once all its posted writes have completed.
+ * <p>A prompt may have several grants, one from each messenger of the decoder's engine. It is over when every rank of
+ * that engine has been served, has declined, or has not answered in time. No "done" frame is sent: the decoder counts.
+ * A failure is reported to the decoder, but only once all posted writes have completed.
  *
  * <p>Owned by the messenger's thread.
  */
 public final class Prefiller {
-    /** The decoder is told of it too: data paths are dialled by the prefiller, to where the decoder says. */
+    /** Sent to the decoder too: data paths are dialled by the prefiller, to the address that the decoder gives. */
     private static final String UNREACHABLE_REMEDY =
             "; look at the decoder's listen_host, advertise_host and data_port, and at the firewall between: the"
                     + " prefiller dials the decoder";
@@ -124,12 +124,12 @@ public final class Prefiller {
             if (prefill != null) {
                 prefills.touch(prefill);
                 prefill.begin(chunk, begun, writer.layerCount(), nowNs);
-                advance(prefill); // pages of the prefix cache are in place and go out at once
+                advance(prefill); // pages of the prefix cache are in place and leave at once
             }
         }
     }
 
-    /** Where the step lies cannot be: what it counts would be taken for layers of other steps. */
+    /** Gives up a step at an impossible position: its increments would be taken for layers of other steps. */
     private void refuse(EngineCommand.Step step, String misfit) {
         for (StepInFlight begun : steps.renumber(step)) {
             abandon(begun, "the prefiller's engine told " + misfit);
@@ -146,7 +146,7 @@ public final class Prefiller {
         queue(announce, true);
     }
 
-    /** The engine will compute the prompt later; it wants to be told of its grants if it has announced it. */
+    /** The engine will compute the prompt later. It receives the events of an announced one before its end. */
     private void queue(EngineCommand.Announce announce, boolean announced) {
         Prefill prefill = start(announce.request(), announce.transfer());
         if (prefill != null) {
@@ -169,11 +169,11 @@ public final class Prefiller {
         }
     }
 
-    /** A forward pass is queued to its end. What it computes is in place when the layer counter says so. */
+    /** A forward pass is queued to its end. Its chunks are in place when the layer counter says so. */
     public void stepEnded(EngineCommand.StepEnded ended, long nowNs) {
         StepInFlight step = steps.find(ended.stepIndex());
         if (step == null) {
-            return; // given up
+            return; // abandoned
         }
         String misfit = steps.misfitEnd(step, ended.counterEnd());
         if (!misfit.isEmpty()) {
@@ -192,7 +192,7 @@ public final class Prefiller {
         }
     }
 
-    /** Notes what has become readable, and ends the steps that the layer counter has left behind. */
+    /** Notes what has become readable, and ends the steps whose end the layer counter has reached. */
     private void noteSteps(long nowNs) {
         steps.note(nowNs);
         for (StepInFlight over = steps.takeOver(); over != null; over = steps.takeOver()) {
@@ -205,7 +205,7 @@ public final class Prefiller {
         }
     }
 
-    /** What the step was to compute is not there. */
+    /** Drops a step whose chunks will not be computed. */
     private void abandon(StepInFlight step, String sentence) {
         steps.forget(step);
         for (Prefill prefill : step.prefills) {
@@ -223,7 +223,7 @@ public final class Prefiller {
         prefill.engineEnded = true;
         words.reportPrefilled(prefill);
         prefills.expireAt(prefill, nowNs + grantWaitNs(prefill));
-        prefills.touch(prefill); // its context rows may leave
+        prefills.touch(prefill); // its context rows may be sent now
         prefill.contextSlot = ended.contextSlot();
         String unfit = writer.unfitEnd(ended, prefill.begunToItsEnd());
         if (!unfit.isEmpty()) {
@@ -242,7 +242,7 @@ public final class Prefiller {
                 boolean announced = prefill.announced;
                 words.dismissServed(prefill);
                 prefills.remove(prefill);
-                prefill.announced = announced && !again; // nothing has stopped: it waits in the queue again
+                prefill.announced = announced && !again; // it has not stopped, but waits in the queue again
                 stop(prefill, Reason.PREEMPTED, "the prefiller's engine preempted the request");
                 fences.add(prefill, preempt.fenced(), clock.nowNs());
                 if (again) {
@@ -259,7 +259,7 @@ public final class Prefiller {
         fences.completeIfQuiet(preempt.fenced());
     }
 
-    /** Stops all that needs a grant or more of the engine; what is computed and granted may leave. */
+    /** Stops everything that still needs a grant or the engine; what is computed and granted may leave. */
     public void shutDown(String sentence) {
         waiting.shutDown(sentence);
         for (Prefill prefill : List.copyOf(prefills.all())) {
@@ -301,7 +301,7 @@ public final class Prefiller {
         }
     }
 
-    /** An answer to a grant whose id names another as well would be taken for that one's. */
+    /** Ends the session if the grant's id is not new: answers to two grants of one id would be ambiguous. */
     private void onGrant(Session session, Grant grant, long nowNs) {
         if (session.takesGrant(grant.getGrantId())) {
             words.onGrant(session, grant, nowNs);
@@ -366,7 +366,7 @@ public final class Prefiller {
         deliveries.onWriteFailed(cookie, fault, detail);
     }
 
-    /** No write is in flight any more, whatever became of it, and no completion of one will follow. */
+    /** The transfer engine has ended: no write is in flight, and no completion will follow. */
     public void onTransferEnded(String reason) {
         for (int cookie : writer.cookiesInFlight()) {
             deliveries.onWriteFailed(cookie, TransferFault.DISCONNECTED, reason);
@@ -375,7 +375,7 @@ public final class Prefiller {
 
     // ---- time
 
-    /** Submits what the forward passes have completed, and ends waits that have lasted too long. */
+    /** Submits what the forward passes have completed, and ends waits that have exceeded their limit. */
     public int tick(long nowNs) {
         int work = 0;
         noteSteps(nowNs);
@@ -403,7 +403,7 @@ public final class Prefiller {
         return waiting.earliestNs(fences.earliestNs(earliest, limits.fenceLimitNs()));
     }
 
-    /** A bug that one prompt meets stops that prompt. */
+    /** Advances a prefill; a bug met on the way stops this prefill only. */
     private int advance(Prefill prefill) {
         return Isolation.run(() -> deliveries.advance(prefill), bug -> {
             tally.add(MessengerMetric.FAULTS_CONTAINED, 1);
@@ -423,7 +423,7 @@ public final class Prefiller {
         return prefill.engineEnded && prefill.awaitsGrants() && !words.expected(prefill);
     }
 
-    /** A forward pass is in flight whose layers a decoder waits for: the counter is worth watching closely. */
+    /** Whether a decoder waits for layers of a forward pass in flight, so that the counter should be polled closely. */
     public boolean watching() {
         return steps.awaited();
     }
@@ -432,12 +432,12 @@ public final class Prefiller {
         return prefills.count() + fences.count();
     }
 
-    /** How many prompts have been looked at in walks over several. */
+    /** Number of prompts visited by loops over several. */
     public long looks() {
         return prefills.looks();
     }
 
-    /** Decoders wait for the end of so many. */
+    /** Number of prefills whose end a decoder waits for. */
     public int owedCount() {
         return fences.count()
                 + (int) prefills.all().stream().filter(Prefill::owed).count();
@@ -452,14 +452,14 @@ public final class Prefiller {
         return PrefillRows.of(prefills.all(), rowsMax);
     }
 
-    /** The grants that wait longest. */
+    /** The grants that have waited longest. */
     public List<GrantRow> grantRows(int rowsMax, long nowNs) {
         return PrefillRows.of(waiting.all(), rowsMax, nowNs);
     }
 
     // ---- inside
 
-    /** The prefill that a chunk belongs to, with the chunk's pages; null when it is not sent. */
+    /** The prefill that a chunk belongs to, after adding the chunk's pages; null when it is not to be sent. */
     private Prefill take(Chunk chunk) {
         Prefill prefill = prefills.of(chunk.request());
         boolean first = prefill == null;
@@ -483,13 +483,13 @@ public final class Prefiller {
         return prefill;
     }
 
-    /** What the engine has told of a prompt makes no sense: its decoders are told, and nothing more of it is sent. */
+    /** The engine's data about a prompt is inconsistent: its decoders are told, and nothing more of it is sent. */
     private void refuse(Prefill prefill, String sentence) {
         engine.log(EngineEvents.Level.ERROR, sentence);
         stop(prefill, Reason.PREFILL_ABORTED, sentence);
     }
 
-    /** An announced prompt has turned out to be another one than the decoder means. */
+    /** Stops an announced prefill whose prompt turns out to differ from the decoder's. */
     private void stopDifferent(Prefill prefill) {
         for (Delivery delivery : prefill.deliveries) {
             String difference = prefill.difference(delivery.grant);
@@ -525,7 +525,7 @@ public final class Prefiller {
         }
     }
 
-    /** Nothing more of this prompt will be sent to any decoder. */
+    /** Ends sending this prompt to any decoder. */
     private void stop(Prefill prefill, Reason reason, String sentence) {
         close(prefill, reason, sentence);
         for (Delivery delivery : prefill.deliveries) {
@@ -535,7 +535,7 @@ public final class Prefiller {
         settle(prefill);
     }
 
-    /** No delivery begins any more; those that have go on. */
+    /** Begins no further delivery; deliveries in progress continue. */
     private void close(Prefill prefill, Reason reason, String sentence) {
         if (!prefill.stopped) {
             prefill.stopped = true;
@@ -560,7 +560,7 @@ public final class Prefiller {
         settle(prefill);
     }
 
-    /** Draws the consequences of where a prefill stands: fenced, concluded, released, forgotten. */
+    /** Advances the prefill's state: fenced, concluded, released, forgotten. */
     private void settle(Prefill prefill) {
         fences.onDrained(prefill);
         if (!prefill.over()) {

@@ -15,43 +15,43 @@ import java.util.Set;
 import java.util.function.Predicate;
 
 /**
- * The prompts that the engine computes to be sent, and which of them a decoder's word is for.
+ * The prompts that the engine computes in order to send them; finds the one that a decoder's answer is for.
  *
- * <p>Several may have one transfer id. Prompts that differ are told apart by their digests. Requests of one prompt are not,
- * and need not be: each takes one word of every rank, in the order in which they began. Two cases stay as narrow as the id:
- * where a side tells no digest, and where context rows follow, which belong to a request and not to its prompt; there one
- * prompt at a time is sent.
+ * <p>Several prefills may have one transfer id. Prefills of different prompts are distinguished by their digests.
+ * Requests of the same prompt are interchangeable: each takes one answer of every rank, in the order in which they
+ * began. In two cases one prefill at a time is allowed per id: if a side sends no digest, and if context rows follow,
+ * which belong to a request rather than to its prompt.
  *
- * <p>Owned by the messenger's thread. It begins, stops and releases none: {@link Prefiller} does.
+ * <p>Owned by the messenger's thread. It neither begins, stops nor releases prefills: {@link Prefiller} does.
  */
 final class Prefills {
     private final boolean contextFollows;
     private final Map<String, Prefill> byRequest = new LinkedHashMap<>();
-    /** In the order in which they began. */
+    /** Prefills of each id in the order in which they began. */
     private final Map<String, List<Prefill>> byTransferId = new HashMap<>();
     /** Those that may have something to submit, now or when a layer becomes readable. */
     private final Set<Prefill> active = new LinkedHashSet<>();
-    /** Of those that the engine has ended: when they give up waiting for grants, unless one is expected. */
+    /** Of prefills that the engine has ended: when they give up waiting for grants, unless one is expected. */
     private final Deadlines<Prefill> expiries = new Deadlines<>();
 
     private long looks;
 
-    /** @param contextFollows a transfer may have rows that belong to its request */
+    /** @param contextFollows whether a transfer may have rows that belong to its request */
     Prefills(boolean contextFollows) {
         this.contextFollows = contextFollows;
     }
 
-    /** Whether several requests of this very transfer may be sent at the same moment, each to whichever decoder asks next. */
+    /** Whether several requests of this transfer may be sent concurrently, each to whichever decoder asks next. */
     boolean mayBeSeveral(TransferKey transfer) {
         return transfer.tellsPrompt() && !contextFollows;
     }
 
-    /** The engine's request of that id, or null. */
+    /** The prefill of the engine's request, or null. */
     Prefill of(String request) {
         return byRequest.get(request);
     }
 
-    /** Why a request cannot be sent beside those there are: it is the same one, or a decoder could mean either. Or null. */
+    /** The prefill that rules this request out: the same request, or one that a decoder could also mean; or null. */
     Prefill rivalOf(String request, TransferKey transfer) {
         Prefill same = byRequest.get(request);
         if (same != null) {
@@ -80,25 +80,25 @@ final class Prefills {
         }
     }
 
-    /** Something has happened to it: it may have something to submit. */
+    /** The prefill's state has changed: it may have something to submit. */
     void touch(Prefill prefill) {
         if (has(prefill)) {
             active.add(prefill);
         }
     }
 
-    /** It has nothing to submit before something happens to it. */
+    /** The prefill has nothing to submit until its state changes. */
     void rest(Prefill prefill) {
         active.remove(prefill);
     }
 
-    /** All that may have something to submit; a copy. */
+    /** Prefills that may have something to submit; a copy. */
     List<Prefill> active() {
         looks += active.size();
         return List.copyOf(active);
     }
 
-    /** When it gives up waiting for grants, from the moment on in which the engine has ended it. */
+    /** Sets when it gives up waiting for grants; effective once the engine has ended it. */
     void expireAt(Prefill prefill, long deadlineNs) {
         prefill.grantDeadlineNs = deadlineNs;
         if (prefill.engineEnded && has(prefill)) {
@@ -106,12 +106,12 @@ final class Prefills {
         }
     }
 
-    /** A word of a decoder that was expected has come: who still waits under that name is looked at again. */
+    /** An expected answer of a decoder has come: prefills of the transfer that still wait are checked again. */
     void expectLess(TransferKey transfer) {
         meantBy(transfer).forEach(prefill -> expireAt(prefill, prefill.grantDeadlineNs));
     }
 
-    /** One whose time is over, whether or not it still waits; each is returned once. Null when there is none. */
+    /** Takes a prefill whose deadline has passed, even if it no longer waits; each is returned once. Null if none. */
     Prefill takeLate(long nowNs) {
         Prefill late = expiries.takeOver(nowNs);
         looks += late == null ? 0 : 1;
@@ -122,7 +122,7 @@ final class Prefills {
         return expiries.earliestNs(latestNs);
     }
 
-    /** How many have been looked at in all walks over several: the cost of a duty cycle is bounded by it. */
+    /** Number of prefills visited by loops over several of them: a bound on the cost of duty cycles. */
     long looks() {
         return looks;
     }
@@ -135,30 +135,30 @@ final class Prefills {
         return byRequest.get(prefill.request) == prefill;
     }
 
-    /** Whether there is one that this transfer may mean. */
+    /** Whether any prefill may be meant by this transfer key. */
     boolean any(TransferKey transfer) {
         return first(transfer, prefill -> true) != null;
     }
 
-    /** All that this transfer may mean. */
+    /** All prefills that may be meant by this transfer key. */
     List<Prefill> meantBy(TransferKey transfer) {
         return byTransferId.getOrDefault(transfer.id(), List.of()).stream()
                 .filter(prefill -> prefill.transfer().mayMean(transfer))
                 .toList();
     }
 
-    /** All that have this id, whichever prompt. */
+    /** All prefills of this id, whatever their prompt. */
     List<Prefill> named(String transferId) {
         return byTransferId.getOrDefault(transferId, List.of());
     }
 
-    /** Whether one of another prompt has the same id. */
+    /** Whether a prefill of another prompt has the same id. */
     boolean anyOtherPrompt(TransferKey transfer) {
         return byTransferId.getOrDefault(transfer.id(), List.of()).stream()
                 .anyMatch(prefill -> !prefill.transfer().mayMean(transfer));
     }
 
-    /** The one that a grant is for, also when it will be refused; null when it is for one to come. */
+    /** The prefill that a grant is for, even if it will refuse the grant; null if that prefill is yet to come. */
     Prefill forGrant(PageGrant grant) {
         EngineRanks ranks = grant.ranks();
         if (!mayBeSeveral(grant.transfer()) || first(grant.transfer(), p -> !mayBeSeveral(p.transfer())) != null) {
@@ -166,7 +166,7 @@ final class Prefills {
             return only == null || only.servedBefore(ranks) ? null : only;
         }
         Prefill next = first(grant.transfer(), prefill -> !prefill.stopped && prefill.awaitsAnswerOf(ranks));
-        if (next == null) { // a decline that is taken back
+        if (next == null) { // a decline that the decoder revokes
             next = first(grant.transfer(), prefill -> !prefill.stopped && prefill.mayAnswer(ranks));
         }
         return next == null
@@ -174,12 +174,12 @@ final class Prefills {
                 : next;
     }
 
-    /** The one that the next word of these ranks is for; null when all have had theirs. */
+    /** The prefill that the next answer of these ranks is for; null when all have been answered. */
     Prefill awaiting(TransferKey transfer, EngineRanks ranks) {
         return first(transfer, prefill -> prefill.awaitsAnswerOf(ranks));
     }
 
-    /** Whether a prefill that has begun takes a grant that waits for one. */
+    /** Whether a prefill that has just begun takes a grant that was waiting. */
     boolean takes(Prefill prefill, PageGrant grant) {
         return prefill.transfer().mayMean(grant.transfer())
                 && (!mayBeSeveral(prefill.transfer())
@@ -187,7 +187,7 @@ final class Prefills {
                         || prefill.awaitsAnswerOf(grant.ranks()));
     }
 
-    /** The delivery of a grant whose writes are not answered for yet, or null. */
+    /** The delivery of this grant, if its answer is still owed; else null. */
     Delivery find(Session session, TransferKey transfer, long grantId) {
         for (Prefill prefill : byTransferId.getOrDefault(transfer.id(), List.of())) {
             Delivery delivery = prefill.find(session, grantId);
@@ -206,13 +206,13 @@ final class Prefills {
                 .toList();
     }
 
-    /** All, for a look that no duty cycle needs; a change needs a copy. */
+    /** All prefills, a live view: copy it before making changes. Not for use in every duty cycle. */
     Collection<Prefill> all() {
         looks += byRequest.size();
         return byRequest.values();
     }
 
-    /** The first of those that a transfer may mean; those of the very same prompt come first. */
+    /** The first matching prefill that the transfer key may mean; an equal key takes precedence. */
     private Prefill first(TransferKey transfer, Predicate<Prefill> wanted) {
         Prefill found = null;
         for (Prefill prefill : byTransferId.getOrDefault(transfer.id(), List.of())) {

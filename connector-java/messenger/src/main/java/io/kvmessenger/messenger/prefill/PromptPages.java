@@ -7,11 +7,11 @@ import io.kvmessenger.messenger.port.EngineCommand.ChunkPages;
 import java.util.Arrays;
 
 /**
- * Which of the prefiller's pages of a group hold a prompt, by position: page k holds the tokens from {@code k * pageTokens}. Pages
- * before the first position told are the decoder's own business and are never read.
+ * The prefiller's pages of a group that hold a prompt, by position: page k holds the tokens from
+ * {@code k * pageTokens}. Pages before the first reported position are the decoder's own and are never read.
  *
- * <p>State only, owned by the messenger's thread. Submitted writes read, on other threads, the array they were given: a
- * page that is known never changes, and the array doubles by copying.
+ * <p>State only, owned by the messenger's thread. Submitted writes read their array on other threads: known pages never
+ * change, and the array grows by copying.
  */
 final class PromptPages {
     private static final int UNKNOWN = -1;
@@ -19,11 +19,11 @@ final class PromptPages {
     private static final int CAPACITY_MIN = 64;
 
     private final KvGroup group;
-    /** Unknown from {@link #end} on, which no write can read. */
+    /** Undefined from {@link #end} on, where no write reads. */
     private int[] pages = new int[0];
-    /** The first position told; 0 before any is. */
+    /** The first position reported; 0 before any. */
     private int first;
-    /** The position after the last one known. */
+    /** The position after the last known one. */
     private int end;
 
     PromptPages(KvGroup group) {
@@ -39,12 +39,15 @@ final class PromptPages {
         return group.firstTokenSent(grant.firstToken(), grant.promptTokens()) / group.pageTokens();
     }
 
-    /** Pages that are complete with so many of the prompt's tokens: full ones, and the last one once all are in place. */
+    /**
+     * Number of pages complete with the prompt's first {@code tokens} tokens: full ones, and the last one once all
+     * tokens are in place.
+     */
     int completeWith(int tokens, int promptTokens) {
         return tokens >= promptTokens ? group.pagesOf(promptTokens) : tokens / group.pageTokens();
     }
 
-    /** Why these pages cannot be those of positions from {@code firstPage} on; empty when they can. */
+    /** Why these pages contradict the known ones; empty when they do not. */
     String misfit(ChunkPages chunk) {
         int firstPage = chunk.firstPage();
         int[] told = chunk.indices();
@@ -67,9 +70,9 @@ final class PromptPages {
     }
 
     /**
-     * Why a chunk leaves tokens out whose pages are known, or has too few pages; empty when it does not.
+     * Why a chunk leaves a gap after the known tokens or has too few pages; empty when it does not.
      *
-     * @param toldTokens tokens that were told as computed before
+     * @param toldTokens tokens that were reported as computed before
      */
     String gap(EngineCommand.Chunk chunk, ChunkPages told, int toldTokens) {
         int firstPage = end == 0 ? told.firstPage() : first;
@@ -86,14 +89,14 @@ final class PromptPages {
                 : "";
     }
 
-    /** Pages that a chunk must have named: also the one that it fills in part, but a state has nothing before its end. */
+    /** Pages that a chunk must have named, a partly filled one included; a state cache has none before its end. */
     private int neededBy(EngineCommand.Chunk chunk) {
         return group.kind() instanceof GroupKind.State
                 ? completeWith(chunk.endToken(), chunk.promptTokens())
                 : group.pagesOf(chunk.endToken());
     }
 
-    /** Takes pages in that fit; those that are known already change nothing. */
+    /** Adds pages that fit; known ones stay unchanged. */
     void add(ChunkPages chunk) {
         int firstPage = chunk.firstPage();
         int[] told = chunk.indices();
@@ -121,7 +124,7 @@ final class PromptPages {
         }
     }
 
-    /** By position, up to {@link #end}. */
+    /** Pages by position, defined up to {@link #end}. */
     int[] byPosition() {
         return pages;
     }
@@ -130,7 +133,7 @@ final class PromptPages {
         return first;
     }
 
-    /** The position after the last one known. */
+    /** The position after the last known one. */
     int end() {
         return end;
     }

@@ -6,8 +6,9 @@ import io.kvmessenger.messenger.session.BoundedMap;
 import java.util.Map;
 
 /**
- * Transfer ids of requests that their decoder rejected a moment ago: the prefill leg of one may still be on its way. Which
- * prompts they had is not known. The prompts of a list are named after the first, with {@code #} and their place behind.
+ * Transfer ids of requests that their decoder rejected recently, whose prefill leg may still be on its way. Their
+ * prompts are unknown. For a list of prompts, the id of the first one is named; the others append {@code #} and their
+ * index.
  *
  * <p>Owned by the messenger's thread.
  */
@@ -25,7 +26,7 @@ final class Rejections {
         untilNs.put(transferId, nowNs + memoryNs);
     }
 
-    /** A request for it is there after all. */
+    /** A request for the transfer exists after all. */
     void remove(TransferKey transfer) {
         untilNs.remove(transfer.id());
         untilNs.remove(firstOfList(transfer.id()));

@@ -11,10 +11,10 @@ import io.kvmessenger.messenger.wire.ControlFrame;
 import io.kvmessenger.messenger.wire.Prefilled;
 
 /**
- * What a prefiller tells decoders: that a prompt they expect is computed or given up, that it cannot deliver, or that a
- * cancellation is a fact. Owned by the messenger's thread. For the last two, callers have made sure that every write for the
- * grant has completed and none will follow; how much was posted is said with it, since a completed write may still be on its
- * way.
+ * Sends a prefiller's replies to decoders: that an expected prompt is computed or given up, that a transfer cannot be
+ * delivered, or that a cancellation is confirmed. For the last two, callers ensure that every write for the grant has
+ * completed and none will follow. These replies carry the posted weight, since a completed write may not have landed
+ * yet. Owned by the messenger's thread.
  */
 final class Replies {
     private final Sessions sessions;
@@ -25,10 +25,10 @@ final class Replies {
         this.tally = tally;
     }
 
-    /** Says how a stopped delivery ended; nothing, if that would be a promise that cannot be kept. */
+    /** Sends how a stopped delivery ended; nothing, if the reply would be a promise that cannot be kept. */
     void answer(Delivery delivery) {
         if (delivery.mayStillLand) {
-            return; // any answer would say that nothing lands any more
+            return; // any reply would assert that nothing lands any more
         }
         PageGrant grant = delivery.grant;
         if (delivery.stopCode == CannotDeliver.Reason.REASON_UNSPECIFIED) {
@@ -40,7 +40,7 @@ final class Replies {
         }
     }
 
-    /** Of a grant for which nothing was posted. */
+    /** Declines a grant for which nothing was posted. */
     void decline(PageGrant grant, CannotDeliver.Reason reason, String sentence) {
         decline(grant, reason, sentence, 0);
     }
@@ -59,7 +59,7 @@ final class Replies {
                                 .setPostedWeight(postedWeight)));
     }
 
-    /** The engine is done with a prompt that the session expects. */
+    /** Tells a session that the engine is done with a prompt that it expects. */
     void prefilled(Session session, TransferKey transfer) {
         sessions.send(
                 session,
@@ -69,12 +69,12 @@ final class Replies {
                                 .setPromptDigest(transfer.digest())));
     }
 
-    /** Of a grant that waited: nothing was posted for it. */
+    /** Confirms the cancel of a waiting grant, for which nothing was posted. */
     void confirmUnserved(Session session, long grantId) {
         confirm(session, CancelConfirmed.newBuilder().setGrantId(grantId).setPostedWeight(0));
     }
 
-    /** Of a grant that has been served and forgotten: all of it was posted. */
+    /** Confirms the cancel of a grant that has been served completely and forgotten. */
     void confirmSent(Session session, long grantId) {
         confirm(session, CancelConfirmed.newBuilder().setGrantId(grantId));
     }

@@ -11,10 +11,11 @@ import java.util.function.Consumer;
 import java.util.random.RandomGenerator;
 
 /**
- * Tells decoders that compare what the pages behind completed writes hold.
+ * Sends checksums of the pages behind completed writes to decoders that compare.
  *
- * <p>Owned by the messenger's thread. A write counts as in flight until its pages are summed, so that they stay as they
- * are; it sums a bounded number of bytes a duty cycle. It draws which pages are sampled: a decoder does not know before.
+ * <p>Owned by the messenger's thread. A write counts as in flight until its pages are summed, so that they stay
+ * unchanged; the bytes summed per duty cycle are bounded. The sampled pages are selected here at random, so a decoder
+ * cannot predict them.
  */
 final class SourceChecksums {
     private static final int WRITES_PER_FRAME_MAX = 256;
@@ -24,14 +25,14 @@ final class SourceChecksums {
     private final Consumer<LayerWrite> summed;
     private final ArrayDeque<LayerWrite> waiting = new ArrayDeque<>();
 
-    /** @param summed gets each write whose pages need not be kept for its checksum any more */
+    /** @param summed receives each write whose pages are no longer needed for its checksum */
     SourceChecksums(Sessions sessions, RandomGenerator random, Consumer<LayerWrite> summed) {
         this.sessions = sessions;
         this.random = random;
         this.summed = summed;
     }
 
-    /** Takes a completed write. */
+    /** Adds a completed write. */
     void add(LayerWrite write) {
         int interval = write.delivery.grant.checksumInterval();
         if (interval == 0 || write.delivery.stopped) {
@@ -44,7 +45,7 @@ final class SourceChecksums {
         waiting.add(write);
     }
 
-    /** Returns the writes that were worked on. */
+    /** Returns the number of writes worked on. */
     int doWork() {
         int work = 0;
         long bytes = 0;
@@ -90,7 +91,7 @@ final class SourceChecksums {
         }
     }
 
-    /** Sends what has been noted. */
+    /** Sends the checksums collected for a delivery. */
     void flush(Delivery delivery) {
         if (!delivery.checksums.isEmpty()) {
             PageGrant grant = delivery.grant;

@@ -3,12 +3,12 @@ package io.kvmessenger.messenger.prefill;
 import java.util.ArrayList;
 import java.util.List;
 
-/** A forward pass that is not over, and the prompts that it computes a chunk of. State only, of {@link StepsInFlight}. */
+/** A forward pass that is not over, and the prompts of its chunks. State only, owned by {@link StepsInFlight}. */
 final class StepInFlight {
     final long index;
     final long counterStart;
     final List<Prefill> prefills = new ArrayList<>();
-    /** As the layer counter was seen last. */
+    /** As of the last look at the layer counter. */
     private int readableLayerCount;
 
     StepInFlight(long index, long counterStart) {
@@ -22,7 +22,7 @@ final class StepInFlight {
         }
     }
 
-    /** Layers that may be read, in firing order. */
+    /** Number of readable layers, in firing order. */
     int readableLayerCount() {
         return readableLayerCount;
     }
@@ -31,7 +31,7 @@ final class StepInFlight {
         readableLayerCount = layerCount;
     }
 
-    /** It computes layers that a decoder waits for. */
+    /** Whether a decoder waits for layers that it computes. */
     boolean awaited() {
         for (Prefill prefill : prefills) {
             for (Delivery delivery : prefill.deliveries) {

@@ -6,14 +6,13 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The forward passes that are queued or run, oldest first. State only, owned by the messenger's thread; {@link Prefiller}
- * drives it.
+ * The forward passes that are queued or running, oldest first. State only, owned by the messenger's thread;
+ * {@link Prefiller} drives it.
  *
- * <p>A step is over when the layer counter has reached its end, whatever the engine has said meanwhile of this one or of
- * later ones.
+ * <p>A step is over when the layer counter has reached its end, whatever the engine reports about this or later steps.
  *
- * <p>An engine that tells a number or a position that cannot be is wrong about that step, and perhaps once only. So a step
- * that does not fit moves nothing by which later ones are judged.
+ * <p>An engine that reports an impossible number or position is wrong about that step, perhaps only once. So a step
+ * that is invalid does not change the state by which later ones are checked.
  */
 final class StepsInFlight {
     private final LayerProgress progress;
@@ -21,7 +20,7 @@ final class StepsInFlight {
     private final List<StepInFlight> steps = new ArrayList<>(LayerProgress.STEPS_IN_FLIGHT_MAX);
     private boolean anyBegan;
     private long lastIndex;
-    /** No step begins before this position of the counter. */
+    /** No further step may begin before this position of the counter. */
     private long begunTo;
 
     StepsInFlight(LayerProgress progress, int layerCount) {
@@ -70,16 +69,16 @@ final class StepsInFlight {
                 : "";
     }
 
-    /** What one forward pass may add to the counter. */
+    /** Largest number of increments by one forward pass. */
     private long bumpsMax() {
         return (long) layerCount + LayerProgress.EXTRA_BUMPS;
     }
 
     /**
-     * A step that was not begun bears a number that is not larger than the last one's. Which of both numbers is wrong is
-     * not known, so later steps are judged by the one told last.
+     * Handles a step whose number is not larger than the last one's. Which of the two numbers is wrong is unknown, so
+     * later steps are checked against the newer one.
      *
-     * @return the steps in flight from that number on, which are to be given up
+     * @return the steps in flight from that number on, which have to be abandoned
      */
     List<StepInFlight> renumber(EngineCommand.Step step) {
         if (step.stepIndex() > lastIndex) {
@@ -89,7 +88,7 @@ final class StepsInFlight {
         return steps.stream().filter(begun -> begun.index >= lastIndex).toList();
     }
 
-    /** Adds a step that fits; there is room for it. */
+    /** Adds a valid step; the caller has checked that there is room. */
     StepInFlight begin(EngineCommand.Step step) {
         StepInFlight begun = new StepInFlight(step.stepIndex(), step.counterStart());
         anyBegan = true;
@@ -100,7 +99,7 @@ final class StepsInFlight {
         return begun;
     }
 
-    /** The step of that number; null when it is over or was given up. */
+    /** The step of that number; null when it is over or was abandoned. */
     StepInFlight find(long stepIndex) {
         for (StepInFlight step : steps) {
             if (step.index == stepIndex) {
@@ -110,7 +109,7 @@ final class StepsInFlight {
         return null;
     }
 
-    /** All bumps of the step are queued. */
+    /** All increments of the step are queued. */
     void end(StepInFlight step, long counterEnd) {
         progress.stepEnded(step.index, counterEnd);
         if (counterEnd - begunTo > 0) {
@@ -124,7 +123,7 @@ final class StepsInFlight {
         }
     }
 
-    /** A prompt is computed by none of them any more. */
+    /** Removes a prompt from all steps. */
     void remove(Prefill prefill) {
         for (StepInFlight step : steps) {
             step.prefills.remove(prefill);
@@ -132,7 +131,7 @@ final class StepsInFlight {
         prefill.forgetRunning();
     }
 
-    /** Notes which layers have become readable. */
+    /** Reads the layer counter, and notes which layers have become readable. */
     void note(long nowNs) {
         for (StepInFlight step : steps) {
             step.onReadable(progress.readableLayerCount(step.index));
@@ -142,7 +141,7 @@ final class StepsInFlight {
         }
     }
 
-    /** Takes out the oldest step whose end the counter has reached; null when there is none. */
+    /** Removes and returns the oldest step if the counter has reached its end; else null. */
     StepInFlight takeOver() {
         for (StepInFlight step : steps) {
             if (progress.isOver(step.index)) {
@@ -153,7 +152,7 @@ final class StepsInFlight {
         return null;
     }
 
-    /** One of them computes layers that a decoder waits for. */
+    /** Whether a decoder waits for layers that one of them computes. */
     boolean awaited() {
         for (StepInFlight step : steps) {
             if (step.awaited()) {

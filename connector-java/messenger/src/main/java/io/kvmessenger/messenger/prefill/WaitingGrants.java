@@ -20,8 +20,8 @@ import java.util.Map;
 import java.util.Optional;
 
 /**
- * Grants whose prefill has not started yet, each bounded by a deadline, and what is remembered of transfers that are
- * over. Owned by the messenger's thread.
+ * Grants whose prefill has not started yet, each bounded by a deadline, and the memory of ended transfers. Owned by the
+ * messenger's thread.
  */
 final class WaitingGrants {
     private static final String NO_INTAKE =
@@ -35,29 +35,29 @@ final class WaitingGrants {
     private final BroughtPrompts brought = new BroughtPrompts();
     private final Prefills prefills;
 
-    /** Of each id, in the order in which they came. */
+    /** Grants of each id in order of arrival. */
     private final Map<String, List<PageGrant>> byTransferId = new LinkedHashMap<>();
 
     private int count;
-    /** In the order of their deadlines. */
+    /** Ordered by deadline. */
     private final ArrayDeque<PageGrant> byDeadline = new ArrayDeque<>();
-    /** How recent transfers ended, so that a grant that waited in vain gets a precise answer. */
+    /** How recent transfers ended, so that a grant which waited in vain gets a precise answer. */
     private final EndedTransfers ended;
-    /** Of the page lists that wait, by decoder. */
+    /** By decoder: bytes of its waiting grants' page lists. */
     private final Map<Session, Long> bytesOf = new HashMap<>();
 
     private long bytes;
-    /** Ranks that want nothing (more) of a transfer whose prefill has not begun: it need not wait for their grant. */
+    /** Ranks that want nothing (more) of a transfer whose prefill has not begun: it need not wait for their grants. */
     private final Map<TransferKey, Dismissal> dismissed = new BoundedMap<>(ProtocolLimits.ENDED_TRANSFERS_MAX);
 
     private String shutDownReason = "";
 
     /**
-     * What ranks of one decoder have said before a prefill began.
+     * What ranks of one decoder have declined before a prefill began.
      *
      * @param ranks those that want nothing (more)
-     * @param needing all of that decoder that need something of this prefiller
-     * @param untilNs later it counts no more: its request is long over, and the id may be used again
+     * @param needing all ranks of that decoder that need something of this prefiller
+     * @param untilNs when it expires: its request is long over then, and the id may be reused
      */
     record Dismissal(EngineRanks ranks, EngineRanks needing, long untilNs) {}
 
@@ -76,7 +76,7 @@ final class WaitingGrants {
         this.limits = limits;
     }
 
-    /** Keeps a grant; if it brings the prompt's tokens, the prompt is enqueued in this prefiller's own engine. */
+    /** Keeps a grant; if it carries the prompt's tokens, the prompt is enqueued in this prefiller's own engine. */
     void await(PageGrant grant, EngineCommand.Prompt prompt) {
         if (!prompt.absent() && !intake.available()) {
             replies.decline(grant, Reason.NEVER_CAME, NO_INTAKE);
@@ -86,7 +86,7 @@ final class WaitingGrants {
         add(grant);
     }
 
-    /** Each of the decoder's messengers may bring the prompt; the engine gets it once. */
+    /** Enqueues a prompt once per request, though each of the decoder's messengers may send it. */
     void enqueue(TransferKey transfer, EngineRanks bringer, EngineCommand.Prompt prompt) {
         if (prompt.absent() || !shutDownReason.isEmpty()) {
             return; // an engine that shuts down begins no prompt; its other messengers decline the grants for it
@@ -98,12 +98,12 @@ final class WaitingGrants {
         }
     }
 
-    /** The engine has computed a prompt or given it up: one of that name that is brought from now on is another. */
+    /** The engine has computed a prompt or given it up: the same prompt, sent again, is a new request. */
     void forgetPrompt(TransferKey transfer) {
         brought.removeOne(transfer);
     }
 
-    /** The engine did not take a prompt; it may be brought again. */
+    /** The engine rejected a prompt, which may be sent again. Removes and returns the grants that waited for it. */
     List<PageGrant> takeBack(TransferKey transfer) {
         brought.removeAll(transfer);
         List<PageGrant> taken = byTransferId.getOrDefault(transfer.id(), List.of()).stream()
@@ -141,18 +141,18 @@ final class WaitingGrants {
         }
     }
 
-    /** Whether a prefill could be for either of them, and would serve one only. */
+    /** Whether one prefill could be meant by either grant but would serve only one. */
     private boolean areRivals(PageGrant one, PageGrant other) {
         boolean oneWord = !one.ranks().fits(other.ranks()) || one.ranks().intersects(other.ranks());
         boolean several = prefills.mayBeSeveral(one.transfer()) && prefills.mayBeSeveral(other.transfer());
         return oneWord && !several && one.transfer().mayMean(other.transfer());
     }
 
-    /** Counts a grant that begins (1) or ends (-1) to wait. Always true. */
+    /** Accounts for a grant that begins (1) or ceases (-1) to wait. Always true. */
     private boolean note(PageGrant grant, int sign) {
         count += sign;
         if (sign < 0) {
-            byDeadline.remove(grant); // it would keep its page list
+            byDeadline.remove(grant); // it would retain its page list
         }
         bytes += sign * bytesOf(grant);
         bytesOf.merge(grant.session(), sign * bytesOf(grant), (one, other) -> one + other == 0 ? null : one + other);
@@ -170,7 +170,7 @@ final class WaitingGrants {
         }
     }
 
-    /** The next grant that a prefill which has begun takes; it waits no more. */
+    /** Takes the next waiting grant for a prefill that has begun. */
     Optional<PageGrant> takeFor(Prefill prefill) {
         Optional<PageGrant> next = byTransferId.getOrDefault(prefill.transfer().id(), List.of()).stream()
                 .filter(grant -> prefills.takes(prefill, grant))
@@ -179,12 +179,12 @@ final class WaitingGrants {
         return next;
     }
 
-    /** Those that wait under this id. */
+    /** Grants that wait under this id. */
     List<PageGrant> of(String transferId) {
         return byTransferId.getOrDefault(transferId, List.of());
     }
 
-    /** Declines a grant that waits, for a prompt that will not come. */
+    /** Declines a waiting grant whose prompt will not come. */
     void decline(PageGrant grant, String sentence, long nowNs) {
         remove(grant);
         brought.removeOne(grant.transfer());
@@ -192,7 +192,7 @@ final class WaitingGrants {
         dismiss(grant.transfer(), grant.session(), nowNs); // a prefill that comes now waits for others only
     }
 
-    /** Takes a grant away that its decoder cancels; false when it does not wait here. */
+    /** Removes a grant that its decoder cancels; false if it does not wait here. */
     boolean cancel(Session session, String transferId, long grantId, long nowNs) {
         Optional<PageGrant> cancelled = byTransferId.getOrDefault(transferId, List.of()).stream()
                 .filter(grant -> grant.is(session, grantId))
@@ -209,7 +209,7 @@ final class WaitingGrants {
         dismiss(transfer, KvPeer.of(session).ranks(), KvPeer.of(session).needingRanks(), nowNs);
     }
 
-    /** The same of some ranks that need something of this prefiller. */
+    /** The same for some ranks that need something of this prefiller. */
     void dismiss(TransferKey transfer, EngineRanks done, EngineRanks needing, long nowNs) {
         if (done.isEmpty()) {
             return;
@@ -222,7 +222,7 @@ final class WaitingGrants {
         dismissed.put(transfer, new Dismissal(ranks, needing, nowNs + limits.grantWaitNs()));
     }
 
-    /** The ranks that had dismissed a transfer before its prefill began; asked once, when it begins. */
+    /** Takes the ranks that dismissed a transfer before its prefill began; called once, when it begins. */
     Optional<Dismissal> takeDismissed(TransferKey transfer, long nowNs) {
         return Optional.ofNullable(dismissed.remove(transfer))
                 .filter(dismissal -> nowNs - dismissal.untilNs() < 0)
@@ -236,7 +236,7 @@ final class WaitingGrants {
         });
     }
 
-    /** Declines all; those that come later are declined where they come in. */
+    /** Declines all waiting grants; later ones are declined on arrival. */
     void shutDown(String sentence) {
         shutDownReason = sentence;
         byTransferId.values().stream()
@@ -249,12 +249,12 @@ final class WaitingGrants {
         count = 0;
     }
 
-    /** Why no grant is taken any more; empty while they are. */
+    /** Why no grant is accepted any more; empty while grants are accepted. */
     String shutDownReason() {
         return shutDownReason;
     }
 
-    /** Declines grants whose prefill has not come in time. Returns how many. */
+    /** Declines grants whose prefill has not come in time. Returns their number. */
     int expire(long nowNs) {
         int expired = 0;
         for (PageGrant grant = byDeadline.peek();
@@ -283,7 +283,7 @@ final class WaitingGrants {
                         .orElseGet(() -> namesake(grant));
     }
 
-    /** What the engine has computed under that id instead: often the two sides make different prompts of one request. */
+    /** Names what the engine computed under that id instead: the sides often make different prompts of a request. */
     private String namesake(PageGrant grant) {
         if (prefills.anyOtherPrompt(grant.transfer()) || ended.knowsOtherPrompt(grant.transfer())) {
             return "; one with that id and another prompt did (their digests differ): start both engines with the same"
@@ -300,7 +300,7 @@ final class WaitingGrants {
         return next != null && next.deadlineNs() - latestNs < 0 ? next.deadlineNs() : latestNs;
     }
 
-    /** All that wait, the oldest first. */
+    /** All waiting grants, oldest first. */
     Collection<PageGrant> all() {
         return byDeadline;
     }

@@ -3,7 +3,7 @@ package io.kvmessenger.messenger.session;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** A map that forgets its oldest entry beyond a limit. Not thread-safe. */
+/** A map that evicts its oldest entry beyond a limit. Not thread-safe. */
 public final class BoundedMap<K, V> extends LinkedHashMap<K, V> {
     private static final long serialVersionUID = 1L;
 

@@ -5,8 +5,8 @@ import java.util.Map;
 import java.util.TreeSet;
 
 /**
- * What has to be looked at when, each with one deadline; those with the same come in the order in which they were set. A
- * look costs the same however many wait. Not thread-safe.
+ * Subjects ordered by deadline, one each; equal deadlines keep the order in which they were set. The cost of finding
+ * the next one does not depend on the number of subjects. Not thread-safe.
  */
 public final class Deadlines<T> {
     private final Map<T, Due<T>> dueOf = new HashMap<>();
@@ -15,12 +15,12 @@ public final class Deadlines<T> {
 
     private record Due<T>(T subject, long atNs, long order) {
         static int compare(Due<?> one, Due<?> other) {
-            long apartNs = one.atNs - other.atNs; // the clock may begin anywhere, and wrap
+            long apartNs = one.atNs - other.atNs; // the clock's origin is arbitrary, and it may wrap
             return apartNs == 0 ? Long.compare(one.order, other.order) : Long.signum(apartNs);
         }
     }
 
-    /** In the place of its earlier deadline, if it has one. */
+    /** Sets the subject's deadline, replacing an earlier one. */
     public void set(T subject, long atNs) {
         Due<T> due = new Due<>(subject, atNs, ++lastOrder);
         Due<T> earlier = dueOf.put(subject, due);
@@ -37,7 +37,7 @@ public final class Deadlines<T> {
         }
     }
 
-    /** Takes out the one whose deadline is over for the longest time; null when there is none. */
+    /** Removes and returns the subject whose deadline passed first; null when none has passed. */
     public T takeOver(long nowNs) {
         if (inOrder.isEmpty() || nowNs - inOrder.first().atNs < 0) {
             return null;

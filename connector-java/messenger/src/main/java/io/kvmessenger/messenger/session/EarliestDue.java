@@ -1,8 +1,8 @@
 package io.kvmessenger.messenger.session;
 
 /**
- * The earliest of the moments at which something is due, so that a duty cycle before it looks at nothing. It may be too early,
- * never too late. One thread.
+ * The earliest of several due times, so that a duty cycle before it visits nothing. May be too early, never too late.
+ * Single-threaded.
  */
 final class EarliestDue {
     private boolean any;
@@ -15,14 +15,14 @@ final class EarliestDue {
         }
     }
 
-    /** Whether the moment has come; it is forgotten then, and all moments that are left have to be added. */
+    /** Whether the time has come. If so it is reset, and the caller has to add all remaining due times again. */
     boolean take(long nowNs) {
         boolean come = any && nowNs - atNs >= 0;
         any &= !come;
         return come;
     }
 
-    /** How long until then; at most so long. */
+    /** Time until then, at most {@code longestNs}. */
     long waitNs(long nowNs, long longestNs) {
         return any ? Math.clamp(atNs - nowNs, 0, longestNs) : longestNs;
     }

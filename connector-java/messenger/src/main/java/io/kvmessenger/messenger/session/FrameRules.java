@@ -11,10 +11,10 @@ import io.kvmessenger.messenger.wire.TransportAddress;
 import io.kvmessenger.transfer.Admission;
 
 /**
- * What a frame may hold wherever it stands: how long its strings and keys are, and that they are one line. The handler of
- * the frame checks what it means.
+ * Rules for a frame that hold independent of its context: its strings and keys are limited in length, and strings are
+ * one line. The frame's handler checks its meaning.
  *
- * <p>Pure. What a subject's description says is not looked at: its {@link Subject} does.
+ * <p>Pure. The description of a subject is not inspected: its {@link Subject} does that.
  */
 public final class FrameRules {
     static final int ENGINE_ID_LENGTH_MAX = 256;
@@ -97,7 +97,7 @@ public final class FrameRules {
                 hello.getNonce().size());
     }
 
-    /** Of versions that are all unknown here only what a refusal needs is looked at. */
+    /** If the peer's versions are all unknown here, only the fields that a refusal needs are checked. */
     private static String greeting(ProtocolVersions versions, String engineId, int nonceBytes) {
         String id = text("engine_id", engineId, ENGINE_ID_LENGTH_MAX);
         return id.isEmpty()
@@ -139,7 +139,7 @@ public final class FrameRules {
         return broken;
     }
 
-    /** The rule that the engine's own ask breaks: a peer would end the link for it. Empty when it breaks none. */
+    /** The rule that the engine's own fetch breaks, for which a peer would end the link. Empty when it breaks none. */
     public static String broken(EngineCommand.Fetch ask) {
         return firstOf(
                 transfer(ask.transferId(), ask.promptDigest()),
@@ -169,7 +169,7 @@ public final class FrameRules {
         return hasControlCharacters(value) ? "control characters in its " + field + ", expected one line of text" : "";
     }
 
-    /** Looks at each character of each frame: a stream took most of the messenger's time for small frames. */
+    /** A plain loop over all characters: a stream would take most of the messenger's time for small frames. */
     private static boolean hasControlCharacters(String value) {
         for (int i = 0; i < value.length(); i++) {
             if (Character.isISOControl(value.charAt(i))) {

@@ -7,8 +7,8 @@ import java.security.MessageDigest;
 import javax.crypto.Mac;
 
 /**
- * Binds the frames of one direction to the handshake: HMAC-SHA256 over the frame and its position, so that none can be
- * made, changed, left out, repeated or moved by who does not know the secret. It hides nothing.
+ * Binds the frames of one direction to the handshake: HMAC-SHA256 over the frame and its sequence number, so that
+ * without the secret no frame can be forged, altered, dropped, replayed or reordered unnoticed. Does not encrypt.
  *
  * <p>Owned by the messenger's thread.
  */
@@ -25,7 +25,7 @@ final class FrameSeal {
                 .build();
     }
 
-    /** Whether the frame is the next that the peer of the handshake has sent. */
+    /** Whether the frame is the next one sent by the peer of the handshake. */
     boolean proves(ControlFrame frame) {
         byte[] expected = next(frame.toBuilder().clearSeal().build());
         return MessageDigest.isEqual(expected, frame.getSeal().toByteArray());

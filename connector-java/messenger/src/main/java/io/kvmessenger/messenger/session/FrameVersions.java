@@ -3,16 +3,16 @@ package io.kvmessenger.messenger.session;
 import io.kvmessenger.messenger.wire.ControlFrame.BodyCase;
 
 /**
- * Since which version of the protocol a kind of frame may be sent: in a session that has agreed upon an earlier one it is out of
- * place. Pure. What frames hold is {@link FrameRules}'.
+ * The protocol version that introduced each kind of frame: in a session that agreed on an earlier version such a frame
+ * is invalid. Pure. The content of frames is checked by {@link FrameRules}.
  */
 final class FrameVersions {
-    /** What two sides of any versions understand: by these they agree upon one, or say that there is none. */
+    /** Understood by sides of any version: with these frames they agree on a version, or find that they share none. */
     private static final int EVERY = 0;
 
     private FrameVersions() {}
 
-    /** A kind that is added here gets the version that it was added with. */
+    /** The first version with this kind of frame. A new kind gets the version that introduces it. */
     static int since(BodyCase body) {
         return switch (body) {
             case CHALLENGE, HELLO, REFUSAL, GOODBYE, BODY_NOT_SET -> EVERY;

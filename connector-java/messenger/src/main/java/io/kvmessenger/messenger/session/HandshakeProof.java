@@ -6,8 +6,8 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 
 /**
- * Proves knowledge of the shared secret, and that both sides have seen the same handshake: HMAC-SHA256, with a key of the
- * session and of the side that proves, over all that was said before. Pure.
+ * Proves knowledge of the shared secret, and that both sides have seen the same handshake: HMAC-SHA256 over all earlier
+ * messages, with a key specific to the session and to the proving side. Pure.
  */
 final class HandshakeProof {
     static final int NONCE_LENGTH_BYTES = 32;
@@ -16,7 +16,7 @@ final class HandshakeProof {
 
     private HandshakeProof() {}
 
-    /** What was said before, and one message more; an empty array is the beginning. */
+    /** Appends a message to the transcript of the earlier ones; an empty array begins a transcript. */
     static byte[] transcript(byte[] before, MessageLite message) {
         try {
             MessageDigest digest = MessageDigest.getInstance(HASH);
@@ -30,7 +30,7 @@ final class HandshakeProof {
     /**
      * The proof of one side.
      *
-     * @param keys of the session; null when there is no secret, and then the proof is empty
+     * @param keys of the session; null without a secret, and then the proof is empty
      */
     static ByteString of(SessionKeys keys, String side, byte[] transcript) {
         return keys == null
@@ -39,7 +39,7 @@ final class HandshakeProof {
                         SessionKeys.mac(keys.keyFor("proof of the " + side)).doFinal(transcript));
     }
 
-    /** Compares without telling, by its duration, where two proofs differ. */
+    /** Compares in constant time: the duration does not depend on where the proofs differ. */
     static boolean matches(ByteString expected, ByteString presented) {
         return MessageDigest.isEqual(expected.toByteArray(), presented.toByteArray());
     }

@@ -7,11 +7,11 @@ import io.kvmessenger.messenger.wire.Grant;
 import java.util.Optional;
 
 /**
- * What a prefiller answers to a decoder's frame about one transfer, in which a field breaks a rule: that transfer fails, and
- * nothing else does. Pure.
+ * A prefiller's answer to a decoder's frame about one transfer in which a field breaks a rule: that transfer fails, the
+ * session and others go on. Pure.
  */
 final class InvalidFrames {
-    /** A longer id is none that an answer could repeat: the peer is no messenger. */
+    /** Longest id that an answer repeats. A sender of a longer id is not a messenger. */
     static final int ANSWERABLE_ID_LENGTH_MAX = 64 << 10;
 
     private InvalidFrames() {}
@@ -36,7 +36,7 @@ final class InvalidFrames {
         return transferId.length() <= ANSWERABLE_ID_LENGTH_MAX;
     }
 
-    /** No grant with such a field was ever taken: nothing is posted for it, and nothing will be. */
+    /** A grant with such a field is never accepted: nothing is or will be posted for it. */
     static Optional<ControlFrame.Builder> answer(ControlFrame frame, String why) {
         return switch (frame.getBodyCase()) {
             case GRANT -> Optional.of(decline(frame.getGrant(), why));

@@ -4,15 +4,15 @@ import io.kvmessenger.transfer.EngineEndedException;
 import java.util.function.IntSupplier;
 import java.util.function.ToIntFunction;
 
-/** Keeps a bug that the work for one transfer meets from the others, which are sound. Stateless. */
+/** Confines a bug met while working for one transfer to that transfer. Stateless. */
 public final class Isolation {
     private Isolation() {}
 
     /**
-     * Works for one transfer. The end of the transfer engine is not that transfer's own, and is thrown on.
+     * Runs work for one transfer. {@link EngineEndedException} concerns all transfers and is rethrown.
      *
-     * @param fail ends the transfer that met a bug, and says how much was done
-     * @return how much was done
+     * @param fail ends the transfer that met a bug; returns the amount of work done
+     * @return the amount of work done
      */
     public static int run(IntSupplier work, ToIntFunction<Throwable> fail) {
         try {

@@ -1,4 +1,4 @@
 package io.kvmessenger.messenger.session;
 
-/** A peer's side of a {@link Subject} that fits this side's. What it holds its owner knows; a session only keeps it. */
+/** A peer's side of a {@link Subject} that fits this side's. Opaque to the session, which only stores it. */
 public interface PeerSubject {}

@@ -1,6 +1,6 @@
 package io.kvmessenger.messenger.session;
 
-/** A peer's sentence made fit to be shown here: one line, of limited length. Pure. */
+/** Sanitises a peer's sentence for display here: one line of limited length. Pure. */
 public final class PeerText {
     public static final int SENTENCE_LENGTH_MAX = 1024;
 
@@ -17,7 +17,7 @@ public final class PeerText {
         return line.toString();
     }
 
-    /** At most {@code lengthMax} of its beginning; half of a surrogate pair could not be encoded. */
+    /** At most the first {@code lengthMax} characters; splits no surrogate pair, half of which could not be encoded. */
     private static String wholeCharacters(String sentence, int lengthMax) {
         return sentence.substring(
                 0, Character.isHighSurrogate(sentence.charAt(lengthMax - 1)) ? lengthMax - 1 : lengthMax);

@@ -5,8 +5,8 @@ import io.kvmessenger.messenger.port.NanoClock;
 import java.util.Map;
 
 /**
- * Why connections ended, for the log: one line for each peer and reason in {@link #REPEAT_NS}, and no more than {@link
- * #LINES_MAX} together, however often and with whatever words peers come.
+ * Logs why connections ended: one line per peer and reason within {@link #REPEAT_NS}, and at most {@link #LINES_MAX}
+ * within that time, however often peers connect and whatever they send.
  *
  * <p>Owned by the messenger's thread.
  */
@@ -18,7 +18,7 @@ public final class PeerWarnings {
 
     private final EngineEvents engine;
     private final NanoClock clock;
-    /** When each kind was last told. */
+    /** When each kind of warning was last logged. */
     private final Map<String, Long> loggedNs = new BoundedMap<>(KINDS_MAX);
 
     private long periodNs;
@@ -45,7 +45,7 @@ public final class PeerWarnings {
         }
     }
 
-    /** A peer comes from another port each time, and reasons name ports and times. */
+    /** Drops what varies between repetitions: each connection has another port, and reasons contain ports and times. */
     private static String kindOf(String peerAddress, String reason) {
         int port = peerAddress.lastIndexOf(':');
         String host = port < 0 ? peerAddress : peerAddress.substring(0, port);

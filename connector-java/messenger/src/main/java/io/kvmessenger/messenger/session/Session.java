@@ -8,7 +8,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * One control link and the pair of incarnations it belongs to. A peer that comes back is another session.
+ * One control link and the pair of incarnations it belongs to. A reconnected peer is a new session.
  *
  * <p>State only, owned by the messenger's thread; {@link Sessions} drives it.
  */
@@ -24,28 +24,28 @@ public final class Session {
     public final long link;
     /** The peer dialled us: it is a decoder and we are its prefiller. */
     public final boolean inbound;
-    /** Where we dialled, or where the peer comes from; for sentences. */
+    /** The address that was dialled, or that the peer connected from; for sentences. */
     final String peerAddress;
 
     public State state;
-    /** Once ready: what is counted of this peer. */
+    /** Counts the metrics of this peer once the session is ready. */
     public PeerTally figures = PeerTally.NONE;
 
     public String peerEngineId = "";
     long peerIncarnation;
-    /** What both sides speak; 0 before they have agreed. */
+    /** The agreed version; 0 before agreement. */
     private int protocolVersion;
 
     private PeerSubject peerSubject;
     byte[] ownNonce = new byte[0];
     byte[] peerNonce = new byte[0];
-    /** Of what was said in the handshake: {@link HandshakeProof#transcript}. */
+    /** The handshake's messages so far: {@link HandshakeProof#transcript}. */
     byte[] transcript = new byte[0];
-    /** Null when there is no secret, and before both nonces are known. */
+    /** Null without a secret, and before both nonces are known. */
     SessionKeys keys;
-    /** Seals what is sent; null until the peer can check it, and always when there is no secret. */
+    /** Seals outgoing frames; null until the peer can verify seals, and always without a secret. */
     FrameSeal sealOut;
-    /** Checks what comes in; null until the peer is proven, and always when there is no secret. */
+    /** Verifies incoming frames; null until the peer is proven, and always without a secret. */
     FrameSeal sealIn;
 
     /** Outbound: when it was dialled. */
@@ -56,19 +56,19 @@ public final class Session {
     long lastHeartbeatNs;
     long heartbeatsSent;
 
-    /** Outbound: what the prefiller may write to us through. */
+    /** Outbound: the prefiller's right to write here. */
     public Admission admission;
-    /** Outbound: what is to be said of transfers once the session is ready. */
+    /** Outbound: frames about transfers, to be sent once the session is ready. */
     public final List<ControlFrame.Builder> waitingFrames = new ArrayList<>();
 
-    /** Outbound: nothing admitted can write any more. */
+    /** Outbound: nothing can be written through the admission any more. */
     public boolean admissionClosed;
 
-    /** Inbound: how we write to the decoder. */
+    /** Inbound: the decoder as a target of this side's writes. */
     public Peer peer;
 
     public boolean peerReady;
-    /** Inbound: of the last grant. */
+    /** Inbound: id of the last grant. */
     private long lastGrantId;
 
     public Session(long link, boolean inbound, String peerAddress, State state) {
@@ -78,17 +78,17 @@ public final class Session {
         this.state = state;
     }
 
-    /** What the peer has of that which both sides move; null before its description was found to fit. */
+    /** The peer's side of the subject; null before its description was found to fit. */
     public PeerSubject peerSubject() {
         return peerSubject;
     }
 
-    /** The peer's description fits this side's. */
+    /** Records that the peer's description fits this side's. */
     public void fits(PeerSubject peer) {
         peerSubject = peer;
     }
 
-    /** Both sides speak this version. */
+    /** Records the agreed version of the protocol. */
     public void agreesUpon(int version) {
         protocolVersion = version;
     }
@@ -102,7 +102,7 @@ public final class Session {
         return state == State.READY;
     }
 
-    /** Inbound: whether this is the id of a grant that has not been named before; it has then. */
+    /** Inbound: whether this grant id is new in the session; it is recorded as used. */
     public boolean takesGrant(long grantId) {
         if (grantId <= lastGrantId) {
             return false;
@@ -111,7 +111,7 @@ public final class Session {
         return true;
     }
 
-    /** The peer in a sentence. */
+    /** The peer as the subject of a sentence. */
     public String peerName() {
         return peerEngineId.isEmpty() ? peerAddress : peerEngineId + " at " + peerAddress;
     }

@@ -9,10 +9,10 @@ import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 
 /**
- * The keys of one session, one for each purpose, from the shared secret and both nonces: HKDF (RFC 5869) by HMAC-SHA256.
- * Without the secret none of them can be computed, and no two sessions share one.
+ * The keys of one session, one for each purpose, derived from the shared secret and both nonces: HKDF (RFC 5869) with
+ * HMAC-SHA256. Without the secret none can be computed, and no two sessions share one.
  *
- * <p>A value. It must not be made of an empty secret, which is no secret.
+ * <p>A value. The secret must not be empty: then the keys would protect nothing.
  */
 final class SessionKeys {
     private static final String ALGORITHM = "HmacSHA256";
@@ -33,7 +33,7 @@ final class SessionKeys {
         return new SessionKeys(mac(salt).doFinal(secret));
     }
 
-    /** A key of 32 bytes that serves one purpose only. */
+    /** A key of 32 bytes for one purpose only. */
     byte[] keyFor(String purpose) {
         return keyFor(purpose.getBytes(StandardCharsets.UTF_8));
     }
@@ -46,10 +46,10 @@ final class SessionKeys {
     }
 
     /**
-     * Encrypts the admission key, and, called again, decrypts it: exclusive or with a key of the session that serves nothing
-     * else.
+     * Encrypts the admission key; a second call decrypts it. XOR with a key of the session that serves no other
+     * purpose.
      *
-     * @param keys null when there is no secret, and then the key stays as it is
+     * @param keys null without a secret, and then the admission key stays as it is
      */
     static Attach.Builder hideAdmissionKey(Attach.Builder wire, SessionKeys keys) {
         if (keys == null) {

@@ -25,29 +25,29 @@ import java.util.Set;
 import java.util.random.RandomGenerator;
 
 /**
- * Brings links up, keeps them alive and declares them lost: handshake, heartbeats, silence.
+ * Establishes links, keeps them alive and declares them lost: handshake, heartbeats, silence.
  *
- * <p>The prefiller speaks first (Challenge), the decoder answers (Hello), is welcomed, and attaches. Either side may refuse.
- * Owned by the messenger's thread. It does not know transfers; {@link Listener} does.
+ * <p>The prefiller speaks first (Challenge), the decoder answers (Hello), is welcomed, and attaches. Either side may
+ * refuse. Owned by the messenger's thread. It does not know transfers; {@link Listener} does.
  */
 public final class Sessions {
     private static final String PREFILLER = "prefiller";
     private static final String DECODER = "decoder";
-    /** In a refusal: the prefiller has no room for one more. */
+    /** Refused field: the prefiller has reached its limit of decoders. */
     private static final String DECODERS = "decoders";
-    /** In a refusal: the peer moves something else. */
+    /** Refused field: the peer's subject is of another kind. */
     private static final String SUBJECT = "subject";
 
-    /** What the rest of the messenger hears of sessions. */
+    /** Receives the events of sessions. */
     public interface Listener {
-        /** Outbound, before Attach is sent: fill in what the prefiller needs to write to us. */
+        /** Outbound, before Attach is sent: fills in what the prefiller needs in order to write here. */
         void onAdmitting(Session session, Attach.Builder attach);
 
         void onAttached(Session session, Attach attach);
 
         void onReady(Session session);
 
-        /** A frame other than the handshake's and heartbeats, on a session that is ready. */
+        /** A frame on a ready session, other than those of the handshake and heartbeats. */
         void onFrame(Session session, ControlFrame frame);
 
         /** Once for each session that was dialled or opened. */
@@ -67,11 +67,11 @@ public final class Sessions {
     private final Set<Session> pending = new LinkedHashSet<>();
 
     private int readyCount;
-    /** When {@link #tick} has something to do: what is heard meanwhile makes it later, and is looked at then. */
+    /** When {@link #tick} is next due. Frames received meanwhile postpone timers, which it then finds out. */
     private final EarliestDue due = new EarliestDue();
-    /** How many sessions ticks have looked at: the cost of a duty cycle must not grow with the peers. */
+    /** Number of sessions visited by ticks: the cost of a duty cycle must not grow with the peers. */
     private long looks;
-    /** What every peer is told from {@link #sayGoodbye} on; null before. */
+    /** Sent to every peer from {@link #sayGoodbye} on; null before. */
     private ControlFrame.Builder goodbye;
 
     public Sessions(
@@ -197,7 +197,7 @@ public final class Sessions {
         }
     }
 
-    /** Heartbeats, silence and handshakes that take too long. Looks at no session before one is due. */
+    /** Sends heartbeats, and ends silent sessions and late handshakes. Visits no session before one is due. */
     public int tick(long nowNs) {
         if (!due.take(nowNs)) {
             return 0;
@@ -250,7 +250,7 @@ public final class Sessions {
         return 0;
     }
 
-    /** Tells the peer why, closes the link and ends its session. */
+    /** Tells the peer the reason, closes the link and ends its session. */
     public void end(Session session, String reason) {
         if (byLink.containsKey(session.link) && session.state != Session.State.DIALLING && goodbye == null) {
             send(
@@ -260,7 +260,7 @@ public final class Sessions {
         hangUp(session, reason);
     }
 
-    /** Closes a link, whose peer knows why, and ends its session. */
+    /** Closes a link whose peer knows the reason, and ends its session. */
     private void hangUp(Session session, String reason) {
         if (byLink.remove(session.link) != null) {
             network.close(session.link);
@@ -269,7 +269,7 @@ public final class Sessions {
         }
     }
 
-    /** Failures of peers that were never proven are counted, and not worth a line each. */
+    /** Failures of unproven peers are counted, but not logged one by one. */
     private void warn(Session session, String reason) {
         if (goodbye == null && (!session.inbound || session.peerNonce.length > 0)) {
             warnings.add(session.peerAddress, reason);
@@ -277,8 +277,8 @@ public final class Sessions {
     }
 
     /**
-     * Says goodbye on every link and takes no new one. A session ends when its peer hangs up, having read all that was
-     * said before: were the data paths closed first, the peer might take their end for a fault.
+     * Says goodbye on every link and accepts no new one. A session ends when its peer closes the link, having read
+     * everything sent before: if the data paths closed first, the peer might take that for a fault.
      */
     public void sayGoodbye(String reason) {
         goodbye = ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(reason));
@@ -290,7 +290,7 @@ public final class Sessions {
         }
     }
 
-    /** Says goodbye on every link, closes it without waiting for the peer, and takes no new one. */
+    /** Says goodbye on every link, closes it without waiting for the peer, and accepts no new one. */
     public void endAll(String reason) {
         goodbye = ControlFrame.newBuilder().setGoodbye(Goodbye.newBuilder().setSentence(reason));
         for (Session session : List.copyOf(byLink.values())) {
@@ -299,7 +299,7 @@ public final class Sessions {
         }
     }
 
-    /** A frame has met a bug: its session ends, the others go on. */
+    /** Handling a frame has met a bug: its session ends, the others go on. */
     public void endBroken(long link, ControlFrame.BodyCase frame, Throwable bug) {
         Session session = byLink.get(link);
         if (session != null) {
@@ -331,7 +331,7 @@ public final class Sessions {
         return readyCount;
     }
 
-    /** Every peer that has a link, or is being dialled. */
+    /** All peers with a link, including those being dialled. */
     public List<PeerRow> rows(long nowNs) {
         return byLink.values().stream()
                 .map(session -> new PeerRow(
@@ -356,7 +356,7 @@ public final class Sessions {
                 session.lastHeardNs + limits.lostAfterNs() - nowNs);
     }
 
-    /** Above the limit of handshakes the oldest one is closed. */
+    /** Closes the oldest handshake above the limit. */
     private void makeRoomForHandshake() {
         if (pending.size() >= ProtocolLimits.HANDSHAKES_MAX) {
             tally.add(MessengerMetric.HANDSHAKES_DROPPED, 1);
@@ -464,7 +464,7 @@ public final class Sessions {
         send(session, ControlFrame.newBuilder().setChallenge(challenge));
     }
 
-    /** Null when there is no secret. */
+    /** Null without a secret. */
     private SessionKeys keys(byte[] prefillerNonce, byte[] decoderNonce) {
         byte[] secret = identity.sharedSecret();
         return secret.length == 0 ? null : SessionKeys.of(secret, prefillerNonce, decoderNonce);
@@ -509,7 +509,7 @@ public final class Sessions {
         listener.onReady(session);
     }
 
-    /** Both sides know both ranges, and take the newest version of both; nothing is said of it. */
+    /** Both sides know both ranges and select the newest common version without a further message. */
     private boolean versionsDiffer(Session session, ProtocolVersions peer) {
         int agreed = identity.versions().agreedWith(peer);
         if (agreed != ProtocolVersions.NONE) {

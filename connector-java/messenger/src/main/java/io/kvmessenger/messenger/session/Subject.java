@@ -3,13 +3,13 @@ package io.kvmessenger.messenger.session;
 import com.google.protobuf.ByteString;
 
 /**
- * What a messenger and its peers move between them, as the handshake sees it: a name and an opaque description. Its owner
- * says whether two descriptions fit.
+ * What a messenger and its peers move, as the handshake sees it: a name and an opaque description. The implementation
+ * decides whether two descriptions fit.
  *
- * <p>Asked by the messenger's thread. It knows no link and ends none.
+ * <p>Called by the messenger's thread. It knows no link and ends none.
  */
 public interface Subject {
-    /** Its name on the wire, the same on both sides: one word. */
+    /** Its name on the wire, a single word, the same on both sides. */
     String kind();
 
     /** This side's description, for peers. */
@@ -18,18 +18,18 @@ public interface Subject {
     /**
      * Compares a peer's description with this side's.
      *
-     * @param peerReceives whether the peer is the one that is written to
+     * @param peerReceives whether the peer is the side that is written to
      */
     Fit fit(ByteString peerDescription, String peerName, boolean peerReceives);
 
-    /** What a comparison has led to. */
+    /** The result of a comparison. */
     sealed interface Fit {}
 
-    /** Both fit together. */
+    /** The descriptions fit. */
     record Fits(PeerSubject peer) implements Fit {}
 
     /**
-     * They do not, and the link is refused.
+     * The descriptions do not fit, and the link is refused.
      *
      * @param field that differs
      * @param sentence for both sides' logs: what differs, and the remedy

@@ -9,7 +9,7 @@ import io.kvmessenger.transfer.RegionDescriptor;
 import java.util.ArrayList;
 import java.util.List;
 
-/** How to write to a decoder, to and from its wire form. Pure; malformed input throws {@link IllegalArgumentException}. */
+/** How to write to a decoder, to and from wire form. Pure; malformed input throws {@link IllegalArgumentException}. */
 public final class AttachWire {
     private AttachWire() {}
 
@@ -51,7 +51,7 @@ public final class AttachWire {
                 .toList());
     }
 
-    /** The peer's regions, by rank and memory; every page of its geometry lies inside. */
+    /** The peer's regions, by rank and memory; each is large enough for every page of the peer's geometry. */
     public static List<List<RegionDescriptor>> regionsByRank(Attach wire, KvGeometry peer) {
         if (wire.getRanksCount() != peer.ranks().size()) {
             throw new IllegalArgumentException("regions of " + wire.getRanksCount() + " ranks, the geometry has "

@@ -2,13 +2,14 @@ package io.kvmessenger.messenger.wire;
 
 import io.kvmessenger.messenger.port.EngineCommand;
 
-/** What a decoder's grant says on the wire. Pure functions. */
+/** Encodes a decoder's grant. Pure functions. */
 public final class GrantWire {
     private GrantWire() {}
 
     /**
      * @param imm for the prefiller's transfer engine
-     * @param contextRequested the bits of the kinds of context rows that go because the engine asks for them
+     * @param contextRequested the bits of the kinds of context rows that the engine requests in addition to those that
+     *     always go
      * @param prompt for the prefiller's engine; {@link EngineCommand.Prompt#NONE} when it has it already
      */
     public static Grant.Builder encode(

@@ -12,7 +12,7 @@ import io.kvmessenger.transfer.WindowRanges;
 import java.util.Arrays;
 import java.util.List;
 
-/** One kind of context row as the other side may write it. A value, to and from its wire form. */
+/** One kind of context row of a decoder, as the prefiller may write it. A value, to and from its wire form. */
 public record PeerContextRow(ContextSlots slots, RegionDescriptor region) {
     public static PeerContextRow of(ContextRow row) {
         return new PeerContextRow(row.slots(), row.region().descriptor());
@@ -48,12 +48,12 @@ public record PeerContextRow(ContextSlots slots, RegionDescriptor region) {
         return new PeerContextRow(slots, region);
     }
 
-    /** Their kinds, in their order. */
+    /** The kinds of these rows, in their order. */
     public static ContextKinds kinds(List<PeerContextRow> rows) {
         return new ContextKinds(rows.stream().map(row -> row.slots.kind()).toList());
     }
 
-    /** Why these rows of a slot cannot go with a transfer, as the end of a sentence; empty when they can. */
+    /** Why the rows of a slot cannot go with a transfer, as the end of a sentence; empty when they can. */
     public static String misfit(List<PeerContextRow> rows, ContextChoice choice, int slot) {
         boolean needed = !choice.isEmpty();
         boolean fits = needed
@@ -67,9 +67,9 @@ public record PeerContextRow(ContextSlots slots, RegionDescriptor region) {
     }
 
     /**
-     * Which bytes the chosen rows of a slot take.
+     * The bytes that the chosen rows of a slot occupy.
      *
-     * @throws IllegalArgumentException where the slot has not these rows
+     * @throws IllegalArgumentException when the slot is outside the rows
      */
     public static List<WindowArea.Part> parts(List<PeerContextRow> rows, ContextChoice choice, int slot) {
         String misfit = misfit(rows, choice, slot);

@@ -2,7 +2,7 @@ package io.kvmessenger.messenger.wire;
 
 import io.kvmessenger.messenger.port.EngineCommand;
 
-/** A decoder-first prompt as it stands in frames. Pure. */
+/** Converts a decoder-first prompt to and from its wire form. Pure. */
 public final class PromptWire {
     private PromptWire() {}
 

@@ -1,2 +1,2 @@
-/** What stands in frames: the generated messages, and their conversions. Pure. */
+/** The content of frames: the generated messages, and their conversions. Pure. */
 package io.kvmessenger.messenger.wire;
